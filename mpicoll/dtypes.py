@@ -1,0 +1,150 @@
+"""Dtypes and reduction operations: which pairs are legal, and who can compute them.
+
+This module knows names only. An MPI datatype or operation is named as a string, the attribute of
+``mpi4py.MPI`` that holds it, so that nothing here needs an MPI.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mpicoll.errors import ArgumentError, DtypeError
+
+__all__ = ["DTYPES", "OPS", "Dtype", "Op", "Reduction", "as_op", "reduction"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """An element type: ``name`` as in NumPy and torch, ``itemsize`` in bytes, ``kind`` one of
+    ``b`` bool, ``i`` signed, ``u`` unsigned, ``f`` float, ``c`` complex, ``V`` opaque (can be moved, not reduced).
+    ``mpi`` names the MPI datatype that reduces it, None where MPI libraries have none that can be trusted.
+    """
+
+    name: str
+    itemsize: int
+    kind: str
+    mpi: str | None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+DTYPES: dict[str, Dtype] = {
+    d.name: d
+    for d in (
+        Dtype("bool", 1, "b", "C_BOOL"),
+        Dtype("int8", 1, "i", "INT8_T"),
+        Dtype("int16", 2, "i", "INT16_T"),
+        Dtype("int32", 4, "i", "INT32_T"),
+        Dtype("int64", 8, "i", "INT64_T"),
+        Dtype("uint8", 1, "u", "UINT8_T"),
+        Dtype("uint16", 2, "u", "UINT16_T"),
+        Dtype("uint32", 4, "u", "UINT32_T"),
+        Dtype("uint64", 8, "u", "UINT64_T"),
+        Dtype("float16", 2, "f", None),
+        Dtype("bfloat16", 2, "f", None),
+        Dtype("float32", 4, "f", "FLOAT"),
+        Dtype("float64", 8, "f", "DOUBLE"),
+        Dtype("complex64", 8, "c", "C_FLOAT_COMPLEX"),
+        Dtype("complex128", 16, "c", "C_DOUBLE_COMPLEX"),
+    )
+}
+
+# op -> (kinds it is defined on, its MPI name)
+OPS: dict[str, tuple[str, str]] = {
+    "sum": ("biufc", "SUM"),
+    "prod": ("biufc", "PROD"),
+    "min": ("biuf", "MIN"),
+    "max": ("biuf", "MAX"),
+    "avg": ("fc", "SUM"),
+    "premul_sum": ("fc", "SUM"),
+    "band": ("biu", "BAND"),
+    "bor": ("biu", "BOR"),
+    "bxor": ("biu", "BXOR"),
+    "land": ("biu", "LAND"),
+    "lor": ("biu", "LOR"),
+    "lxor": ("biu", "LXOR"),
+}
+
+# On bools every operation is a logical one: a sum is true where any is, a product where all are.
+_OF_BOOLS = {
+    "SUM": "LOR", "MAX": "LOR", "BOR": "LOR", "LOR": "LOR",
+    "PROD": "LAND", "MIN": "LAND", "BAND": "LAND", "LAND": "LAND",
+    "BXOR": "LXOR", "LXOR": "LXOR",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A reduction operation by name; ``premul_sum`` also carries the factor each input is multiplied by."""
+
+    name: str
+    factor: float | complex | None = None
+
+    def __post_init__(self) -> None:
+        if self.name not in OPS:
+            raise ArgumentError("Op", "name", "one of " + ", ".join(OPS), repr(self.name))
+        if (self.name == "premul_sum") != (self.factor is not None):
+            raise ArgumentError("Op", "factor", "a number with premul_sum, None otherwise", repr(self.factor))
+
+    @staticmethod
+    def premul_sum(factor: float | complex) -> Op:
+        """The sum over ranks of ``factor * x``. Each rank may have a factor of its own."""
+        return Op("premul_sum", factor)
+
+    def __str__(self) -> str:
+        return self.name if self.factor is None else f"{self.name}({self.factor})"
+
+
+def as_op(op: object, operation: str) -> Op:
+    """``op`` (a name or an :class:`Op`) as an :class:`Op`; ArgumentError for anything else."""
+    if isinstance(op, Op):
+        return op
+    if isinstance(op, str) and op in OPS and op != "premul_sum":
+        return Op(op)
+    names = ", ".join(o for o in OPS if o != "premul_sum")
+    raise ArgumentError(operation, "op", f"one of {names}, or Op.premul_sum(factor)", repr(op))
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How ``op`` is computed on ``dtype``.
+
+    ``combine`` is MPI's name of the operation on two values. ``mpi`` says whether the MPI library computes it
+    rightly; where it does not, the reduction is ours. An average divides the sum by the number of ranks at the end.
+    """
+
+    op: Op
+    dtype: Dtype
+    combine: str
+    mpi: bool
+
+    @property
+    def averages(self) -> bool:
+        return self.op.name == "avg"
+
+
+@lru_cache(maxsize=None)
+def _reduction(op: Op, dtype: Dtype) -> Reduction | None:
+    kinds, combine = OPS[op.name]
+    if dtype.kind not in kinds:
+        return None
+    if isinstance(op.factor, complex) and dtype.kind != "c":
+        return None
+    if dtype.kind == "b":
+        combine = _OF_BOOLS[combine]
+    # MPI libraries lose NaNs in MIN and MAX, or disagree between ranks about them.
+    loses_nan = dtype.kind == "f" and combine in ("MIN", "MAX")
+    return Reduction(op, dtype, combine, mpi=dtype.mpi is not None and not loses_nan)
+
+
+def reduction(op: object, dtype: Dtype, operation: str) -> Reduction:
+    """The reduction of ``dtype`` by ``op``, or a DtypeError if that pair has no meaning."""
+    named = as_op(op, operation)
+    found = _reduction(named, dtype)
+    if found is None:
+        kinds = OPS[named.name][0]
+        legal = ", ".join(d.name for d in DTYPES.values() if d.kind in kinds)
+        raise DtypeError(operation, "op", f"a dtype on which {named} is defined ({legal})", f"{named} of {dtype}")
+    return found

@@ -1,0 +1,70 @@
+"""What mpicoll raises. Every exception derives from :class:`MpicollError`.
+
+::
+
+    MpicollError
+    ├── ArgumentError   (ValueError)    an argument of a call is wrong; raised before any data moves
+    │   ├── DtypeError  (TypeError)     the dtype is unknown, or the operation is not defined on it
+    │   └── DeviceError                 the memory lies where this call cannot reach it
+    ├── StateError      (RuntimeError)  MPI or a group is not in a state that permits the call
+    ├── MessageError    (RuntimeError)  what arrived is not what was asked for
+    ├── TimeoutError    (builtin TimeoutError)  ranks did not answer in time
+    └── LaunchError     (RuntimeError)  no MPI found, or ranks were started so that they cannot meet
+
+An :class:`ArgumentError` carries ``operation``, ``argument``, ``expected`` and ``given`` and is raised
+on the rank whose argument is wrong.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+__all__ = [
+    "ArgumentError",
+    "DeviceError",
+    "DtypeError",
+    "LaunchError",
+    "MessageError",
+    "MpicollError",
+    "StateError",
+    "TimeoutError",
+]
+
+
+class MpicollError(Exception):
+    """Base of all that mpicoll raises."""
+
+
+class ArgumentError(MpicollError, ValueError):
+    """An argument of a call is wrong. Nothing was sent and nothing was written."""
+
+    def __init__(self, operation: str, argument: str, expected: str, given: str) -> None:
+        super().__init__(operation, argument, expected, given)
+        self.operation, self.argument, self.expected, self.given = operation, argument, expected, given
+
+    def __str__(self) -> str:
+        return f"{self.operation}: {self.argument}: expected {self.expected}; given {self.given}"
+
+
+class DtypeError(ArgumentError, TypeError):
+    """The dtype is unknown, or the operation is not defined on it."""
+
+
+class DeviceError(ArgumentError):
+    """The memory lies on a device that this call cannot reach."""
+
+
+class StateError(MpicollError, RuntimeError):
+    """MPI or a group is not in a state that permits the call: not initialised, finalised, destroyed."""
+
+
+class MessageError(MpicollError, RuntimeError):
+    """What arrived is not what was asked for: another length, or ranks that disagree about a call."""
+
+
+class TimeoutError(MpicollError, builtins.TimeoutError):
+    """Ranks did not answer within the time that the caller gave."""
+
+
+class LaunchError(MpicollError, RuntimeError):
+    """No MPI was found, or ranks were started in a way in which they cannot meet."""

@@ -1,0 +1,304 @@
+"""The Communicator: one method per collective, on any array."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from mpicoll.buffers import as_buffer
+from mpicoll.call import checked, checked_counts
+from mpicoll.dtypes import Op
+from mpicoll.errors import ArgumentError, MessageError, StateError
+from mpicoll.messages import Messages
+from mpicoll.objects import Objects
+from mpicoll.select import select
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from mpicoll.plan import Plan
+
+__all__ = ["Communicator"]
+
+
+class Communicator(Messages, Objects):
+    """Collectives and messages among the ranks of an MPI communicator.
+
+    ``comm`` is any mpi4py intra-communicator, MPI.COMM_WORLD when None; the Communicator keeps duplicates of its own,
+    so that nothing here meets messages of the program's (making one is collective). The first one made in a process
+    loads MPI, which initialises it unless ``mpi4py.rc`` says otherwise.
+
+    An array ``x`` is a NumPy array, a torch tensor, or anything with the buffer protocol, DLPack or
+    ``__cuda_array_interface__``. All ranks of a call give the same operation, dtype, number of elements and root.
+    Element-wise collectives (``bcast``, ``allreduce``, ``reduce``, ``scan``, ``exscan``) work in place when ``out`` is
+    None; the others make a new array then. Each returns the result. ``op`` is one of ``sum, prod, min, max, avg, band,
+    bor, bxor, land, lor, lxor`` or ``Op.premul_sum(factor)``. ``algorithm`` names how it is done; None lets mpicoll choose.
+
+    Raises :class:`~mpicoll.errors.ArgumentError` (DtypeError, DeviceError) before any data moves, on the rank whose
+    argument is wrong; StateError after ``free`` or MPI's end; MessageError if what arrives is not what was asked for.
+    """
+
+    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
+        from mpicoll import lifetime
+
+        world = lifetime.checked_world()  # loads MPI, which the rest of these need
+        from mpicoll import plan, staging
+
+        self._comm, self._messages = lifetime.duplicates(world if comm is None else comm)
+        self._mpi_error = lifetime.mpi_error()
+        self._key, self._bind = plan.key, staging.bind
+        self._plans, self._workspace = plan.Plans(), plan.Workspace()
+        self.rank: int = self._comm.rank
+        self.size: int = self._comm.size
+        lifetime.watch(self)
+
+    # -- collectives ------------------------------------------------------------------------------------------------
+
+    def allreduce(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
+        """Every rank gets the reduction over all ranks, element by element."""
+        self._run("allreduce", x, out, op, 0, algorithm)
+        return x if out is None else out
+
+    def reduce(
+        self, x: Any, op: str | Op = "sum", root: int = 0, out: Any = None, algorithm: str | None = None
+    ) -> Any:
+        """The root gets the reduction over all ranks; the others' ``x`` is unchanged, their result None."""
+        self._run("reduce", x, out, op, root, algorithm)
+        return None if self.rank != root else x if out is None else out
+
+    def bcast(self, x: Any, root: int = 0, algorithm: str | None = None) -> Any:
+        """Every rank's ``x`` becomes the root's."""
+        self._run("bcast", x, None, None, root, algorithm)
+        return x
+
+    def scan(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
+        """Rank r gets the reduction over ranks 0 to r."""
+        self._run("scan", x, out, op, 0, algorithm)
+        return x if out is None else out
+
+    def exscan(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
+        """Rank r gets the reduction over ranks 0 to r - 1; rank 0's array is left as it is."""
+        self._run("exscan", x, out, op, 0, algorithm)
+        return x if out is None else out
+
+    def allgather(self, x: Any, out: Any = None, algorithm: str | None = None) -> Any:
+        """Every rank gets every rank's ``x``, in rank order: ``out`` is (size, \\*x.shape)."""
+        if out is None:
+            out = self._made("allgather", x)
+        self._run("allgather", x, out, None, 0, algorithm)
+        return out
+
+    def gather(self, x: Any, root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
+        """The root gets every rank's ``x``, in rank order: ``out`` is (size, \\*x.shape) there, unused elsewhere."""
+        if out is None and self.rank == root:
+            out = self._made("gather", x)
+        self._run("gather", x, out, None, root, algorithm)
+        return out if self.rank == root else None
+
+    def scatter(self, xs: Any, root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
+        """Rank r gets the root's ``xs[r]``. ``xs`` is (size, \\*out.shape) and used at the root only; ``out`` may be
+        None there alone."""
+        if out is None and self.rank == root:
+            out = self._block("scatter", xs)
+        self._run("scatter", xs, out, None, root, algorithm)
+        return out
+
+    def reduce_scatter(self, xs: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
+        """Rank r gets the reduction over all ranks of their ``xs[r]``: ``xs`` is (size, \\*out.shape)."""
+        if out is None:
+            out = self._block("reduce_scatter", xs)
+        self._run("reduce_scatter", xs, out, op, 0, algorithm)
+        return out
+
+    def alltoall(self, xs: Any, out: Any = None, algorithm: str | None = None) -> Any:
+        """Rank r gets every rank's ``xs[r]``, in rank order: ``xs`` and ``out`` are (size, ...)."""
+        if out is None:
+            b = as_buffer(xs, "alltoall", "x")
+            out = b.like(b.shape)
+        self._run("alltoall", xs, out, None, 0, algorithm)
+        return out
+
+    def barrier(self, algorithm: str | None = None) -> None:
+        """Returns when all ranks have called it."""
+        self._run("barrier", None, None, None, 0, algorithm)
+
+    # -- uneven blocks: counts are rows of dimension 0 ----------------------------------------------------------------
+
+    def allgatherv(self, x: Any, counts: Sequence[int], out: Any = None, algorithm: str | None = None) -> Any:
+        """Every rank gets every rank's rows: rank r gives ``counts[r]``, ``out`` has their sum."""
+        if out is None:
+            out = self._rows("allgatherv", x, counts)
+        self._run("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
+        return out
+
+    def gatherv(
+        self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, algorithm: str | None = None
+    ) -> Any:
+        """The root gets every rank's rows: rank r gives ``counts[r]``, the root's ``out`` has their sum."""
+        if out is None and self.rank == root:
+            out = self._rows("gatherv", x, counts)
+        self._run("gatherv", x, out, None, root, algorithm, recvcounts=counts)
+        return out if self.rank == root else None
+
+    def scatterv(
+        self, xs: Any, counts: Sequence[int], root: int = 0, out: Any = None, algorithm: str | None = None
+    ) -> Any:
+        """Rank r gets ``counts[r]`` of the root's rows, in order. ``out`` may be None at the root alone."""
+        if out is None and self.rank == root:
+            out = self._rows("scatterv", xs, counts, mine=True)
+        self._run("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
+        return out
+
+    def reduce_scatterv(
+        self, xs: Any, counts: Sequence[int], op: str | Op = "sum", out: Any = None, algorithm: str | None = None
+    ) -> Any:
+        """Rank r gets ``counts[r]`` rows, in order, of the reduction over all ranks."""
+        if out is None:
+            out = self._rows("reduce_scatterv", xs, counts, mine=True)
+        self._run("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
+        return out
+
+    def alltoallv(
+        self,
+        xs: Any,
+        sendcounts: Sequence[int],
+        recvcounts: Sequence[int],
+        out: Any = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Rank r is given ``sendcounts[r]`` rows, in order, and ``recvcounts[r]`` rows are taken from it."""
+        if out is None:
+            out = self._rows("alltoallv", xs, recvcounts)
+        self._run("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
+        return out
+
+    # -- communicators made of this one -------------------------------------------------------------------------------
+
+    @cached_property
+    def node(self) -> Communicator:
+        """The ranks that share this one's memory. The first use is collective."""
+        from mpi4py import MPI
+
+        return self._child(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank))
+
+    @cached_property
+    def leaders(self) -> Communicator | None:
+        """The lowest rank of each node; None on the other ranks. The first use is collective."""
+        return self.split(0 if self.node.rank == 0 else None)
+
+    def split(self, color: int | None, key: int = 0) -> Communicator | None:
+        """A communicator of the ranks that give the same ``color`` (>= 0), in order of ``key``; None gives None."""
+        from mpi4py import MPI
+
+        part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
+        return None if color is None else self._child(part)
+
+    def _child(self, comm: MPI.Intracomm) -> Communicator:
+        child = Communicator(comm)
+        comm.Free()
+        return child
+
+    # -- lifetime -----------------------------------------------------------------------------------------------------
+
+    def free(self) -> None:
+        """Give the communicator back; collective. What is used of it afterwards raises StateError."""
+        for name in ("leaders", "node"):
+            child = self.__dict__.pop(name, None)
+            if child is not None:
+                child.free()
+        if not self._closed:
+            comms = self._comm, self._messages
+            self.close("it was freed")
+            for comm in comms:
+                comm.Free()
+
+    def close(self, why: str) -> None:
+        """Forget the MPI communicators, without freeing them: every later use raises StateError saying ``why``."""
+        self._closed = why
+        self._plans.clear()
+
+    _closed = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.free()
+
+    # -- how a call is carried out ------------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        collective: str,
+        x: Any,
+        out: Any,
+        op: str | Op | None,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
+    ) -> None:
+        at: Any = None
+        try:
+            here, there = self._key(x), self._key(out)
+            if here is not None and there is not None:
+                at = (collective, here, there, op, root, algorithm)
+                if sendcounts is not None or recvcounts is not None:
+                    at = (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))
+            plan = self._plans.get(at)
+        except TypeError:  # an argument that cannot be hashed is a wrong one: checked() says which
+            at = plan = None
+        if plan is None:
+            plan = self._bound(at, collective, x, out, op, root, algorithm, sendcounts, recvcounts)
+        try:
+            plan()
+        except self._mpi_error as e:
+            raise MessageError(f"{collective}: the MPI library reports: {e}") from e
+
+    def _bound(
+        self,
+        at: Hashable | None,
+        collective: str,
+        x: Any,
+        out: Any,
+        op: Any,
+        root: Any,
+        algorithm: str | None,
+        sendcounts: Any,
+        recvcounts: Any,
+    ) -> Plan:
+        self._check_open(collective)
+        call = checked(collective, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
+        plan, lasts = self._bind(self._comm, call, select(collective, call.reduction, algorithm), self._workspace)
+        if lasts and at is not None:
+            self._plans.keep(at, plan)
+        return plan
+
+    def _check_open(self, operation: str) -> None:
+        if self._closed:
+            raise StateError(f"{operation}: this communicator cannot be used any more: {self._closed}")
+
+    # -- new arrays for results ---------------------------------------------------------------------------------------
+
+    def _made(self, operation: str, x: Any) -> Any:
+        b = as_buffer(x, operation, "x")
+        return b.like((self.size, *b.shape))
+
+    def _block(self, operation: str, xs: Any) -> Any:
+        b = as_buffer(xs, operation, "x")
+        if not b.shape or b.shape[0] != self.size:
+            expected = f"shape ({self.size}, ...), a block a rank (or out, which says how it is cut)"
+            raise ArgumentError(operation, "x", expected, f"shape {b.shape}")
+        return b.like(b.shape[1:])
+
+    def _rows(self, operation: str, x: Any, counts: Any, mine: bool = False) -> Any:
+        b = as_buffer(x, operation, "x")
+        rows = checked_counts(counts, self.size, operation, "counts")
+        return b.like((rows[self.rank] if mine else sum(rows), *b.shape[1:]))
+
+
+def _fixed(counts: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if counts is None else tuple(counts)

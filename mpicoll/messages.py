@@ -1,0 +1,166 @@
+"""Point-to-point messages of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from mpicoll.buffers import Buffer, as_buffer
+from mpicoll.call import checked_rank
+from mpicoll.errors import ArgumentError, MessageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Messages", "Request"]
+
+
+class Request:
+    """A message under way. Its array must not be touched until :meth:`wait` has returned or :meth:`test` is True."""
+
+    def __init__(self, operation: str, parts: list[MPI.Request], expected: Buffer | None, finish: Callable[[], None]):
+        self._operation, self._parts, self._expected, self._finish = operation, parts, expected, finish
+        self._done = False
+        self.source: int | None = None
+        """The rank that a received message came from, once it is here."""
+
+    def wait(self) -> None:
+        """Return when the message has arrived, or what is sent may be overwritten.
+
+        Raises MessageError if what arrived is longer or shorter than the array."""
+        self._complete(block=True)
+
+    def test(self) -> bool:
+        """Whether it is complete, without waiting; raises as :meth:`wait` does."""
+        return self._complete(block=False)
+
+    def _complete(self, block: bool) -> bool:
+        if self._done:
+            return True
+        from mpi4py import MPI
+
+        statuses = [MPI.Status() for _ in self._parts]
+        try:
+            if block:
+                MPI.Request.Waitall(self._parts, statuses)
+            elif not MPI.Request.Testall(self._parts, statuses):
+                return False
+        except MPI.Exception as e:
+            self._done = True
+            raise MessageError(f"{self._operation}: the MPI library reports: {e}{self._hint()}") from e
+        self._done = True
+        if self._expected is not None:
+            self.source = statuses[0].Get_source()
+            arrived = sum(s.Get_count(MPI.BYTE) for s in statuses)
+            if arrived != self._expected.nbytes:
+                raise MessageError(
+                    f"{self._operation}: expected {self._expected.count} elements of {self._expected.dtype} "
+                    f"({self._expected.nbytes} bytes) from rank {self.source}; {arrived} bytes arrived"
+                )
+        self._finish()
+        return True
+
+    def _hint(self) -> str:
+        if self._expected is None:
+            return ""
+        return f" (the array has {self._expected.count} elements of {self._expected.dtype}: was more sent?)"
+
+
+class Messages:
+    """The point-to-point half of the Communicator. ``tag`` tells messages between two ranks apart."""
+
+    rank: int
+    size: int
+    _messages: MPI.Intracomm
+
+    def _check_open(self, operation: str) -> None:
+        raise AssertionError("the Communicator defines it")
+
+    def send(self, x: Any, dest: int, tag: int = 0) -> None:
+        """Send the array; returns when it may be overwritten."""
+        self._start_send("send", x, dest, tag).wait()
+
+    def recv(self, x: Any, source: int | None = None, tag: int = 0) -> Any:
+        """Receive into the array, which must have the message's size, and return it. None: from any rank."""
+        self._start_recv("recv", x, source, tag).wait()
+        return x
+
+    def isend(self, x: Any, dest: int, tag: int = 0) -> Request:
+        """Start to send the array."""
+        return self._start_send("isend", x, dest, tag)
+
+    def irecv(self, x: Any, source: int | None = None, tag: int = 0) -> Request:
+        """Start to receive into the array. None: from any rank."""
+        return self._start_recv("irecv", x, source, tag)
+
+    def sendrecv(
+        self, x: Any, dest: int, out: Any, source: int | None = None, sendtag: int = 0, recvtag: int = 0
+    ) -> Any:
+        """Send ``x`` and receive into ``out`` at once, without deadlock whatever the order of the ranks."""
+        from mpicoll.buffers import memory_overlaps
+
+        if memory_overlaps(as_buffer(x, "sendrecv", "x"), as_buffer(out, "sendrecv", "out")):
+            raise ArgumentError("sendrecv", "out", "memory apart from x's", "memory that overlaps x's")
+        checked_rank(dest, self.size, "sendrecv", "dest")
+        incoming = self._start_recv("sendrecv", out, source, recvtag)
+        outgoing = self._start_send("sendrecv", x, dest, sendtag)
+        incoming.wait()
+        outgoing.wait()
+        return out
+
+    def _start_send(self, operation: str, x: Any, dest: int, tag: int) -> Request:
+        from mpicoll import staging
+        from mpicoll.routes import large, native
+
+        self._check_open(operation)
+        to = checked_rank(dest, self.size, operation, "dest")
+        self._check_tag(operation, tag)
+        given = as_buffer(x, operation, "x")
+        if staging.usable(given):
+            staging.order_after_stream(given)
+            wire = given
+        else:
+            wire = given.on_host()
+        parts = [self._messages.Isend(native.moved(piece), to, tag) for piece in large.pieces(wire)]
+        return Request(operation, parts, None, lambda: _release(given, wire))
+
+    def _start_recv(self, operation: str, x: Any, source: int | None, tag: int) -> Request:
+        from mpi4py import MPI
+
+        from mpicoll import staging
+        from mpicoll.routes import large, native
+
+        self._check_open(operation)
+        of = MPI.ANY_SOURCE if source is None else checked_rank(source, self.size, operation, "source")
+        self._check_tag(operation, tag)
+        taken = as_buffer(x, operation, "x")
+        if not taken.writable:
+            given = "one that is read-only, or whose elements share memory"
+            raise ArgumentError(operation, "x", "an array that can be written to", given)
+        if staging.usable(taken):
+            staging.order_after_stream(taken)
+            wire = taken
+        else:
+            wire = taken.on_host()
+        if taken.count > large.MAX_COUNT and source is None:
+            status = MPI.Status()  # the parts of one long message must all come from one rank
+            self._messages.Probe(of, tag, status)
+            of = status.Get_source()
+        parts = [self._messages.Irecv(native.moved(piece), of, tag) for piece in large.pieces(wire)]
+        return Request(operation, parts, taken, lambda: None if wire is taken else taken.assign(wire))
+
+    def _check_tag(self, operation: str, tag: Any) -> None:
+        from mpi4py import MPI
+
+        most = self._messages.Get_attr(MPI.TAG_UB)
+        try:
+            found = index(tag)
+        except TypeError:
+            found = -1
+        if not 0 <= found <= most:
+            raise ArgumentError(operation, "tag", f"an int from 0 to {most}", repr(tag))
+
+
+def _release(*held: Buffer) -> None:
+    """Until now, when the message is complete, its memory was kept alive by being named here."""

@@ -1,0 +1,97 @@
+"""What a repeated call keeps bound, and how the same call is recognised.
+
+A plan is a function of no arguments: addresses, counts, datatypes and operations are bound in it already. It holds
+addresses, not arrays; it is found again by where the memory lies *now*, how much of it, and its dtype, so that it
+serves whatever array lies there and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll.buffers import Buffer, loaded_torch
+
+__all__ = ["Plan", "Plans", "Workspace", "key", "memory", "sequence"]
+
+Plan = Callable[[], object]
+
+
+class Plans(dict[Hashable, Plan]):
+    """A cache of plans, emptied when it is full: rebinding costs microseconds, and memory stays bounded."""
+
+    LIMIT = 1024
+
+    def keep(self, at: Hashable, plan: Plan) -> None:
+        if len(self) >= self.LIMIT:
+            self.clear()
+        self[at] = plan
+
+
+def key(x: Any) -> Hashable | None:
+    """What tells this array's memory from any other, as it lies at this moment; None if it is not plain host memory."""
+    of = _KEYS.get(type(x))
+    if of is None:
+        torch = loaded_torch()
+        if torch is None or torch.Tensor in _KEYS:
+            return None
+        _KEYS[torch.Tensor] = _KEYS[torch.nn.Parameter] = _of_torch
+        return key(x)
+    try:
+        return of(x)
+    except (RuntimeError, ValueError, BufferError):
+        return None  # it has no memory that could be described: binding says what is wrong with it
+
+
+def _of_numpy(x: np.ndarray[Any, Any]) -> Hashable:
+    # The flags hold what else may change under an array: contiguity and writability.
+    return (MPI.Get_address(x), x.size, x.dtype, x.flags.num)
+
+
+def _of_torch(x: Any) -> Hashable | None:
+    if x.is_cpu and x.is_contiguous() and not x.is_neg() and not x.is_conj():
+        return (x.data_ptr(), x.numel(), x.dtype)
+    return None
+
+
+_KEYS: dict[type, Callable[[Any], Hashable | None]] = {np.ndarray: _of_numpy}
+
+
+def memory(buffer: Buffer) -> MPI.buffer:
+    """The buffer's bytes as mpi4py takes them, by address: no array is asked about them again."""
+    return MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
+
+
+def sequence(*steps: Plan) -> Plan:
+    """The steps, one after another, as one plan."""
+    if len(steps) == 1:
+        return steps[0]
+
+    def run() -> None:
+        for step in steps:
+            step()
+
+    return run
+
+
+class Workspace:
+    """Scratch memory of one communicator, whose calls use it one at a time.
+
+    It belongs to no plan, so that a thousand cached plans do not hold a thousand vectors.
+    """
+
+    def __init__(self) -> None:
+        self._block = np.empty(0, np.uint8)
+
+    def arrays(self, dtype: np.dtype[Any], *counts: int) -> list[np.ndarray[Any, Any]]:
+        """Uninitialised 1-D arrays of these lengths, apart from each other; the next request gets the same memory."""
+        need = sum(counts) * dtype.itemsize
+        if need > self._block.size:
+            # Doubling: plans bound before still use the old block, and all old ones together are no larger than this.
+            self._block = np.empty(max(need, 2 * self._block.size), np.uint8)
+        everything = self._block[:need].view(dtype)
+        ends = np.cumsum(counts)
+        return [everything[end - n : end] for end, n in zip(ends, counts, strict=True)]

@@ -1,0 +1,129 @@
+"""The MPI library's own collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll import kernels
+from mpicoll.buffers import Buffer
+from mpicoll.call import Call
+from mpicoll.dtypes import Dtype, Reduction
+from mpicoll.plan import Plan, Workspace, memory, sequence
+
+__all__ = ["bind", "datatype", "moved", "moved_v", "values"]
+
+_BY_SIZE = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
+_WIDER: dict[int, MPI.Datatype] = {}
+
+
+def datatype(dtype: Dtype) -> MPI.Datatype:
+    """An MPI datatype of the dtype's size, to move its elements whatever they mean."""
+    found = _BY_SIZE.get(dtype.itemsize) or _WIDER.get(dtype.itemsize)
+    if found is None:
+        found = _WIDER[dtype.itemsize] = MPI.BYTE.Create_contiguous(dtype.itemsize).Commit()
+    return found
+
+
+def values(buffer: Buffer) -> np.ndarray[Any, Any]:
+    """The buffer's memory as a 1-D array of its dtype's storage."""
+    return np.ndarray((buffer.count,), kernels.storage(buffer.dtype), memory(buffer))
+
+
+def moved(buffer: Buffer, blocks: int = 1) -> list[Any]:
+    """mpi4py's message specification of a buffer of equal blocks."""
+    return [memory(buffer), buffer.count // blocks, datatype(buffer.dtype)]
+
+
+def moved_v(buffer: Buffer, counts: Sequence[int]) -> list[Any]:
+    """mpi4py's message specification of a buffer of uneven blocks, one after another."""
+    return [memory(buffer), counts, [0, *accumulate(counts[:-1])], datatype(buffer.dtype)]
+
+
+def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
+    """The call as one call of the MPI library, with what it needs before and after."""
+    return _moved(comm, call) if call.reduction is None else _reduced(comm, call, call.reduction, workspace)
+
+
+def _moved(comm: MPI.Intracomm, call: Call) -> Plan:
+    size, root = comm.size, call.root
+    in_place: Any = MPI.IN_PLACE if call.in_place else None
+    send, recv = call.send, call.recv
+    s = in_place if send is None else moved(send)
+    r = None if recv is None else moved(recv)
+    blocks_s = in_place if send is None else moved(send, size)
+    blocks_r = in_place if recv is None else moved(recv, size)
+    uneven_s = in_place if send is None or call.sendcounts is None else moved_v(send, call.sendcounts)
+    uneven_r = in_place if recv is None or call.recvcounts is None else moved_v(recv, call.recvcounts)
+    match call.collective:
+        case "barrier":
+            return comm.Barrier
+        case "bcast":
+            return partial(comm.Bcast, r, root)
+        case "gather":
+            return partial(comm.Gather, s, blocks_r if recv else None, root)
+        case "gatherv":
+            return partial(comm.Gatherv, s, uneven_r if recv else None, root)
+        case "allgather":
+            return partial(comm.Allgather, s, blocks_r)
+        case "allgatherv":
+            return partial(comm.Allgatherv, s, uneven_r)
+        case "scatter":
+            return partial(comm.Scatter, blocks_s if send else None, in_place or r, root)
+        case "scatterv":
+            return partial(comm.Scatterv, uneven_s if send else None, in_place or r, root)
+        case "alltoall":
+            return partial(comm.Alltoall, blocks_s, blocks_r)
+        case "alltoallv":
+            return partial(comm.Alltoallv, uneven_s, uneven_r)
+    raise AssertionError(call.collective)
+
+
+def _reduced(comm: MPI.Intracomm, call: Call, reduction: Reduction, workspace: Workspace) -> Plan:
+    given = None if call.send is None else values(call.send)
+    out = None if call.recv is None else values(call.recv)
+    before: list[Plan] = []
+    after: list[Plan] = []
+    source, target = given, out
+    if reduction.op.factor is not None:
+        unscaled = out if given is None else given
+        assert unscaled is not None
+        (source,) = workspace.arrays(unscaled.dtype, unscaled.size)
+        before.append(partial(kernels.scale, unscaled, reduction.op.factor, source))
+    elif out is not None and call.in_place and given is not None:
+        # A reduce_scatter into the rank's own slot of the input. MPI's in-place form would put it elsewhere.
+        (target,) = workspace.arrays(out.dtype, out.size)
+        after.append(partial(np.copyto, out, target))
+    if reduction.averages and target is not None:
+        after.insert(0, partial(kernels.divide, target, comm.size))
+
+    kind = getattr(MPI, reduction.dtype.mpi or "DATATYPE_NULL")
+    op = getattr(MPI, reduction.combine)
+    s: Any = MPI.IN_PLACE if source is None else _bound(source, kind)
+    r = None if target is None else _bound(target, kind)
+    match call.collective:
+        case "allreduce":
+            plan: Plan = partial(comm.Allreduce, s, r, op)
+        case "reduce":
+            plan = partial(comm.Reduce, s, r, op, call.root)
+        case "reduce_scatter":
+            assert target is not None
+            plan = partial(comm.Reduce_scatter_block, [s[0], target.size, kind], r, op)
+        case "reduce_scatterv":
+            plan = partial(comm.Reduce_scatter, s, r, call.sendcounts, op)
+        case "scan":
+            plan = partial(comm.Scan, s, r, op)
+        case "exscan":
+            plan = partial(comm.Exscan, s, r, op)
+        case _:
+            raise AssertionError(call.collective)
+    return sequence(*before, plan, *after)
+
+
+def _bound(array: np.ndarray[Any, Any], kind: MPI.Datatype) -> list[Any]:
+    return [MPI.buffer.fromaddress(array.ctypes.data, array.nbytes), array.size, kind]

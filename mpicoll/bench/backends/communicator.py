@@ -1,0 +1,57 @@
+"""mpicoll at the array level: the Communicator on NumPy arrays, or on torch tensors where NumPy has no such array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib.util import find_spec
+from typing import Any
+
+from mpicoll import Communicator, select
+from mpicoll.bench.backends import Session, Unavailable
+from mpicoll.bench.memory import Slot
+from mpicoll.bench.rules import Case
+
+__all__ = ["open"]
+
+
+def open(session: Session, algorithm: str | None) -> OfArrays:
+    return OfArrays(session, algorithm)
+
+
+class OfArrays:
+    """One algorithm of mpicoll's, or the one it chooses."""
+
+    def __init__(self, session: Session, algorithm: str | None) -> None:
+        self._comm = Communicator(session.world)
+        self._algorithm = algorithm
+        self._on_gpu = session.on_gpu
+
+    def bind(self, slot: Slot) -> Callable[[], object]:
+        case = slot.case
+        if self._algorithm and self._algorithm not in select.algorithms(case.name):
+            raise Unavailable(f"{case.name} has no algorithm named {self._algorithm}")
+        tensors = self._on_gpu or case.dtype.name == "bfloat16"
+        if tensors and find_spec("torch") is None:
+            raise Unavailable("bfloat16 needs torch, which is not installed")
+        x, out = slot.torch() if tensors else slot.numpy()
+        if not case.rule.sized:
+            return partial(self._comm.barrier, algorithm=self._algorithm) if self._algorithm else self._comm.barrier
+        # As a user writes it: what is left at its default is not passed.
+        named: dict[str, Any] = {}
+        if case.rule.collective.reduces and case.op != "sum":
+            named["op"] = case.op
+        if case.rule.collective.rooted and case.root:
+            named["root"] = case.root
+        same = case.in_place and case.rule.collective.gives == case.rule.collective.gets
+        if out is not None and not same:
+            named["out"] = out
+        if self._algorithm:
+            named["algorithm"] = self._algorithm
+        return partial(getattr(self._comm, case.name), x, **named)
+
+    def route(self, case: Case) -> str:
+        return select.select(case.name, case.reduction, self._algorithm)
+
+    def close(self) -> None:
+        self._comm.free()

@@ -1,0 +1,78 @@
+"""Bare mpi4py, called as people write it: NumPy arrays handed over as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from mpicoll.bench.backends import Session, Unavailable
+from mpicoll.bench.memory import Slot
+from mpicoll.bench.rules import Case
+
+__all__ = ["open"]
+
+
+def open(session: Session, algorithm: str | None) -> Bare:
+    return Bare(session)
+
+
+class Bare:
+    """The MPI library's own collectives."""
+
+    def __init__(self, session: Session) -> None:
+        self._comm = session.world.Dup()
+        self._on_gpu = session.on_gpu
+
+    def bind(self, slot: Slot) -> Callable[[], object]:
+        case, comm, root = slot.case, self._comm, slot.case.root
+        x, out = slot.torch() if self._on_gpu else slot.numpy()
+        # In place, MPI takes a marker for the input (of scatter, for the output); of rooted ones only at the root.
+        marked = case.in_place and (case.at_root or not case.rule.collective.rooted)
+        s: Any = MPI.IN_PLACE if marked else x
+        op = _operation(case)
+        match case.name:
+            case "bcast":
+                return partial(comm.Bcast, x, root)
+            case "reduce":
+                return partial(comm.Reduce, s, out, op, root)
+            case "allreduce":
+                return partial(comm.Allreduce, s, out, op)
+            case "gather":
+                return partial(comm.Gather, s, out, root)
+            case "allgather":
+                return partial(comm.Allgather, s, out)
+            case "scatter":
+                return partial(comm.Scatter, x, MPI.IN_PLACE if marked else out, root)
+            case "reduce_scatter" if case.in_place:
+                raise Unavailable("MPI's in-place reduce_scatter leaves its result at the start of the input")
+            case "reduce_scatter":
+                return partial(comm.Reduce_scatter_block, x, out, op)
+            case "alltoall":
+                return partial(comm.Alltoall, x, out)
+            case "scan":
+                return partial(comm.Scan, s, out, op)
+            case "exscan":
+                return partial(comm.Exscan, s, out, op)
+            case "barrier":
+                return comm.Barrier
+        raise Unavailable(f"no {case.name} in mpi4py")
+
+    def route(self, case: Case) -> str:
+        return "native"
+
+    def close(self) -> None:
+        self._comm.Free()
+
+
+def _operation(case: Case) -> Any:
+    r = case.reduction
+    if r is None:
+        return None
+    if r.averages:
+        raise Unavailable("MPI has no average")
+    if case.dtype.name == "bfloat16":
+        raise Unavailable("MPI has no datatype for bfloat16")
+    return getattr(MPI, r.combine)

@@ -1,0 +1,153 @@
+"""Everything that speaks torch's language: ``mpicoll.torch``, and ``torch.distributed`` over gloo and NCCL.
+
+They share names and signatures, so they share one implementation, which is given the module to call.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from mpicoll.bench.backends import Session, Unavailable
+from mpicoll.bench.memory import Slot
+from mpicoll.bench.rules import Case
+
+__all__ = ["open_gloo", "open_mpicoll", "open_nccl"]
+
+TIMEOUT = timedelta(seconds=120)
+_OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "avg", "band", "bor", "bxor")}
+
+
+class Torchlike:
+    """The collectives of a module that has ``torch.distributed``'s functions, on ``group``."""
+
+    def __init__(self, module: Any, session: Session, route: str, group: Any = None) -> None:
+        self._module, self._session, self._route, self._group = module, session, route, group
+
+    def bind(self, slot: Slot) -> Callable[[], object]:
+        call = self._bound(slot)
+        return call if not self._session.on_gpu else _synchronised(call)
+
+    def _bound(self, slot: Slot) -> Callable[[], object]:
+        case, d, root = slot.case, self._module, slot.case.root
+        x, out = slot.torch()
+        name = case.rule.collective.torch
+        if name is None:
+            raise Unavailable(f"torch has no {case.name}")
+        if not case.in_place and case.name in ("allreduce", "reduce"):
+            raise Unavailable(f"torch's {name} works in place only")
+        named = {} if self._group is None else {"group": self._group}
+        op: tuple[Any, ...] = (self._op(case),) if case.rule.collective.reduces else ()
+        match case.name:
+            case "bcast":
+                return partial(d.broadcast, x, root, **named)
+            case "allreduce":
+                return partial(d.all_reduce, x, *op, **named)
+            case "reduce":
+                return partial(d.reduce, x, root, *op, **named)
+            case "gather":
+                return partial(d.gather, x, None if out is None else list(out), root, **named)
+            case "allgather":
+                return partial(self._named("all_gather"), out.view(-1), x, **named)
+            case "scatter":
+                return partial(d.scatter, out, None if x is None else list(x), root, **named)
+            case "reduce_scatter":
+                return partial(self._named("reduce_scatter"), out, x.view(-1), *op, **named)
+            case "alltoall":
+                return partial(d.all_to_all_single, out.view(-1), x.view(-1), **named)
+            case _:
+                return partial(d.barrier, **named)
+
+    def _named(self, collective: str) -> Any:
+        """The form that takes one tensor: 2.13 gave it a new name, and warns at each call of the old one."""
+        older = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[collective]
+        return getattr(self._module, f"{collective}_single", None) or getattr(self._module, older)
+
+    def _op(self, case: Case) -> Any:
+        if case.op not in _OPS:
+            raise Unavailable(f"torch has no operation {case.op}")
+        return getattr(self._module.ReduceOp, _OPS[case.op])
+
+    def route(self, case: Case) -> str:
+        return self._route
+
+    def close(self) -> None:
+        if self._module.is_initialized():
+            self._module.destroy_process_group()
+
+
+def _synchronised(call: Callable[[], object]) -> Callable[[], object]:
+    """The call until its work is done: NCCL's returns when it is queued."""
+    from torch.cuda import synchronize
+
+    def run() -> None:
+        call()
+        synchronize()
+
+    return run
+
+
+def _torch() -> Any:
+    if find_spec("torch") is None:
+        raise Unavailable("torch is not installed")
+    return import_module("torch")
+
+
+def open_mpicoll(session: Session, algorithm: str | None) -> Torchlike:
+    _torch()
+    module = import_module("mpicoll.torch")
+    module.init_process_group()
+    return Torchlike(module, session, "mpicoll.torch")
+
+
+def open_gloo(session: Session, algorithm: str | None) -> Torchlike:
+    return Torchlike(_distributed(session), session, "gloo")
+
+
+def open_nccl(session: Session, algorithm: str | None) -> Torchlike:
+    torch = _torch()
+    if not session.on_gpu:
+        gpu = "NCCL works on GPU memory only (--device cuda)"
+        raise Unavailable(gpu if torch.cuda.is_available() else "there is no GPU")
+    if not torch.distributed.is_nccl_available():
+        raise Unavailable("this torch was built without NCCL")
+    if session.node.size > torch.cuda.device_count():
+        _share_gpus(session, torch.cuda.nccl.version())
+    distributed = _distributed(session)
+    return Torchlike(distributed, session, "nccl", distributed.new_group(backend="nccl", timeout=TIMEOUT))
+
+
+def _share_gpus(session: Session, version: tuple[int, ...]) -> None:
+    """Ask NCCL for several ranks on one GPU, which it refuses by default."""
+    if version >= (2, 30):
+        os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
+        os.environ.setdefault("NCCL_MAX_CTAS", "8")
+    else:
+        # Never run: each rank poses as a host of its own, so that NCCL does not see that they share a GPU.
+        os.environ.setdefault("NCCL_HOSTID", f"mpicoll-bench-{session.world.rank}")
+
+
+def _distributed(session: Session) -> Any:
+    """``torch.distributed``, initialised over gloo with a store on rank 0 whose address MPI hands round. Collective."""
+    torch = _torch()
+    distributed = torch.distributed
+    if distributed.is_initialized():
+        return distributed
+    world, rank = session.world, session.world.rank
+    if session.one_node:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's name need not resolve
+    host = "127.0.0.1" if session.one_node else socket.gethostname()
+    store = None
+    if rank == 0:
+        store = distributed.TCPStore(host, 0, world.size, True, TIMEOUT, wait_for_workers=False)
+    host, port = world.bcast((host, store.port) if store is not None else None)
+    if store is None:
+        store = distributed.TCPStore(host, port, world.size, False, TIMEOUT)
+    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world.size, timeout=TIMEOUT)
+    return distributed

@@ -1,0 +1,86 @@
+"""What a measurement depends on, without anything that names the machine or a place on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.bench.backends import Session
+
+__all__ = ["environment"]
+
+
+def environment(session: Session) -> dict[str, Any]:
+    """Hardware, placement of the ranks, and versions. Collective; every rank gets the same."""
+    world = session.world
+    nodes = world.allreduce(int(session.node.rank == 0))
+    bindings = world.allgather(_ranges(sorted(os.sched_getaffinity(0))))
+    return {
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "nodes": nodes,
+        "ranks": world.size,
+        "binding": bindings,
+        "gpus": world.allgather(_gpu(session)) if session.on_gpu else [],
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "mpicoll": mpicoll.__version__,
+        "mpi": _mpi(),
+        "mpi_standard": ".".join(map(str, MPI.Get_version())),
+        "mpi4py": _version("mpi4py"),
+        "numpy": _version("numpy"),
+        "torch": _version("torch"),
+        "nccl": _nccl(),
+    }
+
+
+def _ranges(cores: list[int]) -> str:
+    """Core numbers as 0-3,8."""
+    runs: list[list[int]] = []
+    for c in cores:
+        if runs and runs[-1][1] == c - 1:
+            runs[-1][1] = c
+        else:
+            runs.append([c, c])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def _cpu() -> str:
+    try:
+        with open("/proc/cpuinfo") as f:
+            names = [line.partition(":")[2].strip() for line in f if line.startswith(("model name", "Model"))]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _mpi() -> str:
+    # Not the whole text of Get_library_version, which holds the builder's host and paths.
+    name, number = MPI.get_vendor()
+    return f"{name} {'.'.join(map(str, number))}"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _gpu(session: Session) -> str:
+    import torch
+
+    return torch.cuda.get_device_name(session.device)
+
+
+def _nccl() -> str | None:
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+        return None
+    return ".".join(map(str, torch.cuda.nccl.version()))

@@ -1,0 +1,109 @@
+"""What was measured, and the figures made of it. Times are in microseconds, sizes in bytes, bandwidths in GB/s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mpicoll.bench.rules import Case, Placement, Rule
+
+__all__ = ["Line", "Measurement", "Note", "Report"]
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One case on one backend: the time of each call on its slowest rank, and the wrong elements over all checks."""
+
+    case: Case
+    backend: str
+    route: str
+    times: list[float]
+    wrong: int
+
+    @property
+    def time(self) -> float:
+        """The mean, as in nccl-tests."""
+        return float(np.mean(self.times))
+
+    def percentile(self, q: float) -> float:
+        return float(np.percentile(self.times, q))
+
+    @property
+    def p50(self) -> float:
+        return self.percentile(50)
+
+    @property
+    def p99(self) -> float:
+        return self.percentile(99)
+
+    @property
+    def algbw(self) -> float:
+        return self.case.bytes / self.time / 1e3
+
+    @property
+    def busbw(self) -> float:
+        return self.algbw * self.case.rule.collective.bus_factor(self.case.ranks)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A backend's measurements of one size, by placement, beside those of the first backend."""
+
+    backend: str
+    case: Case
+    by: dict[Placement, Measurement]
+    first: dict[Placement, Measurement]
+
+    def ratio(self, placement: Placement) -> float | None:
+        """This median over the first backend's: above 1, this one is slower."""
+        mine, first = self.by.get(placement), self.first.get(placement)
+        return mine.p50 / first.p50 if mine and first else None
+
+    @property
+    def usual(self) -> Placement:
+        return self.case.rule.placements[0]
+
+
+@dataclass(frozen=True)
+class Note:
+    """Why a backend, or one collective of it in one placement, was not measured."""
+
+    backend: str
+    reason: str
+    collective: str | None = None
+    placement: Placement | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.placement is None else {"out": " out of place", "in": " in place"}[self.placement]
+        what = f" {self.collective}{where}" if self.collective else ""
+        return f"{self.backend} does not run{what}: {self.reason}"
+
+
+@dataclass
+class Report:
+    """All that a benchmark found."""
+
+    command: str
+    started: str
+    settings: dict[str, Any]
+    environment: dict[str, Any]
+    notes: list[Note] = field(default_factory=list)
+    lines: list[Line] = field(default_factory=list)
+
+    @property
+    def measurements(self) -> list[tuple[Line, Measurement]]:
+        return [(line, m) for line in self.lines for m in line.by.values()]
+
+    @property
+    def wrong(self) -> int:
+        return sum(m.wrong for _, m in self.measurements)
+
+    @property
+    def rules(self) -> list[Rule]:
+        return list({line.case.name: line.case.rule for line in self.lines}.values())
+
+    @property
+    def backends(self) -> list[str]:
+        return list(dict.fromkeys(line.backend for line in self.lines))

@@ -1,0 +1,177 @@
+"""What was asked for, read and checked before anything is launched."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from mpicoll.collectives import COLLECTIVES, canonical
+from mpicoll.dtypes import DTYPES, OPS, Dtype, reduction
+from mpicoll.errors import ArgumentError, DtypeError
+from mpicoll.select import algorithms
+
+__all__ = ["BACKENDS", "DEVICES", "Options", "bad", "read", "size_text"]
+
+BACKENDS = ("mpicoll", "mpi", "mpicoll.torch", "gloo", "nccl")
+DEVICES = ("cpu", "cuda")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def bad(option: str, expected: str, given: object) -> ArgumentError:
+    return ArgumentError("bench", option, expected, str(given))
+
+
+@dataclass(frozen=True)
+class Options:
+    """A benchmark's settings. Sizes are bytes; ``seconds`` is the time spent measuring each size of each collective.
+
+    ``backends`` is empty where the ranks are to choose what their machine has; ``algorithms`` are lines of mpicoll's
+    own, and empty where it chooses the algorithm itself.
+    """
+
+    collectives: tuple[str, ...]
+    ranks: int
+    backends: tuple[str, ...]
+    low: int
+    high: int
+    factor: int
+    dtype: Dtype
+    op: str
+    root: int
+    device: str
+    algorithms: tuple[str, ...]
+    seconds: float
+    json: Path | None = None
+    csv: Path | None = None
+    plot: Path | None = None
+
+    @property
+    def sizes(self) -> list[int]:
+        found = [self.low]
+        while found[-1] * self.factor <= self.high:
+            found.append(found[-1] * self.factor)
+        return found
+
+    def command(self) -> str:
+        """The command that measures the same, without the places of output files, which are this machine's own."""
+        words = ["mpicoll bench", ",".join(self.collectives), f"-n {self.ranks}"]
+        if self.backends:
+            words.append("--backends " + ",".join(self.backends))
+        words.append(f"--min {size_text(self.low)} --max {size_text(self.high)} --factor {self.factor}")
+        words.append(f"--dtype {self.dtype} --op {self.op} --root {self.root} --device {self.device}")
+        if self.algorithms:
+            words.append("--algorithms " + ",".join(self.algorithms))
+        return " ".join([*words, f"--seconds {self.seconds:g}"])
+
+
+def size_text(n: int) -> str:
+    """Bytes in the largest binary unit that divides them: 65536 is 64K."""
+    unit = next(u for u in reversed(_UNITS) if n % _UNITS[u] == 0 and (n or not u))
+    return f"{n // _UNITS[unit]}{unit}"
+
+
+def read(given: Mapping[str, str | None]) -> Options:
+    """The options as typed, by their names without dashes. Raises ArgumentError, which names the option."""
+
+    def text(name: str) -> str:
+        return given[name] or ""
+
+    ranks = _number(text("n"), "-n", 1, 1 << 20, "a positive number of ranks")
+    dtype = DTYPES[_names(text("dtype"), "--dtype", "dtype", tuple(DTYPES))[0]]
+    low, high = _size(text("min"), "--min", dtype), _size(text("max"), "--max", dtype)
+    if low > high:
+        raise bad("--min", f"no more than --max ({size_text(high)})", text("min"))
+    collectives = _collectives(text("collective"))
+    options = Options(
+        collectives=collectives,
+        ranks=ranks,
+        backends=_names(text("backends"), "--backends", "backend", BACKENDS) if given["backends"] else (),
+        low=low,
+        high=high,
+        factor=_number(text("factor"), "--factor", 2, 1 << 40, "a whole number from 2 on"),
+        dtype=dtype,
+        op=_op(text("op"), dtype, collectives),
+        root=_number(text("root"), "--root", 0, ranks - 1, f"a rank below {ranks}"),
+        device=_names(text("device"), "--device", "device", DEVICES)[0],
+        algorithms=_algorithms(given["algorithms"], collectives),
+        seconds=_number(text("seconds"), "--seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
+        json=_output(given["json"], "--json"),
+        csv=_output(given["csv"], "--csv"),
+        plot=_output(given["plot"], "--plot"),
+    )
+    if options.plot and find_spec("matplotlib") is None:
+        raise bad("--plot", "matplotlib to be installed (pip install 'mpicoll[plot]')", "an environment without it")
+    return options
+
+
+def _size(text: str, option: str, dtype: Dtype) -> int:
+    """Bytes from a number with an optional binary unit, as ``64M``."""
+    found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None or not int(found[1]):
+        raise bad(option, "a positive number of bytes, with K, M or G if need be (as 64M)", repr(text))
+    n = int(found[1]) * _UNITS[found[2].upper()]
+    if n % dtype.itemsize:
+        raise bad(option, f"a multiple of the {dtype.itemsize} bytes of {dtype}", repr(text))
+    return n
+
+
+def _names(text: str, option: str, what: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Comma-separated names, each one of ``known``, none twice."""
+    names = tuple(n.strip() for n in text.split(","))
+    for i, name in enumerate(names):
+        if name not in known:
+            raise bad(option, f"{what} out of {', '.join(known)}", repr(name))
+        if name in names[:i]:
+            raise bad(option, f"each {what} once", repr(text))
+    return names
+
+
+def _collectives(text: str) -> tuple[str, ...]:
+    if text == "all":
+        return tuple(COLLECTIVES)
+    names = (n.strip() for n in text.split(","))
+    return _names(",".join(canonical(n) or n for n in names), "collective", "collective", (*COLLECTIVES, "all"))
+
+
+def _op(text: str, dtype: Dtype, collectives: Sequence[str]) -> str:
+    op = _names(text, "--op", "operation", [o for o in OPS if o != "premul_sum"])[0]
+    for name in collectives:
+        if COLLECTIVES[name].reduces:
+            try:
+                reduction(op, dtype, name)
+            except DtypeError as e:
+                raise bad("--op", e.expected, e.given) from None
+    return op
+
+
+def _algorithms(text: str | None, collectives: Sequence[str]) -> tuple[str, ...]:
+    """Names that at least one of the collectives knows."""
+    if text is None:
+        return ()
+    known = dict.fromkeys(a for c in collectives for a in algorithms(c))
+    return _names(text, "--algorithms", "algorithm", tuple(known))
+
+
+def _number(text: str, option: str, low: float, high: float, what: str, kind: Callable[[str], Any] = int) -> Any:
+    try:
+        n = kind(text)
+    except ValueError:
+        n = None
+    if n is None or not low <= n <= high:
+        raise bad(option, what, repr(text))
+    return n
+
+
+def _output(text: str | None, option: str) -> Path | None:
+    """A file to write, in a directory that is there and can be written to."""
+    if text is None:
+        return None
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise bad(option, "a file in a directory that exists and is writable", repr(text))
+    return path

@@ -1,0 +1,95 @@
+"""The table, in the columns of nccl-tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from mpicoll.bench.figures import Line, Measurement, Note, Report
+from mpicoll.bench.rules import PLACEMENTS, RULES, Rule
+
+__all__ = ["footer", "header", "heading", "merged", "row"]
+
+_WHAT = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{}}"
+_FIGURES = " {:>8} {:>6} {:>6} {:>6}"
+_MORE = "  {:>8} {:>8} {:>7}"
+_GROUPS = {"out": "out-of-place", "in": "in-place"}
+
+
+def header(report: Report) -> str:
+    """The command and the environment, as comment lines."""
+    e = report.environment
+    versions = [f"{name} {e[name]}" for name in ("mpi4py", "numpy", "torch", "nccl") if e[name]]
+    nodes = "1 node" if e["nodes"] == 1 else f"{e['nodes']} nodes"
+    lines = [
+        report.command,
+        f"{e['ranks']} ranks on {nodes}, bound to cores {' | '.join(e['binding'][:8])}"
+        + (" | ..." if len(e["binding"]) > 8 else ""),
+        f"{e['cpu']}, {e['cores']} cores" + "".join(f"; {gpu}" for gpu in dict.fromkeys(e["gpus"])),
+        f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
+        *map(str, report.notes),
+    ]
+    return "\n".join(f"# {line}" for line in lines)
+
+
+def heading(rule: Rule, width: int) -> str:
+    """The names of the columns. ``width`` is that of the longest backend's name."""
+    usual = _GROUPS[rule.placements[0]]
+    group = _FIGURES.format("time", "algbw", "busbw", "#wrong")
+    units = _FIGURES.format("(us)", "(GB/s)", "(GB/s)", "")
+    blank = " " * len(_what(["", "", "", "", "", ""], width))
+    return "\n".join(
+        (
+            "#",
+            f"# {rule.name}",
+            "#" + blank[1:] + "".join(f"{_GROUPS[p]:^{len(group)}}" for p in PLACEMENTS) + f"{usual:^27}".rstrip(),
+            "#" + _what(["size", "count", "type", "redop", "root", "backend"], width)[1:]
+            + 2 * group + _MORE.format("p50", "p99", "ratio"),
+            "#" + _what(["(B)", "(elems)", "", "", "", ""], width)[1:]
+            + 2 * units + _MORE.format("(us)", "(us)", ""),
+        )
+    )  # fmt: skip
+
+
+def _what(cells: Sequence[Any], width: int) -> str:
+    return _WHAT.format(*cells, width)
+
+
+def row(line: Line, width: int) -> str:
+    """One size of one backend."""
+    c, kinds = line.case, line.case.rule.collective
+    op = c.op if kinds.reduces else "none"
+    root = c.root if kinds.rooted else -1
+    usual = line.by.get(line.usual)
+    ratio = line.ratio(line.usual)
+    more = (_time(usual.p50), _time(usual.p99), "N/A" if ratio is None else f"{ratio:.2f}") if usual else ("N/A",) * 3
+    return (
+        _what([c.bytes, c.count, c.dtype.name, op, root, line.backend], width)
+        + "".join(_FIGURES.format(*_figures(line.by.get(p))) for p in PLACEMENTS)
+        + _MORE.format(*more)
+    )
+
+
+def _figures(m: Measurement | None) -> tuple[str, ...]:
+    return ("N/A",) * 4 if m is None else (_time(m.time), f"{m.algbw:.2f}", f"{m.busbw:.2f}", str(m.wrong))
+
+
+def _time(us: float) -> str:
+    return f"{us:.2f}" if us < 1e3 else f"{us:.1f}" if us < 1e5 else f"{us:.0f}"
+
+
+def merged(notes: Sequence[Note]) -> list[Note]:
+    """The notes, with one in the place of those that say the same of every placement that the collective has."""
+
+    def everywhere(note: Note) -> bool:
+        placements = RULES[note.collective].placements if note.collective else ()
+        return all(replace(note, placement=p) in notes for p in placements)
+
+    return list(dict.fromkeys(replace(n, placement=None) if everywhere(n) else n for n in notes))
+
+
+def footer(report: Report) -> str:
+    """Whether the results were right."""
+    checked = len(report.measurements)
+    return f"# {report.wrong} wrong elements in {checked} measurements" + ("" if report.wrong else ": OK")

@@ -1,0 +1,109 @@
+"""``mpicoll bench``: MPI, gloo and NCCL measured side by side."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+    from mpicoll.bench.options import Options
+
+__all__ = ["add"]
+
+_TEXT = """\
+Measures collectives on several backends in one job, on the same buffers, and checks every element of their results.
+The columns are those of nccl-tests. Without a launcher it starts its own ranks; inside `mpicoll run`, mpirun or srun
+it is one of them.
+"""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``bench`` to the command line."""
+    p = subparsers.add_parser(
+        "bench", help="measure MPI, gloo and NCCL side by side", description=_TEXT, allow_abbrev=False
+    )
+    p.set_defaults(handler=_handle)
+    p.add_argument("collective", help="names in MPI's or torch's spelling, comma-separated, or all")
+    p.add_argument("-n", default=None, metavar="RANKS", help="ranks to start (2)")
+    p.add_argument(
+        "--backends", metavar="NAMES", help="mpicoll, mpi, mpicoll.torch, gloo, nccl: ratios are to the first"
+    )
+    p.add_argument("--min", default="8", metavar="BYTES", help="the smallest size (8); K, M and G are binary")
+    p.add_argument("--max", default="64M", metavar="BYTES", help="the largest size (64M)")
+    p.add_argument("--factor", default="2", metavar="N", help="from one size to the next (2)")
+    p.add_argument("--dtype", default="float32", metavar="NAME", help="as torch names it (float32)")
+    p.add_argument("--op", default="sum", metavar="NAME", help="what reductions compute (sum)")
+    p.add_argument("--root", default="0", metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
+    p.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (cpu)")
+    p.add_argument("--algorithms", metavar="NAMES", help="of mpicoll, each a line of its own")
+    p.add_argument("--seconds", default="1.5", metavar="S", help="time to measure one size of one collective (1.5)")
+    p.add_argument("--json", metavar="FILE", help="write everything that was measured")
+    p.add_argument("--csv", metavar="FILE", help="write the table")
+    p.add_argument("--plot", metavar="FILE", help="draw latency and bandwidth, as PNG, PDF or SVG by the file's name")
+
+
+def _handle(args: argparse.Namespace) -> int:
+    """Start the ranks, or be one of them."""
+    from mpicoll.bench.options import read
+    from mpicoll.machine.alone import under_launcher
+
+    typed = {name: value for name, value in vars(args).items() if value is None or isinstance(value, str)}
+    if under_launcher():
+        return _rank(typed)
+    typed["n"] = typed["n"] or "2"
+    return _launch(typed, read(typed).ranks)
+
+
+def _launch(typed: dict[str, str | None], ranks: int) -> int:
+    from mpicoll import launch
+    from mpicoll.bench.progress import on_terminal
+
+    os.environ.update(on_terminal())
+    collective = typed.pop("collective") or ""
+    options = [f"-n{v}" if name == "n" else f"--{name}={v}" for name, v in typed.items() if v is not None]
+    launch.run(["-m", "mpicoll", "bench", collective, *options], ranks)
+    return 0
+
+
+def _rank(typed: dict[str, str | None]) -> int:
+    from mpi4py import MPI
+
+    from mpicoll.bench.options import bad, read
+    from mpicoll.errors import ArgumentError
+    from mpicoll.machine.alone import check_not_alone
+
+    world = MPI.COMM_WORLD
+    rank = world.rank
+    check_not_alone(world.size)
+    try:
+        options = read({**typed, "n": typed["n"] or str(world.size)})
+        if options.ranks != world.size:
+            raise bad("-n", f"{world.size}, the ranks that were started, or nothing", options.ranks)
+        code = _measure(options, world)
+    except ArgumentError as e:
+        # Every rank finds the same: one of them says so.
+        if rank == 0:
+            print(f"mpicoll: {e}", file=sys.stderr)
+        code = 2
+    # A failed check is no crash: every rank ends in good order, after rank 0 has written its files.
+    sys.stdout.flush()
+    MPI.Finalize()
+    return code if rank == 0 else 0
+
+
+def _measure(options: Options, world: Intracomm) -> int:
+    from mpicoll.bench import plot, record, sweep
+
+    report = sweep.run(options, world)
+    if world.rank == 0:
+        if options.json:
+            record.write_json(report, options.json)
+        if options.csv:
+            record.write_csv(report, options.csv)
+        if options.plot:
+            plot.draw(report, options.plot)
+    return 1 if report.wrong else 0

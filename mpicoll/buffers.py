@@ -189,7 +189,7 @@ def memory_overlaps(a: Buffer, b: Buffer) -> bool:
     if a.plain and b.plain:
         return True
     try:
-        return np.shares_memory(_strided(a), _strided(b), max_work=100_000)
+        return np.shares_memory(_strided(a), _strided(b), max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

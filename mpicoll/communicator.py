@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from mpicoll.buffers import as_buffer
-from mpicoll.call import checked, checked_counts
+from mpicoll.call import checked, checked_counts, checked_rank
 from mpicoll.dtypes import Op
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.messages import Messages
@@ -35,7 +35,8 @@ class Communicator(Messages, Objects):
     ``__cuda_array_interface__``. All ranks of a call give the same operation, dtype, number of elements and root.
     Element-wise collectives (``bcast``, ``allreduce``, ``reduce``, ``scan``, ``exscan``) work in place when ``out`` is
     None; the others make a new array then. Each returns the result. ``op`` is one of ``sum, prod, min, max, avg, band,
-    bor, bxor, land, lor, lxor`` or ``Op.premul_sum(factor)``. ``algorithm`` names how it is done; None lets mpicoll choose.
+    bor, bxor, land, lor, lxor`` or ``Op.premul_sum(factor)``. ``algorithm`` names how it is done; None leaves it to
+    ``select``.
 
     Raises :class:`~mpicoll.errors.ArgumentError` (DtypeError, DeviceError) before any data moves, on the rank whose
     argument is wrong; StateError after ``free`` or MPI's end; MessageError if what arrives is not what was asked for.
@@ -59,12 +60,21 @@ class Communicator(Messages, Objects):
 
     def allreduce(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
         """Every rank gets the reduction over all ranks, element by element."""
-        self._run("allreduce", x, out, op, 0, algorithm)
+        # What plan and carry_out do, without their generality: the call in which every tenth of a microsecond counts.
+        key = self._key
+        try:
+            plan = self._plans.get(("allreduce", key(x), None if out is None else key(out), op, 0, algorithm))
+        except TypeError:
+            plan = None
+        if plan is None:
+            plan = self.plan("allreduce", x, out, op, 0, algorithm)
+        try:
+            plan()
+        except self._mpi_error as e:
+            raise failure("allreduce", e) from e
         return x if out is None else out
 
-    def reduce(
-        self, x: Any, op: str | Op = "sum", root: int = 0, out: Any = None, algorithm: str | None = None
-    ) -> Any:
+    def reduce(self, x: Any, op: str | Op = "sum", root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
         """The root gets the reduction over all ranks; the others' ``x`` is unchanged, their result None."""
         self._run("reduce", x, out, op, root, algorithm)
         return None if self.rank != root else x if out is None else out
@@ -193,11 +203,27 @@ class Communicator(Messages, Objects):
         """A communicator of the ranks that give the same ``color`` (>= 0), in order of ``key``; None gives None."""
         from mpi4py import MPI
 
+        self._check_open("split")
         part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
         return None if color is None else self._child(part)
 
-    def _child(self, comm: MPI.Intracomm) -> Communicator:
-        child = Communicator(comm)
+    def subset(self, ranks: Sequence[int]) -> Communicator | None:
+        """A communicator of these ranks, in this order; collective among them alone, None on any other rank."""
+        self._check_open("subset")
+        mine = [checked_rank(r, self.size, "subset", "ranks") for r in ranks]
+        if len(set(mine)) != len(mine) or not mine:
+            raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(list(ranks)))
+        if self.rank not in mine:
+            return None
+        everybody = self._comm.Get_group()
+        those = everybody.Incl(mine)
+        part = self._comm.Create_group(those)
+        for group in (everybody, those):
+            group.Free()
+        return self._child(part)
+
+    def _child(self, comm: MPI.Comm) -> Communicator:
+        child = Communicator(comm)  # type: ignore[arg-type]
         comm.Free()
         return child
 
@@ -209,7 +235,7 @@ class Communicator(Messages, Objects):
             child = self.__dict__.pop(name, None)
             if child is not None:
                 child.free()
-        if not self._closed:
+        if not self.closed:
             comms = self._comm, self._messages
             self.close("it was freed")
             for comm in comms:
@@ -217,10 +243,11 @@ class Communicator(Messages, Objects):
 
     def close(self, why: str) -> None:
         """Forget the MPI communicators, without freeing them: every later use raises StateError saying ``why``."""
-        self._closed = why
+        self.closed = why
         self._plans.clear()
 
-    _closed = ""
+    closed = ""
+    """Why it cannot be used any more, empty while it can."""
 
     def __enter__(self) -> Self:
         return self
@@ -230,21 +257,25 @@ class Communicator(Messages, Objects):
 
     # -- how a call is carried out ------------------------------------------------------------------------------------
 
-    def _run(
+    def plan(
         self,
         collective: str,
-        x: Any,
-        out: Any,
-        op: str | Op | None,
-        root: int,
-        algorithm: str | None,
+        x: Any = None,
+        out: Any = None,
+        op: str | Op | None = None,
+        root: int = 0,
+        algorithm: str | None = None,
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
-    ) -> None:
+    ) -> Plan:
+        """The call of the method named ``collective``, checked and bound: ``carry_out`` makes it happen, on any thread.
+
+        The arrays must be kept until then; ``out`` is needed where the method would make one.
+        """
         at: Any = None
         try:
-            here, there = self._key(x), self._key(out)
-            if here is not None and there is not None:
+            here, there = (None if a is None else self._key(a) for a in (x, out))
+            if (here is not None or x is None) and (there is not None or out is None):
                 at = (collective, here, there, op, root, algorithm)
                 if sendcounts is not None or recvcounts is not None:
                     at = (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))
@@ -252,34 +283,27 @@ class Communicator(Messages, Objects):
         except TypeError:  # an argument that cannot be hashed is a wrong one: checked() says which
             at = plan = None
         if plan is None:
-            plan = self._bound(at, collective, x, out, op, root, algorithm, sendcounts, recvcounts)
+            self._check_open(collective)
+            call = checked(collective, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
+            algorithm = select(collective, call.reduction, algorithm)
+            plan, lasts = self._bind(self._comm, call, algorithm, self._workspace)
+            if lasts and at is not None:
+                self._plans.keep(at, plan)
+        return plan
+
+    def carry_out(self, plan: Plan, collective: str) -> None:
+        """Run a plan; what the MPI library reports becomes a MessageError."""
         try:
             plan()
         except self._mpi_error as e:
-            raise MessageError(f"{collective}: the MPI library reports: {e}") from e
+            raise failure(collective, e) from e
 
-    def _bound(
-        self,
-        at: Hashable | None,
-        collective: str,
-        x: Any,
-        out: Any,
-        op: Any,
-        root: Any,
-        algorithm: str | None,
-        sendcounts: Any,
-        recvcounts: Any,
-    ) -> Plan:
-        self._check_open(collective)
-        call = checked(collective, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
-        plan, lasts = self._bind(self._comm, call, select(collective, call.reduction, algorithm), self._workspace)
-        if lasts and at is not None:
-            self._plans.keep(at, plan)
-        return plan
+    def _run(self, collective: str, *arguments: Any, **counts: Any) -> None:
+        self.carry_out(self.plan(collective, *arguments, **counts), collective)
 
     def _check_open(self, operation: str) -> None:
-        if self._closed:
-            raise StateError(f"{operation}: this communicator cannot be used any more: {self._closed}")
+        if self.closed:
+            raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
 
     # -- new arrays for results ---------------------------------------------------------------------------------------
 
@@ -298,6 +322,11 @@ class Communicator(Messages, Objects):
         b = as_buffer(x, operation, "x")
         rows = checked_counts(counts, self.size, operation, "counts")
         return b.like((rows[self.rank] if mine else sum(rows), *b.shape[1:]))
+
+
+def failure(operation: str, reported: Exception) -> MessageError:
+    """What the MPI library reported, as ours."""
+    return MessageError(f"{operation}: the MPI library reports: {reported}")
 
 
 def _fixed(counts: Sequence[int] | None) -> tuple[int, ...] | None:

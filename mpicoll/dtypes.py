@@ -7,7 +7,7 @@ This module knows names only. An MPI datatype or operation is named as a string,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from mpicoll.errors import ArgumentError, DtypeError
 
@@ -125,7 +125,7 @@ class Reduction:
         return self.op.name == "avg"
 
 
-@lru_cache(maxsize=None)
+@cache
 def _reduction(op: Op, dtype: Dtype) -> Reduction | None:
     kinds, combine = OPS[op.name]
     if dtype.kind not in kinds:

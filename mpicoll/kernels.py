@@ -41,7 +41,9 @@ def storage(dtype: Dtype) -> np.dtype[Any]:
     return np.dtype(np.uint16 if dtype.name == "bfloat16" else dtype.name)
 
 
-def fold(rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[float] | None = None) -> None:
+def fold(
+    rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[float] | None = None
+) -> None:
     """``out`` = the rows combined in their order, one row a rank; an average is divided by the number of rows.
 
     ``rows`` and ``out`` are 1-D, of equal length and of the dtype's storage; ``out`` may be one of the rows.

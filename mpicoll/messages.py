@@ -21,7 +21,8 @@ class Request:
 
     def __init__(self, operation: str, parts: list[MPI.Request], expected: Buffer | None, finish: Callable[[], None]):
         self._operation, self._parts, self._expected, self._finish = operation, parts, expected, finish
-        self._done = False
+        self.done = False
+        """Whether it is complete, or failed."""
         self.source: int | None = None
         """The rank that a received message came from, once it is here."""
 
@@ -35,8 +36,17 @@ class Request:
         """Whether it is complete, without waiting; raises as :meth:`wait` does."""
         return self._complete(block=False)
 
+    def cancel(self) -> None:
+        """Give up receiving: the array is not written to after this."""
+        for part in self._parts:
+            part.Cancel()
+        from mpi4py import MPI
+
+        MPI.Request.Waitall(self._parts)
+        self.done = True
+
     def _complete(self, block: bool) -> bool:
-        if self._done:
+        if self.done:
             return True
         from mpi4py import MPI
 
@@ -47,9 +57,9 @@ class Request:
             elif not MPI.Request.Testall(self._parts, statuses):
                 return False
         except MPI.Exception as e:
-            self._done = True
+            self.done = True
             raise MessageError(f"{self._operation}: the MPI library reports: {e}{self._hint()}") from e
-        self._done = True
+        self.done = True
         if self._expected is not None:
             self.source = statuses[0].Get_source()
             arrived = sum(s.Get_count(MPI.BYTE) for s in statuses)
@@ -153,7 +163,7 @@ class Messages:
     def _check_tag(self, operation: str, tag: Any) -> None:
         from mpi4py import MPI
 
-        most = self._messages.Get_attr(MPI.TAG_UB)
+        most: int = self._messages.Get_attr(MPI.TAG_UB) or 0
         try:
             found = index(tag)
         except TypeError:

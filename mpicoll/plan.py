@@ -33,31 +33,26 @@ class Plans(dict[Hashable, Plan]):
 
 def key(x: Any) -> Hashable | None:
     """What tells this array's memory from any other, as it lies at this moment; None if it is not plain host memory."""
-    of = _KEYS.get(type(x))
-    if of is None:
-        torch = loaded_torch()
-        if torch is None or torch.Tensor in _KEYS:
-            return None
-        _KEYS[torch.Tensor] = _KEYS[torch.nn.Parameter] = _of_torch
-        return key(x)
+    kind = type(x)
     try:
-        return of(x)
+        if kind is np.ndarray:
+            # The flags hold what else may change under an array: contiguity and writability.
+            return (_address(x), x.size, x.dtype, x.flags.num)
+        if kind in _TENSORS:
+            if x.is_cpu and x.is_contiguous() and not x.is_neg() and not x.is_conj():
+                return (x.data_ptr(), x.numel(), x.dtype)
+            return None
     except (RuntimeError, ValueError, BufferError):
         return None  # it has no memory that could be described: binding says what is wrong with it
-
-
-def _of_numpy(x: np.ndarray[Any, Any]) -> Hashable:
-    # The flags hold what else may change under an array: contiguity and writability.
-    return (MPI.Get_address(x), x.size, x.dtype, x.flags.num)
-
-
-def _of_torch(x: Any) -> Hashable | None:
-    if x.is_cpu and x.is_contiguous() and not x.is_neg() and not x.is_conj():
-        return (x.data_ptr(), x.numel(), x.dtype)
+    torch = loaded_torch()
+    if torch is not None and not _TENSORS:
+        _TENSORS.update((torch.Tensor, torch.nn.Parameter))
+        return key(x)
     return None
 
 
-_KEYS: dict[type, Callable[[Any], Hashable | None]] = {np.ndarray: _of_numpy}
+_address = MPI.Get_address
+_TENSORS: set[type] = set()
 
 
 def memory(buffer: Buffer) -> MPI.buffer:

@@ -2,7 +2,8 @@
 
 All values of an element meet in one place and are folded in rank order, so that a 16-bit sum is added up in float32
 and rounded once, and all ranks hold equal bits. A vector is cut into segments, and a segment into one slice a rank:
-each rank takes in its slice from all (all-to-all), folds it, and hands the result on (all-gather, or gather to the root).
+each rank takes in its slice from all (all-to-all), folds it, and hands the result on (all-gather, or gather to
+the root).
 A short vector is gathered by everybody and folded by everybody: one round of messages in place of two.
 """
 
@@ -18,6 +19,7 @@ from mpi4py import MPI
 
 from mpicoll import kernels
 from mpicoll.call import Call
+from mpicoll.dtypes import Reduction
 from mpicoll.plan import Plan, Workspace, sequence
 from mpicoll.routes.native import datatype, values
 

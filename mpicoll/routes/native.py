@@ -32,7 +32,7 @@ def datatype(dtype: Dtype) -> MPI.Datatype:
 
 def values(buffer: Buffer) -> np.ndarray[Any, Any]:
     """The buffer's memory as a 1-D array of its dtype's storage."""
-    return np.ndarray((buffer.count,), kernels.storage(buffer.dtype), memory(buffer))
+    return np.ndarray((buffer.count,), kernels.storage(buffer.dtype), memoryview(memory(buffer)))  # type: ignore[arg-type]
 
 
 def moved(buffer: Buffer, blocks: int = 1) -> list[Any]:

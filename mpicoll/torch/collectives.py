@@ -1,0 +1,336 @@
+"""Collectives of tensors, with torch.distributed's names and signatures.
+
+Every collective is a blocking MPI call: MPI forbids that it meets a non-blocking one, while torch lets some ranks pass
+``async_op=True`` and others not. An asynchronous one runs on its group's thread, and returns a Work; a synchronous one
+queues behind those and returns None. A rank that is not in the group is warned, and takes no part.
+
+Arguments: ``group`` None is the default group; ``src`` and ``dst`` are global ranks, ``group_src`` and ``group_dst``
+ranks of the group. Errors are mpicoll's, raised on the rank at fault before any data moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import torch
+from torch.distributed import ReduceOp
+
+from mpicoll.errors import ArgumentError, MessageError
+from mpicoll.torch.arguments import NAMES, group_rank, op_of, tensor_of, tensors_of
+from mpicoll.torch.group import ProcessGroup, member, world
+from mpicoll.torch.work import Work
+
+__all__ = [
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_single",
+    "broadcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+]
+
+
+def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
+    """Reduce ``tensor`` over the group; every rank's becomes the result."""
+    g = world.default if group is None else group
+    name = NAMES.get(id(op))
+    if name and type(g) is ProcessGroup and isinstance(tensor, torch.Tensor) and not async_op and not g.worker.busy:
+        g.comm.allreduce(tensor, name)  # the short way of the call that matters most
+        return None
+    m = member(group, "all_reduce")
+    if m is None:
+        return None
+    return _whole(m, "all_reduce", "allreduce", tensor, None, op_of(op, "all_reduce"), 0, async_op)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Every rank's ``tensor`` becomes the source's."""
+    g = member(group, "broadcast")
+    if g is None:
+        return None
+    root = group_rank(g, "broadcast", "src", src, group_src)
+    return _whole(g, "broadcast", "bcast", tensor, None, None, root, async_op)
+
+
+def reduce(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    op: Any = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Reduce ``tensor`` over the group; the destination's becomes the result, the others' are unchanged."""
+    g = member(group, "reduce")
+    if g is None:
+        return None
+    root = group_rank(g, "reduce", "dst", dst, group_dst)
+    return _whole(g, "reduce", "reduce", tensor, None, op_of(op, "reduce"), root, async_op)
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """``output_tensor`` (size times the input's elements) becomes every rank's ``input_tensor``, in rank order."""
+    g = member(group, "all_gather_into_tensor")
+    if g is None:
+        return None
+    tensor_of(output_tensor, "all_gather_into_tensor", "output_tensor")
+    return _whole(g, "all_gather_into_tensor", "allgather", input_tensor, output_tensor, None, 0, async_op)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor, input: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """``output`` becomes this rank's block of the reduction of ``input`` (size times the output's elements)."""
+    g = member(group, "reduce_scatter_tensor")
+    if g is None:
+        return None
+    tensor_of(output, "reduce_scatter_tensor", "output")
+    how = op_of(op, "reduce_scatter_tensor")
+    return _whole(g, "reduce_scatter_tensor", "reduce_scatter", input, output, how, 0, async_op)
+
+
+def _whole(
+    g: ProcessGroup,
+    operation: str,
+    collective: str,
+    given: Any,
+    out: torch.Tensor | None,
+    op: Any,
+    root: int,
+    async_op: bool,
+) -> Work | None:
+    """A collective of one tensor in and one, perhaps the same, out."""
+    tensor = tensor_of(given, operation, "tensor" if out is None else "input")
+    plan = g.comm.plan(collective, tensor, out, op, root)
+
+    def run(_keep: Any = (tensor, out)) -> None:  # a plan holds addresses: this keeps what lies there
+        g.comm.carry_out(plan, operation)
+
+    return g.do(run, [tensor if out is None else out], async_op)
+
+
+def all_gather(
+    tensor_list: Sequence[torch.Tensor], tensor: torch.Tensor, group: Any = None, async_op: bool = False
+) -> Work | None:
+    """``tensor_list[r]`` becomes rank r's ``tensor``. All ranks' shapes and dtypes are equal, or MessageError."""
+    g = member(group, "all_gather")
+    if g is None:
+        return None
+    tensor_of(tensor, "all_gather", "tensor")
+    outs = tensors_of(tensor_list, "all_gather", "tensor_list", g.size(), tensor)
+    flat = tensor.detach().new_empty((g.size(), *tensor.shape))
+    plan = g.comm.plan("allgather", tensor, flat)
+
+    def run(_keep: Any = tensor) -> None:
+        _agree(g, "all_gather", tensor)
+        g.comm.carry_out(plan, "all_gather")
+        _hand_out(flat, outs)
+
+    return g.do(run, outs, async_op)
+
+
+def gather(
+    tensor: torch.Tensor,
+    gather_list: Sequence[torch.Tensor] | None = None,
+    dst: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """The destination's ``gather_list[r]`` becomes rank r's ``tensor``; the other ranks pass no list."""
+    g = member(group, "gather")
+    if g is None:
+        return None
+    tensor_of(tensor, "gather", "tensor")
+    root = group_rank(g, "gather", "dst", dst, group_dst, default=0)
+    outs: list[torch.Tensor] = []
+    flat = None
+    if g.rank() == root:
+        outs = tensors_of(gather_list, "gather", "gather_list", g.size(), tensor)
+        flat = tensor.detach().new_empty((g.size(), *tensor.shape))
+    else:
+        _no_list(g, "gather", "gather_list", gather_list, "destination", root)
+    plan = g.comm.plan("gather", tensor, flat, root=root)
+
+    def run() -> None:
+        _agree(g, "gather", tensor)
+        g.comm.carry_out(plan, "gather")
+        if flat is not None:
+            _hand_out(flat, outs)
+
+    return g.do(run, outs, async_op)
+
+
+def scatter(
+    tensor: torch.Tensor,
+    scatter_list: Sequence[torch.Tensor] | None = None,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+) -> Work | None:
+    """Rank r's ``tensor`` becomes the source's ``scatter_list[r]``; the other ranks pass no list, or an empty one."""
+    g = member(group, "scatter")
+    if g is None:
+        return None
+    tensor_of(tensor, "scatter", "tensor")
+    root = group_rank(g, "scatter", "src", src, group_src, default=0)
+    flat = None
+    if g.rank() == root:
+        flat = _together(tensors_of(scatter_list, "scatter", "scatter_list", g.size(), tensor))
+    else:
+        _no_list(g, "scatter", "scatter_list", scatter_list, "source", root)
+    plan = g.comm.plan("scatter", flat, tensor, root=root)
+
+    def run(_keep: Any = flat) -> None:
+        _agree(g, "scatter", tensor)
+        g.comm.carry_out(plan, "scatter")
+
+    return g.do(run, [tensor], async_op)
+
+
+def reduce_scatter(
+    output: torch.Tensor,
+    input_list: Sequence[torch.Tensor],
+    op: Any = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """``output`` becomes the reduction over all ranks of their ``input_list[rank]``."""
+    g = member(group, "reduce_scatter")
+    if g is None:
+        return None
+    tensor_of(output, "reduce_scatter", "output")
+    how = op_of(op, "reduce_scatter")
+    flat = _together(tensors_of(input_list, "reduce_scatter", "input_list", g.size(), output))
+    return _whole(g, "reduce_scatter", "reduce_scatter", flat, output, how, 0, async_op)
+
+
+def all_to_all(
+    output_tensor_list: Sequence[torch.Tensor],
+    input_tensor_list: Sequence[torch.Tensor],
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """``output_tensor_list[r]`` becomes rank r's ``input_tensor_list[rank]``; sizes may differ from pair to pair."""
+    g = member(group, "all_to_all")
+    if g is None:
+        return None
+    first = next((x for x in (output_tensor_list or ()) if isinstance(x, torch.Tensor)), torch.empty(0))
+    outs = tensors_of(output_tensor_list, "all_to_all", "output_tensor_list", g.size(), first, shapes=False)
+    ins = tensors_of(input_tensor_list, "all_to_all", "input_tensor_list", g.size(), first, shapes=False)
+    flat_in = torch.cat([x.detach().reshape(-1) for x in ins])
+    flat_out = flat_in.new_empty(sum(x.numel() for x in outs))
+    counts_in, counts_out = [x.numel() for x in ins], [x.numel() for x in outs]
+    plan = g.comm.plan("alltoallv", flat_in, flat_out, sendcounts=counts_in, recvcounts=counts_out)
+
+    def run(_keep: Any = flat_in) -> None:
+        _meet(g, "all_to_all", "output_tensor_list", counts_in, counts_out)
+        g.comm.carry_out(plan, "all_to_all")
+        _hand_out(torch.split(flat_out, counts_out), outs)
+
+    return g.do(run, outs, async_op)
+
+
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> Work | None:
+    """Rank r is given its block of ``input``'s rows, and ``output`` becomes the blocks of all ranks, in rank order.
+
+    Without split sizes the blocks are equal. If one rank passes them, all do.
+    """
+    g = member(group, "all_to_all_single")
+    if g is None:
+        return None
+    tensor_of(input, "all_to_all_single", "input")
+    tensor_of(output, "all_to_all_single", "output")
+    if not output_split_sizes and not input_split_sizes:
+        return _whole(g, "all_to_all_single", "alltoall", input, output, None, 0, async_op)
+    to = input_split_sizes or _even(g, "input", input)
+    of = output_split_sizes or _even(g, "output", output)
+    plan = g.comm.plan("alltoallv", input, output, sendcounts=to, recvcounts=of)
+
+    def run(_keep: Any = (input, output)) -> None:
+        _meet(g, "all_to_all_single", "output_split_sizes", to, of)
+        g.comm.carry_out(plan, "all_to_all_single")
+
+    return g.do(run, [output], async_op)
+
+
+def _even(g: ProcessGroup, argument: str, x: torch.Tensor) -> list[int]:
+    if x.dim() == 0 or x.shape[0] % g.size():
+        expected = f"a multiple of {g.size()} rows, or {argument}_split_sizes"
+        raise ArgumentError("all_to_all_single", argument, expected, f"shape {tuple(x.shape)}")
+    return [x.shape[0] // g.size()] * g.size()
+
+
+def _no_list(g: ProcessGroup, operation: str, argument: str, given: Any, who: str, root: int) -> None:
+    if given:
+        expected = f"None on rank {g.global_rank(g.rank())}: only the {who}, rank {g.global_rank(root)}, passes a list"
+        raise ArgumentError(operation, argument, expected, f"a list of {len(given)}")
+
+
+def _together(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([x.detach() for x in tensors])
+
+
+def _hand_out(blocks: Any, tensors: Sequence[torch.Tensor]) -> None:
+    for block, tensor in zip(blocks, tensors, strict=True):
+        tensor.detach().copy_(block.view(tensor.shape))
+
+
+@lru_cache(maxsize=1024)
+def _digest(shape: torch.Size, dtype: torch.dtype) -> int:
+    return crc32(f"{tuple(shape)} {dtype}".encode())
+
+
+def _agree(g: ProcessGroup, operation: str, tensor: torch.Tensor) -> None:
+    """All ranks' tensors have one shape and dtype; MessageError on every rank if not.
+
+    MPI would only see that there is too much or too little, and not always that: this costs one short message more.
+    """
+    digests = np.empty(g.size(), np.int64)
+    g.comm.allgather(np.array([_digest(tensor.shape, tensor.dtype)], np.int64), out=digests)
+    if (digests != digests[0]).any():
+        said = g.comm.allgather_object(f"{tuple(tensor.shape)} {tensor.dtype}")
+        ranks = ", ".join(f"rank {g.global_rank(r)} {what}" for r, what in enumerate(said))
+        raise MessageError(f"{operation}: expected tensors of one shape and dtype on all ranks; given: {ranks}")
+
+
+def _meet(g: ProcessGroup, operation: str, argument: str, to: Sequence[int], of: Sequence[int]) -> None:
+    """What each rank sends to each other is what that one expects; MessageError on every rank if not."""
+    coming = g.comm.alltoall(np.array(to, np.int64))
+    wrong = [r for r in range(g.size()) if coming[r] != of[r]]
+    found = g.comm.allgather_object([(r, int(coming[r]), of[r]) for r in wrong]) if _any(g, bool(wrong)) else []
+    for rank, faults in enumerate(found):
+        for r, sent, expected in faults:
+            raise MessageError(
+                f"{operation}: {argument}[{r}] on rank {g.global_rank(rank)}: expected {sent}, "
+                f"as rank {g.global_rank(r)} sends; given {expected}"
+            )
+
+
+def _any(g: ProcessGroup, here: bool) -> bool:
+    return bool(g.comm.allreduce(np.array([here]), "max")[0])

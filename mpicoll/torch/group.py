@@ -1,0 +1,151 @@
+"""Process groups: which ranks, and the communicator among them."""
+
+from __future__ import annotations
+
+import atexit
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+
+from mpicoll.communicator import Communicator
+from mpicoll.errors import ArgumentError, StateError
+from mpicoll.torch.work import CollectiveWork, Work, Worker
+
+__all__ = ["GroupMember", "ProcessGroup", "World", "group", "member", "world"]
+
+
+class ProcessGroup:
+    """Some of the world's ranks, by their global ranks in group order, and the communicator among them."""
+
+    def __init__(self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta) -> None:
+        self.comm = comm
+        self.ranks = tuple(ranks)
+        self.group_name = name
+        self.timeout = timeout
+        self.worker = Worker()
+        self.barriers = 0
+        """Monitored barriers that this rank, if it is the group's rank 0, has called: a number that tells them apart."""
+
+    def rank(self) -> int:
+        """This process's rank in the group."""
+        return self.comm.rank
+
+    def size(self) -> int:
+        """Ranks in the group."""
+        return self.comm.size
+
+    def name(self) -> str:
+        """The backend's name."""
+        return "mpicoll"
+
+    def __repr__(self) -> str:
+        return f"<mpicoll group {self.group_name!r} of ranks {list(self.ranks)}>"
+
+    def global_rank(self, group_rank: int) -> int:
+        """The global rank of the group's rank."""
+        return self.ranks[group_rank]
+
+    def do(self, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool) -> Work | None:
+        """Carry out ``run``, which writes ``result``, after what is pending; return before that if ``async_op``."""
+        if not async_op and not self.worker.busy:
+            run()
+            return None
+        for tensor in result:
+            if tensor.is_cuda:  # the worker's current stream is not the caller's
+                torch.cuda.current_stream(tensor.device).synchronize()
+        if not _threads_may_call_mpi():
+            work = CollectiveWork(run, list(result))
+            work.carry_out()
+            return work
+        work = self.worker.submit(run, list(result))
+        if async_op:
+            return work
+        work.wait()
+        return None
+
+    def close(self) -> None:
+        """Complete what is pending and give the communicator back."""
+        self.worker.finish()
+        self.comm.free()
+
+
+@lru_cache(maxsize=1)
+def _threads_may_call_mpi() -> bool:
+    from mpi4py import MPI
+
+    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+        return True
+    warnings.warn(
+        "mpicoll: this MPI was initialised without MPI_THREAD_MULTIPLE: asynchronous collectives complete before "
+        "the call returns",
+        stacklevel=4,
+    )
+    return False
+
+
+class World:
+    """The groups of this process. ``default`` is None until ``init_process_group``."""
+
+    def __init__(self) -> None:
+        self.default: ProcessGroup | None = None
+        self.groups: list[ProcessGroup] = []
+        self.made = 0
+        self.local_rank = 0
+
+    def close(self) -> None:
+        """Close every group, the newest first."""
+        while self.groups:
+            self.groups.pop().close()
+        self.default = None
+
+
+world = World()
+
+
+def _finish_workers() -> None:
+    # MPI is finalised after this; a collective that a thread is still in would be cut off.
+    for g in world.groups:
+        g.worker.finish()
+
+
+atexit.register(_finish_workers)
+
+
+class _WorldOfTheMoment(type):
+    @property
+    def WORLD(cls) -> ProcessGroup | None:
+        """The default group, None before init_process_group."""
+        return world.default
+
+
+class GroupMember(metaclass=_WorldOfTheMoment):
+    """``WORLD`` is the default group; ``NON_GROUP_MEMBER`` stands for a group that this rank is not in."""
+
+    NON_GROUP_MEMBER: ClassVar[int] = -100
+
+
+class group(metaclass=_WorldOfTheMoment):
+    """``group.WORLD`` is the default group, None before init_process_group."""
+
+
+def member(given: Any, operation: str) -> ProcessGroup | None:
+    """The group meant by ``given`` (None: the default one); None, with a warning, if this rank is not in it."""
+    found = world.default if given is None else given
+    if isinstance(found, ProcessGroup):
+        if found.comm.closed:
+            raise StateError(f"{operation}: {found} was destroyed")
+        return found
+    if found is None:
+        raise StateError(f"{operation}: there is no default group: call init_process_group() first")
+    if type(found) is int and found == GroupMember.NON_GROUP_MEMBER:
+        rank = world.default.rank() if world.default else "?"
+        warnings.warn(
+            f"{operation}: rank {rank} is not in the given group, and takes no part in the call", stacklevel=3
+        )
+        return None
+    expected = "a group of mpicoll.torch, or None for the default one"
+    raise ArgumentError(operation, "group", expected, repr(given))

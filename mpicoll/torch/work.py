@@ -1,0 +1,169 @@
+"""Handles of operations under way, and the thread that carries out a group's asynchronous collectives."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic, sleep
+
+import torch
+
+from mpicoll.errors import TimeoutError
+from mpicoll.messages import Request
+
+__all__ = ["MessageWork", "Work", "Worker"]
+
+
+class Work:
+    """An operation under way, as torch.distributed.Work. Its tensors must not be touched before it is complete."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Return True when it is complete; raise what it raised, or mpicoll's TimeoutError after ``timeout``."""
+        raise NotImplementedError
+
+    def is_completed(self) -> bool:
+        """Whether it is complete, without waiting."""
+        raise NotImplementedError
+
+    def is_success(self) -> bool:
+        """Whether it is complete and raised nothing."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """What it raised, if it has."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """The same as ``wait``: results are in memory, on no stream."""
+        self.wait()
+
+
+class CollectiveWork(Work):
+    """A collective in the queue of a group's worker."""
+
+    def __init__(self, run: Callable[[], None], result: list[torch.Tensor]) -> None:
+        self._run, self._result = run, result
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self._done = threading.Event()
+        self._exception: Exception | None = None
+
+    def carry_out(self) -> None:
+        """Run it, here and now."""
+        try:
+            self._run()
+        except Exception as e:  # raised again where the program waits for it
+            self._exception = e
+            self._future.set_exception(e)  # type: ignore[arg-type]
+        else:
+            self._future.set_result(self._result)
+        self._done.set()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if not self._done.wait(None if timeout is None else timeout.total_seconds()):
+            raise TimeoutError(f"wait: the collective was not complete after {timeout}")
+        if self._exception is not None:
+            raise self._exception
+        return True
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+    def exception(self) -> BaseException | None:
+        return self._exception
+
+    def result(self) -> list[torch.Tensor]:
+        """The tensors that it wrote, once it is complete."""
+        self.wait()
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors that it writes."""
+        return self._future
+
+
+class MessageWork(Work):
+    """A message under way."""
+
+    def __init__(self, request: Request, to_global: Callable[[int], int]) -> None:
+        self._request, self._to_global = request, to_global
+        self._exception: Exception | None = None
+        self._completed = False
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if self._exception is not None:
+            raise self._exception
+        try:
+            if timeout is None:
+                self._request.wait()
+            else:
+                self._poll(timeout)
+        except TimeoutError:
+            raise
+        except Exception as e:
+            self._exception = e
+            raise
+        finally:
+            self._completed = self._exception is not None or self._request.done
+        return True
+
+    def _poll(self, timeout: timedelta) -> None:
+        deadline = monotonic() + timeout.total_seconds()
+        while not self._request.test():
+            if monotonic() > deadline:
+                raise TimeoutError(f"wait: the message was not complete after {timeout}")
+            sleep(0)
+
+    def is_completed(self) -> bool:
+        if not self._completed:
+            try:
+                self._completed = self._request.test()
+            except Exception as e:  # raised again by wait
+                self._exception, self._completed = e, True
+        return self._completed
+
+    def exception(self) -> BaseException | None:
+        return self._exception
+
+    def source_rank(self) -> int:
+        """The global rank that a received message came from; waits for it."""
+        self.wait()
+        assert self._request.source is not None
+        return self._to_global(self._request.source)
+
+
+class Worker:
+    """A thread that carries out one group's asynchronous collectives, in the order in which they were submitted."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[CollectiveWork | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._last: CollectiveWork | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything submitted is not complete yet."""
+        return self._last is not None and not self._last.is_completed()
+
+    def submit(self, run: Callable[[], None], result: list[torch.Tensor]) -> CollectiveWork:
+        """Queue ``run``, which writes ``result``."""
+        if self._thread is None:
+            # A daemon: the interpreter must not wait at its end for a thread that waits for work.
+            self._thread = threading.Thread(target=self._serve, name="mpicoll", daemon=True)
+            self._thread.start()
+        self._last = work = CollectiveWork(run, result)
+        self._queue.put(work)
+        return work
+
+    def finish(self) -> None:
+        """Complete what was submitted, and end the thread."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _serve(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work.carry_out()
+            del work  # and with it the tensors, before the next one comes

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from mpicoll.collectives import COLLECTIVES, canonical
@@ -172,6 +172,13 @@ def _output(text: str | None, option: str) -> Path | None:
     if text is None:
         return None
     path = Path(text)
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise bad(option, "a file in a directory that exists and is writable", repr(text))
+    try:
+        if path.is_dir():
+            raise IsADirectoryError
+        if path.exists():
+            path.open("r+b").close()
+        else:
+            TemporaryFile(dir=path.parent).close()
+    except OSError:
+        raise bad(option, "a file in a directory that exists and is writable", repr(text)) from None
     return path

@@ -16,7 +16,7 @@ def on_terminal() -> dict[str, str]:
     """What to add to the ranks' environment."""
     if not sys.stderr.isatty():
         return {}
-    return {TERMINAL: str(os.get_terminal_size(sys.stderr.fileno()).columns)}
+    return {TERMINAL: str(os.get_terminal_size(sys.stderr.fileno()).columns or 80)}
 
 
 class Progress:

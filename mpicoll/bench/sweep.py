@@ -31,7 +31,7 @@ T = TypeVar("T")
 def run(options: Options, world: MPI.Intracomm) -> Report:
     """Measure what the options ask for. Collective over ``world``; rank 0 prints."""
     session = open_session(world, options.device)
-    backends, notes = open_backends(_lines(options, session), session)
+    backends, notes = open_backends(lines_of(options, session), session)
     report = Report(options.command(), _now(), _settings(options), environment(session), notes)
     try:
         sweep(options, session, backends, report)
@@ -56,7 +56,7 @@ def open_session(world: MPI.Intracomm, device: str) -> Session:
     return Session(world.Dup(), node, f"cuda:{torch.cuda.current_device()}")
 
 
-def _lines(options: Options, session: Session) -> list[str]:
+def lines_of(options: Options, session: Session) -> list[str]:
     """The lines of the table: the backends, with mpicoll's algorithms in the place of mpicoll where they are named."""
     names = list(options.backends) or ["mpicoll", "mpi"]
     if not options.backends and find_spec("torch") is not None:
@@ -72,7 +72,7 @@ def open_backends(lines: Sequence[str], session: Session) -> tuple[dict[str, Bac
     """The backends that run here, and a note for each that does not."""
     backends, notes = {}, []
     for line in lines:
-        opened, reason = _agreed(session, partial(open_backend, line, session))
+        opened, reason = agreed(session, partial(open_backend, line, session))
         if opened is None:
             notes.append(Note(line, reason))
         else:
@@ -80,7 +80,7 @@ def open_backends(lines: Sequence[str], session: Session) -> tuple[dict[str, Bac
     return backends, notes
 
 
-def _agreed(session: Session, attempt: Callable[[], T]) -> tuple[T | None, str]:
+def agreed(session: Session, attempt: Callable[[], T]) -> tuple[T | None, str]:
     """What the attempt gave if it succeeded on every rank, or None and the first rank's reason."""
     found, reason = None, ""
     try:
@@ -128,9 +128,9 @@ class _Sweep:
         if any((n.backend, n.collective, n.placement) == (name, case.name, case.placement) for n in self.report.notes):
             return None
 
-        runner, reason = _agreed(self.session, lambda: self._bound(name, case))
+        runner, reason = agreed(self.session, lambda: self._bound(name, case))
         if runner is not None:
-            _, reason = _agreed(self.session, partial(runner.batch, self.session.world, 1))
+            _, reason = agreed(self.session, partial(runner.batch, self.session.world, 1))
         if reason:
             self.report.notes.append(Note(name, reason, case.name, case.placement))
         return None if reason else runner

@@ -70,29 +70,42 @@ def _launch(typed: dict[str, str | None], ranks: int) -> int:
 
 
 def _rank(typed: dict[str, str | None]) -> int:
+    """Measure as one of the ranks. What is wrong on any of them, rank 0 says; a code other than 0 is its alone."""
     from mpi4py import MPI
 
-    from mpicoll.bench.options import bad, read
     from mpicoll.errors import ArgumentError
     from mpicoll.machine.alone import check_not_alone
 
     world = MPI.COMM_WORLD
     rank = world.rank
     check_not_alone(world.size)
-    try:
-        options = read({**typed, "n": typed["n"] or str(world.size)})
-        if options.ranks != world.size:
-            raise bad("-n", f"{world.size}, the ranks that were started, or nothing", options.ranks)
-        code = _measure(options, world)
-    except ArgumentError as e:
-        # Every rank finds the same: one of them says so.
-        if rank == 0:
-            print(f"mpicoll: {e}", file=sys.stderr)
-        code = 2
+    options, error = _read(typed, world.size)
+    errors = [e for e in world.allgather(error) if e]
+    code = 2
+    if options is not None and not errors:
+        try:
+            code = _measure(options, world)
+        except ArgumentError as e:  # every rank finds the same
+            errors = [str(e)]
+    if errors and rank == 0:
+        print(f"mpicoll: {errors[0]}", file=sys.stderr)
     # A failed check is no crash: every rank ends in good order, after rank 0 has written its files.
     sys.stdout.flush()
     MPI.Finalize()
     return code if rank == 0 else 0
+
+
+def _read(typed: dict[str, str | None], size: int) -> tuple[Options | None, str | None]:
+    from mpicoll.bench.options import bad, read
+    from mpicoll.errors import ArgumentError
+
+    try:
+        options = read({**typed, "n": typed["n"] or str(size)})
+        if options.ranks != size:
+            raise bad("-n", f"{size}, the ranks that were started, or nothing", options.ranks)
+    except ArgumentError as e:
+        return None, str(e)
+    return options, None
 
 
 def _measure(options: Options, world: Intracomm) -> int:

@@ -1,0 +1,139 @@
+"""The contents of the buffers: exact in every dtype, whatever the order, and telling one place from another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpicoll.bench.check import wrong
+from mpicoll.bench.data import expected, given, words
+from mpicoll.bench.rules import RULES, Case
+from mpicoll.dtypes import DTYPES, OPS
+from mpicoll.errors import DtypeError
+from mpicoll.kernels import COMBINE, storage
+
+LEGAL = []
+for dtype in DTYPES.values():
+    for op in OPS:
+        try:
+            if op != "premul_sum" and Case(RULES["allreduce"], 1, dtype, op, 0, 0, 1, "in").reduction:
+                LEGAL.append((dtype.name, op))
+        except DtypeError:
+            pass
+
+
+def case(collective: str = "allreduce", count: int = 3000, rank: int = 0, ranks: int = 3, **other: Any) -> Case:
+    dtype = DTYPES[other.pop("dtype", "float32")]
+    return Case(RULES[collective], count, dtype, other.pop("op", "sum"), other.pop("root", 0), rank, ranks, "out")
+
+
+def decoded(bits: Any, dtype: str) -> Any:
+    if dtype == "bfloat16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.view(storage(DTYPES[dtype]))
+
+
+def rounded(values: Any, dtype: str) -> Any:
+    """The values after one rounding to the dtype, back in a type that NumPy computes in."""
+    if dtype == "bfloat16":
+        bits = values.astype(np.float32).view(np.uint32)
+        return ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
+    return values.astype(storage(DTYPES[dtype]))
+
+
+def divided(values: Any, n: int, dtype: str) -> Any:
+    """Part by part where the values are complex: NumPy's division by a complex n rounds several times."""
+    if values.dtype.kind == "c":
+        return (values.view(values.real.dtype) / n).view(values.dtype)
+    return rounded(values / n, dtype)
+
+
+def inputs_of(dtype: str, op: str, ranks: int) -> list[Any]:
+    return [decoded(given(case(rank=r, ranks=ranks, dtype=dtype, op=op)), dtype) for r in range(ranks)]
+
+
+def reduced(inputs: Sequence[Any], dtype: str, op: str, ranks: int) -> Any:
+    """The reduction of the inputs, with a rounding after every step."""
+    reduction = case(dtype=dtype, op=op).reduction
+    assert reduction is not None
+    found = reduce(lambda a, b: rounded(COMBINE[reduction.combine](a, b), dtype), inputs)
+    return divided(found, ranks, dtype) if reduction.averages else found
+
+
+@pytest.mark.parametrize(("dtype", "op"), LEGAL)
+def test_the_result_is_exact_in_any_order(dtype: str, op: str) -> None:
+    for ranks in (1, 3, 4, 7, 33, 100):
+        inputs = inputs_of(dtype, op, ranks)
+        blocks = expected(case(ranks=ranks, dtype=dtype, op=op))
+        assert blocks is not None
+        for order in (inputs, inputs[::-1]):
+            np.testing.assert_array_equal(reduced(order, dtype, op, ranks), decoded(blocks[0], dtype))
+
+
+@pytest.mark.parametrize(("dtype", "op"), LEGAL)
+def test_a_missing_rank_is_seen(dtype: str, op: str) -> None:
+    for ranks in (2, 5):
+        inputs = inputs_of(dtype, op, ranks)
+        blocks = expected(case(ranks=ranks, dtype=dtype, op=op))
+        assert blocks is not None
+        for missing in range(ranks):
+            rest = inputs[:missing] + inputs[missing + 1 :]
+            assert not np.array_equal(reduced(rest, dtype, op, ranks), decoded(blocks[0], dtype))
+
+
+@pytest.mark.parametrize("collective", ["allgather", "gather", "alltoall", "scatter", "reduce_scatter"])
+@pytest.mark.parametrize("count", [1009, 1024, 1009 * 1013])
+def test_a_block_in_another_place_is_seen(collective: str, count: int) -> None:
+    """Even where the length of a block is a multiple of a period that was thought of first."""
+    blocks = [b for r in range(3) for b in expected(case(collective, count, rank=r)) or []]
+    for i, one in enumerate(blocks):
+        for other in blocks[i + 1 :]:
+            same = collective in ("allgather",) and np.array_equal(one, other)
+            assert same or wrong(one, [other]) > len(one) // 10
+
+
+@pytest.mark.parametrize("collective", ["gather", "reduce"])
+def test_only_the_root_has_a_result(collective: str) -> None:
+    assert [expected(case(collective, rank=r, root=1)) is not None for r in range(3)] == [False, True, False]
+
+
+def test_the_first_rank_of_an_exscan_has_no_result() -> None:
+    assert [expected(case("exscan", rank=r)) is not None for r in range(3)] == [False, True, True]
+
+
+def test_blocks_lie_where_the_collective_says() -> None:
+    """Of an alltoall, rank 1 gets block 1 of every rank, in rank order."""
+    count, ranks = 5, 3
+    inputs = [
+        np.resize(given(case("alltoall", count, rank=r)), count * ranks).reshape(ranks, count) for r in range(ranks)
+    ]
+    blocks = expected(case("alltoall", count, rank=1))
+    assert blocks is not None
+    for block, source in zip(blocks, inputs, strict=True):
+        assert wrong(source[1], [block]) == 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 1008, 1009, 1010, 5000])
+def test_wrong_counts_elements(size: int) -> None:
+    period = np.arange(1009, dtype=np.uint32)
+    right = np.resize(period, 3 * size)
+    blocks = [
+        np.resize(period[i * size % 1009 :].tolist() + period[: i * size % 1009].tolist(), 1009) for i in range(3)
+    ]
+    blocks = [b.astype(np.uint32) for b in blocks]
+    assert wrong(right, blocks) == 0
+    spoiled = right.copy()
+    spoiled[:: max(1, size)] += 1
+    assert wrong(spoiled, blocks) == (3 if size else 0)
+
+
+def test_an_element_of_two_words_counts_once() -> None:
+    kind, n = words(16)
+    period = np.arange(2 * 1009, dtype=kind)
+    spoiled = np.resize(period, 8 * 1009).copy()
+    spoiled[[0, 1, 7]] += 1
+    assert wrong(spoiled, [period], n) == 2

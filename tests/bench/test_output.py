@@ -1,0 +1,183 @@
+"""The table, the files and the picture, from a report that was made up."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from mpicoll.bench import plot, record, table
+from mpicoll.bench.figures import Line, Measurement, Note, Report
+from mpicoll.bench.progress import TERMINAL, Progress
+from mpicoll.bench.rules import RULES, Case, Placement
+from mpicoll.dtypes import DTYPES
+
+ENVIRONMENT = {
+    "cpu": "A Processor", "cores": 2, "nodes": 1, "ranks": 4, "binding": ["0", "1", "0", "1"], "gpus": [],
+    "system": "Linux x86_64", "python": "3.11", "mpicoll": "0.1.0", "mpi": "Open MPI 5.0.11", "mpi_standard": "3.1",
+    "mpi4py": "4.1.2", "numpy": "2.4.6", "torch": None, "nccl": None,
+}  # fmt: skip
+
+
+def measured(
+    placement: Placement, count: int, backend: str, times: list[float], name: str = "allreduce"
+) -> Measurement:
+    case = Case(RULES[name], count, DTYPES["float32"], "sum", 0, 0, 4, placement)
+    return Measurement(case, backend, "native", times, wrong=0)
+
+
+def report(name: str = "allreduce") -> Report:
+    found = Report("mpicoll bench " + name, "2026-01-01T00:00:00+00:00", {"ranks": 4}, ENVIRONMENT)
+    for count in (2, 1000, 250_000):
+        first: dict[Placement, Measurement] = {}
+        for backend, slower in (("mpicoll", 1.0), ("mpi", 2.0), ("gloo", 50.0)):
+            placements = RULES[name].placements if backend != "gloo" else RULES[name].placements[:1]
+            by = {
+                p: measured(p, count, backend, [slower, slower * (1 + count / 1e3), slower * 90], name)
+                for p in placements
+            }
+            first = first or by
+            found.lines.append(Line(backend, next(iter(by.values())).case, by, first))
+    return found
+
+
+def test_bandwidths_are_those_of_nccl_tests() -> None:
+    m = measured("in", 250_000, "mpi", [1000.0, 3000.0])
+    assert m.time == 2000.0
+    assert m.algbw == pytest.approx(1e6 / 2e-3 / 1e9)
+    assert m.busbw == pytest.approx(m.algbw * 2 * 3 / 4)
+    gathered = measured("out", 62_500, "mpi", [2000.0], "allgather")
+    assert gathered.case.bytes == 1_000_000
+    assert gathered.busbw == pytest.approx(0.5 * 3 / 4)
+
+
+def test_rows_line_up_with_the_heading() -> None:
+    found = report()
+    lines = table.heading(RULES["allreduce"], 7).splitlines() + [table.row(line, 7) for line in found.lines]
+    ends = {len(line) for line in lines if "ratio" in line or "mpi" in line or "gloo" in line}
+    assert len(ends) == 1
+
+
+def test_a_row_says_what_there_is() -> None:
+    found = report()
+    cells = table.row(found.lines[5], 7).split()
+    assert cells[:6] == ["4000", "1000", "float32", "sum", "-1", "gloo"]
+    assert cells[6:10] == ["N/A"] * 4
+    assert cells[-1] == "50.00"
+    assert cells[-3] == "100.00"
+
+
+def test_ratios_are_to_the_first_backend() -> None:
+    found = report()
+    assert [line.ratio("in") for line in found.lines[:3]] == pytest.approx([1, 2, 50])
+    assert found.lines[2].ratio("out") is None
+
+
+def test_notes_of_both_placements_become_one() -> None:
+    of_both = [Note("gloo", "torch has no scan", "scan", p) for p in ("out", "in")]
+    of_one = Note("mpi", "it would not fit", "scan", "in")
+    assert [str(n) for n in table.merged([of_both[0], of_one, of_both[1]])] == [
+        "gloo does not run scan: torch has no scan",
+        "mpi does not run scan in place: it would not fit",
+    ]
+
+
+def test_the_header_names_versions_and_what_does_not_run() -> None:
+    found = report()
+    found.notes.append(Note("nccl", "there is no GPU"))
+    text = table.header(found)
+    for part in ("Open MPI 5.0.11", "mpi4py 4.1.2", "A Processor", "0 | 1", "nccl does not run: there is no GPU"):
+        assert part in text
+    assert "torch" not in text
+
+
+def test_json_and_csv_agree(tmp_path: Path) -> None:
+    found = report()
+    record.write_json(found, tmp_path / "f.json")
+    record.write_csv(found, tmp_path / "f.csv")
+    rows = json.loads((tmp_path / "f.json").read_text())["rows"]
+    with (tmp_path / "f.csv").open(newline="") as f:
+        table_rows = list(csv.DictReader(f))
+    assert len(rows) == len(table_rows) == 3 * (2 + 2 + 1)
+    for full, short in zip(rows, table_rows, strict=True):
+        assert full.pop("times_us")
+        assert {k: "" if v is None else str(v) for k, v in full.items()} == short
+
+
+def test_the_json_is_what_the_manual_describes(tmp_path: Path) -> None:
+    found = report()
+    found.notes.append(Note("nccl", "there is no GPU"))
+    record.write_json(found, tmp_path / "f.json")
+    written = json.loads((tmp_path / "f.json").read_text())
+    manual = (Path(__file__).parents[2] / "docs" / "benchmark.md").read_text()
+    for key in [*written, *written["rows"][0], *written["not_run"][0], *written["environment"]]:
+        assert f"`{key}`" in manual, key
+
+
+def test_an_empty_report_can_be_written(tmp_path: Path) -> None:
+    found = report()
+    found.lines.clear()
+    record.write_json(found, tmp_path / "f.json")
+    record.write_csv(found, tmp_path / "f.csv")
+    assert json.loads((tmp_path / "f.json").read_text())["rows"] == []
+
+
+@pytest.mark.parametrize("name", ["allreduce", "allgather", "barrier"])
+def test_the_picture_is_drawn(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot.draw(report(name), tmp_path / "f.png")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_has_a_line_for_each_backend(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot.draw(report(), tmp_path / "f.svg")
+    text = (tmp_path / "f.svg").read_text()
+    for part in ("mpicoll", "mpi", "gloo", "bus bandwidth", "allreduce, float32 sum, 4 ranks, in place"):
+        assert f">{part}" in text
+
+
+def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv(TERMINAL, raising=False)
+    with Progress(3, mine=True) as progress:
+        progress.at("allreduce 8")
+        progress.step()
+        progress.write("a line")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("a line\n", "")
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    monkeypatch.setenv(TERMINAL, "80")
+    with Progress(3, mine=True) as progress:
+        progress.at("allreduce 8")
+        progress.step()
+        progress.write("a line")
+    out, err = capsys.readouterr()
+    assert "a line\n" in out
+    assert "allreduce 8" in err
+    with Progress(3, mine=False) as progress:
+        progress.write("another rank's line")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.mpi
+def test_the_environment_names_no_machine() -> None:
+    from mpi4py import MPI
+
+    from mpicoll.bench.environment import environment
+    from mpicoll.bench.sweep import open_session
+
+    session = open_session(MPI.COMM_WORLD, "cpu")
+    found = environment(session)
+    assert found["ranks"] == len(found["binding"]) == MPI.COMM_WORLD.size
+    assert found["nodes"] == 1
+    text = json.dumps(found)
+    assert os.sep not in text.replace("\\/", "")
+    assert socket.gethostname() not in text or len(socket.gethostname()) < 4
+    assert set(found) == set(ENVIRONMENT)

@@ -1,0 +1,206 @@
+"""A whole benchmark within the ranks of the test: right results pass, wrong ones are counted, refusals are noted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from mpicoll.bench import sweep
+from mpicoll.bench.backends import Session, Unavailable, open_backend
+from mpicoll.bench.figures import Report
+from mpicoll.bench.memory import Slot
+from mpicoll.bench.options import Options, read
+from mpicoll.bench.rules import Case
+from mpicoll.collectives import COLLECTIVES
+
+pytestmark = pytest.mark.mpi
+
+
+ENVIRONMENT: dict[str, Any] = {
+    **dict.fromkeys(("cpu", "mpi", "mpi4py", "numpy", "torch", "nccl", "mpicoll", "python"), "1"),
+    **dict.fromkeys(("ranks", "nodes", "cores"), 1),
+    **dict.fromkeys(("binding", "gpus"), ()),
+}
+
+
+def options(collective: str, **typed: str | None) -> Options:
+    size = MPI.COMM_WORLD.size
+    given: dict[str, str | None] = dict.fromkeys(("algorithms", "json", "csv", "plot"))
+    given |= {"n": str(size), "backends": "mpi", "min": "16", "max": "64K", "factor": "4096", "dtype": "float32"}
+    given |= {"op": "sum", "root": str(size - 1), "device": "cpu", "seconds": "0.001"}
+    return read(given | typed | {"collective": collective})
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    return sweep.open_session(MPI.COMM_WORLD, "cpu")
+
+
+def swept(session: Session, opts: Options, backends: dict[str, Any]) -> Report:
+    report = Report("", "", {}, ENVIRONMENT)
+    sweep.sweep(opts, session, backends, report)
+    return report
+
+
+class Spoiled:
+    """mpi4py, but on one rank an element of each result is changed."""
+
+    def __init__(self, session: Session, where: int) -> None:
+        self._right, self._rank, self._where = open_backend("mpi", session), session.world.rank, where
+
+    def bind(self, slot: Slot) -> Callable[[], object]:
+        call = self._right.bind(slot)
+
+        def run() -> None:
+            call()
+            if self._rank == slot.case.root and slot.out is not None:
+                slot.result()[self._where] ^= 1
+
+        return run
+
+    def route(self, case: Case) -> str:
+        return "spoiled"
+
+    def close(self) -> None:
+        self._right.close()
+
+
+class Refusing:
+    """Cannot be called, which shows only when it is."""
+
+    def __init__(self, on_rank: int | None) -> None:
+        self._on_rank = on_rank
+
+    def bind(self, slot: Slot) -> Callable[[], object]:
+        def run() -> None:
+            if self._on_rank in (None, MPI.COMM_WORLD.rank):
+                raise RuntimeError("not today\nat some place")
+
+        return run
+
+    def route(self, case: Case) -> str:
+        return "none"
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("backend", ["mpi", "mpicoll"])
+def test_right_results_are_found_right(session: Session, backend: str) -> None:
+    opened = open_backend(backend, session)
+    report = swept(session, options("all"), {backend: opened})
+    assert report.wrong == 0
+    assert {m.case.name for _, m in report.measurements} == set(COLLECTIVES)
+    assert all(len(m.times) >= 5 and min(m.times) > 0 for _, m in report.measurements)
+    opened.close()
+
+
+@pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c not in ("barrier", "exscan")])
+@pytest.mark.parametrize("where", [0, -1])
+def test_one_wrong_element_is_counted(session: Session, collective: str, where: int) -> None:
+    """On one rank, at the start or the end, in every check."""
+    opened = Spoiled(session, where)
+    report = swept(session, options(collective), {"spoiled": opened})
+    assert report.measurements
+    for _, m in report.measurements:
+        assert 5 <= m.wrong <= 10, m.case  # one in each round
+    opened.close()
+
+
+def test_a_call_that_does_nothing_is_wrong(session: Session) -> None:
+    class Idle(Spoiled):
+        def bind(self, slot: Slot) -> Callable[[], object]:
+            return lambda: None
+
+    # exscan's first rank and a lone rank's in-place reductions have nothing to do.
+    opened = Idle(session, 0)
+    names = "gather,allgather,alltoall,scatter" if session.world.size == 1 else "allreduce,bcast,alltoall,gather,scan"
+    for _, m in swept(session, options(names), {"idle": opened}).measurements:
+        if session.world.size > 1 or not m.case.in_place:
+            assert m.wrong > 0, m.case
+    opened.close()
+
+
+@pytest.mark.parametrize("on_rank", [None, 0])
+def test_a_refusal_is_noted_and_the_rest_goes_on(session: Session, on_rank: int | None) -> None:
+    """Even if only one rank refuses, no rank waits for it."""
+    opened = open_backend("mpi", session)
+    report = swept(session, options("allreduce"), {"refusing": Refusing(on_rank), "mpi": opened})
+    assert report.backends == ["mpi"]
+    assert {(n.backend, n.reason) for n in report.notes} == {("refusing", "not today")}
+    assert report.wrong == 0
+    assert all(line.ratio("in") is None for line in report.lines)  # its first backend was not measured
+    opened.close()
+
+
+def test_ranks_count_the_same_wrong_elements(session: Session) -> None:
+    opened = Spoiled(session, 0)
+    report = swept(session, options("allreduce"), {"spoiled": opened})
+    assert len(set(session.world.allgather(report.wrong))) == 1
+    times = np.array([t for _, m in report.measurements for t in m.times])
+    assert all(np.array_equal(times, other) for other in session.world.allgather(times))
+    opened.close()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint64", "bool", "complex128"])
+def test_every_dtype(session: Session, dtype: str) -> None:
+    if dtype == "bfloat16":
+        pytest.importorskip("torch")
+    opened = open_backend("mpicoll", session)
+    report = swept(session, options("allreduce,reduce_scatter,bcast", dtype=dtype), {"mpicoll": opened})
+    assert report.notes == []
+    assert report.wrong == 0
+    opened.close()
+
+
+def test_bare_mpi_says_why_it_has_no_bfloat16(session: Session) -> None:
+    opened = open_backend("mpi", session)
+    report = swept(session, options("allreduce,bcast", dtype="bfloat16"), {"mpi": opened})
+    assert {m.case.name for _, m in report.measurements} == {"bcast"}
+    assert {n.reason for n in report.notes} == {"MPI has no datatype for bfloat16"}
+    opened.close()
+
+
+def test_each_algorithm_is_a_line(session: Session) -> None:
+    opts = options("allreduce,bcast", backends="mpicoll", algorithms="native,exchange")
+    lines = sweep.lines_of(opts, session)
+    assert lines == ["mpicoll:native", "mpicoll:exchange"]
+    backends, notes = sweep.open_backends(lines, session)
+    assert notes == []
+    report = swept(session, opts, backends)
+    assert {m.backend: m.route for _, m in report.measurements} == {
+        "mpicoll:native": "native",
+        "mpicoll:exchange": "exchange",
+    }
+    assert {(n.backend, n.collective) for n in report.notes} == {("mpicoll:exchange", "bcast")}
+    assert "bcast has no algorithm named exchange" in {n.reason for n in report.notes}
+
+
+def test_a_backend_that_is_not_there_is_noted(session: Session) -> None:
+    backends, notes = sweep.open_backends(["nccl", "mpi"], session)
+    assert list(backends) == ["mpi"]
+    assert [n.backend for n in notes] == ["nccl"]
+    assert notes[0].collective is None
+    assert notes[0].reason in ("there is no GPU", "torch is not installed") or "--device cuda" in notes[0].reason
+
+
+def test_buffers_that_cannot_fit_are_refused(session: Session) -> None:
+    from mpicoll.errors import ArgumentError
+
+    with pytest.raises(ArgumentError, match="--max: expected buffers of"):
+        swept(session, replace(options("allreduce"), high=1 << 50), {})
+
+
+def test_unavailable_is_no_crash(session: Session) -> None:
+    def attempt() -> int:
+        if session.world.rank == session.world.size - 1:
+            raise Unavailable("only here")
+        return 1
+
+    assert sweep.agreed(session, attempt) == (None, "only here")
+    assert sweep.agreed(session, lambda: 7) == (7, "")

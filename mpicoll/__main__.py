@@ -1,0 +1,7 @@
+"""``python -m mpicoll`` is ``mpicoll``."""
+
+import sys
+
+from mpicoll.cli import main
+
+sys.exit(main())

@@ -1,0 +1,101 @@
+"""Whether this process was started beside others, told from its environment alone.
+
+Ranks that were started so that they cannot meet are each alone in a world of size 1, and a program that
+sums over that world goes on silently with its own numbers. The checks here turn that into an error.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+
+from mpicoll.errors import LaunchError
+
+__all__ = ["check_may_initialise", "check_not_alone", "launched_rank", "under_launcher"]
+
+_HOW = (
+    "Start it with `mpicoll run -n {n} script.py`, with the mpirun of the MPI that mpi4py loads, or under Slurm with "
+    "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH); not with torchrun"
+)
+
+
+def _number(variable: str) -> int | None:
+    value = os.environ.get(variable, "")
+    return int(value) if value.isdecimal() else None
+
+
+def launched_rank() -> int | None:
+    """This process's rank as its MPI launcher numbered it; None if no launcher that speaks to MPI started it."""
+    for variable in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
+        rank = _number(variable)
+        if rank is not None:
+            return rank
+    return None
+
+
+def under_launcher() -> bool:
+    """Whether an MPI launcher, or srun with a PMI, started this process as a rank of a job.
+
+    An interactive shell is a Slurm step of one task: what is typed there is not a rank, though it inherits
+    the variables of one.
+    """
+    if "OMPI_COMM_WORLD_SIZE" in os.environ or "MPI_LOCALNRANKS" in os.environ:
+        return True
+    return launched_rank() is not None and _number("SLURM_STEP_NUM_TASKS") != 1
+
+
+def _started_as_one_of() -> tuple[str, int]:
+    """How many processes were started together, and the variable that says so.
+
+    An MPI launcher's own variable is believed whatever it says. Under mpirun, SLURM_* describes the launcher's
+    daemon and WORLD_SIZE whatever started mpirun, so these count only where there is no such variable.
+    """
+    for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+        size = _number(variable)
+        if size is not None:
+            return variable, size
+    for variable in ("SLURM_STEP_NUM_TASKS", "WORLD_SIZE"):
+        size = _number(variable)
+        if size is not None and size > 1:
+            return variable, size
+    return "", 1
+
+
+def _cause(variable: str) -> str:
+    if variable == "SLURM_STEP_NUM_TASKS":
+        return "srun was given no --mpi, or one that this MPI does not speak"
+    if variable == "WORLD_SIZE":
+        starter = "torchrun" if "TORCHELASTIC_RUN_ID" in os.environ else "what set WORLD_SIZE"
+        return f"{starter} starts processes that no MPI connects"
+    return "its launcher belongs to another MPI than the one that mpi4py loads"
+
+
+def check_not_alone(world_size: int) -> None:
+    """Raise LaunchError if this process is alone in a world of ``world_size`` though it was started beside others."""
+    if world_size > 1:
+        return
+    variable, size = _started_as_one_of()
+    if size > 1:
+        raise LaunchError(
+            f"this process is alone in its MPI world although it was started as one of {size} ({variable}={size}): "
+            f"{_cause(variable)}. {_HOW.format(n=size)}"
+        )
+
+
+def check_may_initialise() -> None:
+    """Raise LaunchError where initialising MPI would hang, crash, or end the job without saying how to start it."""
+    from multiprocessing.process import parent_process
+
+    if parent_process() is not None and launched_rank() is not None:
+        raise LaunchError(
+            "a multiprocessing child of an MPI rank cannot use MPI: it would take its parent's place in the job. "
+            "Use MPI in the rank itself; to start ranks from Python, call mpicoll.spawn in a script without launcher"
+        )
+    if "OMPI_COMM_WORLD_SIZE" in os.environ:
+        # mpi4py's wheel holds an extension module for each ABI, and this finds the one that it will load.
+        mpi = find_spec("mpi4py.MPI")
+        if mpi is not None and mpi.origin is not None and os.path.basename(mpi.origin).startswith("MPI.mpich."):
+            raise LaunchError(
+                "this process was started by Open MPI's mpirun (OMPI_COMM_WORLD_SIZE is set), but mpi4py loads MPICH, "
+                f"which mpirun cannot connect. {_HOW.format(n=_number('OMPI_COMM_WORLD_SIZE'))}"
+            )

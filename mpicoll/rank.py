@@ -1,0 +1,48 @@
+"""What each rank executes: ``python -m mpi4py``, and an end to the job for a rank that fails before MPI is initialised.
+
+mpi4py ends the job with MPI_Abort, which an MPI that was never initialised does not do. The other ranks would wait
+in MPI_Init: under MPICH for ever, under Open MPI if they connect to the launcher in the moment in which it gives up.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+
+from mpi4py import run
+
+__all__ = ["main"]
+
+_SECONDS_TO_CONNECT = 1.0
+
+
+def main() -> None:
+    """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
+    try:
+        run.main()
+    except BaseException as error:
+        status = error.code if isinstance(error, SystemExit) else 1
+        if status is not None and status != 0 and not _initialised():
+            # At exit, so that the traceback is printed first.
+            atexit.register(_end_job, status if isinstance(status, int) else 1)
+        raise
+
+
+def _initialised() -> bool:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and bool(mpi.Is_initialized())
+
+
+def _end_job(status: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
+        os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # what Hydra's PMI_Abort writes
+    elif "OMPI_COMM_WORLD_RANK" in os.environ:
+        time.sleep(_SECONDS_TO_CONNECT)  # once all are connected, Open MPI ends them when one exits with a failure
+
+
+if __name__ == "__main__":
+    main()

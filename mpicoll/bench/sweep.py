@@ -88,9 +88,16 @@ def agreed(session: Session, attempt: Callable[[], T]) -> tuple[T | None, str]:
     except Unavailable as e:
         reason = str(e)
     except Exception as e:  # a library's own refusal, such as gloo's of an operation
-        reason = (str(e).strip() or type(e).__name__).splitlines()[0][:160]
+        reason = _in_a_line(e)
     reasons = [r for r in session.world.allgather(reason) if r]
     return (None, reasons[0]) if reasons else (found, "")
+
+
+def _in_a_line(e: Exception) -> str:
+    """What an exception says, without the places of files. NCCL's own words come after "Last error:"."""
+    lines = (str(e).strip() or type(e).__name__).partition("Last error:")
+    text = (lines[2].strip() or lines[0]).splitlines()[0]
+    return re.sub(r"(/[\w.+-]+)+/", "", text)[:160]
 
 
 @dataclass

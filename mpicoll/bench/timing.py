@@ -1,6 +1,6 @@
 """Where time is taken, and nowhere else.
 
-All backends take turns, a batch of calls at a time, in an order that rotates, so that what disturbs the machine
+All backends take turns, a batch of calls at a time, in an order that changes, so that what disturbs the machine
 disturbs all of them. Before each call its buffers are rewritten and the ranks meet in a barrier; a call's time is
 that of the slowest rank. After each batch the last result is checked.
 """
@@ -46,6 +46,8 @@ class Runner:
     wrong: int = 0
 
     def __post_init__(self) -> None:
+        if self.slots[0].case.device != "cpu":
+            self.calls = [_to_its_end(call) for call in self.calls]
         self._expected = expected(self.slots[0].case)
         self._turn = 0
 
@@ -77,13 +79,26 @@ class Runner:
         return wrong(slot.result(), self._expected, words(slot.case.dtype.itemsize)[1])
 
 
+def _to_its_end(call: Callable[[], object]) -> Callable[[], object]:
+    """The call until the GPU has done its work: some return when it is queued."""
+    from torch.cuda import synchronize
+
+    def run() -> None:
+        call()
+        synchronize()
+
+    return run
+
+
 def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float) -> None:
     """Run all runners in turns for about ``seconds`` (more where even the fewest calls take longer)."""
     costs = [_cost(world, runner) for runner in runners]
     rounds, calls = world.bcast(_plan(costs, seconds))
-    for r in range(rounds):
-        first = r % len(runners)
-        for i in [*range(first, len(runners)), *range(first)]:
+    # Shuffled rather than rotated, alike on all ranks: a runner that always came after the same one would find that
+    # one's leavings in the caches each time.
+    order = np.random.default_rng(rounds)
+    for _ in range(rounds):
+        for i in order.permutation(len(runners)):
             _run(world, runners[i], calls[i])
 
 

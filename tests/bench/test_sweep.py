@@ -79,7 +79,7 @@ class Refusing:
     def bind(self, slot: Slot) -> Callable[[], object]:
         def run() -> None:
             if self._on_rank in (None, MPI.COMM_WORLD.rank):
-                raise RuntimeError("not today\nat some place")
+                raise RuntimeError("not today (in /some/place/file.cpp)\nwhich matters little")
 
         return run
 
@@ -132,7 +132,7 @@ def test_a_refusal_is_noted_and_the_rest_goes_on(session: Session, on_rank: int 
     opened = open_backend("mpi", session)
     report = swept(session, options("allreduce"), {"refusing": Refusing(on_rank), "mpi": opened})
     assert report.backends == ["mpi"]
-    assert {(n.backend, n.reason) for n in report.notes} == {("refusing", "not today")}
+    assert {(n.backend, n.reason) for n in report.notes} == {("refusing", "not today (in file.cpp)")}
     assert report.wrong == 0
     assert all(line.ratio("in") is None for line in report.lines)  # its first backend was not measured
     opened.close()

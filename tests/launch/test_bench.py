@@ -170,3 +170,12 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 4096)
     except OSError:  # the other end is closed
         return b""
+
+
+def test_the_gpu_check_says_why_it_does_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / "gpu_check.py"), "--out", str(tmp_path / "record")]
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, env=hidden, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    assert "No GPU check: " in done.stdout
+    assert not (tmp_path / "record").exists()

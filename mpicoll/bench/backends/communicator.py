@@ -11,8 +11,16 @@ from mpicoll import Communicator, select
 from mpicoll.bench.backends import Session, Unavailable
 from mpicoll.bench.memory import Slot
 from mpicoll.bench.rules import Case
+from mpicoll.machine.gpu import takes_device_memory
 
-__all__ = ["open"]
+__all__ = ["chosen", "open"]
+
+
+def chosen(case: Case, algorithm: str | None = None) -> str:
+    """The algorithm that mpicoll takes for a case, and whether GPU memory goes through the host."""
+    found = select.select(case.name, case.reduction, algorithm)
+    staged = case.device != "cpu" and not takes_device_memory()
+    return found + ", through host memory" * staged
 
 
 def open(session: Session, algorithm: str | None) -> OfArrays:
@@ -51,7 +59,7 @@ class OfArrays:
         return partial(getattr(self._comm, case.name), x, **named)
 
     def route(self, case: Case) -> str:
-        return select.select(case.name, case.reduction, self._algorithm)
+        return chosen(case, self._algorithm)
 
     def close(self) -> None:
         self._comm.free()

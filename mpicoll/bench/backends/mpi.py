@@ -11,11 +11,14 @@ from mpi4py import MPI
 from mpicoll.bench.backends import Session, Unavailable
 from mpicoll.bench.memory import Slot
 from mpicoll.bench.rules import Case
+from mpicoll.machine.gpu import takes_device_memory
 
 __all__ = ["open"]
 
 
 def open(session: Session, algorithm: str | None) -> Bare:
+    if session.on_gpu and not takes_device_memory():
+        raise Unavailable("the MPI library does not say that it takes GPU memory")
     return Bare(session)
 
 

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from mpicoll.bench.backends import Session, Unavailable
+from mpicoll.bench.backends.communicator import chosen
 from mpicoll.bench.memory import Slot
 from mpicoll.bench.rules import Case
 
@@ -27,14 +28,10 @@ _OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "av
 class Torchlike:
     """The collectives of a module that has ``torch.distributed``'s functions, on ``group``."""
 
-    def __init__(self, module: Any, session: Session, route: str, group: Any = None) -> None:
-        self._module, self._session, self._route, self._group = module, session, route, group
+    def __init__(self, module: Any, route: Callable[[Case], str], group: Any = None) -> None:
+        self._module, self._route, self._group = module, route, group
 
     def bind(self, slot: Slot) -> Callable[[], object]:
-        call = self._bound(slot)
-        return call if not self._session.on_gpu else _synchronised(call)
-
-    def _bound(self, slot: Slot) -> Callable[[], object]:
         case, d, root = slot.case, self._module, slot.case.root
         x, out = slot.torch()
         name = case.rule.collective.torch
@@ -75,22 +72,11 @@ class Torchlike:
         return getattr(self._module.ReduceOp, _OPS[case.op])
 
     def route(self, case: Case) -> str:
-        return self._route
+        return self._route(case)
 
     def close(self) -> None:
         if self._module.is_initialized():
             self._module.destroy_process_group()
-
-
-def _synchronised(call: Callable[[], object]) -> Callable[[], object]:
-    """The call until its work is done: NCCL's returns when it is queued."""
-    from torch.cuda import synchronize
-
-    def run() -> None:
-        call()
-        synchronize()
-
-    return run
 
 
 def _torch() -> Any:
@@ -103,11 +89,11 @@ def open_mpicoll(session: Session, algorithm: str | None) -> Torchlike:
     _torch()
     module = import_module("mpicoll.torch")
     module.init_process_group()
-    return Torchlike(module, session, "mpicoll.torch")
+    return Torchlike(module, chosen)
 
 
 def open_gloo(session: Session, algorithm: str | None) -> Torchlike:
-    return Torchlike(_distributed(session), session, "gloo")
+    return Torchlike(_distributed(session), lambda _: "gloo")
 
 
 def open_nccl(session: Session, algorithm: str | None) -> Torchlike:
@@ -120,7 +106,7 @@ def open_nccl(session: Session, algorithm: str | None) -> Torchlike:
     if session.node.size > torch.cuda.device_count():
         _share_gpus(session, torch.cuda.nccl.version())
     distributed = _distributed(session)
-    return Torchlike(distributed, session, "nccl", distributed.new_group(backend="nccl", timeout=TIMEOUT))
+    return Torchlike(distributed, lambda _: "nccl", distributed.new_group(backend="nccl", timeout=TIMEOUT))
 
 
 def _share_gpus(session: Session, version: tuple[int, ...]) -> None:

@@ -1,0 +1,163 @@
+"""The CUDA tests and the CUDA benchmark on this machine's GPU, in under 8 minutes, with a record of what came out.
+
+    python benchmarks/gpu_check.py [--wheels DIR] [--out DIR] [--ranks 2]
+
+Needs a Python that has torch, mpi4py, an MPI wheel and pytest, or ``--wheels``: a directory of wheels to install beside
+what this Python has, in an environment that is removed at the end. Nothing is fetched. On a machine without a GPU it
+says so and ends with 0. Each step has a deadline and a process group of its own: a hang is a failed step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import signal
+import site
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+COLLECTIVES = "allreduce,allgather,reduce_scatter,bcast,alltoall"
+PROBE = """
+import json, torch
+found = {"gpu": None}
+if torch.cuda.is_available():
+    found = {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(), "torch": torch.__version__,
+             "cuda": torch.version.cuda}
+    if torch.distributed.is_nccl_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+print(json.dumps(found))
+"""
+
+
+@dataclass
+class Step:
+    """One command: what came out of it, and how it ended."""
+
+    name: str
+    code: int
+    seconds: float
+    output: str
+
+    @property
+    def verdict(self) -> str:
+        if self.code == 0:
+            return "passed"
+        return "no end within its deadline" if self.code == 124 else f"failed with exit code {self.code}"
+
+
+def run(name: str, words: list[str], deadline: float) -> Step:
+    """Run a command in a process group of its own, ended at the deadline (seconds)."""
+    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    start = time.monotonic()
+    process = subprocess.Popen(
+        words, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}, text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        output, _ = process.communicate(timeout=deadline)
+        code = process.returncode
+    except subprocess.TimeoutExpired:
+        code, output = 124, _ended(process)
+    step = Step(name, code, time.monotonic() - start, output)
+    print(f"{name}: {step.verdict}, {step.seconds:.0f} s", flush=True)
+    return step
+
+
+def _ended(process: subprocess.Popen[str]) -> str:
+    """End the group, the launcher first so that it can end its ranks. Returns the output up to here."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, how)
+            return process.communicate(timeout=5)[0]
+        except (subprocess.TimeoutExpired, ProcessLookupError):
+            continue
+    return ""
+
+
+def probe() -> dict[str, object]:
+    """What torch sees of a GPU; {"gpu": None, "reason": ...} where it sees none."""
+    step = run("probe", [sys.executable, "-c", PROBE], 120)
+    if step.code:
+        lines = step.output.strip().splitlines()
+        return {"gpu": None, "reason": lines[-1] if lines else step.verdict}
+    found: dict[str, object] = json.loads(step.output.strip().splitlines()[-1])
+    return found if found["gpu"] else {"gpu": None, "reason": "torch finds no GPU here"}
+
+
+def environment(wheels: Path | None, where: Path) -> str:
+    """A Python with the wheels and with all that this one has; this one itself where no wheels are given."""
+    if wheels is None:
+        return sys.executable
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", where], check=True, timeout=60)
+    python = where / "bin" / "python"
+    install = ["install", "-q", "--no-index", "--no-deps", "--no-compile", *map(str, sorted(wheels.glob("*.whl")))]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True, timeout=120)
+    own = next(where.glob("lib/python*/site-packages"))
+    outer = [p for p in [*site.getsitepackages(), site.getusersitepackages()] if os.path.isdir(p)]
+    (own / "outer.pth").write_text("\n".join(outer) + "\n")
+    return str(python)
+
+
+def check(python: str, ranks: int, out: Path) -> list[Step]:
+    """The tests, then the benchmark; without NCCL if that does not end. At most 420 seconds."""
+    tests = ["-m", "pytest", "tests", "-m", "cuda", "--with-mpi", "-q", "-rs", "-p", "no:cacheprovider"]
+    steps = [run("tests", [python, "-m", "mpicoll", "run", f"-n{ranks}", *tests], 140)]
+    for backends, deadline in (("mpicoll,nccl,gloo", 190), ("mpicoll,gloo", 80)):
+        bench = [python, "-m", "mpicoll", "bench", COLLECTIVES, f"-n{ranks}", "--device=cuda", f"--backends={backends}"]
+        bench += ["--max=64M", "--factor=8", "--seconds=0.5", f"--json={out}/bench.json", f"--csv={out}/bench.csv"]
+        bench += [f"--plot={out}/bench.png"] if _has(python, "matplotlib") else []
+        steps.append(run(f"benchmark of {backends}", bench, deadline))
+        if steps[-1].code == 0:
+            break
+    return steps
+
+
+def _has(python: str, module: str) -> bool:
+    return subprocess.run([python, "-c", f"import {module}"], capture_output=True, timeout=60).returncode == 0
+
+
+def write(found: dict[str, object], steps: list[Step], ranks: int, out: Path) -> None:
+    """The summary, and what each step printed."""
+    lines = [f"# GPU check, {datetime.date.today().isoformat()}", "", f"- ranks: {ranks}"]
+    lines += [f"- {key}: {value}" for key, value in found.items()]
+    lines += [f"- Python: {platform.python_version()}", "", "| step | result | seconds |", "|---|---|---|"]
+    lines += [f"| {s.name} | {s.verdict} | {s.seconds:.0f} |" for s in steps]
+    (out / "summary.md").write_text("\n".join(lines) + "\n")
+    for i, step in enumerate(steps):
+        name = "tests" if step.name == "tests" else f"bench-{i}"
+        (out / f"{name}.txt").write_text(
+            step.output.replace(str(REPOSITORY), ".").replace(str(out), "OUT").replace("\0", "")
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--wheels", type=Path, help="a directory of wheels to install first")
+    parser.add_argument("--out", type=Path, help="where the record goes (benchmarks/records/gpu-<date>)")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks, which share the GPUs if there are fewer (2)")
+    args = parser.parse_args()
+    found = probe()
+    if found["gpu"] is None:
+        print(f"No GPU check: {found['reason']}.")
+        return 0
+    print(f"{found['gpu']}, torch {found['torch']}, NCCL {found.get('nccl', 'none')}", flush=True)
+    out = (args.out or REPOSITORY / "benchmarks" / "records" / f"gpu-{datetime.date.today().isoformat()}").resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="mpicoll-gpu-") as temporary:
+        steps = check(environment(args.wheels, Path(temporary) / "venv"), args.ranks, out)
+    write(found, steps, args.ranks, out)
+    print(steps[-1].output)
+    print(f"The record is in {out}.")
+    return 0 if steps[0].code == 0 and steps[-1].code == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -99,7 +99,7 @@ def _panels(report: Report, rule: Rule, styles: dict[str, _Style], left: Axes, r
     right.set_ylim(bottom=0)
     right.set_ylabel("bus bandwidth (GB/s), of the median")
     left.set_title(_title(report, rule), loc="left", fontsize=10.5, fontweight="bold", pad=10)
-    left.legend(frameon=False, handlelength=3.4, loc="upper left")
+    left.legend(frameon=False, handlelength=3.4, loc="best")
 
 
 def _bandwidth(m: Measurement) -> float:

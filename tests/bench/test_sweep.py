@@ -204,3 +204,18 @@ def test_unavailable_is_no_crash(session: Session) -> None:
 
     assert sweep.agreed(session, attempt) == (None, "only here")
     assert sweep.agreed(session, lambda: 7) == (7, "")
+
+
+@pytest.mark.cuda
+def test_on_a_gpu() -> None:
+    """The ranks may share it."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("torch finds no GPU here")
+    session = sweep.open_session(MPI.COMM_WORLD, "cuda")
+    opened = open_backend("mpicoll", session)
+    report = swept(session, options("all", device="cuda"), {"mpicoll": opened})
+    assert report.notes == []
+    assert {m.case.name for _, m in report.measurements} == set(COLLECTIVES)
+    assert report.wrong == 0
+    opened.close()

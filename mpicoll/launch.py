@@ -148,6 +148,8 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1) -> 
     Raises ArgumentError for what cannot be called or pickled, StateError in a process that already is a rank,
     and LaunchError if there is no MPI or a rank fails, with that rank's number and traceback.
     """
+    if not callable(fn):
+        raise ArgumentError("spawn", "fn", "a function", repr(fn))
     if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:
         raise ArgumentError("spawn", "nprocs", "an integer of at least 1", repr(nprocs))
     if not isinstance(args, (tuple, list)):

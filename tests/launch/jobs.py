@@ -1,0 +1,76 @@
+"""Starting programs as people do, with an end to each and to all that it started."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.processes import Job, job
+
+DEADLINE = 90.0
+REPOSITORY = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    output: str
+
+
+def script(folder: Path, text: str, name: str = "script.py") -> str:
+    """The path of a new file that holds ``text``."""
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return str(path)
+
+
+@contextmanager
+def started(*argv: str, env: dict[str, str] | None = None) -> Iterator[tuple[Job, Path]]:
+    """``argv`` while it runs, and the file that takes its output."""
+    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "output")
+        with job(list(argv), output, {**os.environ, "PYTHONPATH": path, **(env or {})}, Path(folder)) as it:
+            yield it, output
+
+
+def until(what: Callable[[], bool], why: str) -> None:
+    """Wait for ``what`` to be true."""
+    deadline = time.monotonic() + DEADLINE
+    while not what():
+        if time.monotonic() > deadline:
+            pytest.fail(f"not within {DEADLINE:.0f} s: {why}")
+        time.sleep(0.02)
+
+
+def ended(it: Job, output: Path) -> Done:
+    """What ``it`` leaves when it ends, which includes all that it started."""
+    try:
+        code = it.process.wait(DEADLINE)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"no end within {DEADLINE:.0f} s:\n{output.read_text()}")
+    until(lambda: not it.running(), f"all ranks ended\n{output.read_text()}")
+    return Done(code, output.read_text())
+
+
+def done(*argv: str, env: dict[str, str] | None = None) -> Done:
+    with started(*argv, env=env) as (it, output):
+        return ended(it, output)
+
+
+def python(*argv: str, env: dict[str, str] | None = None) -> Done:
+    return done(sys.executable, *argv, env=env)
+
+
+def run(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
+    return python("-m", "mpicoll", "run", "-n", str(n), *program, env=env)

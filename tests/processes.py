@@ -1,0 +1,63 @@
+"""Running a command that may hang, with all that it starts, until a deadline. Needs Linux's /proc and nothing else.
+
+Launchers put ranks in sessions of their own, and ranks may outlive them: what belongs to a job is told by a
+variable in its environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Job:
+    """A command and all that it starts."""
+
+    process: subprocess.Popen[str]
+    mark: str
+    began: float = field(default_factory=time.monotonic)
+
+    def running(self) -> list[int]:
+        """The processes of this job. A zombie, which only waits for its parent to take note, is none."""
+        mark = self.mark.encode()
+        found = []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+                if mark in environ.read_bytes().split(b"\0"):
+                    found.append(int(environ.parent.name))
+        return found
+
+    def kill(self) -> None:
+        while left := self.running():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        self.process.wait()
+
+    def seconds(self) -> float:
+        return time.monotonic() - self.began
+
+
+@contextlib.contextmanager
+def job(argv: list[str], output: Path, env: dict[str, str], cwd: Path) -> Iterator[Job]:
+    """Start ``argv`` in a session of its own with stdout and stderr in ``output``; leaving kills what is left of it."""
+    mark = f"MPICOLL_JOB_{uuid.uuid4().hex}=1"
+    with open(output, "w") as file:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, text=True, cwd=cwd, start_new_session=True,
+            env={**env, mark.partition("=")[0]: "1"},
+        )  # fmt: skip
+    started = Job(process, mark)
+    try:
+        yield started
+    finally:
+        started.kill()

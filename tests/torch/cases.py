@@ -1,0 +1,297 @@
+"""Calls of mpicoll.torch's collectives, described by value: whichever is drawn or listed, one place carries it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed
+
+import mpicoll.torch as dist
+from mpicoll.dtypes import DTYPES, OPS
+from tests import oracle
+
+Array = np.ndarray[Any, Any]
+
+FUNCTIONS = {
+    "broadcast": "bcast",
+    "all_reduce": "allreduce",
+    "reduce": "reduce",
+    "all_gather": "allgather",
+    "all_gather_into_tensor": "allgather",
+    "gather": "gather",
+    "scatter": "scatter",
+    "reduce_scatter": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "all_to_all": "alltoall",
+    "all_to_all_single": "alltoall",
+}
+"""mpicoll.torch's collectives, and MPI's names of them."""
+REDUCING = [f for f in FUNCTIONS if "reduce" in f]
+ROOTED = {"broadcast": "src", "reduce": "dst", "gather": "dst", "scatter": "src"}
+
+OP_OF: dict[str, Any] = {
+    "sum": dist.ReduceOp.SUM,
+    "prod": dist.ReduceOp.PRODUCT,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "avg": dist.ReduceOp.AVG,
+    "band": dist.ReduceOp.BAND,
+    "bor": dist.ReduceOp.BOR,
+    "bxor": dist.ReduceOp.BXOR,
+}
+
+
+def legal(op: str) -> list[str]:
+    """The dtypes on which ``op`` is defined."""
+    return [d.name for d in DTYPES.values() if d.kind in OPS[op][0]]
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group with the global ranks that it is known to have, in group order; ``rank`` is this process's, or None."""
+
+    name: str
+    handle: Any
+    ranks: list[int]
+    rank: int | None = field(default=None)
+
+    @property
+    def size(self) -> int:
+        return len(self.ranks)
+
+
+@lru_cache(maxsize=1)
+def make_groups(world: object) -> list[Group]:
+    """The default group ``world``, all of it by name, some ranks, some of those, and all in reversed order; collective.
+
+    Made once for each default group."""
+    size, rank = dist.get_world_size(), dist.get_rank()
+    everybody = list(range(size))
+    some = everybody[1:] or everybody
+    nested = some[::2]
+    backwards = everybody[::-1]
+    made = [
+        ("world", None, everybody),
+        ("everybody", dist.new_group(everybody), everybody),
+        ("some", dist.new_group(some), some),
+        ("nested", dist.new_group(nested), nested),
+        ("backwards", dist.new_group(backwards, sort_ranks=False), backwards),
+    ]
+    return [Group(name, g, ranks, ranks.index(rank) if rank in ranks else None) for name, g, ranks in made]
+
+
+# -- layouts ----------------------------------------------------------------------------------------------------------
+
+
+class OwnTensor(torch.Tensor):
+    """A tensor of a class of the user's own."""
+
+
+Laid = tuple[torch.Tensor, torch.Tensor | None]
+"""A tensor, and the memory between its elements or around them, which is all ones and must stay so."""
+
+
+def _strided(x: torch.Tensor) -> Laid:
+    whole = torch.ones((*x.shape[:-1], 2 * x.shape[-1]), dtype=x.dtype)
+    part = whole[..., ::2]
+    part.copy_(x)
+    return part, whole[..., 1::2]
+
+
+def _offset(x: torch.Tensor) -> Laid:
+    whole = torch.ones(x.numel() + 2, dtype=x.dtype)
+    part = whole[1:-1].view(x.shape)
+    part.copy_(x)
+    return part, whole[:: x.numel() + 1]
+
+
+def _non_leaf(x: torch.Tensor) -> Laid:
+    return x.requires_grad_() * 1, None
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], Laid]] = {
+    "contiguous": lambda x: (x, None),
+    "strided": _strided,
+    "transposed": lambda x: (x.movedim(0, -1).contiguous().movedim(-1, 0), None),
+    "offset": _offset,
+    "requires grad": lambda x: (x.requires_grad_(), None),
+    "in a graph": _non_leaf,
+    "parameter": lambda x: (torch.nn.Parameter(x, requires_grad=x.is_floating_point() or x.is_complex()), None),
+    "conjugate view": lambda x: (x.conj().resolve_conj().conj(), None),
+    "negative view": lambda x: (torch._neg_view(-x), None),
+    "own class": lambda x: (x.as_subclass(OwnTensor), None),
+}
+
+
+def layouts(dtype: str, dims: int) -> list[str]:
+    """The layouts that a tensor of this dtype and this many dimensions can have."""
+    kind = DTYPES[dtype].kind
+    impossible = set()
+    if kind not in "fc":
+        impossible |= {"requires grad", "in a graph"}
+    if kind not in "ifc":
+        impossible.add("negative view")
+    if kind != "c":
+        impossible.add("conjugate view")
+    if dims < 1:
+        impossible.add("strided")
+    if dims < 2:
+        impossible.add("transposed")
+    return [name for name in LAYOUTS if name not in impossible]
+
+
+def tensor(x: Array, dtype: str) -> torch.Tensor:
+    """The oracle's values as a new contiguous tensor."""
+    return torch.from_numpy(np.array(x, order="C")).to(getattr(torch, dtype))
+
+
+def values_of(x: torch.Tensor) -> Array:
+    """A tensor's values as the oracle holds them."""
+    x = x.detach().resolve_conj().resolve_neg()
+    return np.array((x.float() if x.dtype == torch.bfloat16 else x).numpy())
+
+
+# -- calls ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call, alike on all ranks but for ``async_ranks``. ``root`` is a rank of the group; ``shape`` one block's."""
+
+    function: str
+    dtype: str
+    op: str = "sum"
+    root: int = 0
+    shape: tuple[int, ...] = (3,)
+    layout: str = "contiguous"
+    out_layout: str = "contiguous"
+    async_ranks: str = "none"
+    root_in_group: bool = False
+    seed: int = 0
+
+
+@dataclass
+class Started:
+    """A call on its way: what its tensors must hold when ``work`` is complete (None: they must already)."""
+
+    case: Case
+    group: Group
+    work: dist.Work | None
+    results: list[tuple[torch.Tensor, Array]]
+    gaps: list[torch.Tensor]
+
+    def check(self) -> None:
+        where = f"{self.case} in group {self.group.name!r} of ranks {self.group.ranks}, on its rank {self.group.rank}"
+        if self.work is not None:
+            assert self.work.wait() is True, where
+            assert self.work.is_completed(), where
+            assert self.work.is_success(), where
+        for found, expected in self.results:
+            np.testing.assert_array_equal(values_of(found), expected, err_msg=where)
+        for gap in self.gaps:
+            np.testing.assert_array_equal(values_of(gap), np.ones(gap.shape), err_msg=f"written beside: {where}")
+
+
+def start(case: Case, g: Group) -> Started:
+    """Make the call on this rank, a member of the group."""
+    assert g.rank is not None
+    rng = np.random.default_rng([case.seed, g.size])
+    blocks_given = case.function in ("scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all") or (
+        case.function == "all_to_all_single"
+    )
+    shape = (g.size, *case.shape) if blocks_given else case.shape
+    inputs = [oracle.values(rng, case.dtype, shape, case.op) for _ in g.ranks]
+    factors = [float(f) for f in rng.choice([-1.0, 0.5, 2.0], g.size)]
+    expected = oracle.outcome(FUNCTIONS[case.function], inputs, case.op, case.root, case.dtype, factors)[g.rank]
+    mine, at_root = inputs[g.rank], g.rank == case.root
+    gaps: list[torch.Tensor] = []
+    results: list[tuple[torch.Tensor, Array]] = []
+
+    def laid(x: Array, layout: str) -> torch.Tensor:
+        found, gap = LAYOUTS[layout](tensor(x, case.dtype))
+        if gap is not None:
+            gaps.append(gap)
+        return found
+
+    def given(x: Array) -> torch.Tensor:
+        """An input, which must be the same afterwards."""
+        results.append((laid(x, case.layout), x))
+        return results[-1][0]
+
+    def changed(x: Array, becomes: Array | None) -> torch.Tensor:
+        """An input that becomes the result; None: it stays."""
+        results.append((laid(x, case.layout), x if becomes is None else becomes.reshape(x.shape)))
+        return results[-1][0]
+
+    def taken(becomes: Array) -> torch.Tensor:
+        """An output."""
+        results.append((laid(np.zeros(becomes.shape, becomes.dtype), case.out_layout), becomes))
+        return results[-1][0]
+
+    def all_taken() -> list[torch.Tensor]:
+        assert expected is not None
+        return [taken(block) for block in expected.reshape(g.size, *case.shape)]
+
+    def block_taken() -> torch.Tensor:
+        assert expected is not None
+        return taken(expected.reshape(case.shape))
+
+    def concatenated(x: Array) -> Array:
+        return x.reshape(g.size * case.shape[0], *case.shape[1:]) if case.shape else x.reshape(g.size)
+
+    arguments: dict[str, Any]
+    match case.function:
+        case "broadcast" | "all_reduce" | "reduce":
+            arguments = {"tensor": changed(mine, expected)}
+        case "all_gather":
+            arguments = {"tensor": given(mine), "tensor_list": all_taken()}
+        case "all_gather_into_tensor":
+            assert expected is not None
+            arguments = {"input_tensor": given(mine), "output_tensor": taken(concatenated(expected))}
+        case "gather":
+            arguments = {"tensor": given(mine), "gather_list": all_taken() if at_root else None}
+        case "scatter":
+            arguments = {"tensor": block_taken(), "scatter_list": [given(x) for x in mine] if at_root else None}
+        case "reduce_scatter":
+            arguments = {"input_list": [given(x) for x in mine], "output": block_taken()}
+        case "reduce_scatter_tensor":
+            arguments = {"input": given(concatenated(mine)), "output": block_taken()}
+        case "all_to_all":
+            arguments = {"input_tensor_list": [given(x) for x in mine], "output_tensor_list": all_taken()}
+        case "all_to_all_single":
+            assert expected is not None
+            arguments = {"input": given(concatenated(mine)), "output": taken(concatenated(expected))}
+        case _:
+            raise AssertionError(case.function)
+    if case.function in REDUCING:
+        arguments["op"] = premul(factors[g.rank]) if case.op == "premul_sum" else OP_OF[case.op]
+    if case.function in ROOTED:
+        end = ROOTED[case.function]
+        arguments |= {f"group_{end}": case.root} if case.root_in_group else {end: g.ranks[case.root]}
+    async_op = {"none": False, "all": True, "some": g.rank % 2 == case.seed % 2}[case.async_ranks]
+    work = getattr(dist, case.function)(**arguments, group=g.handle, async_op=async_op)
+    assert (work is not None) == async_op
+    return Started(case, g, work, results, gaps)
+
+
+def run(case: Case, g: Group) -> None:
+    """Make the call and check it, where this rank is in the group."""
+    if g.rank is not None:
+        start(case, g).check()
+
+
+def premul(factor: Any) -> Any:
+    """torch's reduction that multiplies each rank's input by the factor, and adds up."""
+    return torch.distributed._make_nccl_premul_sum(factor)
+
+
+def roots(function: str, g: Group) -> Iterator[int]:
+    yield from range(g.size) if function in ROOTED else [0]

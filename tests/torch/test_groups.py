@@ -1,0 +1,365 @@
+"""The default group and others: made, named, destroyed, and made again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed
+
+import mpicoll.torch as dist
+from mpicoll.errors import ArgumentError, LaunchError, StateError, TimeoutError
+from tests.torch.cases import Group
+
+BACKENDS = [None, "gloo", "nccl", "mpi", "ucc", "mpicoll", "GLOO", "cpu:gloo,cuda:nccl", "cpu:mpicoll,cuda:mpicoll"]
+
+
+def works(group: Any = None) -> None:
+    """The group carries out a collective."""
+    x = torch.ones(1)
+    dist.all_reduce(x, group=group)
+    assert x.item() == dist.get_world_size(group)
+
+
+@pytest.fixture
+def without_group() -> None:
+    """No default group; the next test makes one again."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+# -- the default group ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_group")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_is_mpicoll(backend: str | None) -> None:
+    dist.init_process_group(backend)
+    assert dist.get_backend() == "mpicoll"
+    works()
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+
+
+@pytest.mark.usefixtures("without_group")
+def test_groups_are_made_and_destroyed_again_and_again() -> None:
+    from mpi4py import MPI
+
+    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    seen = []
+    for name in ("", "mine"):
+        dist.init_process_group(
+            "gloo", "env://", timedelta(minutes=5), size, rank, store=None, group_name=name, device_id=None
+        )
+        assert dist.is_initialized()
+        assert dist.is_available()
+        assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
+        world = dist.group.WORLD
+        assert world is not None
+        assert world is dist.GroupMember.WORLD
+        assert world.timeout == timedelta(minutes=5)
+        assert dist.get_process_group_ranks(None) == dist.get_process_group_ranks(world) == list(range(size))
+        inner = dist.new_group(list(range(size)))
+        works()
+        works(world)
+        works(inner)
+        dist.destroy_process_group()
+        assert dist.group.WORLD is None
+        for g in (world, inner):
+            with pytest.raises(StateError, match="destroyed"):
+                dist.barrier(g)
+        seen.append(world)
+    assert seen[0] is not seen[1]
+
+
+def test_a_second_init_is_refused(size: int) -> None:
+    world = dist.group.WORLD
+    with pytest.raises(StateError, match="init_process_group: the default group exists already"):
+        dist.init_process_group("mpicoll")
+    assert dist.group.WORLD is world
+    works()
+
+
+@pytest.mark.usefixtures("without_group")
+@pytest.mark.parametrize("wrong", ["world_size", "rank"])
+def test_a_world_that_is_not_mpis_is_refused(wrong: str) -> None:
+    from mpi4py import MPI
+
+    actual = {"world_size": MPI.COMM_WORLD.size, "rank": MPI.COMM_WORLD.rank}[wrong]
+    with pytest.raises(
+        LaunchError, match=rf"init_process_group: {wrong}={actual + 1} was given, but MPI says {actual}"
+    ):
+        dist.init_process_group("gloo", **{wrong: actual + 1})
+    assert not dist.is_initialized()
+    dist.init_process_group("gloo", **{wrong: actual})
+    works()
+
+
+@pytest.mark.usefixtures("without_group")
+def test_wrong_arguments_of_init() -> None:
+    for arguments, fault in (
+        ({"backend": "tcp"}, "backend: expected None or one of .*gloo.*; given 'tcp'"),
+        ({"backend": "cpu:gloo,cuda:tcp"}, "backend: .*; given 'cpu:gloo,cuda:tcp'"),
+        ({"timeout": 5}, "timeout: expected a positive datetime.timedelta; given 5"),
+        ({"timeout": timedelta(seconds=-1)}, "timeout: expected a positive"),
+    ):
+        with pytest.raises(ArgumentError, match=f"init_process_group: {fault}"):
+            dist.init_process_group(**arguments)
+        assert not dist.is_initialized()
+
+
+WITHOUT: dict[str, Callable[[], object]] = {
+    "all_reduce": lambda: dist.all_reduce(torch.ones(1)),
+    "broadcast": lambda: dist.broadcast(torch.ones(1), 0),
+    "reduce": lambda: dist.reduce(torch.ones(1), 0),
+    "all_gather": lambda: dist.all_gather([torch.ones(1)], torch.ones(1)),
+    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1)),
+    "gather": lambda: dist.gather(torch.ones(1)),
+    "scatter": lambda: dist.scatter(torch.ones(1)),
+    "reduce_scatter": lambda: dist.reduce_scatter(torch.ones(1), [torch.ones(1)]),
+    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1)),
+    "all_to_all": lambda: dist.all_to_all([torch.ones(1)], [torch.ones(1)]),
+    "all_to_all_single": lambda: dist.all_to_all_single(torch.ones(1), torch.ones(1)),
+    "barrier": lambda: dist.barrier(),
+    "monitored_barrier": lambda: dist.monitored_barrier(),
+    "send": lambda: dist.send(torch.ones(1), 0),
+    "recv": lambda: dist.recv(torch.ones(1), 0),
+    "isend": lambda: dist.isend(torch.ones(1), 0),
+    "irecv": lambda: dist.irecv(torch.ones(1), 0),
+    "P2POp": lambda: dist.P2POp(dist.isend, torch.ones(1), 0),
+    "all_gather_object": lambda: dist.all_gather_object([None], 1),
+    "gather_object": lambda: dist.gather_object(1, [None]),
+    "broadcast_object_list": lambda: dist.broadcast_object_list([1], 0),
+    "scatter_object_list": lambda: dist.scatter_object_list([None], [1]),
+    "send_object_list": lambda: dist.send_object_list([1], 0),
+    "recv_object_list": lambda: dist.recv_object_list([1], 0),
+    "get_rank": lambda: dist.get_rank(),
+    "get_world_size": lambda: dist.get_world_size(),
+    "get_backend": lambda: dist.get_backend(),
+    "get_process_group_ranks": lambda: dist.get_process_group_ranks(None),
+    "get_group_rank": lambda: dist.get_group_rank(None, 0),
+    "get_global_rank": lambda: dist.get_global_rank(None, 0),
+    "get_node_local_rank": lambda: dist.get_node_local_rank(),
+    "new_group": lambda: dist.new_group([0]),
+    "destroy_process_group": lambda: dist.destroy_process_group(),
+}
+
+
+@pytest.mark.usefixtures("without_group")
+def test_nothing_works_without_a_default_group() -> None:
+    for function, call in WITHOUT.items():
+        with pytest.raises(
+            StateError, match=rf"{function}: there is no default group: call init_process_group\(\) first"
+        ):
+            call()
+    assert dist.group.WORLD is None
+    assert dist.get_node_local_rank(fallback_rank=3) == 3
+
+
+def test_all_that_need_a_group_are_tried_without() -> None:
+    never = {"init_process_group", "is_initialized", "is_available", "batch_isend_irecv"}
+    classes = {"GroupMember", "ProcessGroup", "ReduceOp", "Work", "group"}
+    assert set(WITHOUT) == set(dist.__all__) - never - classes
+
+
+# -- other groups -----------------------------------------------------------------------------------------------------
+
+
+def test_names_of_ranks(groups: list[Group], rank: int, size: int) -> None:
+    for g in groups:
+        if g.rank is None:
+            assert g.handle == dist.GroupMember.NON_GROUP_MEMBER
+            assert dist.get_rank(g.handle) == -1
+            assert dist.get_world_size(g.handle) == -1
+            continue
+        assert dist.get_rank(g.handle) == g.rank
+        assert dist.get_world_size(g.handle) == g.size
+        assert dist.get_backend(g.handle) == "mpicoll"
+        assert dist.get_process_group_ranks(g.handle) == g.ranks
+        for in_group, global_rank in enumerate(g.ranks):
+            assert dist.get_group_rank(g.handle, global_rank) == in_group
+            assert dist.get_global_rank(g.handle, in_group) == global_rank
+    assert 0 <= dist.get_node_local_rank() < size
+    assert dist.get_node_local_rank(fallback_rank=99) == dist.get_node_local_rank()
+
+
+def test_ranks_are_sorted_unless_told_otherwise(size: int) -> None:
+    backwards = list(range(size))[::-1]
+    for sort_ranks, expected in ((True, sorted(backwards)), (False, backwards)):
+        g = dist.new_group(backwards, sort_ranks=sort_ranks, group_desc="mine", timeout=timedelta(seconds=9))
+        assert dist.get_process_group_ranks(g) == expected
+        assert g.timeout == timedelta(seconds=9)
+        assert "mine" in repr(g)
+        dist.destroy_process_group(g)
+    every = dist.new_group()
+    assert dist.get_process_group_ranks(every) == sorted(backwards)
+    assert every.timeout == dist.group.WORLD.timeout
+    dist.destroy_process_group(every)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_only_the_members_need_to_make_a_group(rank: int, size: int) -> None:
+    """Each pair of neighbours makes one, the odd rank out none."""
+    pair = [rank - rank % 2, rank - rank % 2 + 1]
+    if pair[1] < size:
+        g = dist.new_group(pair, use_local_synchronization=True)
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=g)
+        assert x.item() == sum(pair)
+        dist.destroy_process_group(g)
+
+
+CALLS_OF_OUTSIDERS: dict[str, Callable[[Any], object]] = {
+    "all_reduce": lambda g: dist.all_reduce(torch.ones(1), group=g),
+    "broadcast": lambda g: dist.broadcast(torch.ones(1), 0, group=g),
+    "reduce": lambda g: dist.reduce(torch.ones(1), 0, group=g),
+    "all_gather": lambda g: dist.all_gather([torch.ones(1)], torch.ones(1), group=g),
+    "all_gather_into_tensor": lambda g: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1), group=g),
+    "gather": lambda g: dist.gather(torch.ones(1), group=g),
+    "scatter": lambda g: dist.scatter(torch.ones(1), group=g),
+    "reduce_scatter": lambda g: dist.reduce_scatter(torch.ones(1), [torch.ones(1)], group=g),
+    "reduce_scatter_tensor": lambda g: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1), group=g),
+    "all_to_all": lambda g: dist.all_to_all([torch.ones(1)], [torch.ones(1)], group=g),
+    "all_to_all_single": lambda g: dist.all_to_all_single(torch.ones(1), torch.ones(1), group=g),
+    "barrier": lambda g: dist.barrier(g),
+    "monitored_barrier": lambda g: dist.monitored_barrier(g),
+    "send": lambda g: dist.send(torch.ones(1), 0, group=g),
+    "isend": lambda g: dist.isend(torch.ones(1), 0, group=g),
+    "irecv": lambda g: dist.irecv(torch.ones(1), 0, group=g),
+    "all_gather_object": lambda g: dist.all_gather_object([None], 1, group=g),
+    "gather_object": lambda g: dist.gather_object(1, [None], group=g),
+    "broadcast_object_list": lambda g: dist.broadcast_object_list([1], 0, group=g),
+    "scatter_object_list": lambda g: dist.scatter_object_list([None], [1], group=g),
+    "send_object_list": lambda g: dist.send_object_list([1], 0, group=g),
+    "destroy_process_group": lambda g: dist.destroy_process_group(g),
+}
+
+
+@pytest.mark.parametrize("function", CALLS_OF_OUTSIDERS)
+def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> None:
+    said = f"{function}: rank {rank} is not in the given group, and takes no part in the call"
+    with pytest.warns(UserWarning, match=said) as caught:
+        assert CALLS_OF_OUTSIDERS[function](dist.GroupMember.NON_GROUP_MEMBER) is None
+    assert len(caught) == 1
+
+
+def test_an_outsider_receives_nothing(rank: int) -> None:
+    outside = dist.GroupMember.NON_GROUP_MEMBER
+    with pytest.warns(UserWarning, match="recv: rank"):
+        assert dist.recv(torch.ones(1), 0, group=outside) == -1
+    with pytest.warns(UserWarning, match="recv_object_list: rank"):
+        assert dist.recv_object_list([1], 0, group=outside) == -1
+
+
+def test_members_are_not_warned(groups: list[Group]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for g in groups:
+            if g.rank is not None:
+                works(g.handle)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) -> None:
+    first, second = dist.new_group(list(range(size))), dist.new_group([0, 1])
+    dist.destroy_process_group(first)
+    with pytest.raises(StateError, match=r"all_reduce: .* cannot be used any more: it was destroyed"):
+        dist.all_reduce(torch.ones(1), group=first)
+    if rank < 2:
+        works(second)
+        dist.destroy_process_group(second)
+    works()
+
+
+# -- barriers that say who is missing ---------------------------------------------------------------------------------
+
+
+def test_monitored_barrier(groups: list[Group]) -> None:
+    for g in groups:
+        if g.rank is not None:
+            dist.monitored_barrier(g.handle, timedelta(seconds=60))
+            dist.monitored_barrier(g.handle, wait_all_ranks=True)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("missing", ["last", "first", "two"])
+def test_a_monitored_barrier_names_who_is_missing(rank: int, size: int, missing: str) -> None:
+    """Those who come say who did not, the others come later, and the next barrier works."""
+    absent = {"last": {size - 1}, "first": {0}, "two": {size - 1, max(1, size - 2)}}[missing]
+    if rank not in absent:
+        names = ", ".join(str(r) for r in sorted(absent))
+        with pytest.raises(TimeoutError, match=rf"monitored_barrier: after .*, these ranks did not come: {names}$"):
+            dist.monitored_barrier(timeout=timedelta(seconds=0.2))
+    dist.barrier()
+    for _ in range(2):
+        dist.monitored_barrier(timeout=timedelta(seconds=60))
+    works()
+
+
+# -- objects ----------------------------------------------------------------------------------------------------------
+
+
+def thing(rank: int) -> dict[str, Any]:
+    return {"rank": rank, "nested": {"list": [rank] * rank, "tensor": torch.full((rank,), rank)}, "text": "é" * rank}
+
+
+def same(found: Any, expected: dict[str, Any]) -> bool:
+    tensors = found["nested"].pop("tensor"), expected["nested"].pop("tensor")
+    return bool(found == expected) and torch.equal(*tensors)
+
+
+@pytest.mark.parametrize("which", range(5))
+def test_objects(groups: list[Group], which: int) -> None:
+    """Nested things with tensors, of other sizes on every rank, to and from every root of every group."""
+    g = groups[which]
+    if g.rank is None:
+        return
+    found: list[Any] = [None] * g.size
+    dist.all_gather_object(found, thing(g.rank), group=g.handle)
+    assert all(same(x, thing(r)) for r, x in enumerate(found))
+    for root in range(g.size):
+        gathered: list[Any] | None = [None] * g.size if g.rank == root else None
+        dist.gather_object(thing(g.rank), gathered, dst=g.ranks[root], group=g.handle)
+        assert gathered is None or all(same(x, thing(r)) for r, x in enumerate(gathered))
+
+        told = [thing(7), "text", 3.5] if g.rank == root else [None] * 3
+        dist.broadcast_object_list(told, group_src=root, group=g.handle)
+        assert same(told[0], thing(7))
+        assert told[1:] == ["text", 3.5]
+
+        mine: list[Any] = [None, "second"]
+        given = [thing(r) for r in range(g.size)] if g.rank == root else None
+        dist.scatter_object_list(mine, given, src=g.ranks[root], group=g.handle)
+        assert same(mine[0], thing(g.rank))
+        assert mine[1] == "second"
+
+
+@pytest.mark.mpi(min_size=2)
+def test_messages_of_objects(groups: list[Group], rank: int, size: int) -> None:
+    for g in (groups[0], groups[4]):
+        if rank == 0:
+            dist.send_object_list([thing(3), "text"], 1, group=g.handle)
+            dist.send_object_list([1], group_dst=g.ranks.index(1), group=g.handle, use_batch=True)
+        elif rank == 1:
+            told: list[Any] = [None, None]
+            assert dist.recv_object_list(told, 0, group=g.handle) == 0
+            assert same(told[0], thing(3))
+            assert told[1] == "text"
+            one: list[Any] = [None]
+            assert dist.recv_object_list(one, group=g.handle) == 0
+            assert one == [1]
+
+
+def test_objects_keep_their_place_among_async_collectives(rank: int, size: int) -> None:
+    works_ = []
+    x = torch.ones(100)
+    for i in range(10):
+        works_.append(dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True))
+        found: list[Any] = [None] * size
+        dist.all_gather_object(found, (rank, i))
+        assert found == [(r, i) for r in range(size)]
+    assert all(w is not None and w.is_completed() for w in works_)

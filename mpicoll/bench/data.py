@@ -99,8 +99,13 @@ def _values(case: Case, rank: int, start: int) -> Period:
     logical = case.dtype.kind == "b" or combine.startswith("L")
     # With more ranks than may contribute at one place, they take turns along the vector.
     contributes = (place + rank) % -(-case.ranks // CONTRIBUTING.get(combine, case.ranks)) == 0
+    averages = case.reduction is not None and case.reduction.averages
     match combine:
-        case "SUM" if case.reduction is not None and case.reduction.averages:
+        case "SUM" if averages and case.name in ("scan", "exscan"):
+            # What makes the average over the first ranks, up to this one, a small integer of its own.
+            mean, before = scattered % 4, _scattered(place, rank - 1) % 4
+            return np.asarray((rank + 1) * mean - rank * before)
+        case "SUM" if averages:
             # Multiples of the number of ranks, so that each quotient is whole, too; few, so that bfloat16 holds them.
             few = max(1, min(case.ranks, 64 // case.ranks))
             contributes = (place + rank) % -(-case.ranks // few) == 0

@@ -34,10 +34,18 @@ class Call:
     sendcounts: tuple[int, ...] | None = None
     recvcounts: tuple[int, ...] | None = None
 
-    @property
-    def largest(self) -> int:
-        """Elements of the larger buffer."""
-        return max((b.count for b in (self.send, self.recv) if b is not None), default=0)
+    def extent(self, size: int) -> int:
+        """Elements of the longest buffer that any of ``size`` ranks has in this call: every rank finds the same.
+
+        Only an alltoallv's ranks cannot know it; each finds its own longest.
+        """
+        counts = [sum(c) for c in (self.sendcounts, self.recvcounts) if c is not None]
+        if counts:
+            return max(counts)
+        longest = max((b.count for b in (self.send, self.recv) if b is not None), default=0)
+        have_all = self.collective not in ("gather", "scatter") or self.in_place
+        both = self.send is not None and self.recv is not None
+        return longest if have_all or both else longest * size
 
 
 def checked_rank(rank: Any, size: int, operation: str, argument: str) -> int:
@@ -102,7 +110,8 @@ def checked(
         call = _with_counts(call, rank, size, sendcounts, recvcounts)
     else:
         _check_sizes(call, size, table.gives, table.gets)
-    if recv is not None and not recv.writable:
+    only_read = name == "bcast" and rank == root
+    if recv is not None and not recv.writable and not only_read:
         given = "one that is read-only, or whose elements share memory"
         raise ArgumentError(collective, "x" if in_place else "out", "an array that can be written to", given)
     if in_place:

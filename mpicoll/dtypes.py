@@ -134,9 +134,11 @@ def _reduction(op: Op, dtype: Dtype) -> Reduction | None:
         return None
     if dtype.kind == "b":
         combine = _OF_BOOLS[combine]
-    # MPI libraries lose NaNs in MIN and MAX, or disagree between ranks about them.
+    # MPI libraries lose NaNs in MIN and MAX, or disagree between ranks about them. And Open MPI's vectorised sums of
+    # 8- and 16-bit integers saturate (5.0.11; the last few elements of a vector wrap), where everybody else's wrap.
     loses_nan = dtype.kind == "f" and combine in ("MIN", "MAX")
-    return Reduction(op, dtype, combine, mpi=dtype.mpi is not None and not loses_nan)
+    saturates = dtype.kind in "iu" and dtype.itemsize < 4 and combine == "SUM"
+    return Reduction(op, dtype, combine, mpi=dtype.mpi is not None and not loses_nan and not saturates)
 
 
 def reduction(op: object, dtype: Dtype, operation: str) -> Reduction:

@@ -51,7 +51,7 @@ def fold(
     """
     combine = COMBINE[reduction.combine]
     decode, encode = _codec(reduction.dtype)
-    wide = np.dtype(np.float32) if reduction.dtype.itemsize == 2 else out.dtype
+    wide = np.dtype(np.float32) if _is_half(reduction.dtype) else out.dtype
     size = min(CHUNK, out.size)
     total, term = np.empty(size, wide), np.empty(size, wide)
 
@@ -86,11 +86,15 @@ Encode = Callable[[Array, Array], None]
 
 def _codec(dtype: Dtype) -> tuple[Decode, Encode]:
     """(decode, encode) between a dtype's storage and the type it is combined in; decode may use its second argument."""
-    if dtype.itemsize == 2 and dtype.kind == "f":
+    if _is_half(dtype):
         if (torch := loaded_torch()) is not None:  # several times faster than NumPy on both
             return _torch_codec(torch, getattr(torch, dtype.name))
         return (_decode_bf16, _encode_bf16) if dtype.name == "bfloat16" else (_widen, _narrow)
     return _as_it_is, _narrow
+
+
+def _is_half(dtype: Dtype) -> bool:
+    return dtype.kind == "f" and dtype.itemsize == 2
 
 
 def _as_it_is(source: Array, into: Array) -> Array:

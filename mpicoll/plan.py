@@ -84,9 +84,10 @@ class Workspace:
     def arrays(self, dtype: np.dtype[Any], *counts: int) -> list[np.ndarray[Any, Any]]:
         """Uninitialised 1-D arrays of these lengths, apart from each other; the next request gets the same memory."""
         need = sum(counts) * dtype.itemsize
-        if need > self._block.size:
+        block = self._block  # another thread may bind a plan at this moment, and replace it
+        if need > block.size:
             # Doubling: plans bound before still use the old block, and all old ones together are no larger than this.
-            self._block = np.empty(max(need, 2 * self._block.size), np.uint8)
-        everything = self._block[:need].view(dtype)
+            self._block = block = np.empty(max(need, 2 * block.size), np.uint8)
+        everything = block[:need].view(dtype)
         ends = np.cumsum(counts)
         return [everything[end - n : end] for end, n in zip(ends, counts, strict=True)]

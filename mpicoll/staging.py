@@ -16,7 +16,6 @@ from mpicoll.buffers import Buffer, loaded_torch
 from mpicoll.call import Call
 from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.plan import Plan, Workspace
-from mpicoll.routes.large import MAX_COUNT
 
 __all__ = ["bind", "order_after_stream", "usable"]
 
@@ -46,11 +45,12 @@ def order_after_stream(b: Buffer) -> None:
 def _by_mpi_alone(call: Call, algorithm: str) -> bool:
     """Whether no arithmetic and no copy of ours touches the memory, which only the host's can be."""
     ours = call.reduction is not None and (call.reduction.averages or call.reduction.op.factor is not None)
-    return algorithm == "native" and not ours and not call.in_place and call.largest <= MAX_COUNT
+    return algorithm == "native" and not ours and not call.in_place
 
 
 def _through_copies(comm: MPI.Intracomm, call: Call, algorithm: str, workspace: Workspace) -> None:
     send, recv = (b if b is None or (b.plain and b.device == "cpu") else b.on_host() for b in (call.send, call.recv))
     routes.bind(comm, replace(call, send=send, recv=recv), algorithm, workspace)()
-    if recv is not None and call.recv is not None and recv is not call.recv:
+    only_read = call.collective == "bcast" and comm.rank == call.root
+    if recv is not None and call.recv is not None and recv is not call.recv and not only_read:
         call.recv.assign(recv)

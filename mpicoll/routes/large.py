@@ -18,17 +18,17 @@ from mpi4py import MPI
 from mpicoll.buffers import Buffer
 from mpicoll.call import Call
 from mpicoll.plan import Plan, sequence
-from mpicoll.routes.native import moved, values
+from mpicoll.routes.native import moved
 
-__all__ = ["MAX_COUNT", "bind", "pieces"]
+__all__ = ["MAX_COUNT", "bind", "if_any", "pieces"]
 
 MAX_COUNT = 2**31 - 1
 """The largest count that every MPI takes (MPI-4's large counts are not everywhere yet)."""
 
 
 def pieces(buffer: Buffer) -> Iterator[Buffer]:
-    """The runs of at most MAX_COUNT elements that make up the buffer."""
-    for start in range(0, buffer.count, MAX_COUNT):
+    """The runs of at most MAX_COUNT elements that make up the buffer; one, empty, if it has none."""
+    for start in range(0, buffer.count or 1, MAX_COUNT):
         yield buffer.part(start, min(start + MAX_COUNT, buffer.count))
 
 
@@ -49,15 +49,31 @@ def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], Plan]) -> Plan
         case "allgather":
             mine = incoming[comm.rank] if call.send is None else call.send
             outgoing = dict.fromkeys(range(comm.size), mine)
+    if call.in_place:  # the rank's own block is where it belongs
+        outgoing.pop(comm.rank, None)
+        incoming.pop(comm.rank, None)
     return partial(_move, comm, outgoing, incoming)
 
 
+def if_any(comm: MPI.Intracomm, call: Call, direct: Plan) -> Plan:
+    """``direct``, unless some rank's buffers are too long for it: no rank can tell from its own, so they ask."""
+    mine, most = np.array([call.extent(comm.size)]), np.array([0])
+    send, recv = (None if b is None else b.part(0, b.count) for b in (call.send, call.recv))
+    call = replace(call, send=send, recv=recv)  # a plan holds no arrays
+
+    def run() -> None:
+        comm.Allreduce(mine, most, MPI.MAX)
+        plan = direct if most[0] <= MAX_COUNT else bind(comm, call, lambda _: direct)
+        plan()
+
+    return run
+
+
 def _runs(call: Call) -> Iterator[Call]:
-    count = call.largest
+    count = max(b.count for b in (call.send, call.recv) if b is not None)
     for start in range(0, count, MAX_COUNT):
         stop = min(start + MAX_COUNT, count)
-        cut = (None if b is None else b.part(start, stop) for b in (call.send, call.recv))
-        send, recv = cut
+        send, recv = (None if b is None else b.part(start, stop) for b in (call.send, call.recv))
         yield replace(call, send=send, recv=recv)
 
 
@@ -88,12 +104,7 @@ def _blocks(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> d
 def _move(comm: MPI.Intracomm, outgoing: dict[int, Buffer], incoming: dict[int, Buffer]) -> None:
     requests = []
     for peer, block in incoming.items():
-        if peer != comm.rank:
-            requests += [comm.Irecv(moved(piece), peer) for piece in pieces(block)]
+        requests += [comm.Irecv(moved(piece), peer) for piece in pieces(block)]
     for peer, block in outgoing.items():
-        if peer != comm.rank:
-            requests += [comm.Isend(moved(piece), peer) for piece in pieces(block)]
-    kept, taken = outgoing.get(comm.rank), incoming.get(comm.rank)
-    if kept is not None and taken is not None and kept.address != taken.address:
-        np.copyto(values(taken), values(kept))
+        requests += [comm.Isend(moved(piece), peer) for piece in pieces(block)]
     MPI.Request.Waitall(requests)

@@ -99,8 +99,9 @@ def _reduced(comm: MPI.Intracomm, call: Call, reduction: Reduction, workspace: W
         # A reduce_scatter into the rank's own slot of the input. MPI's in-place form would put it elsewhere.
         (target,) = workspace.arrays(out.dtype, out.size)
         after.append(partial(np.copyto, out, target))
-    if reduction.averages and target is not None:
-        after.insert(0, partial(kernels.divide, target, comm.size))
+    terms = {"scan": comm.rank + 1, "exscan": comm.rank}.get(call.collective, comm.size)
+    if reduction.averages and target is not None and terms > 1:
+        after.insert(0, partial(kernels.divide, target, terms))
 
     kind = getattr(MPI, reduction.dtype.mpi or "DATATYPE_NULL")
     op = getattr(MPI, reduction.combine)

@@ -1,0 +1,65 @@
+"""The same values as arrays of many kinds, to pass to a call, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+Array = np.ndarray[Any, Any]
+
+
+def as_torch(x: Array, dtype: str) -> torch.Tensor:
+    return torch.from_numpy(np.array(x, order="C")).to(getattr(torch, dtype))
+
+
+def strided(x: Array) -> Array:
+    """Every second element of a larger array."""
+    if x.ndim == 0:
+        return np.array(x)
+    whole = np.zeros((*x.shape[:-1], 2 * x.shape[-1]), x.dtype)
+    part = whole[..., ::2]
+    part[...] = x
+    return part
+
+
+def torch_strided(x: Array, dtype: str) -> torch.Tensor:
+    if x.ndim == 0:
+        return as_torch(x, dtype)
+    whole = torch.zeros((*x.shape[:-1], 2 * x.shape[-1]), dtype=getattr(torch, dtype))
+    part = whole[..., ::2]
+    part.copy_(as_torch(x, dtype))
+    return part
+
+
+KINDS: dict[str, Callable[[Array, str], Any]] = {
+    "numpy": lambda x, dtype: np.array(x, order="C"),
+    "numpy, Fortran order": lambda x, dtype: np.array(x, order="F"),
+    "numpy, strided": lambda x, dtype: strided(x),
+    "torch": as_torch,
+    "torch, transposed": lambda x, dtype: (
+        as_torch(np.moveaxis(x, 0, -1), dtype).movedim(-1, 0) if x.ndim else as_torch(x, dtype)
+    ),
+    "torch, strided": torch_strided,
+    "torch, parameter": lambda x, dtype: torch.nn.Parameter(as_torch(x, dtype), requires_grad=x.dtype.kind in "fc"),
+    "memoryview": lambda x, dtype: memoryview(np.array(x, order="C")),
+}
+
+
+def kinds(dtype: str) -> list[str]:
+    """The kinds of array that can have this dtype."""
+    if dtype == "bfloat16":
+        return [k for k in KINDS if k.startswith("torch")]
+    if dtype in ("complex64", "complex128"):
+        return [k for k in KINDS if k != "memoryview"]
+    return list(KINDS)
+
+
+def back(x: Any) -> Array:
+    """The values of an array of any kind, as the oracle holds them."""
+    if isinstance(x, torch.Tensor):
+        x = x.detach()
+        return np.array((x.float() if x.dtype == torch.bfloat16 else x).numpy())
+    return np.array(x)

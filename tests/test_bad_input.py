@@ -1,0 +1,204 @@
+"""Wrong arguments: one clear error on the rank at fault, before any data moves, with nothing written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll import Op
+from mpicoll.errors import ArgumentError, DeviceError, DtypeError, StateError
+
+
+class OnDevice:
+    """What says that it lies on a GPU, on a machine without one."""
+
+    __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (0xDEAD0000, False), "version": 3, "stream": 1}
+
+
+def fixed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    x.flags.writeable = False
+    return x
+
+
+Call = Callable[[mpicoll.Communicator, np.ndarray[Any, Any]], Any]
+
+# name -> (the call, given a float64 array of zeros with 4 elements a rank and one a rank beyond them; error; the words
+# that the message must have)
+CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
+    "no array": (lambda c, y: c.allreduce([1, 2]), ArgumentError, ["allreduce: x:", "list [1, 2]"]),
+    "objects": (lambda c, y: c.bcast(np.array([{}])), DtypeError, ["bcast: x:", "object"]),
+    "unknown dtype": (lambda c, y: c.allreduce(y.astype(">f8")), DtypeError, ["allreduce: op:", "sum of >f8"]),
+    "unknown op": (lambda c, y: c.allreduce(y, "mean"), ArgumentError, ["allreduce: op:", "avg", "'mean'"]),
+    "op of a wrong type": (lambda c, y: c.allreduce(y, ["sum"]), ArgumentError, ["allreduce: op:", "['sum']"]),  # type: ignore[arg-type]
+    "premul_sum without factor": (lambda c, y: c.allreduce(y, "premul_sum"), ArgumentError, ["Op.premul_sum(factor)"]),
+    "band of floats": (lambda c, y: c.allreduce(y, "band"), DtypeError, ["allreduce: op:", "int64", "band of float64"]),
+    "avg of ints": (lambda c, y: c.scan(y.astype("int32"), "avg"), DtypeError, ["scan: op:", "avg of int32"]),
+    "avg of bools": (lambda c, y: c.reduce(y.astype(bool), "avg"), DtypeError, ["reduce: op:", "avg of bool"]),
+    "max of complex": (lambda c, y: c.exscan(y.astype("c16"), "max"), DtypeError, ["max of complex128"]),
+    "complex factor of floats": (
+        lambda c, y: c.allreduce(y, Op.premul_sum(1j)),
+        DtypeError,
+        ["premul_sum(1j) of float64"],
+    ),
+    "root too large": (lambda c, y: c.bcast(y, c.size), ArgumentError, ["bcast: root:", "a rank"]),
+    "root negative": (lambda c, y: c.reduce(y, root=-1), ArgumentError, ["reduce: root:", "-1"]),
+    "root no int": (lambda c, y: c.gather(y, root="0"), ArgumentError, ["gather: root:", "'0'"]),  # type: ignore[arg-type]
+    "unknown algorithm": (
+        lambda c, y: c.bcast(y, algorithm="x"),
+        ArgumentError,
+        ["bcast: algorithm:", "native", "'x'"],
+    ),
+    "algorithm that does not serve": (
+        lambda c, y: c.allreduce(y.astype("float16"), algorithm="native"),
+        ArgumentError,
+        ["allreduce: algorithm:", "sum of float16", "exchange"],
+    ),
+    "allgather into too little": (
+        lambda c, y: c.allgather(np.ones(5), y[:-1]),
+        ArgumentError,
+        ["allgather: out:", "elements"],
+    ),
+    "allreduce into too much": (
+        lambda c, y: c.allreduce(np.ones(2), out=y),
+        ArgumentError,
+        ["allreduce: out: expected 2"],
+    ),
+    "reduce_scatter of no blocks": (
+        lambda c, y: c.reduce_scatter(np.ones(())),
+        ArgumentError,
+        ["reduce_scatter: x:", "shape ()"],
+    ),
+    "another dtype": (
+        lambda c, y: c.allreduce(np.ones(y.size, "f4"), out=y),
+        DtypeError,
+        ["out: expected dtype float32", "float64"],
+    ),
+    "overlap": (lambda c, y: c.allreduce(y[:3], out=y[1:4]), ArgumentError, ["allreduce: out:", "overlaps"]),
+    "overlap with a wrong slot": (
+        lambda c, y: c.allgather(y[1 : 1 + 4], y[: 4 * c.size]),
+        ArgumentError,
+        ["allgather: out:", "own slot", "overlaps"],
+    ),
+    "reversed onto itself": (lambda c, y: c.allreduce(y, out=y[::-1]), ArgumentError, ["allreduce: out:", "overlaps"]),
+    "alltoall onto itself": (
+        lambda c, y: c.alltoall(y[: 4 * c.size], y[: 4 * c.size]),
+        ArgumentError,
+        ["alltoall: out:"],
+    ),
+    "read-only input in place": (
+        lambda c, y: c.allreduce(fixed(np.ones(2))),
+        ArgumentError,
+        ["allreduce: x:", "read-only"],
+    ),
+    "read-only output": (
+        lambda c, y: c.scan(np.ones(2), out=fixed(np.ones(2))),
+        ArgumentError,
+        ["scan: out:", "written"],
+    ),
+    "bytes, which are read-only": (lambda c, y: c.allreduce(b"ab", "max"), ArgumentError, ["allreduce: x:", "written"]),
+    "elements that share memory": (
+        lambda c, y: c.allreduce(np.ones(2), out=np.lib.stride_tricks.as_strided(y, (2,), (0,))),
+        ArgumentError,
+        ["allreduce: out:", "share memory"],
+    ),
+    "a device that is not here": (
+        lambda c, y: c.allreduce(OnDevice()),
+        DeviceError,
+        ["allreduce: x:", "GPU", "OnDevice"],
+    ),
+    "counts of another length": (
+        lambda c, y: c.allgatherv(y, [1] * (c.size + 1)),
+        ArgumentError,
+        ["allgatherv: counts:"],
+    ),
+    "negative counts": (
+        lambda c, y: c.scatterv(y, [-1] * c.size, c.rank),
+        ArgumentError,
+        ["scatterv: counts:", "negative"],
+    ),
+    "counts that are no ints": (lambda c, y: c.gatherv(y, ["a"] * c.size), ArgumentError, ["gatherv:", "'a'"]),  # type: ignore[list-item]
+    "rows that are not there": (
+        lambda c, y: c.allgatherv(np.ones((2, 3)), [1] * c.size),
+        ArgumentError,
+        ["allgatherv: x: expected 1 rows of 3", "(2, 3)"],
+    ),
+    "alltoallv of too few rows": (
+        lambda c, y: c.alltoallv(np.ones((c.size, 2)), [2] * c.size, [2] * c.size),
+        ArgumentError,
+        ["alltoallv: x:", "rows of 2"],
+    ),
+    "send to nobody": (lambda c, y: c.send(y, c.size), ArgumentError, ["send: dest:"]),
+    "receive from nobody": (lambda c, y: c.irecv(y, -2), ArgumentError, ["irecv: source:", "-2"]),
+    "negative tag": (lambda c, y: c.isend(y, 0, tag=-1), ArgumentError, ["isend: tag:", "-1"]),
+    "receive into read-only": (lambda c, y: c.recv(fixed(np.ones(1)), 0), ArgumentError, ["recv: x:", "written"]),
+    "sendrecv onto itself": (lambda c, y: c.sendrecv(y, 0, y), ArgumentError, ["sendrecv: out:", "overlaps"]),
+    "too few objects": (
+        lambda c, y: c.scatter_object([1] * (c.size + 1), c.rank),
+        ArgumentError,
+        ["scatter_object: objs:"],
+    ),
+    "objects that are none": (lambda c, y: c.alltoall_object(None), ArgumentError, ["alltoall_object: objs:", "None"]),  # type: ignore[arg-type]
+    "unknown object op": (
+        lambda c, y: c.allreduce_object(1, "mean"),
+        ArgumentError,
+        ["allreduce_object: op:", "'mean'"],
+    ),
+    "no communicator": (lambda c, y: mpicoll.Communicator(5), ArgumentError, ["Communicator: comm:", "5"]),  # type: ignore[arg-type]
+    "colliding ranks": (lambda c, y: c.subset([0, 0]), ArgumentError, ["subset: ranks:", "[0, 0]"]),
+}
+
+
+@pytest.fixture(scope="module")
+def comm() -> mpicoll.Communicator:
+    return mpicoll.Communicator()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_wrong_arguments(comm: mpicoll.Communicator, case: str) -> None:
+    call, kind, words = CASES[case]
+    y = np.zeros(5 * comm.size)
+    for _ in range(2):  # the second time it might be found in a cache
+        with pytest.raises(ArgumentError) as caught:
+            call(comm, y)
+        assert type(caught.value) is kind
+        assert [w for w in words if w not in str(caught.value)] == [], str(caught.value)
+    assert not y.any()
+    assert comm.allreduce(np.ones(1))[0] == comm.size
+
+
+def test_a_cached_plan_does_not_serve_an_array_that_has_become_wrong(comm: mpicoll.Communicator) -> None:
+    x = np.ones(4)
+    comm.allreduce(x)
+    x.flags.writeable = False
+    with pytest.raises(ArgumentError, match="written"):
+        comm.allreduce(x)
+    x.flags.writeable = True
+    x[:] = 1
+    x.dtype = np.dtype("int64")  # the same memory, other elements
+    with pytest.raises(DtypeError):
+        comm.allreduce(x, "avg")
+    x[:] = 3
+    assert list(comm.allreduce(x)) == [3 * comm.size] * 4
+
+
+def test_a_freed_communicator() -> None:
+    comm = mpicoll.Communicator()
+    x = np.ones(1)
+    comm.allreduce(x)
+    comm.free()
+    comm.free()
+    for use in (comm.allreduce, comm.bcast, comm.allgather_object, lambda x: comm.send(x, 0), lambda x: comm.barrier()):
+        with pytest.raises(StateError, match="freed"):
+            use(x)
+    assert x[0] == comm.size
+
+
+def test_errors_carry_the_whole_call() -> None:
+    e = ArgumentError("bcast", "root", "a rank, 0 to 3", "7")
+    assert (e.operation, e.argument, e.expected, e.given) == ("bcast", "root", "a rank, 0 to 3", "7")
+    assert isinstance(e, ValueError)
+    assert str(e) == "bcast: root: expected a rank, 0 to 3; given 7"

@@ -1,0 +1,340 @@
+"""What random draws do not reach: slots, uneven blocks, messages, objects, sub-communicators, kinds of arrays."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import Op
+from mpicoll.errors import MessageError
+
+
+@pytest.fixture(scope="module")
+def comm() -> mpicoll.Communicator:
+    return mpicoll.Communicator(MPI.COMM_WORLD)
+
+
+def rows(comm: mpicoll.Communicator, counts: list[int], width: int = 3) -> list[np.ndarray[Any, Any]]:
+    """Rank r's ``counts[r]`` rows, no two alike."""
+    return [1000.0 * r + np.arange(n * width, dtype=float).reshape(n, width) for r, n in enumerate(counts)]
+
+
+# -- the array of a call -------------------------------------------------------------------------------------------
+
+
+class Exporter:
+    """Speaks DLPack alone."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: bytearray(b"\1\2\3\4"),
+        lambda: array.array("i", [1, 2, 3]),
+        lambda: memoryview(array.array("d", [1, 2, 3])),
+        lambda: Exporter(np.arange(1.0, 4.0)),
+        lambda: Exporter(torch.arange(1, 4)),
+        lambda: Exporter(torch.arange(1, 4).bfloat16()),
+        lambda: torch.nn.Parameter(torch.arange(1.0, 4.0)),
+        lambda: np.ma.masked_array([1.0, 2.0, 3.0]),
+    ],
+)
+def test_whatever_exports_memory(comm: mpicoll.Communicator, make: Any) -> None:
+    x = make()
+    assert comm.allreduce(x) is x
+    inside = x.x if isinstance(x, Exporter) else x.detach() if isinstance(x, torch.Tensor) else x
+    assert [float(v) for v in inside] == [float(comm.size * (i + 1)) for i in range(len(inside))]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.array([("a", 1), ("bc", 2)], dtype=[("name", "U3"), ("n", "i2")]),
+        np.array(["2026-01-01", "2027-01-01"], dtype="datetime64[D]"),
+        np.arange(3, dtype=">i4"),
+        np.arange(3, dtype=np.longdouble),
+        torch.arange(4.0).to(torch.float8_e4m3fn),
+    ],
+    ids=lambda x: str(x.dtype),
+)
+def test_what_cannot_be_reduced_can_be_moved(comm: mpicoll.Communicator, x: Any) -> None:
+    mine = x if comm.rank == 0 else (torch.zeros_like(x) if isinstance(x, torch.Tensor) else np.zeros_like(x))
+    comm.bcast(mine)
+    everyone = comm.allgather(mine)
+    for r in range(comm.size):
+        same = everyone[r] == x if not isinstance(x, torch.Tensor) else everyone[r].float() == x.float()
+        assert same.all()
+
+
+def test_a_new_array_is_of_the_kind_and_shape_of_the_input(comm: mpicoll.Communicator) -> None:
+    x = torch.ones(2, 3, dtype=torch.bfloat16)
+    y = comm.allgather(x)
+    assert isinstance(y, torch.Tensor)
+    assert (y.dtype, y.shape) == (torch.bfloat16, (comm.size, 2, 3))
+    z = comm.reduce_scatter(np.ones((comm.size, 2, 3), np.int32))
+    assert (z.dtype, z.shape) == (np.int32, (2, 3))
+    assert (z == comm.size).all()
+
+
+def test_a_plan_serves_the_address_not_the_object(comm: mpicoll.Communicator) -> None:
+    for n in (3, 5, 3, 8):  # freed memory is handed out again, with other sizes and dtypes
+        for dtype in ("int32", "float32", "int64"):
+            for _ in range(3):
+                x = np.full(n, comm.rank + 1, dtype)
+                assert (comm.allreduce(x) == comm.size * (comm.size + 1) // 2).all()
+    x = np.ones(4)
+    comm.allreduce(x)
+    x.resize(1000, refcheck=False)
+    x[:] = 1
+    assert (comm.allreduce(x) == comm.size).all()
+
+
+def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
+    import gc
+    import weakref
+
+    for make in (lambda: np.ones(1000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(1000)):
+        x: Any = make()
+        seen = weakref.ref(x)
+        comm.allreduce(x)
+        comm.allgather(x)
+        del x
+        gc.collect()
+        assert seen() is None
+
+
+def test_the_cache_of_plans_is_bounded(comm: mpicoll.Communicator) -> None:
+    block = np.zeros(5000)
+    for i in range(len(block)):
+        comm.allreduce(block[i : i + 1])
+    assert len(comm._plans) <= comm._plans.LIMIT
+
+
+# -- reductions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n", [5, 5000, 2_000_003])
+def test_16_bit_sums_are_rounded_once(comm: mpicoll.Communicator, dtype: torch.dtype, n: int) -> None:
+    given = [torch.randn(n, generator=torch.Generator().manual_seed(r)).to(dtype) for r in range(comm.size)]
+    exact = torch.zeros(n)
+    for x in given:
+        exact += x.float()
+    mine = given[comm.rank].clone()
+    comm.allreduce(mine)
+    assert torch.equal(mine, exact.to(dtype))
+    everyone = comm.allgather(mine.view(torch.int16))
+    assert all(torch.equal(everyone[r], everyone[0]) for r in range(comm.size))
+
+
+@pytest.mark.parametrize("n", [7, 600_000])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_nan_propagates_to_every_rank(comm: mpicoll.Communicator, dtype: str, n: int) -> None:
+    for op in ("min", "max"):
+        for at in range(comm.size):
+            x = np.arange(n, dtype=dtype)
+            if comm.rank == at:
+                x[n // 2] = np.nan
+            comm.allreduce(x, op)
+            assert np.isnan(x[n // 2])
+            assert np.isnan(x).sum() == 1
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "int64"])
+def test_integer_sums_wrap(comm: mpicoll.Communicator, dtype: str) -> None:
+    x = np.full(300, np.iinfo(dtype).max, dtype)
+    with np.errstate(over="ignore"):
+        expected = np.array(np.iinfo(dtype).max, dtype) * np.array(comm.size, dtype)
+    assert (comm.allreduce(x) == expected).all()
+
+
+def test_each_rank_has_its_own_factor(comm: mpicoll.Communicator) -> None:
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        x = torch.ones(5, dtype=dtype)
+        comm.allreduce(x, Op.premul_sum(comm.rank + 1.0))
+        assert (x == comm.size * (comm.size + 1) / 2).all()
+    z = comm.allreduce(np.ones(2, complex), Op.premul_sum(1j))
+    assert (z == comm.size * 1j).all()
+
+
+# -- slots: an input that is its own slot of the output, or an output that is its own slot of the input --------------
+
+
+def test_slots(comm: mpicoll.Communicator) -> None:
+    rank, size = comm.rank, comm.size
+    y = np.zeros((size, 4))
+    y[rank] = rank
+    assert (comm.allgather(y[rank], out=y) == np.arange(size)[:, None]).all()
+    for root in range(size):
+        y[:] = -1
+        y[rank] = 10 * root + rank
+        comm.gather(y[rank], root, out=y)
+        if rank == root:
+            assert (y == 10 * root + np.arange(size)[:, None]).all()
+        xs = np.arange(size * 4.0).reshape(size, 4) + root
+        mine = xs[rank] if rank == root else np.empty(4)
+        comm.scatter(xs, root, out=mine)
+        assert (mine == np.arange(4) + 4 * rank + root).all()
+    for dtype in (np.float32, np.float16):
+        xs = np.arange(size * 4, dtype=dtype).reshape(size, 4)
+        comm.reduce_scatter(xs, out=xs[rank])
+        assert (xs[rank] == size * (np.arange(4) + 4 * rank)).all()
+        others = [r for r in range(size) if r != rank]
+        assert (xs[others] == np.arange(size * 4).reshape(size, 4)[others]).all()
+
+
+def test_uneven_slots(comm: mpicoll.Communicator) -> None:
+    counts = [r + 1 for r in range(comm.size)]
+    start = sum(counts[: comm.rank])
+    y = np.zeros((sum(counts), 2))
+    y[start : start + counts[comm.rank]] = comm.rank
+    comm.allgatherv(y[start : start + counts[comm.rank]], counts, out=y)
+    assert (y == np.repeat(np.arange(comm.size), counts)[:, None]).all()
+
+
+# -- uneven blocks ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts_of", [lambda n: [r + 1 for r in range(n)], lambda n: [2 * (r % 2) for r in range(n)]])
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_v_variants(comm: mpicoll.Communicator, counts_of: Any, dtype: str) -> None:
+    rank, size = comm.rank, comm.size
+    counts = counts_of(size)
+    given = [x.astype(dtype) for x in rows(comm, counts)]
+    whole = np.concatenate(given)
+    assert (comm.allgatherv(given[rank], counts) == whole).all()
+    for root in range(size):
+        got = comm.gatherv(given[rank], counts, root)
+        assert (got == whole).all() if rank == root else got is None
+        out = np.empty_like(given[rank])
+        comm.scatterv(whole if rank == root else None, counts, root, out)
+        assert (out == given[rank]).all()
+    summed = comm.reduce_scatterv(np.ones_like(whole) * (rank + 1), counts)
+    assert summed.shape == given[rank].shape
+    assert (summed == size * (size + 1) / 2).all()
+    largest = comm.reduce_scatterv(whole if rank == 0 else np.full_like(whole, -np.inf), counts, "max")
+    assert (largest == given[rank]).all()
+
+
+def test_alltoallv(comm: mpicoll.Communicator) -> None:
+    rank, size = comm.rank, comm.size
+    # Rank s gives rank d (s + 2 d) % 3 rows, each saying both.
+    xs = np.array([[rank, d] for d in range(size) for _ in range((rank + 2 * d) % 3)]).reshape(-1, 2)
+    ys = comm.alltoallv(xs, [(rank + 2 * d) % 3 for d in range(size)], [(s + 2 * rank) % 3 for s in range(size)])
+    assert ys.tolist() == [[s, rank] for s in range(size) for _ in range((s + 2 * rank) % 3)]
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def test_messages_around_a_ring(comm: mpicoll.Communicator) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for n in (0, 1, 100_000):
+        for x in (np.full(n, comm.rank), torch.full((n,), comm.rank, dtype=torch.bfloat16)):
+            y = comm.sendrecv(x, after, x * 0 - 1, before)
+            assert (y == before).all()
+            y = x * 0 - 1
+            request = comm.irecv(y, before, tag=7)
+            comm.send(x, after, tag=7)
+            request.wait()
+            assert (y == before).all()
+            assert request.source == before
+            assert request.test()
+
+
+def test_messages_of_strided_arrays(comm: mpicoll.Communicator) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    y = np.zeros((4, 6))
+    request = comm.irecv(y[:, ::2], before)
+    comm.send(np.asfortranarray(np.arange(12.0).reshape(4, 3)), after)
+    request.wait()
+    assert (y[:, ::2] == np.arange(12.0).reshape(4, 3)).all()
+    assert not y[:, 1::2].any()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_of_another_length_is_an_error(comm: mpicoll.Communicator) -> None:
+    for sent, wanted in ((3, 4), (4, 3)):
+        if comm.rank == 0:
+            comm.isend(np.ones(sent), 1).wait()
+        if comm.rank == 1:
+            with pytest.raises(MessageError, match=f"recv: .*{wanted} elements of float64"):
+                comm.recv(np.zeros(wanted), 0)
+        comm.barrier()
+
+
+def test_receiving_from_any_rank(comm: mpicoll.Communicator) -> None:
+    if comm.rank:
+        comm.send(np.array([comm.rank]), 0, tag=3)
+    else:
+        came = []
+        for _ in range(1, comm.size):
+            request = comm.irecv(x := np.zeros(1, int), tag=3)
+            request.wait()
+            assert request.source == x[0]
+            came.append(int(x[0]))
+        assert sorted(came) == list(range(1, comm.size))
+
+
+# -- objects -------------------------------------------------------------------------------------------------------------
+
+
+def test_objects(comm: mpicoll.Communicator) -> None:
+    rank, size = comm.rank, comm.size
+    mine = {"rank": rank, "t": torch.full((rank,), 1.0)}
+    assert [o["rank"] for o in comm.allgather_object(mine)] == list(range(size))
+    for root in range(size):
+        assert comm.bcast_object("text" * root if rank == root else None, root) == "text" * root
+        got = comm.gather_object(mine, root)
+        assert [len(o["t"]) for o in got] == list(range(size)) if got is not None else rank != root
+        assert comm.scatter_object([[r] for r in range(size)] if rank == root else None, root) == [rank]
+    assert comm.alltoall_object([(rank, d) for d in range(size)]) == [(s, rank) for s in range(size)]
+    assert comm.allreduce_object([rank]) == list(range(size))  # lists add up in rank order
+    assert comm.allreduce_object(rank, "max") == size - 1
+    assert comm.allreduce_object(str(rank), lambda a, b: f"({a}{b})").count("(") == size - 1
+    comm.send_object({rank}, (rank + 1) % size) if size > 1 else None
+    assert size == 1 or comm.recv_object((rank - 1) % size) == {(rank - 1) % size}
+
+
+# -- communicators -------------------------------------------------------------------------------------------------------
+
+
+def test_parts(comm: mpicoll.Communicator) -> None:
+    odd = comm.split(comm.rank % 2)
+    assert odd is not None
+    assert odd.allreduce_object([comm.rank]) == [r for r in range(comm.size) if r % 2 == comm.rank % 2]
+    assert (comm.split(0 if comm.rank == 0 else None) is None) == (comm.rank > 0)
+    backwards = comm.subset(range(comm.size - 1, -1, -1))
+    assert backwards is not None
+    assert backwards.rank == comm.size - 1 - comm.rank
+    if comm.rank == 0:  # collective among its members alone
+        alone = comm.subset([0])
+        assert alone is not None
+        assert alone.size == 1
+    with mpicoll.Communicator() as other:
+        assert other.node.size == comm.size  # the tests run on one node
+        assert (other.leaders is None) == (other.rank > 0)
+
+
+def test_its_messages_are_its_own(comm: mpicoll.Communicator) -> None:
+    if comm.rank == 0 and comm.size > 1:
+        MPI.COMM_WORLD.send("for the program", 1, 0)
+        comm.send(np.array([5]), 1, 0)
+    if comm.rank == 1:
+        assert comm.recv(np.zeros(1, int), 0, 0)[0] == 5
+        assert MPI.COMM_WORLD.recv(source=0, tag=0) == "for the program"

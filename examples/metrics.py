@@ -1,0 +1,38 @@
+"""Metrics over all ranks: predictions are gathered, rank 0 computes, and tells everybody.
+
+Start it with
+
+    mpicoll run -n 4 examples/metrics.py
+"""
+
+import torch
+
+import mpicoll.torch as dist
+
+
+def accuracy(predicted: torch.Tensor, target: torch.Tensor) -> float:
+    """The share of right predictions on all ranks, each of which has equally many; the same number on each."""
+    everything = []
+    for mine in (predicted, target):
+        parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, mine)
+        everything.append(torch.cat(parts))
+    result = torch.zeros(1, dtype=torch.float64)
+    if dist.get_rank() == 0:
+        result[0] = (everything[0] == everything[1]).double().mean()
+    dist.broadcast(result, 0)
+    return result.item()
+
+
+def main() -> None:
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    target = torch.randint(10, (1000,), generator=generator)
+    right = torch.rand(1000, generator=generator) < 0.9
+    predicted = torch.where(right, target, target + 1)
+    print(f"rank {dist.get_rank()}: accuracy {accuracy(predicted, target):.4f}")
+
+
+if __name__ == "__main__":
+    dist.init_process_group("mpicoll")
+    main()
+    dist.destroy_process_group()

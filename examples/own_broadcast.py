@@ -1,0 +1,65 @@
+"""Three broadcasts from rank 0 of one's own over send and recv: one to all, a binary tree, a ring.
+
+Start it with
+
+    mpicoll run -n 4 examples/own_broadcast.py
+"""
+
+from time import perf_counter
+
+import torch
+
+import mpicoll.torch as dist
+
+
+def one_to_all(x: torch.Tensor) -> None:
+    """Rank 0 sends to every other rank: size - 1 messages, one after another."""
+    if dist.get_rank() == 0:
+        for r in range(1, dist.get_world_size()):
+            dist.send(x, r)
+    else:
+        dist.recv(x, 0)
+
+
+def binary_tree(x: torch.Tensor) -> None:
+    """Rank r has it from (r - 1) // 2, and hands it on to 2r + 1 and 2r + 2."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank > 0:
+        dist.recv(x, (rank - 1) // 2)
+    for child in (2 * rank + 1, 2 * rank + 2):
+        if child < size:
+            dist.send(x, child)
+
+
+def ring(x: torch.Tensor, pieces: int = 4) -> None:
+    """Each rank hands every piece on to the next; while one travels on, the next one comes."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    sends = []
+    for piece in x.view(-1).tensor_split(pieces):
+        if rank > 0:
+            dist.recv(piece, rank - 1)
+        if rank + 1 < size:
+            sends.append(dist.isend(piece, rank + 1))
+    for work in sends:
+        work.wait()
+
+
+BROADCASTS = {"one to all": one_to_all, "binary tree": binary_tree, "ring": ring}
+
+
+def main() -> None:
+    for shape in ((16,), (256, 256), (1024, 1024)):
+        for name, broadcast in {**BROADCASTS, "mpicoll": lambda x: dist.broadcast(x, 0)}.items():
+            x = torch.ones(shape) if dist.get_rank() == 0 else torch.zeros(shape)
+            dist.barrier()
+            began = perf_counter()
+            broadcast(x)
+            dist.barrier()
+            if dist.get_rank() == 0:
+                print(f"{tuple(shape)!s:>12} {name:<12} {1e6 * (perf_counter() - began):10.0f} us")
+
+
+if __name__ == "__main__":
+    dist.init_process_group("mpicoll")
+    main()
+    dist.destroy_process_group()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -111,17 +112,22 @@ def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
     t = x.dtype
     if t.hasobject:
         raise DtypeError(operation, argument, "a dtype of fixed size (objects go through the object forms)", str(t))
-    dtype = DTYPES.get(t.name) if t.isnative else None
     return Buffer(
         array=x,
         address=x.ctypes.data,
         shape=x.shape,
         strides=x.strides,
-        dtype=dtype or Dtype(str(t), t.itemsize, "V", None),
+        dtype=_dtype_of_numpy(t),
         device="cpu",
         plain=x.flags.c_contiguous,
-        writable=x.flags.writeable and not _repeats(x.shape, x.strides),
+        writable=x.flags.writeable and (x.flags.c_contiguous or not _repeats(x.shape, x.strides)),
     )
+
+
+@cache  # NumPy takes microseconds to name a dtype
+def _dtype_of_numpy(t: np.dtype[Any]) -> Dtype:
+    known = DTYPES.get(t.name) if t.isnative else None
+    return known or Dtype(str(t), t.itemsize, "V", None)
 
 
 def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
@@ -139,6 +145,7 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
         given = f"a {type(x).__name__}, which has none ({e})"
         raise ArgumentError(operation, argument, "a tensor with memory of its own", given) from e
     strides = tuple(s * size for s in x.stride())
+    contiguous = x.is_contiguous()
     return Buffer(
         array=x.detach(),
         address=address,
@@ -146,8 +153,8 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
         strides=strides,
         dtype=DTYPES.get(name) or Dtype(name, size, "V", None),
         device=str(x.device),
-        plain=x.is_contiguous() and not x.is_conj() and not x.is_neg(),
-        writable=not _repeats(x.shape, strides),
+        plain=contiguous and not x.is_conj() and not x.is_neg(),
+        writable=contiguous or not _repeats(x.shape, strides),
     )
 
 
@@ -195,6 +202,8 @@ def memory_overlaps(a: Buffer, b: Buffer) -> bool:
 
 
 def _extent(b: Buffer) -> tuple[int, int]:
+    if b.plain:
+        return b.address, b.address + b.nbytes
     if not b.count:
         return b.address, b.address
     reach = [(n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)]

@@ -97,6 +97,8 @@ COLLECTIVES: dict[str, Collective] = {
 
 _SPELLINGS = {c.torch: c.name for c in COLLECTIVES.values() if c.torch} | {
     "all_gather_into_tensor": "allgather",
+    "all_gather_single": "allgather",
+    "reduce_scatter_single": "reduce_scatter",
     "reduce_scatter_tensor": "reduce_scatter",
     "all_to_all_single": "alltoall",
 }

@@ -66,13 +66,16 @@ def fold(
         for i in range(1, len(rows)):
             result = combine(result, value(i, piece, v), out=t)
         if reduction.averages:
-            result = np.divide(result, len(rows), out=t)
+            np.copyto(t, result)
+            divide(t, len(rows))
+            result = t
         encode(result, out[piece])
 
 
 def divide(values: Array, divisor: int) -> None:
     """Divide float or complex values in place."""
-    np.divide(values, divisor, out=values)
+    parts = values.view(values.real.dtype)  # complex by complex division would round more than once
+    np.divide(parts, divisor, out=parts)
 
 
 def scale(values: Array, factor: float | complex, out: Array) -> None:

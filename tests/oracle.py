@@ -64,7 +64,8 @@ def fold(op: str, dtype: str, factors: Sequence[float] | None = None) -> Callabl
             total = COMBINE[op](total, b)
         if op == "avg":  # 16-bit averages are divided in float32 and then rounded
             wide = np.dtype("float32") if dtype in ("float16", "bfloat16") else t
-            return rounded(np.asarray(total, wide) / wide.type(len(blocks)), dtype)
+            parts = np.asarray(total, wide, order="C").reshape(-1).view(wide.type().real.dtype)
+            return rounded((parts / parts.dtype.type(len(blocks))).view(wide).reshape(total.shape), dtype)
         return np.asarray(total).astype(t)
 
     return of

@@ -16,7 +16,9 @@ from mpicoll.errors import ArgumentError, DeviceError, DtypeError, StateError
 class OnDevice:
     """What says that it lies on a GPU, on a machine without one."""
 
-    __cuda_array_interface__ = {"shape": (4,), "typestr": "<f4", "data": (0xDEAD0000, False), "version": 3, "stream": 1}
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": (4,), "typestr": "<f4", "data": (0xDEAD0000, False), "version": 3, "stream": 1}
 
 
 def fixed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

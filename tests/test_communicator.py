@@ -25,7 +25,7 @@ def rows(comm: mpicoll.Communicator, counts: list[int], width: int = 3) -> list[
     return [1000.0 * r + np.arange(n * width, dtype=float).reshape(n, width) for r, n in enumerate(counts)]
 
 
-# -- the array of a call -------------------------------------------------------------------------------------------
+# -- the array of a call --
 
 
 class Exporter:
@@ -125,7 +125,7 @@ def test_the_cache_of_plans_is_bounded(comm: mpicoll.Communicator) -> None:
     assert len(comm._plans) <= comm._plans.LIMIT
 
 
-# -- reductions ----------------------------------------------------------------------------------------------------
+# -- reductions --
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -172,7 +172,7 @@ def test_each_rank_has_its_own_factor(comm: mpicoll.Communicator) -> None:
     assert (z == comm.size * 1j).all()
 
 
-# -- slots: an input that is its own slot of the output, or an output that is its own slot of the input --------------
+# -- slots: an input that is its own slot of the output, or an output that is its own slot of the input --
 
 
 def test_slots(comm: mpicoll.Communicator) -> None:
@@ -207,7 +207,7 @@ def test_uneven_slots(comm: mpicoll.Communicator) -> None:
     assert (y == np.repeat(np.arange(comm.size), counts)[:, None]).all()
 
 
-# -- uneven blocks ---------------------------------------------------------------------------------------------------
+# -- uneven blocks --
 
 
 @pytest.mark.parametrize("counts_of", [lambda n: [r + 1 for r in range(n)], lambda n: [2 * (r % 2) for r in range(n)]])
@@ -239,7 +239,7 @@ def test_alltoallv(comm: mpicoll.Communicator) -> None:
     assert ys.tolist() == [[s, rank] for s in range(size) for _ in range((s + 2 * rank) % 3)]
 
 
-# -- messages ----------------------------------------------------------------------------------------------------------
+# -- messages --
 
 
 def test_messages_around_a_ring(comm: mpicoll.Communicator) -> None:
@@ -291,7 +291,7 @@ def test_receiving_from_any_rank(comm: mpicoll.Communicator) -> None:
         assert sorted(came) == list(range(1, comm.size))
 
 
-# -- objects -------------------------------------------------------------------------------------------------------------
+# -- objects --
 
 
 def test_objects(comm: mpicoll.Communicator) -> None:
@@ -311,7 +311,7 @@ def test_objects(comm: mpicoll.Communicator) -> None:
     assert size == 1 or comm.recv_object((rank - 1) % size) == {(rank - 1) % size}
 
 
-# -- communicators -------------------------------------------------------------------------------------------------------
+# -- communicators --
 
 
 def test_parts(comm: mpicoll.Communicator) -> None:

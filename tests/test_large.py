@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -13,9 +11,8 @@ from tests import test_communicator, test_random
 
 
 @pytest.fixture
-def small_limit(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "MAX_COUNT", 40)
-    yield
 
 
 @pytest.mark.usefixtures("small_limit")

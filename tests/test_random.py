@@ -1,4 +1,4 @@
-"""Thousands of random calls, each against the oracle. Ranks draw alike, so the seed that is printed repeats a failure."""
+"""Thousands of random calls, each against the oracle. Ranks draw alike; the printed seed repeats a failure."""
 
 from __future__ import annotations
 

@@ -35,13 +35,16 @@ def values(buffer: Buffer) -> np.ndarray[Any, Any]:
     return np.ndarray((buffer.count,), kernels.storage(buffer.dtype), memoryview(memory(buffer)))  # type: ignore[arg-type]
 
 
-def moved(buffer: Buffer, blocks: int = 1) -> list[Any]:
+def moved(buffer: Buffer | None, blocks: int = 1) -> list[Any]:
     """mpi4py's message specification of a buffer of equal blocks."""
+    assert buffer is not None
     return [memory(buffer), buffer.count // blocks, datatype(buffer.dtype)]
 
 
-def moved_v(buffer: Buffer, counts: Sequence[int]) -> list[Any]:
+def moved_v(buffer: Buffer | None, counts: Sequence[int] | None) -> list[Any]:
     """mpi4py's message specification of a buffer of uneven blocks, one after another."""
+    assert buffer is not None
+    assert counts is not None
     return [memory(buffer), counts, [0, *accumulate(counts[:-1])], datatype(buffer.dtype)]
 
 
@@ -51,36 +54,29 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
 
 
 def _moved(comm: MPI.Intracomm, call: Call) -> Plan:
-    size, root = comm.size, call.root
-    in_place: Any = MPI.IN_PLACE if call.in_place else None
-    send, recv = call.send, call.recv
-    s = in_place if send is None else moved(send)
-    r = None if recv is None else moved(recv)
-    blocks_s = in_place if send is None else moved(send, size)
-    blocks_r = in_place if recv is None else moved(recv, size)
-    uneven_s = in_place if send is None or call.sendcounts is None else moved_v(send, call.sendcounts)
-    uneven_r = in_place if recv is None or call.recvcounts is None else moved_v(recv, call.recvcounts)
+    size, root, send, recv = comm.size, call.root, call.send, call.recv
+    here: Any = MPI.IN_PLACE if call.in_place else None
     match call.collective:
         case "barrier":
             return comm.Barrier
         case "bcast":
-            return partial(comm.Bcast, r, root)
+            return partial(comm.Bcast, moved(recv or send), root)
         case "gather":
-            return partial(comm.Gather, s, blocks_r if recv else None, root)
+            return partial(comm.Gather, here or moved(send), recv and moved(recv, size), root)
         case "gatherv":
-            return partial(comm.Gatherv, s, uneven_r if recv else None, root)
+            return partial(comm.Gatherv, here or moved(send), recv and moved_v(recv, call.recvcounts), root)
         case "allgather":
-            return partial(comm.Allgather, s, blocks_r)
+            return partial(comm.Allgather, here or moved(send), moved(recv, size))
         case "allgatherv":
-            return partial(comm.Allgatherv, s, uneven_r)
+            return partial(comm.Allgatherv, here or moved(send), moved_v(recv, call.recvcounts))
         case "scatter":
-            return partial(comm.Scatter, blocks_s if send else None, in_place or r, root)
+            return partial(comm.Scatter, send and moved(send, size), here or moved(recv), root)
         case "scatterv":
-            return partial(comm.Scatterv, uneven_s if send else None, in_place or r, root)
+            return partial(comm.Scatterv, send and moved_v(send, call.sendcounts), here or moved(recv), root)
         case "alltoall":
-            return partial(comm.Alltoall, blocks_s, blocks_r)
+            return partial(comm.Alltoall, moved(send, size), moved(recv, size))
         case "alltoallv":
-            return partial(comm.Alltoallv, uneven_s, uneven_r)
+            return partial(comm.Alltoallv, moved_v(send, call.sendcounts), moved_v(recv, call.recvcounts))
     raise AssertionError(call.collective)
 
 

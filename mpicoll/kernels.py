@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mpicoll.buffers import loaded_torch
 from mpicoll.dtypes import Dtype, Reduction
 
-__all__ = ["divide", "fold", "scale", "storage"]
+__all__ = ["COMBINE", "divide", "fold", "scale", "storage"]
 
 Array = NDArray[Any]
 
@@ -31,6 +31,7 @@ COMBINE: dict[str, np.ufunc] = {
     "LOR": np.logical_or,
     "LXOR": np.logical_xor,
 }
+"""The function of two values that each of MPI's operations is."""
 
 CHUNK = 1 << 15
 """Elements combined at a time: three float32 chunks stay in the second-level cache."""

@@ -8,7 +8,7 @@ computed; an input and a result are that period, repeated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.bench.rules import Case
-from mpicoll.kernels import storage
+from mpicoll.kernels import COMBINE, storage
 
 __all__ = ["expected", "given", "words"]
 
@@ -72,22 +72,8 @@ class _Folded(_Block):
     def period(self) -> Period:
         r = self.case.reduction
         assert r is not None
-        total = reduce(_FOLD[r.combine], (b.period() for b in self.blocks)).astype(np.int64)
+        total = reduce(COMBINE[r.combine], (b.period() for b in self.blocks)).astype(np.int64)
         return total // len(self.blocks) if r.averages else total
-
-
-_FOLD: dict[str, Callable[[Period, Period], Any]] = {
-    "SUM": np.add,
-    "PROD": np.multiply,
-    "MIN": np.minimum,
-    "MAX": np.maximum,
-    "BAND": np.bitwise_and,
-    "BOR": np.bitwise_or,
-    "BXOR": np.bitwise_xor,
-    "LAND": np.logical_and,
-    "LOR": np.logical_or,
-    "LXOR": np.logical_xor,
-}
 
 
 def _values(case: Case, rank: int, start: int) -> Period:

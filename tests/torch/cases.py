@@ -100,14 +100,14 @@ Laid = tuple[torch.Tensor, torch.Tensor | None]
 
 
 def _strided(x: torch.Tensor) -> Laid:
-    whole = torch.ones((*x.shape[:-1], 2 * x.shape[-1]), dtype=x.dtype)
+    whole = torch.ones((*x.shape[:-1], 2 * x.shape[-1]), dtype=x.dtype, device=x.device)
     part = whole[..., ::2]
     part.copy_(x)
     return part, whole[..., 1::2]
 
 
 def _offset(x: torch.Tensor) -> Laid:
-    whole = torch.ones(x.numel() + 2, dtype=x.dtype)
+    whole = torch.ones(x.numel() + 2, dtype=x.dtype, device=x.device)
     part = whole[1:-1].view(x.shape)
     part.copy_(x)
     return part, whole[:: x.numel() + 1]
@@ -148,14 +148,14 @@ def layouts(dtype: str, dims: int) -> list[str]:
     return [name for name in LAYOUTS if name not in impossible]
 
 
-def tensor(x: Array, dtype: str) -> torch.Tensor:
+def tensor(x: Array, dtype: str, device: str = "cpu") -> torch.Tensor:
     """The oracle's values as a new contiguous tensor."""
-    return torch.from_numpy(np.array(x, order="C")).to(getattr(torch, dtype))
+    return torch.from_numpy(np.array(x, order="C")).to(getattr(torch, dtype)).to(device)
 
 
 def values_of(x: torch.Tensor) -> Array:
     """A tensor's values as the oracle holds them."""
-    x = x.detach().resolve_conj().resolve_neg()
+    x = x.detach().resolve_conj().resolve_neg().cpu()
     return np.array((x.float() if x.dtype == torch.bfloat16 else x).numpy())
 
 
@@ -176,6 +176,7 @@ class Case:
     async_ranks: str = "none"
     root_in_group: bool = False
     seed: int = 0
+    device: str = "cpu"
 
 
 @dataclass
@@ -216,7 +217,7 @@ def start(case: Case, g: Group) -> Started:
     results: list[tuple[torch.Tensor, Array]] = []
 
     def laid(x: Array, layout: str) -> torch.Tensor:
-        found, gap = LAYOUTS[layout](tensor(x, case.dtype))
+        found, gap = LAYOUTS[layout](tensor(x, case.dtype, case.device))
         if gap is not None:
             gaps.append(gap)
         return found

@@ -1,0 +1,130 @@
+"""One rank's mistake ends the whole job: promptly, with what was wrong on stderr, and a code that is not zero.
+
+The other ranks are in the call by then and would wait for ever. The end must come under ``mpicoll run`` and under the
+MPI's own launcher with plain ``python script.py`` alike; ``jobs`` fails a job that has none. And the reverse: jobs
+that must end well though they leave something unfinished.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpicoll import launch
+from tests.launch.jobs import Done, done, run, script
+
+BEGIN = """
+import sys
+import numpy as np
+import torch
+import mpicoll
+import mpicoll.torch as dist
+from mpi4py import MPI
+
+dist.init_process_group()
+rank, size = dist.get_rank(), dist.get_world_size()
+tensor = torch.full((2,), -1.0)
+"""
+
+# What follows BEGIN, and the pieces of what must be on stderr. Rank 0 or rank 1 is at fault; no other may be.
+MISTAKES: dict[str, tuple[str, list[str]]] = {
+    "the source has no list": (
+        "dist.scatter(tensor, None, src=0)",
+        ["ArgumentError", "scatter: scatter_list", "a list of 3 tensors", "given None"],
+    ),
+    "another rank has a list": (
+        "dist.scatter(tensor, [torch.zeros(2)] * 3 if rank < 2 else None, src=0)",
+        ["ArgumentError", "scatter: scatter_list", "None on rank 1: only the source, rank 0", "given a list of 3"],
+    ),
+    "wrong root": (
+        "dist.broadcast(tensor, src=3 if rank == 1 else 0)",
+        ["ArgumentError", "broadcast: src", "[0, 1, 2]", "given 3"],
+    ),
+    "illegal pair": (
+        "dist.all_reduce(tensor, dist.ReduceOp.BAND if rank == 1 else dist.ReduceOp.SUM)",
+        ["DtypeError", "all_reduce: op", "band is defined", "band of float32"],
+    ),
+    "wrong size, asynchronous": (
+        "dist.all_gather_into_tensor(torch.zeros(7 if rank == 1 else 6), tensor, async_op=True).wait()",
+        ["ArgumentError", "all_gather_into_tensor: output_tensor", "6 elements for input_tensor of 2", "given 7"],
+    ),
+    "ranks disagree, found on the worker's thread": (
+        "dist.all_gather([torch.zeros(2 + rank)] * 3, torch.zeros(2 + rank), async_op=True).wait()",
+        ["MessageError", "all_gather: expected tensors of one shape and dtype on all ranks", "rank 1 (3,)"],
+    ),
+    "GPU memory where there is no GPU": (
+        """
+class OnDevice:
+    __cuda_array_interface__ = {"shape": (2,), "typestr": "<f4", "data": (4096, False), "version": 3, "stream": 1}
+
+mpicoll.Communicator().allreduce(OnDevice() if rank == 1 else np.ones(2, np.float32))
+""",
+        ["DeviceError", "allreduce: x", "GPU memory that this process can reach", "OnDevice"],
+    ),
+    "a received array that is too short": (
+        "dist.recv(torch.zeros(1), src=0) if rank == 1 else dist.send(tensor, dst=1) if rank == 0 else dist.barrier()",
+        ["MessageError", "recv"],
+    ),
+    "an error of the program's own": (
+        "if rank == 1: raise KeyError('of the program')\ndist.barrier()",
+        ["KeyError", "of the program"],
+    ),
+    "after MPI.Finalize()": (
+        "dist.barrier()\nMPI.Finalize()\ndist.all_reduce(tensor)",
+        ["StateError", "all_reduce", "MPI was finalised"],
+    ),
+}
+
+
+def plainly(n: int, *program: str) -> Done:
+    """With the environment's launcher, and without what ``mpicoll run`` puts before the program."""
+    command = launch.command(program, n)
+    before = command.argv.index(sys.executable)
+    return done(*command.argv[: before + 1], *program, env=command.adds)
+
+
+@pytest.mark.parametrize("start", [run, plainly], ids=["mpicoll run", "mpirun"])
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: object) -> None:
+    assert callable(start)
+    text, said = MISTAKES[mistake]
+    result = start(3, script(tmp_path, f"{BEGIN}{text}\ndist.barrier()\nprint('went on')\n"))
+    assert result.code != 0, result.output
+    for piece in said:
+        assert piece in result.output, result.output
+    assert "went on" not in result.output
+    assert "Segmentation fault" not in result.output
+
+
+# Jobs that leave something unfinished, and end well.
+ENDINGS = {
+    "nobody waits": "works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]",
+    "nobody waits, and the default group is destroyed": (
+        "works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]\ndist.destroy_process_group()"
+    ),
+    "nothing is destroyed": "g = dist.new_group([0, 1])\ndist.all_reduce(tensor)",
+    "one rank comes late": """
+import time
+x = torch.ones(3)
+if rank == 1:
+    time.sleep(0.5)
+work = dist.all_reduce(x, async_op=True)
+import atexit
+atexit.register(lambda: work.wait() and sys.stdout.write(f"late sum {x.tolist()}\\n"))
+""",
+    "MPI is finalised before the group is destroyed": (
+        "dist.all_reduce(tensor)\nMPI.Finalize()\ndist.destroy_process_group()\nassert not dist.is_initialized()"
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_jobs_that_end_well(tmp_path: Path, ending: str) -> None:
+    result = plainly(3, script(tmp_path, f"{BEGIN}{ENDINGS[ending]}\nsys.stdout.write('went ' + 'on\\n')\n"))
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 3, result.output
+    assert "Traceback" not in result.output
+    if ending == "one rank comes late":
+        assert result.output.count("late sum [3.0, 3.0, 3.0]") == 3, result.output

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from mpicoll.buffers import Buffer, loaded_torch
 
-__all__ = ["Plan", "Plans", "Workspace", "key", "memory", "sequence"]
+__all__ = ["Plan", "Plans", "Workspace", "address", "key", "memory", "sequence"]
 
 Plan = Callable[[], object]
 
@@ -31,13 +31,13 @@ class Plans(dict[Hashable, Plan]):
         self[at] = plan
 
 
-def key(x: Any) -> Hashable | None:
+def key(x: Any) -> tuple[Hashable, ...] | None:
     """What tells this array's memory from any other, as it lies at this moment; None if it is not plain host memory."""
     kind = type(x)
     try:
         if kind is np.ndarray:
             # The flags hold what else may change under an array: contiguity and writability.
-            return (_address(x), x.size, x.dtype, x.flags.num)
+            return (address(x), x.size, x.dtype, x.flags.num)
         if kind in _TENSORS:
             if x.is_cpu and x.is_contiguous() and not x.is_neg() and not x.is_conj():
                 return (x.data_ptr(), x.numel(), x.dtype)
@@ -51,7 +51,8 @@ def key(x: Any) -> Hashable | None:
     return None
 
 
-_address = MPI.Get_address
+address = MPI.Get_address
+"""Where an array's memory begins."""
 _TENSORS: set[type] = set()
 
 

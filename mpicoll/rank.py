@@ -15,6 +15,7 @@ from mpi4py import run
 
 __all__ = ["main"]
 
+_SECONDS_TO_READ = 0.1
 _SECONDS_TO_CONNECT = 1.0
 
 
@@ -39,6 +40,7 @@ def _end_job(status: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
+        time.sleep(_SECONDS_TO_READ)  # so that the launcher has passed the traceback on when it ends everything
         os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # what Hydra's PMI_Abort writes
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         time.sleep(_SECONDS_TO_CONNECT)  # once all are connected, Open MPI ends them when one exits with a failure

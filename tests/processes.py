@@ -47,6 +47,11 @@ class Job:
         return time.monotonic() - self.began
 
 
+def _hear_ctrl_c() -> None:
+    # A shell has what it starts in the background ignore it, and children inherit that.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def job(argv: list[str], output: Path, env: dict[str, str], cwd: Path) -> Iterator[Job]:
     """Start ``argv`` in a session of its own with stdout and stderr in ``output``; leaving kills what is left of it."""
@@ -54,6 +59,7 @@ def job(argv: list[str], output: Path, env: dict[str, str], cwd: Path) -> Iterat
     with open(output, "w") as file:
         process = subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file, text=True, cwd=cwd, start_new_session=True,
+            preexec_fn=_hear_ctrl_c,
             env={**env, mark.partition("=")[0]: "1"},
         )  # fmt: skip
     started = Job(process, mark)

@@ -175,7 +175,7 @@ def _launch_and_wait(meeting: Path, nprocs: int) -> int:
     """Start the ranks, wait for the launcher and return its exit code; however this ends, no rank is left."""
     lifeline = meeting / spawned.LIFELINE
     os.mkfifo(lifeline)
-    launch = command(["-c", spawned.program(meeting)], nprocs, here=True)
+    launch = command(spawned.program(meeting), nprocs, here=True)
     code = None
     try:
         with open(lifeline, "r+b", buffering=0):  # once it is closed, ranks that are left end themselves

@@ -15,7 +15,7 @@ from mpi4py import run
 
 __all__ = ["main"]
 
-_SECONDS_TO_READ = 0.1
+_SECONDS_TO_READ = 0.25
 _SECONDS_TO_CONNECT = 1.0
 
 

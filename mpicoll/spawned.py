@@ -21,9 +21,9 @@ __all__ = ["CALL", "FAILURE", "LIFELINE", "main", "pickled_call", "program"]
 CALL, FAILURE, LIFELINE = "call", "failure", "lifeline"
 
 
-def program(folder: Path) -> str:
-    """The Python code that a rank runs. It finds what its parent could import."""
-    return f"import sys; sys.path[:] = {sys.path!r}; from mpicoll.spawned import main; main({str(folder)!r})"
+def program(folder: Path) -> list[str]:
+    """What a rank runs."""
+    return ["-c", "import sys; from mpicoll.spawned import main; main(sys.argv[1])", str(folder)]
 
 
 def pickled_call(fn: Callable[..., Any], args: Sequence[Any]) -> bytes:

@@ -259,8 +259,11 @@ class Communicator(Messages, Objects):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        self.free()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.free()
+        else:  # freeing is collective, and the other ranks may never come to it
+            self.close("its with block raised")
 
     # -- how a call is carried out ------------------------------------------------------------------------------------
 
@@ -281,7 +284,8 @@ class Communicator(Messages, Objects):
         """
         at: Any = None
         try:
-            here, there = (None if a is None else self._key(a) for a in (x, out))
+            here = None if x is None else self._key(x)
+            there = None if out is None else self._key(out)
             if (here is not None or x is None) and (there is not None or out is None):
                 at = (collective, *(here or ()), there, op, root, algorithm)
                 if sendcounts is not None or recvcounts is not None:
@@ -305,8 +309,18 @@ class Communicator(Messages, Objects):
         except self._mpi_error as e:
             raise failure(collective, e) from e
 
-    def _run(self, collective: str, *arguments: Any, **counts: Any) -> None:
-        self.carry_out(self.plan(collective, *arguments, **counts), collective)
+    def _run(
+        self,
+        collective: str,
+        x: Any,
+        out: Any,
+        op: str | Op | None,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
+    ) -> None:
+        self.carry_out(self.plan(collective, x, out, op, root, algorithm, sendcounts, recvcounts), collective)
 
     def _check_open(self, operation: str) -> None:
         if self.closed:

@@ -199,6 +199,15 @@ def test_a_freed_communicator() -> None:
     assert x[0] == comm.size
 
 
+def test_a_block_that_raises_on_one_rank_does_not_wait_for_the_others() -> None:
+    comm = mpicoll.Communicator()
+    if comm.rank == 0:
+        with pytest.raises(ArgumentError), comm:
+            comm.bcast(np.ones(1), comm.size)
+        with pytest.raises(StateError, match="raised"):
+            comm.barrier()
+
+
 def test_errors_carry_the_whole_call() -> None:
     e = ArgumentError("bcast", "root", "a rank, 0 to 3", "7")
     assert (e.operation, e.argument, e.expected, e.given) == ("bcast", "root", "a rank, 0 to 3", "7")

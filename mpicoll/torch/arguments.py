@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed import ReduceOp
 
+from mpicoll.buffers import as_buffer
 from mpicoll.dtypes import Op
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 from mpicoll.torch.group import ProcessGroup
 
-__all__ = ["NAMES", "group_rank", "op_of", "tensor_of", "tensors_of"]
+__all__ = ["NAMES", "checked_timeout", "group_rank", "memory_of", "op_of", "outputs_of", "tensor_of", "tensors_of"]
 
 _OPS = {
     "sum": ReduceOp.SUM,
@@ -38,8 +40,9 @@ def op_of(op: Any, operation: str) -> str | Op:
         for name, constant in _OPS.items():
             if op == constant:  # type: ignore[comparison-overlap]
                 return name
-        if op == ReduceOp.PREMUL_SUM:  # type: ignore[comparison-overlap]
-            factor: Any = op.__getstate__()[1]  # type: ignore[index]
+        state: Any = op.__getstate__()
+        if op == ReduceOp.PREMUL_SUM and isinstance(state, tuple):  # type: ignore[comparison-overlap]
+            factor = state[1]
             return Op.premul_sum(factor.item() if isinstance(factor, torch.Tensor) else factor)
     expected = "a torch.distributed.ReduceOp (a PREMUL_SUM with its factor)"
     raise ArgumentError(operation, "op", expected, repr(op))
@@ -50,6 +53,13 @@ def tensor_of(x: Any, operation: str, argument: str) -> torch.Tensor:
     if not isinstance(x, torch.Tensor):
         raise ArgumentError(operation, argument, "a torch.Tensor", f"{type(x).__name__} {x!r}"[:100])
     return x
+
+
+def memory_of(x: Any, operation: str, argument: str) -> torch.Tensor:
+    """``x``, if it is a tensor whose memory can be moved."""
+    tensor = tensor_of(x, operation, argument)
+    as_buffer(tensor, operation, argument)
+    return tensor
 
 
 def tensors_of(
@@ -69,6 +79,24 @@ def tensors_of(
         if shapes and x.shape != like.shape:
             raise ArgumentError(operation, at, f"shape {tuple(like.shape)}", f"{tuple(x.shape)}")
     return list(xs)
+
+
+def outputs_of(
+    xs: Any, operation: str, argument: str, size: int, like: torch.Tensor, shapes: bool = True
+) -> list[torch.Tensor]:
+    """``tensors_of``, if each of them can be written to."""
+    tensors = tensors_of(xs, operation, argument, size, like, shapes)
+    for i, x in enumerate(tensors):
+        if not as_buffer(x, operation, f"{argument}[{i}]").writable:
+            given = "one whose elements share memory"
+            raise ArgumentError(operation, f"{argument}[{i}]", "a tensor that can be written to", given)
+    return tensors
+
+
+def checked_timeout(operation: str, timeout: Any) -> None:
+    """ArgumentError unless ``timeout`` is a positive timedelta, or None."""
+    if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
+        raise ArgumentError(operation, "timeout", "a positive datetime.timedelta", repr(timeout))
 
 
 def group_rank(

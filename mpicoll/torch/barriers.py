@@ -10,6 +10,7 @@ import numpy as np
 
 from mpicoll.errors import TimeoutError
 from mpicoll.messages import Request
+from mpicoll.torch.arguments import checked_timeout
 from mpicoll.torch.group import ProcessGroup, member
 from mpicoll.torch.work import Work
 
@@ -42,6 +43,7 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
     g = member(group, "monitored_barrier")
     if g is None:
         return
+    checked_timeout("monitored_barrier", timeout)
     limit = g.timeout if timeout is None else timeout
     missing = (_lead if g.rank() == 0 else _follow)(g, limit.total_seconds())
     if missing:

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch.distributed import ReduceOp
 
-from mpicoll.errors import ArgumentError, MessageError
-from mpicoll.torch.arguments import NAMES, group_rank, op_of, tensor_of, tensors_of
-from mpicoll.torch.group import ProcessGroup, member, world
+from mpicoll.errors import ArgumentError, MessageError, StateError
+from mpicoll.torch.arguments import NAMES, group_rank, memory_of, op_of, outputs_of, tensor_of, tensors_of
+from mpicoll.torch.group import ProcessGroup, member, renamed, world
 from mpicoll.torch.work import Work
 
 __all__ = [
@@ -44,7 +44,13 @@ def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None, 
     g = world.default if group is None else group
     name = NAMES.get(id(op))
     if name and type(g) is ProcessGroup and isinstance(tensor, torch.Tensor) and not async_op and not g.worker.busy:
-        g.comm.allreduce(tensor, name)  # the short way of the call that matters most
+        try:
+            g.comm.allreduce(tensor, name)  # the short way of the call that matters most
+        except ArgumentError as e:
+            raise renamed(e, "all_reduce", {"x": "tensor"}) from None
+        except StateError:
+            member(group, "all_reduce")  # says which group it is
+            raise
         return None
     m = member(group, "all_reduce")
     if m is None:
@@ -90,8 +96,9 @@ def all_gather_into_tensor(
     g = member(group, "all_gather_into_tensor")
     if g is None:
         return None
+    names = {"x": "input_tensor", "out": "output_tensor"}
     tensor_of(output_tensor, "all_gather_into_tensor", "output_tensor")
-    return _whole(g, "all_gather_into_tensor", "allgather", input_tensor, output_tensor, None, 0, async_op)
+    return _whole(g, "all_gather_into_tensor", "allgather", input_tensor, output_tensor, None, 0, async_op, names)
 
 
 def reduce_scatter_tensor(
@@ -115,10 +122,12 @@ def _whole(
     op: Any,
     root: int,
     async_op: bool,
+    names: dict[str, str] | None = None,
 ) -> Work | None:
-    """A collective of one tensor in and one, perhaps the same, out."""
-    tensor = tensor_of(given, operation, "tensor" if out is None else "input")
-    plan = g.comm.plan(collective, tensor, out, op, root)
+    """A collective of one tensor in and one, perhaps the same, out; ``names`` are the caller's of ``x`` and ``out``."""
+    names = names or ({"x": "tensor"} if out is None else {"x": "input", "out": "output"})
+    tensor = tensor_of(given, operation, names["x"])
+    plan = g.plan(operation, names, collective, tensor, out, op=op, root=root)
 
     def run(_keep: Any = (tensor, out)) -> None:  # a plan holds addresses: this keeps what lies there
         g.comm.carry_out(plan, operation)
@@ -133,10 +142,10 @@ def all_gather(
     g = member(group, "all_gather")
     if g is None:
         return None
-    tensor_of(tensor, "all_gather", "tensor")
-    outs = tensors_of(tensor_list, "all_gather", "tensor_list", g.size(), tensor)
+    memory_of(tensor, "all_gather", "tensor")
+    outs = outputs_of(tensor_list, "all_gather", "tensor_list", g.size(), tensor)
     flat = tensor.detach().new_empty((g.size(), *tensor.shape))
-    plan = g.comm.plan("allgather", tensor, flat)
+    plan = g.plan("all_gather", {"x": "tensor"}, "allgather", tensor, flat)
 
     def run(_keep: Any = tensor) -> None:
         _agree(g, "all_gather", tensor)
@@ -158,16 +167,16 @@ def gather(
     g = member(group, "gather")
     if g is None:
         return None
-    tensor_of(tensor, "gather", "tensor")
+    memory_of(tensor, "gather", "tensor")
     root = group_rank(g, "gather", "dst", dst, group_dst, default=0)
     outs: list[torch.Tensor] = []
     flat = None
     if g.rank() == root:
-        outs = tensors_of(gather_list, "gather", "gather_list", g.size(), tensor)
+        outs = outputs_of(gather_list, "gather", "gather_list", g.size(), tensor)
         flat = tensor.detach().new_empty((g.size(), *tensor.shape))
     else:
         _no_list(g, "gather", "gather_list", gather_list, "destination", root)
-    plan = g.comm.plan("gather", tensor, flat, root=root)
+    plan = g.plan("gather", {"x": "tensor"}, "gather", tensor, flat, root=root)
 
     def run() -> None:
         _agree(g, "gather", tensor)
@@ -175,7 +184,7 @@ def gather(
         if flat is not None:
             _hand_out(flat, outs)
 
-    return g.do(run, outs, async_op)
+    return g.do(run, outs, async_op, [tensor])
 
 
 def scatter(
@@ -190,14 +199,14 @@ def scatter(
     g = member(group, "scatter")
     if g is None:
         return None
-    tensor_of(tensor, "scatter", "tensor")
+    memory_of(tensor, "scatter", "tensor")
     root = group_rank(g, "scatter", "src", src, group_src, default=0)
     flat = None
     if g.rank() == root:
         flat = _together(tensors_of(scatter_list, "scatter", "scatter_list", g.size(), tensor))
     else:
         _no_list(g, "scatter", "scatter_list", scatter_list, "source", root)
-    plan = g.comm.plan("scatter", flat, tensor, root=root)
+    plan = g.plan("scatter", {"x": "scatter_list", "out": "tensor"}, "scatter", flat, tensor, root=root)
 
     def run(_keep: Any = flat) -> None:
         _agree(g, "scatter", tensor)
@@ -217,10 +226,11 @@ def reduce_scatter(
     g = member(group, "reduce_scatter")
     if g is None:
         return None
-    tensor_of(output, "reduce_scatter", "output")
+    memory_of(output, "reduce_scatter", "output")
     how = op_of(op, "reduce_scatter")
     flat = _together(tensors_of(input_list, "reduce_scatter", "input_list", g.size(), output))
-    return _whole(g, "reduce_scatter", "reduce_scatter", flat, output, how, 0, async_op)
+    names = {"x": "input_list", "out": "output"}
+    return _whole(g, "reduce_scatter", "reduce_scatter", flat, output, how, 0, async_op, names)
 
 
 def all_to_all(
@@ -234,12 +244,14 @@ def all_to_all(
     if g is None:
         return None
     first = next((x for x in (output_tensor_list or ()) if isinstance(x, torch.Tensor)), torch.empty(0))
-    outs = tensors_of(output_tensor_list, "all_to_all", "output_tensor_list", g.size(), first, shapes=False)
+    outs = outputs_of(output_tensor_list, "all_to_all", "output_tensor_list", g.size(), first, shapes=False)
     ins = tensors_of(input_tensor_list, "all_to_all", "input_tensor_list", g.size(), first, shapes=False)
     flat_in = torch.cat([x.detach().reshape(-1) for x in ins])
     flat_out = flat_in.new_empty(sum(x.numel() for x in outs))
     counts_in, counts_out = [x.numel() for x in ins], [x.numel() for x in outs]
-    plan = g.comm.plan("alltoallv", flat_in, flat_out, sendcounts=counts_in, recvcounts=counts_out)
+    names = {"x": "input_tensor_list", "out": "output_tensor_list"}
+    counts = {"sendcounts": counts_in, "recvcounts": counts_out}
+    plan = g.plan("all_to_all", names, "alltoallv", flat_in, flat_out, **counts)
 
     def run(_keep: Any = flat_in) -> None:
         _meet(g, "all_to_all", "output_tensor_list", counts_in, counts_out)
@@ -270,7 +282,10 @@ def all_to_all_single(
         return _whole(g, "all_to_all_single", "alltoall", input, output, None, 0, async_op)
     to = input_split_sizes or _even(g, "input", input)
     of = output_split_sizes or _even(g, "output", output)
-    plan = g.comm.plan("alltoallv", input, output, sendcounts=to, recvcounts=of)
+    names = {
+        "x": "input", "out": "output", "sendcounts": "input_split_sizes", "recvcounts": "output_split_sizes"
+    }  # fmt: skip
+    plan = g.plan("all_to_all_single", names, "alltoallv", input, output, sendcounts=to, recvcounts=of)
 
     def run(_keep: Any = (input, output)) -> None:
         _meet(g, "all_to_all_single", "output_split_sizes", to, of)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -15,7 +16,10 @@ from mpicoll.communicator import Communicator
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.torch.work import CollectiveWork, Work, Worker
 
-__all__ = ["GroupMember", "ProcessGroup", "World", "group", "member", "world"]
+if TYPE_CHECKING:
+    from mpicoll.plan import Plan
+
+__all__ = ["GroupMember", "ProcessGroup", "World", "group", "member", "renamed", "world"]
 
 
 class ProcessGroup:
@@ -28,7 +32,7 @@ class ProcessGroup:
         self.timeout = timeout
         self.worker = Worker()
         self.barriers = 0
-        """Monitored barriers that this rank, if it is the group's rank 0, has called: a number that tells them apart."""
+        """Monitored barriers that this rank has called as the group's rank 0: a number that tells them apart."""
 
     def rank(self) -> int:
         """This process's rank in the group."""
@@ -49,12 +53,20 @@ class ProcessGroup:
         """The global rank of the group's rank."""
         return self.ranks[group_rank]
 
-    def do(self, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool) -> Work | None:
-        """Carry out ``run``, which writes ``result``, after what is pending; return before that if ``async_op``."""
+    def do(
+        self,
+        run: Callable[[], None],
+        result: Sequence[torch.Tensor],
+        async_op: bool,
+        given: Sequence[torch.Tensor] = (),
+    ) -> Work | None:
+        """Carry out ``run``, which writes ``result`` and reads ``given``, after what is pending.
+
+        Returns before that if ``async_op``."""
         if not async_op and not self.worker.busy:
             run()
             return None
-        for tensor in result:
+        for tensor in (*result, *given):
             if tensor.is_cuda:  # the worker's current stream is not the caller's
                 torch.cuda.current_stream(tensor.device).synchronize()
         if not _threads_may_call_mpi():
@@ -67,10 +79,26 @@ class ProcessGroup:
         work.wait()
         return None
 
+    def plan(
+        self, operation: str, names: dict[str, str], collective: str, x: Any, out: Any = None, **arguments: Any
+    ) -> Plan:
+        """The Communicator's plan; what is wrong with ``x`` or ``out`` is said in the caller's ``names`` of them."""
+        try:
+            return self.comm.plan(collective, x, out, **arguments)
+        except ArgumentError as e:
+            raise renamed(e, operation, names) from None
+
     def close(self) -> None:
         """Complete what is pending and give the communicator back."""
         self.worker.finish()
         self.comm.free()
+        self.comm.close("it was destroyed")
+
+
+def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> ArgumentError:
+    """The Communicator's error as one of ``operation``, whose arguments have other ``names`` than its own."""
+    expected = re.sub(r"\b(x|out)\b", lambda found: names.get(found[0], found[0]), e.expected)
+    return type(e)(operation, names.get(e.argument, e.argument), expected, e.given)
 
 
 @lru_cache(maxsize=1)
@@ -137,7 +165,7 @@ def member(given: Any, operation: str) -> ProcessGroup | None:
     found = world.default if given is None else given
     if isinstance(found, ProcessGroup):
         if found.comm.closed:
-            raise StateError(f"{operation}: {found} was destroyed")
+            raise StateError(f"{operation}: {found} cannot be used any more: {found.comm.closed}")
         return found
     if found is None:
         raise StateError(f"{operation}: there is no default group: call init_process_group() first")

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from mpicoll.errors import ArgumentError
+from mpicoll.messages import Request
 from mpicoll.torch.arguments import group_rank, tensor_of
-from mpicoll.torch.group import ProcessGroup, member
+from mpicoll.torch.group import ProcessGroup, member, renamed
 from mpicoll.torch.work import MessageWork, Work
 
 __all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send"]
@@ -23,7 +24,7 @@ def send(
     if g is not None:
         to = group_rank(g, "send", "dst", dst, group_dst)
         _not_oneself(g, "send", "dst", to)
-        g.comm.send(tensor_of(tensor, "send", "tensor"), to, tag)
+        _send(g, "send", tensor, to, tag).wait()
 
 
 def recv(
@@ -36,7 +37,7 @@ def recv(
     of = _source(g, "recv", src, group_src)
     if of is not None:
         _not_oneself(g, "recv", "src", of)
-    request = g.comm.irecv(tensor_of(tensor, "recv", "tensor"), of, tag)
+    request = _receive(g, "recv", tensor, of, tag)
     request.wait()
     assert request.source is not None
     return g.global_rank(request.source)
@@ -50,7 +51,7 @@ def isend(
     if g is None:
         return None
     to = group_rank(g, "isend", "dst", dst, group_dst)
-    return MessageWork(g.comm.isend(tensor_of(tensor, "isend", "tensor"), to, tag), g.global_rank)
+    return MessageWork(_send(g, "isend", tensor, to, tag), g.global_rank)
 
 
 def irecv(
@@ -61,7 +62,7 @@ def irecv(
     if g is None:
         return None
     of = _source(g, "irecv", src, group_src)
-    return MessageWork(g.comm.irecv(tensor_of(tensor, "irecv", "tensor"), of, tag), g.global_rank)
+    return MessageWork(_receive(g, "irecv", tensor, of, tag), g.global_rank)
 
 
 class P2POp:
@@ -103,6 +104,20 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
         assert work is not None
         works[i] = work
     return [works[i] for i in range(len(p2p_op_list))]
+
+
+def _send(g: ProcessGroup, operation: str, tensor: Any, to: int, tag: int) -> Request:
+    try:
+        return g.comm.isend(tensor_of(tensor, operation, "tensor"), to, tag)
+    except ArgumentError as e:
+        raise renamed(e, operation, {"x": "tensor"}) from None
+
+
+def _receive(g: ProcessGroup, operation: str, tensor: Any, of: int | None, tag: int) -> Request:
+    try:
+        return g.comm.irecv(tensor_of(tensor, operation, "tensor"), of, tag)
+    except ArgumentError as e:
+        raise renamed(e, operation, {"x": "tensor"}) from None
 
 
 def _source(g: ProcessGroup, operation: str, src: int | None, group_src: int | None) -> int | None:

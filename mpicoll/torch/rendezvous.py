@@ -11,6 +11,7 @@ import torch.distributed
 
 from mpicoll.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.torch.arguments import checked_timeout
 from mpicoll.torch.group import GroupMember, ProcessGroup, member, world
 
 __all__ = [
@@ -62,7 +63,7 @@ def init_process_group(
     if world.default is not None:
         raise StateError("init_process_group: the default group exists already: call destroy_process_group() first")
     _check_backend("init_process_group", backend)
-    _check_timeout("init_process_group", timeout)
+    checked_timeout("init_process_group", timeout)
     comm = Communicator()
     for argument, given, actual in (("world_size", world_size, comm.size), ("rank", rank, comm.rank)):
         if given not in (-1, actual):
@@ -97,7 +98,7 @@ def new_group(
     """
     parent = _default("new_group")
     _check_backend("new_group", backend)
-    _check_timeout("new_group", timeout)
+    checked_timeout("new_group", timeout)
     chosen = list(range(parent.size()) if ranks is None else ranks)
     if (
         not all(type(r) is int and 0 <= r < parent.size() for r in chosen)
@@ -151,7 +152,7 @@ def get_backend(group: Any = None) -> str:
 
 def get_group_rank(group: Any, global_rank: int) -> int:
     """The rank in ``group`` of the global rank."""
-    ranks = get_process_group_ranks(group)
+    ranks = _ranks(group, "get_group_rank")
     if global_rank not in ranks:
         raise ArgumentError("get_group_rank", "global_rank", f"one of the group's ranks, {ranks}", repr(global_rank))
     return ranks.index(global_rank)
@@ -159,7 +160,7 @@ def get_group_rank(group: Any, global_rank: int) -> int:
 
 def get_global_rank(group: Any, group_rank: int) -> int:
     """The global rank of the group's rank."""
-    ranks = get_process_group_ranks(group)
+    ranks = _ranks(group, "get_global_rank")
     if type(group_rank) is not int or not 0 <= group_rank < len(ranks):
         raise ArgumentError("get_global_rank", "group_rank", f"a rank, 0 to {len(ranks) - 1}", repr(group_rank))
     return ranks[group_rank]
@@ -167,10 +168,7 @@ def get_global_rank(group: Any, group_rank: int) -> int:
 
 def get_process_group_ranks(group: Any) -> list[int]:
     """The global ranks of the group (None: the default one), in group order."""
-    g = _quietly(group, "get_process_group_ranks")
-    if g is None:
-        raise ArgumentError("get_process_group_ranks", "group", "a group that this rank is in", repr(group))
-    return list(g.ranks)
+    return _ranks(group, "get_process_group_ranks")
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
@@ -179,6 +177,13 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
         return int(fallback_rank)
     _default("get_node_local_rank")
     return world.local_rank
+
+
+def _ranks(group: Any, operation: str) -> list[int]:
+    g = _quietly(group, operation)
+    if g is None:
+        raise ArgumentError(operation, "group", "a group that this rank is in", repr(group))
+    return list(g.ranks)
 
 
 def _quietly(group: Any, operation: str) -> ProcessGroup | None:
@@ -199,8 +204,3 @@ def _check_backend(operation: str, backend: Any) -> None:
     names = [part.rpartition(":")[2] for part in str(backend).lower().split(",")]
     if not all(name in known for name in names):
         raise ArgumentError(operation, "backend", f"None or one of {', '.join(sorted(known))}", repr(backend))
-
-
-def _check_timeout(operation: str, timeout: Any) -> None:
-    if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
-        raise ArgumentError(operation, "timeout", "a positive datetime.timedelta", repr(timeout))

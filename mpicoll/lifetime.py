@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mpicoll.communicator import Communicator
 
-__all__ = ["checked_world", "duplicates", "mpi_error", "watch"]
+__all__ = ["checked_world", "duplicates", "mpi_error", "threads_may_call_mpi", "watch"]
 
 _SECONDS_TO_REPORT = 0.25
 """MPICH's launcher drops what it has not read yet when a rank aborts: the error's last line, which says it all."""
@@ -46,6 +46,13 @@ def mpi_error() -> type[Exception]:
     from mpi4py import MPI
 
     return MPI.Exception
+
+
+def threads_may_call_mpi() -> bool:
+    """Whether several threads of this process may call MPI at once."""
+    from mpi4py import MPI
+
+    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
 
 def duplicates(comm: MPI.Intracomm) -> tuple[MPI.Intracomm, MPI.Intracomm]:

@@ -11,15 +11,12 @@ ranks of the group. Errors are mpicoll's, raised on the rank at fault before any
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
-from zlib import crc32
 
-import numpy as np
 import torch
 from torch.distributed import ReduceOp
 
-from mpicoll.errors import ArgumentError, MessageError, StateError
+from mpicoll.errors import ArgumentError, StateError
 from mpicoll.torch.arguments import NAMES, group_rank, memory_of, op_of, outputs_of, tensor_of, tensors_of
 from mpicoll.torch.group import ProcessGroup, member, renamed, world
 from mpicoll.torch.work import Work
@@ -148,7 +145,7 @@ def all_gather(
     plan = g.plan("all_gather", {"x": "tensor"}, "allgather", tensor, flat)
 
     def run(_keep: Any = tensor) -> None:
-        _agree(g, "all_gather", tensor)
+        g.agreement.alike("all_gather", tensor)
         g.comm.carry_out(plan, "all_gather")
         _hand_out(flat, outs)
 
@@ -179,7 +176,7 @@ def gather(
     plan = g.plan("gather", {"x": "tensor"}, "gather", tensor, flat, root=root)
 
     def run() -> None:
-        _agree(g, "gather", tensor)
+        g.agreement.alike("gather", tensor)
         g.comm.carry_out(plan, "gather")
         if flat is not None:
             _hand_out(flat, outs)
@@ -209,7 +206,7 @@ def scatter(
     plan = g.plan("scatter", {"x": "scatter_list", "out": "tensor"}, "scatter", flat, tensor, root=root)
 
     def run(_keep: Any = flat) -> None:
-        _agree(g, "scatter", tensor)
+        g.agreement.alike("scatter", tensor)
         g.comm.carry_out(plan, "scatter")
 
     return g.do(run, [tensor], async_op)
@@ -254,7 +251,7 @@ def all_to_all(
     plan = g.plan("all_to_all", names, "alltoallv", flat_in, flat_out, **counts)
 
     def run(_keep: Any = flat_in) -> None:
-        _meet(g, "all_to_all", "output_tensor_list", counts_in, counts_out)
+        g.agreement.meet("all_to_all", "output_tensor_list", counts_in, counts_out)
         g.comm.carry_out(plan, "all_to_all")
         _hand_out(torch.split(flat_out, counts_out), outs)
 
@@ -288,7 +285,7 @@ def all_to_all_single(
     plan = g.plan("all_to_all_single", names, "alltoallv", input, output, sendcounts=to, recvcounts=of)
 
     def run(_keep: Any = (input, output)) -> None:
-        _meet(g, "all_to_all_single", "output_split_sizes", to, of)
+        g.agreement.meet("all_to_all_single", "output_split_sizes", to, of)
         g.comm.carry_out(plan, "all_to_all_single")
 
     return g.do(run, [output], async_op)
@@ -314,38 +311,3 @@ def _together(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def _hand_out(blocks: Any, tensors: Sequence[torch.Tensor]) -> None:
     for block, tensor in zip(blocks, tensors, strict=True):
         tensor.detach().copy_(block.view(tensor.shape))
-
-
-@lru_cache(maxsize=1024)
-def _digest(shape: torch.Size, dtype: torch.dtype) -> int:
-    return crc32(f"{tuple(shape)} {dtype}".encode())
-
-
-def _agree(g: ProcessGroup, operation: str, tensor: torch.Tensor) -> None:
-    """All ranks' tensors have one shape and dtype; MessageError on every rank if not.
-
-    MPI would only see that there is too much or too little, and not always that: this costs one short message more.
-    """
-    digests = np.empty(g.size(), np.int64)
-    g.comm.allgather(np.array([_digest(tensor.shape, tensor.dtype)], np.int64), out=digests)
-    if (digests != digests[0]).any():
-        said = g.comm.allgather_object(f"{tuple(tensor.shape)} {tensor.dtype}")
-        ranks = ", ".join(f"rank {g.global_rank(r)} {what}" for r, what in enumerate(said))
-        raise MessageError(f"{operation}: expected tensors of one shape and dtype on all ranks; given: {ranks}")
-
-
-def _meet(g: ProcessGroup, operation: str, argument: str, to: Sequence[int], of: Sequence[int]) -> None:
-    """What each rank sends to each other is what that one expects; MessageError on every rank if not."""
-    coming = g.comm.alltoall(np.array(to, np.int64))
-    wrong = [r for r in range(g.size()) if coming[r] != of[r]]
-    found = g.comm.allgather_object([(r, int(coming[r]), of[r]) for r in wrong]) if _any(g, bool(wrong)) else []
-    for rank, faults in enumerate(found):
-        for r, sent, expected in faults:
-            raise MessageError(
-                f"{operation}: {argument}[{r}] on rank {g.global_rank(rank)}: expected {sent}, "
-                f"as rank {g.global_rank(r)} sends; given {expected}"
-            )
-
-
-def _any(g: ProcessGroup, here: bool) -> bool:
-    return bool(g.comm.allreduce(np.array([here]), "max")[0])

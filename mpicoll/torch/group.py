@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from mpicoll import lifetime
 from mpicoll.communicator import Communicator
 from mpicoll.errors import ArgumentError, StateError
+from mpicoll.torch.agreement import Agreement
 from mpicoll.torch.work import CollectiveWork, Work, Worker
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ class ProcessGroup:
         self.group_name = name
         self.timeout = timeout
         self.worker = Worker()
+        self.agreement = Agreement(comm, self.ranks)
         self.barriers = 0
         """Monitored barriers that this rank has called as the group's rank 0: a number that tells them apart."""
 
@@ -89,10 +92,12 @@ class ProcessGroup:
             raise renamed(e, operation, names) from None
 
     def close(self) -> None:
-        """Complete what is pending and give the communicator back."""
-        self.worker.finish()
-        self.comm.free()
-        self.comm.close("it was destroyed")
+        """Complete what is pending and give the communicator back. Raises what nobody has waited for."""
+        try:
+            self.worker.finish()
+            self.comm.free()  # collective: not after a failure, which the other ranks may know nothing of
+        finally:
+            self.comm.close("it was destroyed")
 
 
 def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> ArgumentError:
@@ -103,9 +108,7 @@ def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> Argument
 
 @lru_cache(maxsize=1)
 def _threads_may_call_mpi() -> bool:
-    from mpi4py import MPI
-
-    if MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+    if lifetime.threads_may_call_mpi():
         return True
     warnings.warn(
         "mpicoll: this MPI was initialised without MPI_THREAD_MULTIPLE: asynchronous collectives complete before "

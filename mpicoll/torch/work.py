@@ -48,22 +48,27 @@ class CollectiveWork(Work):
         self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         self._done = threading.Event()
         self._exception: Exception | None = None
+        self._future_taken = False
+        self.failed_unseen = False
+        """Whether it raised and nobody has asked yet."""
 
     def carry_out(self) -> None:
         """Run it, here and now."""
         try:
             self._run()
         except Exception as e:  # raised again where the program waits for it
-            self._exception = e
+            self._exception, self.failed_unseen = e, not self._future_taken
             self._future.set_exception(e)  # type: ignore[arg-type]
         else:
             self._future.set_result(self._result)
+        del self._run  # and with it the tensors that it read
         self._done.set()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if not self._done.wait(None if timeout is None else timeout.total_seconds()):
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self._exception is not None:
+            self.failed_unseen = False
             raise self._exception
         return True
 
@@ -71,6 +76,7 @@ class CollectiveWork(Work):
         return self._done.is_set()
 
     def exception(self) -> BaseException | None:
+        self.failed_unseen = False
         return self._exception
 
     def result(self) -> list[torch.Tensor]:
@@ -79,7 +85,8 @@ class CollectiveWork(Work):
         return self._result
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """A future of the tensors that it writes."""
+        """A future of the tensors that it writes, which raises what this would."""
+        self._future_taken, self.failed_unseen = True, False
         return self._future
 
 
@@ -140,6 +147,7 @@ class Worker:
         self._queue: queue.SimpleQueue[CollectiveWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._last: CollectiveWork | None = None
+        self._failed: list[CollectiveWork] = []
 
     @property
     def busy(self) -> bool:
@@ -157,13 +165,19 @@ class Worker:
         return work
 
     def finish(self) -> None:
-        """Complete what was submitted, and end the thread."""
+        """Complete what was submitted, and end the thread. Raises the first failure that nobody has waited for."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
+        failed, self._failed = self._failed, []
+        for work in failed:
+            if work.failed_unseen:
+                work.wait()
 
     def _serve(self) -> None:
         while (work := self._queue.get()) is not None:
             work.carry_out()
+            if work.failed_unseen:
+                self._failed.append(work)
             del work  # and with it the tensors, before the next one comes

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mpicoll.torch as dist
-from mpicoll.errors import MessageError, MpicollError, TimeoutError
+from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from tests.torch.cases import Group
 
 SHORT = timedelta(milliseconds=20)
@@ -388,3 +388,16 @@ def test_a_message_to_oneself(rank: int) -> None:
     started(dist.isend(torch.ones(3), rank)).wait()
     receive.wait()
     assert x.tolist() == [1, 1, 1]
+
+
+def test_a_failure_that_nobody_waits_for_is_raised_when_the_group_is_destroyed() -> None:
+    group = dist.new_group(list(range(dist.get_world_size())))
+    if dist.get_world_size() > 1:
+        tensor = torch.ones(dist.get_rank() + 1)
+        dist.all_gather([torch.ones_like(tensor) for _ in range(dist.get_world_size())], tensor, group, async_op=True)
+        with pytest.raises(MessageError, match=r"all_gather: .* one shape"):
+            dist.destroy_process_group(group)
+    else:
+        dist.destroy_process_group(group)
+    with pytest.raises(StateError, match="destroyed"):
+        dist.barrier(group)

@@ -61,23 +61,23 @@ class Communicator(Messages, Objects):
 
     def allreduce(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
         """Every rank gets the reduction over all ranks, element by element."""
-        if out is None:
-            # What plan and carry_out do, in line: the one call in which every tenth of a microsecond counts.
+        # What plan and carry_out do, in line: the one call in which every tenth of a microsecond counts.
+        try:
+            there = None if out is None else self._key(out) or out
+            at: Any
+            if type(x) is ndarray:
+                at = ("allreduce", self._address(x), x.size, x.dtype, x.flags.num, there, op, 0, algorithm)
+            else:
+                at = ("allreduce", *(self._key(x) or ()), there, op, 0, algorithm)
+            plan = self._plans.get(at)
+        except (TypeError, ValueError, BufferError):
+            plan = None
+        if plan is not None:
             try:
-                at: Any
-                if type(x) is ndarray:
-                    at = ("allreduce", self._address(x), x.size, x.dtype, x.flags.num, None, op, 0, algorithm)
-                else:
-                    at = ("allreduce", *(self._key(x) or ()), None, op, 0, algorithm)
-                plan = self._plans.get(at)
-            except (TypeError, BufferError):
-                plan = None
-            if plan is not None:
-                try:
-                    plan()
-                except self._mpi_error as e:
-                    raise failure("allreduce", e) from e
-                return x
+                plan()
+            except self._mpi_error as e:
+                raise failure("allreduce", e) from e
+            return x if out is None else out
         self._run("allreduce", x, out, op, 0, algorithm)
         return x if out is None else out
 

@@ -93,7 +93,7 @@ class Messages:
 
     def recv(self, x: Any, source: int | None = None, tag: int = 0) -> Any:
         """Receive into the array, which must have the message's size, and return it. None: from any rank."""
-        self._start_recv("recv", x, source, tag).wait()
+        self.start_recv("recv", x, source, tag).wait()
         return x
 
     def isend(self, x: Any, dest: int, tag: int = 0) -> Request:
@@ -102,7 +102,7 @@ class Messages:
 
     def irecv(self, x: Any, source: int | None = None, tag: int = 0) -> Request:
         """Start to receive into the array. None: from any rank."""
-        return self._start_recv("irecv", x, source, tag)
+        return self.start_recv("irecv", x, source, tag)
 
     def sendrecv(
         self, x: Any, dest: int, out: Any, source: int | None = None, sendtag: int = 0, recvtag: int = 0
@@ -113,7 +113,7 @@ class Messages:
         if memory_overlaps(as_buffer(x, "sendrecv", "x"), as_buffer(out, "sendrecv", "out")):
             raise ArgumentError("sendrecv", "out", "memory apart from x's", "memory that overlaps x's")
         checked_rank(dest, self.size, "sendrecv", "dest")
-        incoming = self._start_recv("sendrecv", out, source, recvtag)
+        incoming = self.start_recv("sendrecv", out, source, recvtag)
         outgoing = self._start_send("sendrecv", x, dest, sendtag)
         incoming.wait()
         outgoing.wait()
@@ -135,7 +135,8 @@ class Messages:
         parts = [self._messages.Isend(native.moved(piece), to, tag) for piece in large.pieces(wire)]
         return Request(operation, parts, None, lambda: _release(given, wire))
 
-    def _start_recv(self, operation: str, x: Any, source: int | None, tag: int) -> Request:
+    def start_recv(self, operation: str, x: Any, source: int | None, tag: int) -> Request:
+        """What ``irecv`` does, for an ``operation`` that errors name."""
         from mpi4py import MPI
 
         from mpicoll import staging

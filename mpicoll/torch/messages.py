@@ -115,7 +115,7 @@ def _send(g: ProcessGroup, operation: str, tensor: Any, to: int, tag: int) -> Re
 
 def _receive(g: ProcessGroup, operation: str, tensor: Any, of: int | None, tag: int) -> Request:
     try:
-        return g.comm.irecv(tensor_of(tensor, operation, "tensor"), of, tag)
+        return g.comm.start_recv(operation, tensor_of(tensor, operation, "tensor"), of, tag)
     except ArgumentError as e:
         raise renamed(e, operation, {"x": "tensor"}) from None
 

@@ -10,7 +10,7 @@ from time import monotonic, sleep
 
 import torch
 
-from mpicoll.errors import TimeoutError
+from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.messages import Request
 
 __all__ = ["MessageWork", "Work", "Worker"]
@@ -40,6 +40,14 @@ class Work:
         self.wait()
 
 
+def _seconds(timeout: timedelta | None) -> float | None:
+    if timeout is None:
+        return None
+    if not isinstance(timeout, timedelta):
+        raise ArgumentError("wait", "timeout", "a datetime.timedelta", repr(timeout))
+    return timeout.total_seconds()
+
+
 class CollectiveWork(Work):
     """A collective in the queue of a group's worker."""
 
@@ -65,7 +73,7 @@ class CollectiveWork(Work):
         self._done.set()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if not self._done.wait(None if timeout is None else timeout.total_seconds()):
+        if not self._done.wait(_seconds(timeout)):
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self._exception is not None:
             self.failed_unseen = False
@@ -99,13 +107,14 @@ class MessageWork(Work):
         self._completed = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
+        seconds = _seconds(timeout)
         if self._exception is not None:
             raise self._exception
         try:
-            if timeout is None:
+            if seconds is None:
                 self._request.wait()
             else:
-                self._poll(timeout)
+                self._poll(seconds)
         except TimeoutError:
             raise
         except Exception as e:
@@ -115,11 +124,11 @@ class MessageWork(Work):
             self._completed = self._exception is not None or self._request.done
         return True
 
-    def _poll(self, timeout: timedelta) -> None:
-        deadline = monotonic() + timeout.total_seconds()
+    def _poll(self, seconds: float) -> None:
+        deadline = monotonic() + seconds
         while not self._request.test():
             if monotonic() > deadline:
-                raise TimeoutError(f"wait: the message was not complete after {timeout}")
+                raise TimeoutError(f"wait: the message was not complete after {seconds:g} s")
             sleep(0)
 
     def is_completed(self) -> bool:

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import mpicoll.torch as dist
-from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
+from mpicoll.errors import ArgumentError, MessageError, MpicollError, StateError, TimeoutError
 from tests.torch.cases import Group
 
 SHORT = timedelta(milliseconds=20)
@@ -401,3 +401,18 @@ def test_a_failure_that_nobody_waits_for_is_raised_when_the_group_is_destroyed()
         dist.destroy_process_group(group)
     with pytest.raises(StateError, match="destroyed"):
         dist.barrier(group)
+
+
+def test_a_timeout_that_is_no_timedelta() -> None:
+    tensor = torch.ones(1)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    works = [
+        dist.all_reduce(tensor, async_op=True),
+        dist.irecv(torch.empty(1), (rank - 1) % size),
+        dist.isend(torch.ones(1), (rank + 1) % size),
+    ]
+    for work in works:
+        assert work is not None
+        with pytest.raises(ArgumentError, match=r"wait: timeout: expected a datetime.timedelta; given 5"):
+            work.wait(timeout=5)  # type: ignore[arg-type]
+        assert work.wait()

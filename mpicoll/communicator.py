@@ -53,6 +53,7 @@ class Communicator(Messages, Objects):
         self._mpi_error = lifetime.mpi_error()
         self._key, self._address, self._bind = plan.key, plan.address, staging.bind
         self._plans, self._workspace = plan.Plans(), plan.Workspace()
+        self._planned = self._plans.get
         self.rank: int = self._comm.rank
         self.size: int = self._comm.size
         lifetime.watch(self)
@@ -69,7 +70,7 @@ class Communicator(Messages, Objects):
                 at = ("allreduce", self._address(x), x.size, x.dtype, x.flags.num, there, op, 0, algorithm)
             else:
                 at = ("allreduce", *(self._key(x) or ()), there, op, 0, algorithm)
-            plan = self._plans.get(at)
+            plan = self._planned(at)
         except (TypeError, ValueError, BufferError):
             plan = None
         if plan is not None:
@@ -290,7 +291,7 @@ class Communicator(Messages, Objects):
                 at = (collective, *(here or ()), there, op, root, algorithm)
                 if sendcounts is not None or recvcounts is not None:
                     at = (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))
-            plan = self._plans.get(at)
+            plan = self._planned(at)
         except TypeError:  # an argument that cannot be hashed is a wrong one: checked() says which
             at = plan = None
         if plan is None:

@@ -29,6 +29,9 @@ CALLS = 100
 UNTIMED = 2
 """Calls before a batch that count for nothing: the first ones after another backend's batch find cold caches."""
 
+TRIES = 3
+"""Batches from which a call's cost is told before it is measured."""
+
 Times = NDArray[np.float64]
 
 
@@ -114,11 +117,15 @@ def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> None:
 
 
 def _cost(world: MPI.Intracomm, runner: Runner) -> float:
-    """Seconds of one call with all that belongs to it, after a warm-up."""
+    """Seconds of one call with all that belongs to it, after a warm-up: the least of a few tries, because one that
+    something disturbed would leave the runner with too few calls, all of them cold."""
     runner.batch(world, UNTIMED)
-    start = perf_counter_ns()
-    runner.batch(world, UNTIMED)
-    return (perf_counter_ns() - start) / 1e9 / UNTIMED
+    tries = []
+    for _ in range(TRIES):
+        start = perf_counter_ns()
+        runner.batch(world, UNTIMED)
+        tries.append((perf_counter_ns() - start) / 1e9 / UNTIMED)
+    return min(tries)
 
 
 def _plan(costs: Sequence[float], seconds: float) -> tuple[int, list[int]]:

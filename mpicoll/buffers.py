@@ -73,7 +73,7 @@ class Buffer:
         if isinstance(self.array, np.ndarray):
             return as_buffer(self.array.copy(order="C"), "copy", "array")
         torch = loaded_torch()
-        host = torch.empty(self.shape, dtype=self.array.dtype, pin_memory=self.device != "cpu")
+        host = torch.empty(self.shape, dtype=self.array.dtype, device="cpu", pin_memory=self.device != "cpu")
         return as_buffer(host.copy_(self.array), "copy", "array")
 
     def assign(self, source: Buffer) -> None:
@@ -110,6 +110,8 @@ def _described(x: object) -> str:
 
 def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
     t = x.dtype
+    if isinstance(x, np.ma.MaskedArray):
+        raise ArgumentError(operation, argument, "an array without a mask, which would be ignored", "a masked array")
     if t.hasobject:
         raise DtypeError(operation, argument, "a dtype of fixed size (objects go through the object forms)", str(t))
     return Buffer(
@@ -120,7 +122,7 @@ def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
         dtype=_dtype_of_numpy(t),
         device="cpu",
         plain=x.flags.c_contiguous,
-        writable=x.flags.writeable and (x.flags.c_contiguous or not _repeats(x.shape, x.strides)),
+        writable=x.flags.writeable and (x.flags.c_contiguous or not _repeats(x.shape, x.strides, t.itemsize)),
     )
 
 
@@ -144,6 +146,8 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
     except RuntimeError as e:
         given = f"a {type(x).__name__}, which has none ({e})"
         raise ArgumentError(operation, argument, "a tensor with memory of its own", given) from e
+    if address == 0 and x.numel():
+        raise ArgumentError(operation, argument, "a tensor with memory of its own", "one whose storage was given up")
     strides = tuple(s * size for s in x.stride())
     contiguous = x.is_contiguous()
     return Buffer(
@@ -154,13 +158,20 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
         dtype=DTYPES.get(name) or Dtype(name, size, "V", None),
         device=str(x.device),
         plain=contiguous and not x.is_conj() and not x.is_neg(),
-        writable=contiguous or not _repeats(x.shape, strides),
+        writable=contiguous or not _repeats(x.shape, strides, size),
     )
 
 
-def _repeats(shape: Any, strides: tuple[int, ...]) -> bool:
-    """Whether several elements share one place, as in a broadcast view: such an array cannot take a result."""
-    return prod(shape) > 0 and any(n > 1 and s == 0 for n, s in zip(shape, strides, strict=True))
+def _repeats(shape: Any, strides: tuple[int, ...], itemsize: int) -> bool:
+    """Whether elements may share memory, as in a broadcast view: such an array cannot take a result."""
+    if prod(shape) == 0:
+        return False
+    reach = itemsize
+    for stride, n in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1):
+        if stride < reach:
+            return True
+        reach += stride * (n - 1)
+    return False
 
 
 def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:

@@ -178,7 +178,9 @@ def _apart(call: Call, send: Buffer, recv: Buffer, rank: int, size: int) -> Call
         return replace(call, recv=None, in_place=True)
     if name == "reduce_scatter" and _is_slot(recv, send, rank, size, call.sendcounts):
         return replace(call, in_place=True)
-    same = (send.address, send.shape, send.strides) == (recv.address, recv.shape, recv.strides)
+    same = send.address == recv.address and (
+        (send.plain and recv.plain) or (send.shape, send.strides) == (recv.shape, recv.strides)
+    )
     if name in ("allreduce", "reduce", "scan", "exscan") and same:
         return replace(call, send=None, in_place=True)
     expected = "memory apart from x's (or, where that means in place, exactly the rank's own slot)"

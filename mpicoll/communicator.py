@@ -33,7 +33,7 @@ class Communicator(Messages, Objects):
     loads MPI, which initialises it unless ``mpi4py.rc`` says otherwise.
 
     An array ``x`` is a NumPy array, a torch tensor, or anything with the buffer protocol, DLPack or
-    ``__cuda_array_interface__``. All ranks of a call give the same operation, dtype, number of elements and root.
+    ``__cuda_array_interface__``. All ranks of a call give the same op, dtype, number of elements, root and algorithm.
     Element-wise collectives (``bcast``, ``allreduce``, ``reduce``, ``scan``, ``exscan``) work in place when ``out`` is
     None; the others make a new array then. Each returns the result. ``op`` is one of ``sum, prod, min, max, avg, band,
     bor, bxor, land, lor, lxor`` or ``Op.premul_sum(factor)``. ``algorithm`` names how it is done; None leaves it to
@@ -287,7 +287,7 @@ class Communicator(Messages, Objects):
         try:
             here = None if x is None else self._key(x)
             there = None if out is None else self._key(out)
-            if (here is not None or x is None) and (there is not None or out is None):
+            if (here is not None or x is None) and (there is not None or out is None) and type(root) is int:
                 at = (collective, *(here or ()), there, op, root, algorithm)
                 if sendcounts is not None or recvcounts is not None:
                     at = (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))

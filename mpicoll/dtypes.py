@@ -6,8 +6,9 @@ This module knows names only. An MPI datatype or operation is named as a string,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from numbers import Number
 
 from mpicoll.errors import ArgumentError, DtypeError
 
@@ -81,12 +82,16 @@ class Op:
 
     name: str
     factor: float | complex | None = None
+    shown: str = field(init=False, repr=False, default="")
+    """Tells factors apart that are equal but not the same: 0.0 and -0.0."""
 
     def __post_init__(self) -> None:
         if self.name not in OPS:
             raise ArgumentError("Op", "name", "one of " + ", ".join(OPS), repr(self.name))
-        if (self.name == "premul_sum") != (self.factor is not None):
+        number = isinstance(self.factor, Number) and not isinstance(self.factor, bool)
+        if not (number if self.name == "premul_sum" else self.factor is None):
             raise ArgumentError("Op", "factor", "a number with premul_sum, None otherwise", repr(self.factor))
+        object.__setattr__(self, "shown", repr(self.factor))
 
     @staticmethod
     def premul_sum(factor: float | complex) -> Op:
@@ -146,7 +151,7 @@ def reduction(op: object, dtype: Dtype, operation: str) -> Reduction:
     named = as_op(op, operation)
     found = _reduction(named, dtype)
     if found is None:
-        kinds = OPS[named.name][0]
+        kinds = "c" if isinstance(named.factor, complex) else OPS[named.name][0]
         legal = ", ".join(d.name for d in DTYPES.values() if d.kind in kinds)
         raise DtypeError(operation, "op", f"a dtype on which {named} is defined ({legal})", f"{named} of {dtype}")
     return found

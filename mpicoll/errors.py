@@ -6,7 +6,7 @@
     ├── ArgumentError   (ValueError)    an argument of a call is wrong; raised before any data moves
     │   ├── DtypeError  (TypeError)     the dtype is unknown, or the operation is not defined on it
     │   └── DeviceError                 the memory lies where this call cannot reach it
-    ├── StateError      (RuntimeError)  MPI or a group is not in a state that permits the call
+    ├── StateError      (RuntimeError, ValueError)  MPI or a group is not in a state that permits the call
     ├── MessageError    (RuntimeError)  what arrived is not what was asked for
     ├── TimeoutError    (builtin TimeoutError)  ranks did not answer in time
     └── LaunchError     (RuntimeError)  no MPI found, ranks started so that they cannot meet, or a spawned rank failed
@@ -54,8 +54,10 @@ class DeviceError(ArgumentError):
     """The memory lies on a device that this call cannot reach."""
 
 
-class StateError(MpicollError, RuntimeError):
-    """MPI or a group is not in a state that permits the call: not initialised, finalised, destroyed."""
+class StateError(MpicollError, RuntimeError, ValueError):
+    """MPI or a group is not in a state that permits the call: not initialised, finalised, destroyed.
+
+    A ValueError too, because that is what torch raises without a default group."""
 
 
 class MessageError(MpicollError, RuntimeError):

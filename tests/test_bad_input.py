@@ -107,6 +107,19 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ArgumentError,
         ["allreduce: out:", "share memory"],
     ),
+    "elements that overlap, in place": (
+        lambda c, y: c.allreduce(np.lib.stride_tricks.as_strided(y, (3, 2), (8, 8))),
+        ArgumentError,
+        ["allreduce: x:", "share memory"],
+    ),
+    "a mask": (lambda c, y: c.allreduce(np.ma.masked_array(y, y == 1)), ArgumentError, ["allreduce: x:", "mask"]),
+    "a factor that is no number": (lambda c, y: Op.premul_sum("a"), ArgumentError, ["Op: factor:", "'a'"]),  # type: ignore[arg-type]
+    "an object that cannot be pickled": (
+        lambda c, y: c.allgather_object(lambda: 0),
+        ArgumentError,
+        ["allgather_object: obj:", "pickled"],
+    ),
+    "a tag of an object": (lambda c, y: c.send_object(1, 0, tag=-1), ArgumentError, ["send_object: tag:"]),
     "a device that is not here": (
         lambda c, y: c.allreduce(OnDevice()),
         DeviceError,

@@ -51,7 +51,6 @@ class Exporter:
         lambda: Exporter(torch.arange(1, 4)),
         lambda: Exporter(torch.arange(1, 4).bfloat16()),
         lambda: torch.nn.Parameter(torch.arange(1.0, 4.0)),
-        lambda: np.ma.masked_array([1.0, 2.0, 3.0]),
     ],
 )
 def test_whatever_exports_memory(comm: mpicoll.Communicator, make: Any) -> None:
@@ -338,3 +337,45 @@ def test_its_messages_are_its_own(comm: mpicoll.Communicator) -> None:
     if comm.rank == 1:
         assert comm.recv(np.zeros(1, int), 0, 0)[0] == 5
         assert MPI.COMM_WORLD.recv(source=0, tag=0) == "for the program"
+
+
+# -- what is dropped, or refused half-way --
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_that_the_program_drops_is_kept_until_it_has_left(comm: mpicoll.Communicator) -> None:
+    n = 1200
+    x = np.arange(n * n, dtype=float).reshape(n, n)
+    if comm.rank == 0:
+        comm.isend(x.T, 1)  # strided, so it leaves from a copy that nobody else holds
+        for _ in range(20):
+            np.full(n * n, -1.0)  # takes freed memory
+        comm.barrier()
+    else:
+        comm.barrier() if comm.rank > 1 else None
+    if comm.rank == 1:
+        y = np.zeros((n, n))
+        request = comm.irecv(y, 0)
+        comm.barrier()
+        request.wait()
+        assert (y == x.T).all()
+
+
+def test_a_refused_sendrecv_leaves_no_receive_behind(comm: mpicoll.Communicator) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    refused, y = np.zeros(2), np.zeros(2)
+    with pytest.raises(mpicoll.errors.ArgumentError, match="tag"):
+        comm.sendrecv(np.ones(2), after, refused, before, sendtag=-1)
+    request = comm.irecv(y, before)
+    comm.send(np.full(2, 7.0), after)
+    request.wait()
+    assert (y == 7).all()
+    assert not refused.any()
+
+
+def test_factors_that_are_equal_but_not_the_same(comm: mpicoll.Communicator) -> None:
+    x = np.ones(1)
+    for factor in (0.0, -0.0, 0.0):
+        x[0] = 1
+        comm.allreduce(x, Op.premul_sum(factor))
+        assert np.signbit(x[0]) == np.signbit(factor)

@@ -22,6 +22,9 @@ DEVICES = ("cpu", "cuda")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
+PICTURES = (".png", ".pdf", ".svg")
+
+
 def bad(option: str, expected: str, given: object) -> ArgumentError:
     return ArgumentError("bench", option, expected, str(given))
 
@@ -105,7 +108,9 @@ def read(given: Mapping[str, str | None]) -> Options:
         plot=_output(given["plot"], "--plot"),
     )
     if options.plot and find_spec("matplotlib") is None:
-        raise bad("--plot", "matplotlib to be installed (pip install 'mpicoll[plot]')", "an environment without it")
+        raise bad("--plot", "matplotlib to be installed (pip install matplotlib)", "an environment without it")
+    if options.plot and options.plot.suffix.lower() not in PICTURES:
+        raise bad("--plot", f"a name that ends in {', '.join(PICTURES)}", repr(str(options.plot)))
     return options
 
 

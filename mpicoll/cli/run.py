@@ -31,7 +31,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _run(args: argparse.Namespace) -> int:
-    flag, rest = "", args.script
+    flag, rest = "", args.script[1:] if args.script[:1] == ["--"] else args.script
     for name, given in (("-m", args.module), ("-c", args.code)):
         if given is not None:
             flag, rest = name, given + args.script

@@ -22,6 +22,10 @@ _COME, _ALL_CAME, _SOME_MISSING = range(3)
 """What rank 0 tells: [number of the barrier, one of these, the missing ranks, -1 ...]."""
 
 
+_PAUSE = 1e-4
+"""Seconds between looks: a rank that waits for long leaves its core to others."""
+
+
 def barrier(
     group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | None = None
 ) -> Work | None:
@@ -61,7 +65,7 @@ def _lead(g: ProcessGroup, limit: float) -> list[int]:
     g.barriers += 1
     others = set(range(1, g.size()))
     for r in others:
-        g.comm.send(_word(g, _COME, []), r, _CALL)
+        g.comm.isend(_word(g, _COME, []), r, _CALL)  # not waited for: it may never come
     missing = set(others)
     inbox = {r: np.zeros(1, np.int64) for r in others}
     waiting = {r: g.comm.irecv(inbox[r], r, _ANSWER) for r in others}
@@ -72,7 +76,7 @@ def _lead(g: ProcessGroup, limit: float) -> list[int]:
                     missing.discard(r)
                 else:
                     waiting[r] = g.comm.irecv(inbox[r], r, _ANSWER)
-        sleep(0)
+        sleep(_PAUSE)
     for r in missing:
         waiting[r].cancel()
     for r in others - missing:
@@ -90,8 +94,7 @@ def _follow(g: ProcessGroup, limit: float) -> list[int]:
     deadline = monotonic() + limit
     while True:
         request = g.comm.irecv(word, 0, _CALL)
-        if not _within(request, deadline):
-            request.cancel()
+        if not _within(request, deadline) and request.cancel():
             return [0]
         if word[1] != _COME:
             return [int(r) for r in word[2:] if r >= 0]
@@ -103,5 +106,5 @@ def _within(request: Request, deadline: float) -> bool:
     while not request.test():
         if monotonic() > deadline:
             return False
-        sleep(0)
+        sleep(_PAUSE)
     return True

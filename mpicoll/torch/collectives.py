@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
+from mpicoll.call import checked_counts
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.torch.arguments import NAMES, group_rank, memory_of, op_of, outputs_of, tensor_of, tensors_of
 from mpicoll.torch.group import ProcessGroup, member, renamed, world
@@ -240,7 +241,8 @@ def all_to_all(
     g = member(group, "all_to_all")
     if g is None:
         return None
-    first = next((x for x in (output_tensor_list or ()) if isinstance(x, torch.Tensor)), torch.empty(0))
+    lists = output_tensor_list if isinstance(output_tensor_list, Sequence) else ()
+    first = next((x for x in lists if isinstance(x, torch.Tensor)), torch.empty(0))
     outs = outputs_of(output_tensor_list, "all_to_all", "output_tensor_list", g.size(), first, shapes=False)
     ins = tensors_of(input_tensor_list, "all_to_all", "input_tensor_list", g.size(), first, shapes=False)
     flat_in = torch.cat([x.detach().reshape(-1) for x in ins])
@@ -268,17 +270,16 @@ def all_to_all_single(
 ) -> Work | None:
     """Rank r is given its block of ``input``'s rows, and ``output`` becomes the blocks of all ranks, in rank order.
 
-    Without split sizes the blocks are equal. If one rank passes them, all do.
+    Without split sizes the blocks are equal.
     """
     g = member(group, "all_to_all_single")
     if g is None:
         return None
     tensor_of(input, "all_to_all_single", "input")
     tensor_of(output, "all_to_all_single", "output")
-    if not output_split_sizes and not input_split_sizes:
-        return _whole(g, "all_to_all_single", "alltoall", input, output, None, 0, async_op)
-    to = input_split_sizes or _even(g, "input", input)
-    of = output_split_sizes or _even(g, "output", output)
+    # One way with and without split sizes: ranks may differ in whether they pass them.
+    to = _splits(g, "input", input, input_split_sizes)
+    of = _splits(g, "output", output, output_split_sizes)
     names = {
         "x": "input", "out": "output", "sendcounts": "input_split_sizes", "recvcounts": "output_split_sizes"
     }  # fmt: skip
@@ -291,11 +292,19 @@ def all_to_all_single(
     return g.do(run, [output], async_op)
 
 
-def _even(g: ProcessGroup, argument: str, x: torch.Tensor) -> list[int]:
-    if x.dim() == 0 or x.shape[0] % g.size():
-        expected = f"a multiple of {g.size()} rows, or {argument}_split_sizes"
-        raise ArgumentError("all_to_all_single", argument, expected, f"shape {tuple(x.shape)}")
-    return [x.shape[0] // g.size()] * g.size()
+def _splits(g: ProcessGroup, argument: str, x: torch.Tensor, sizes: Any) -> Sequence[int]:
+    """The rows of each block: ``sizes``, or equal ones where that is None or empty."""
+    operation, name = "all_to_all_single", f"{argument}_split_sizes"
+    rows = x.shape[0] if x.dim() else 0
+    if sizes is None or len(sizes) == 0:
+        if x.dim() == 0 or rows % g.size():
+            expected = f"a multiple of {g.size()} rows, or {name}"
+            raise ArgumentError(operation, argument, expected, f"shape {tuple(x.shape)}")
+        return [rows // g.size()] * g.size()
+    counts = checked_counts(sizes, g.size(), operation, name)
+    if sum(counts) != rows:
+        raise ArgumentError(operation, name, f"sizes that add up to the {rows} rows of {argument}", f"{list(counts)}")
+    return counts
 
 
 def _no_list(g: ProcessGroup, operation: str, argument: str, given: Any, who: str, root: int) -> None:
@@ -311,3 +320,5 @@ def _together(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 def _hand_out(blocks: Any, tensors: Sequence[torch.Tensor]) -> None:
     for block, tensor in zip(blocks, tensors, strict=True):
         tensor.detach().copy_(block.view(tensor.shape))
+    if tensors and tensors[0].is_cuda:  # the caller may wait on another stream than this thread's
+        torch.cuda.current_stream(tensors[0].device).synchronize()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import os
 import re
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -139,8 +141,13 @@ world = World()
 
 def _finish_workers() -> None:
     # MPI is finalised after this; a collective that a thread is still in would be cut off.
-    for g in world.groups:
-        g.worker.finish()
+    try:
+        for g in world.groups:
+            g.worker.finish()
+    except Exception:  # nobody is left to catch it: it ends the job, as an uncaught one does
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        os._exit(1)
 
 
 atexit.register(_finish_workers)

@@ -24,7 +24,7 @@ def send(
     if g is not None:
         to = group_rank(g, "send", "dst", dst, group_dst)
         _not_oneself(g, "send", "dst", to)
-        _send(g, "send", tensor, to, tag).wait()
+        _send(g, "send", tensor, to, tag)().wait()
 
 
 def recv(
@@ -37,7 +37,7 @@ def recv(
     of = _source(g, "recv", src, group_src)
     if of is not None:
         _not_oneself(g, "recv", "src", of)
-    request = _receive(g, "recv", tensor, of, tag)
+    request = _receive(g, "recv", tensor, of, tag)()
     request.wait()
     assert request.source is not None
     return g.global_rank(request.source)
@@ -51,7 +51,7 @@ def isend(
     if g is None:
         return None
     to = group_rank(g, "isend", "dst", dst, group_dst)
-    return MessageWork(_send(g, "isend", tensor, to, tag), g.global_rank)
+    return MessageWork(_send(g, "isend", tensor, to, tag)(), g.global_rank)
 
 
 def irecv(
@@ -62,7 +62,7 @@ def irecv(
     if g is None:
         return None
     of = _source(g, "irecv", src, group_src)
-    return MessageWork(_receive(g, "irecv", tensor, of, tag), g.global_rank)
+    return MessageWork(_receive(g, "irecv", tensor, of, tag)(), g.global_rank)
 
 
 class P2POp:
@@ -94,28 +94,31 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     """Start all the messages at once; the order of the list does not matter between different pairs of ranks."""
     if not isinstance(p2p_op_list, list) or not all(isinstance(op, P2POp) for op in p2p_op_list) or not p2p_op_list:
         raise ArgumentError("batch_isend_irecv", "p2p_op_list", "a list of P2POp, at least one", repr(p2p_op_list))
-    # Receives first: a message that finds its receive waiting needs no copy.
-    order = sorted(range(len(p2p_op_list)), key=lambda i: p2p_op_list[i].op is isend)
-    works: dict[int, Work] = {}
-    for i in order:
-        op = p2p_op_list[i]
-        where = {"dst" if op.op is isend else "src": op.peer}
-        work = op.op(op.tensor, group=op.group, tag=op.tag, **where)
-        assert work is not None
-        works[i] = work
-    return [works[i] for i in range(len(p2p_op_list))]
+    # Everything is checked before anything starts. Receives start first: a message that finds its receive waiting
+    # needs no copy.
+    starts = [_checked(op) for op in p2p_op_list]
+    order = sorted(range(len(starts)), key=lambda i: p2p_op_list[i].op is isend)
+    works = {i: starts[i]() for i in order}
+    return [works[i] for i in range(len(starts))]
 
 
-def _send(g: ProcessGroup, operation: str, tensor: Any, to: int, tag: int) -> Request:
+def _checked(op: P2POp) -> Callable[[], Work]:
+    g = member(op.group, op.op.__name__)
+    assert g is not None
+    start = (_send if op.op is isend else _receive)(g, op.op.__name__, op.tensor, op.group_peer, op.tag)
+    return lambda: MessageWork(start(), g.global_rank)
+
+
+def _send(g: ProcessGroup, operation: str, tensor: Any, to: int, tag: int) -> Callable[[], Request]:
     try:
-        return g.comm.isend(tensor_of(tensor, operation, "tensor"), to, tag)
+        return g.comm.outgoing(operation, tensor_of(tensor, operation, "tensor"), to, tag)
     except ArgumentError as e:
         raise renamed(e, operation, {"x": "tensor"}) from None
 
 
-def _receive(g: ProcessGroup, operation: str, tensor: Any, of: int | None, tag: int) -> Request:
+def _receive(g: ProcessGroup, operation: str, tensor: Any, of: int | None, tag: int) -> Callable[[], Request]:
     try:
-        return g.comm.start_recv(operation, tensor_of(tensor, operation, "tensor"), of, tag)
+        return g.comm.incoming(operation, tensor_of(tensor, operation, "tensor"), of, tag)
     except ArgumentError as e:
         raise renamed(e, operation, {"x": "tensor"}) from None
 

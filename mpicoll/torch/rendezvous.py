@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from operator import index
 from typing import Any
 
 import torch
@@ -99,12 +100,8 @@ def new_group(
     parent = _default("new_group")
     _check_backend("new_group", backend)
     checked_timeout("new_group", timeout)
-    chosen = list(range(parent.size()) if ranks is None else ranks)
-    if (
-        not all(type(r) is int and 0 <= r < parent.size() for r in chosen)
-        or len(set(chosen)) != len(chosen)
-        or not chosen
-    ):
+    chosen = _ints(range(parent.size()) if ranks is None else ranks)
+    if not all(0 <= r < parent.size() for r in chosen) or len(set(chosen)) != len(chosen) or not chosen:
         raise ArgumentError(
             "new_group", "ranks", f"different ranks, 0 to {parent.size() - 1}, at least one", repr(ranks)
         )
@@ -204,3 +201,11 @@ def _check_backend(operation: str, backend: Any) -> None:
     names = [part.rpartition(":")[2] for part in str(backend).lower().split(",")]
     if not all(name in known for name in names):
         raise ArgumentError(operation, "backend", f"None or one of {', '.join(sorted(known))}", repr(backend))
+
+
+def _ints(ranks: Any) -> list[int]:
+    """The ranks as ints; none if one of them is no int."""
+    try:
+        return [index(r) for r in ranks]
+    except TypeError:
+        return []

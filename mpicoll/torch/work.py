@@ -66,11 +66,13 @@ class CollectiveWork(Work):
             self._run()
         except Exception as e:  # raised again where the program waits for it
             self._exception, self.failed_unseen = e, not self._future_taken
-            self._future.set_exception(e)  # type: ignore[arg-type]
-        else:
-            self._future.set_result(self._result)
         del self._run  # and with it the tensors that it read
         self._done.set()
+        # The future's callbacks run here: they may wait for this, and start collectives of their own.
+        if self._exception is None:
+            self._future.set_result(self._result)
+        else:
+            self._future.set_exception(self._exception)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if not self._done.wait(_seconds(timeout)):
@@ -129,7 +131,7 @@ class MessageWork(Work):
         while not self._request.test():
             if monotonic() > deadline:
                 raise TimeoutError(f"wait: the message was not complete after {seconds:g} s")
-            sleep(0)
+            sleep(1e-4)
 
     def is_completed(self) -> bool:
         if not self._completed:
@@ -171,7 +173,18 @@ class Worker:
             self._thread.start()
         self._last = work = CollectiveWork(run, result)
         self._queue.put(work)
+        if threading.current_thread() is self._thread:
+            self._catch_up()  # a callback may wait for it, and there is nobody else to carry it out
         return work
+
+    def _catch_up(self) -> None:
+        """Carry out what is queued, on the worker's own thread."""
+        while not self._queue.empty():
+            work = self._queue.get()
+            if work is None:
+                self._queue.put(None)
+                return
+            self._serve_one(work)
 
     def finish(self) -> None:
         """Complete what was submitted, and end the thread. Raises the first failure that nobody has waited for."""
@@ -184,9 +197,12 @@ class Worker:
             if work.failed_unseen:
                 work.wait()
 
+    def _serve_one(self, work: CollectiveWork) -> None:
+        work.carry_out()
+        if work.failed_unseen:
+            self._failed.append(work)
+
     def _serve(self) -> None:
         while (work := self._queue.get()) is not None:
-            work.carry_out()
-            if work.failed_unseen:
-                self._failed.append(work)
+            self._serve_one(work)
             del work  # and with it the tensors, before the next one comes

@@ -416,3 +416,47 @@ def test_a_timeout_that_is_no_timedelta() -> None:
         with pytest.raises(ArgumentError, match=r"wait: timeout: expected a datetime.timedelta; given 5"):
             work.wait(timeout=5)  # type: ignore[arg-type]
         assert work.wait()
+
+
+def test_a_callback_may_wait_and_start_collectives_of_its_own() -> None:
+    x, y = torch.ones(3), torch.full((2,), 2.0)
+    work = dist.all_reduce(x, async_op=True)
+    assert work is not None
+
+    def then(future: torch.futures.Future[Any]) -> torch.Tensor:
+        assert work.wait()
+        second = dist.all_reduce(y, async_op=True)
+        assert second is not None
+        second.wait()
+        return y + future.value()[0][0]
+
+    result = work.get_future().then(then).wait()  # type: ignore[attr-defined]
+    assert (result == 3 * dist.get_world_size()).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_refused_batch_leaves_no_receive_behind() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    refused, y = torch.zeros(2), torch.zeros(2)
+    ops = [
+        dist.P2POp(dist.irecv, refused, (rank - 1) % size),
+        dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % size, tag=-1),
+    ]
+    with pytest.raises(ArgumentError, match="isend: tag"):
+        dist.batch_isend_irecv(ops)
+    received = dist.irecv(y, (rank - 1) % size)
+    sent = dist.isend(torch.full((2,), 7.0), (rank + 1) % size)
+    assert received is not None
+    assert sent is not None
+    received.wait()
+    sent.wait()
+    assert (y == 7).all()
+    assert not refused.any()
+
+
+def test_ranks_may_differ_in_whether_they_pass_split_sizes() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    out = torch.zeros(size)
+    sizes = [1] * size if rank == 0 else None
+    dist.all_to_all_single(out, torch.arange(size, dtype=torch.float32) + 10 * rank, sizes, sizes)
+    assert out.tolist() == [rank + 10.0 * r for r in range(size)]

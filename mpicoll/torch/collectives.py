@@ -275,11 +275,15 @@ def all_to_all_single(
     g = member(group, "all_to_all_single")
     if g is None:
         return None
-    tensor_of(input, "all_to_all_single", "input")
-    tensor_of(output, "all_to_all_single", "output")
+    memory_of(input, "all_to_all_single", "input")
+    memory_of(output, "all_to_all_single", "output")
     # One way with and without split sizes: ranks may differ in whether they pass them.
     to = _splits(g, "input", input, input_split_sizes)
     of = _splits(g, "output", output, output_split_sizes)
+    if output_split_sizes is None and input_split_sizes is None and output.numel() != input.numel():
+        given = f"{output.numel()} (shape {tuple(output.shape)})"
+        expected = f"{input.numel()} elements for input of {input.numel()}"
+        raise ArgumentError("all_to_all_single", "output", expected, given)
     names = {
         "x": "input", "out": "output", "sendcounts": "input_split_sizes", "recvcounts": "output_split_sizes"
     }  # fmt: skip

@@ -117,5 +117,10 @@ def test_known_algorithms_are_listed() -> None:
 
 def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("mpicoll.bench.options.find_spec", lambda _: None)
-    with pytest.raises(ArgumentError, match=r"--plot: expected matplotlib.*mpicoll\[plot\]"):
+    with pytest.raises(ArgumentError, match=r"--plot: expected matplotlib.*pip install matplotlib"):
         options(plot=str(tmp_path / "f.png"))
+
+
+def test_a_picture_is_of_a_kind_that_can_be_drawn(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"--plot: expected a name that ends in .png, .pdf, .svg; given .*x.foo"):
+        options(plot=str(tmp_path / "x.foo"))

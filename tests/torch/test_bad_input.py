@@ -304,7 +304,8 @@ TABLE: dict[str, dict[str, Any]] = {
             lambda s: _splits(s, ["2"] * s.size, [2] * s.size), ArgumentError, "input_split_sizes", "counts", "['2'",
         ),
         "sum of splits": (
-            lambda s: _splits(s, [1] * s.size, [2] * s.size), ArgumentError, "input", "{size} rows", "{2*size} (shape",
+            lambda s: _splits(s, [1] * s.size, [2] * s.size),
+            ArgumentError, "input_split_sizes", "add up to the {2*size} rows of input", "[1",
         ),
     },
     "send": {

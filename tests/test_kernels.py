@@ -1,0 +1,56 @@
+"""Local reductions, with and without torch to help."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from mpicoll import kernels
+from mpicoll.dtypes import DTYPES, Op, reduction
+
+
+@pytest.fixture(params=["torch", "numpy"])
+def helper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "numpy":
+        monkeypatch.setattr(kernels, "loaded_torch", lambda: None)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("helper")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("op", ["sum", "avg", "prod", "max"])
+def test_16_bit_folds_round_once(dtype: str, op: str) -> None:
+    n = 3 * kernels.CHUNK + 5
+    x = torch.randn(5, n, generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
+    x[3, 7], x[2, 9], x[1, 11] = float("nan"), float("inf"), -0.0
+    wide = x.float()
+    exact = wide[0]
+    for row in wide[1:]:
+        exact = {"sum": torch.add, "avg": torch.add, "prod": torch.mul, "max": torch.maximum}[op](exact, row)
+    exact = exact / 5 if op == "avg" else exact
+    rows = x.view(torch.int16).numpy().view(kernels.storage(DTYPES[dtype]))
+    out = np.empty_like(rows[0])
+    kernels.fold(rows, out, reduction(op, DTYPES[dtype], "test"))
+    got = torch.from_numpy(out.view(np.int16)).view(getattr(torch, dtype))
+    assert torch.equal(got.isnan(), exact.isnan())
+    assert torch.equal(got.nan_to_num(), exact.to(got.dtype).nan_to_num())
+
+
+def test_factors_multiply_in_float32() -> None:
+    rows = np.array([[1.0], [1.0]], np.float16)
+    out = np.empty(1, np.float16)
+    kernels.fold(rows, out, reduction(Op.premul_sum(0.1), DTYPES["float16"], "test"), [2049.0, -2048.0])
+    assert out[0] == 1  # rounded to float16, 2049 would be 2048
+
+
+def test_infinities_are_results() -> None:
+    rows = np.array([[np.inf, 3e38], [-np.inf, 3e38]], np.float32)
+    out = np.empty(2, np.float32)
+    with warnings.catch_warnings(), np.errstate(all="raise"):
+        warnings.simplefilter("error")
+        kernels.fold(rows, out, reduction("sum", DTYPES["float32"], "test"))
+    assert np.isnan(out[0])
+    assert np.isinf(out[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic, sleep
@@ -16,24 +17,24 @@ from mpicoll.messages import Request
 __all__ = ["MessageWork", "Work", "Worker"]
 
 
-class Work:
+class Work(ABC):
     """An operation under way, as torch.distributed.Work. Its tensors must not be touched before it is complete."""
 
+    @abstractmethod
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Return True when it is complete; raise what it raised, or mpicoll's TimeoutError after ``timeout``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_completed(self) -> bool:
         """Whether it is complete, without waiting."""
-        raise NotImplementedError
 
     def is_success(self) -> bool:
         """Whether it is complete and raised nothing."""
         return self.is_completed() and self.exception() is None
 
+    @abstractmethod
     def exception(self) -> BaseException | None:
         """What it raised, if it has."""
-        raise NotImplementedError
 
     def synchronize(self) -> None:
         """The same as ``wait``: results are in memory, on no stream."""

@@ -18,7 +18,7 @@ __all__ = ["barrier", "monitored_barrier"]
 
 _CALL, _ANSWER = 32765, 32766
 """Tags of a monitored barrier's messages: MPI guarantees no tag above 32767, and programs count from 0."""
-_COME, _ALL_CAME, _SOME_MISSING = range(3)
+_COME, _DONE = range(2)
 """What rank 0 tells: [number of the barrier, one of these, the missing ranks, -1 ...]."""
 
 
@@ -80,7 +80,7 @@ def _lead(g: ProcessGroup, limit: float) -> list[int]:
     for r in missing:
         waiting[r].cancel()
     for r in others - missing:
-        g.comm.send(_word(g, _SOME_MISSING if missing else _ALL_CAME, sorted(missing)), r, _CALL)
+        g.comm.send(_word(g, _DONE, sorted(missing)), r, _CALL)
     return sorted(missing)
 
 

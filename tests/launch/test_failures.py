@@ -54,6 +54,10 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         "dist.all_gather([torch.zeros(2 + rank)] * 3, torch.zeros(2 + rank), async_op=True).wait()",
         ["MessageError", "all_gather: expected tensors of one shape and dtype on all ranks", "rank 1 (3,)"],
     ),
+    "ranks disagree, and the program ends without waiting": (
+        "dist.all_gather([torch.zeros(2 + rank)] * 3, torch.zeros(2 + rank), async_op=True)\nsys.exit()",
+        ["MessageError", "all_gather: expected tensors of one shape and dtype on all ranks", "rank 1 (3,)"],
+    ),
     "GPU memory where there is no GPU": (
         """
 class OnDevice:

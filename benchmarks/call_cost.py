@@ -1,4 +1,4 @@
-"""What a call costs in Python: an 8-byte all-reduce, back to back, through mpi4py, the Communicator and mpicoll.torch.
+"""What a call costs in Python: an 8-byte all-reduce, back to back, through mpi4py and each of mpicoll's ways in.
 
     mpicoll run -n 2 benchmarks/call_cost.py
 
@@ -14,10 +14,13 @@ from time import perf_counter
 
 import numpy as np
 import torch
+import torch.distributed
 from mpi4py import MPI
 
 import mpicoll
 import mpicoll.torch as dist
+from mpicoll.algorithms import find
+from mpicoll.schedule import Copy
 
 TURNS, CALLS = 40, 5000
 
@@ -27,13 +30,24 @@ def main() -> None:
     world = MPI.COMM_WORLD
     comm = mpicoll.Communicator(world)
     dist.init_process_group()
+    torch.distributed.init_process_group("mpicoll")
     x, t = np.zeros(2, np.float32), torch.zeros(2)
     calls: dict[str, Callable[[], object]] = {
         "mpi4py, NumPy array": lambda: world.Allreduce(MPI.IN_PLACE, x, MPI.SUM),
         "Communicator.allreduce, NumPy array": lambda: comm.allreduce(x),
         "Communicator.allreduce, torch tensor": lambda: comm.allreduce(t),
         "mpicoll.torch.all_reduce": lambda: dist.all_reduce(t),
+        "torch.distributed.all_reduce, mpicoll": lambda: torch.distributed.all_reduce(t),
+        "recursive_doubling, NumPy array": lambda: comm.allreduce(x, algorithm="recursive_doubling"),
+        "ring, NumPy array": lambda: comm.allreduce(x, algorithm="ring"),
     }
+    if world.rank == 0:
+        print(
+            "messages that a rank sends and receives: recursive_doubling",
+            messages("recursive_doubling", world.size),
+            end="",
+        )
+        print(", ring", messages("ring", world.size))
     times: dict[str, list[float]] = {name: [] for name in calls}
     gc.disable()
     for _ in range(TURNS):
@@ -49,6 +63,14 @@ def main() -> None:
         for name, each in times.items():
             print(f"{name:38} {min(each):6.2f} {float(np.median(each)):6.2f}")
     dist.destroy_process_group()
+    torch.distributed.destroy_process_group()
+
+
+def messages(algorithm: str, size: int) -> int:
+    """The messages of rank 0."""
+    found = find("allreduce", algorithm)
+    assert found is not None
+    return sum(not isinstance(action, Copy) for step in found.schedule(0, size).steps for action in step)
 
 
 if __name__ == "__main__":

@@ -24,15 +24,16 @@ def accuracy(predicted: torch.Tensor, target: torch.Tensor) -> float:
     return result.item()
 
 
-def main() -> None:
+def main(comm: object = None) -> None:
+    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    dist.init_process_group("mpicoll")
     generator = torch.Generator().manual_seed(dist.get_rank())
     target = torch.randint(10, (1000,), generator=generator)
     right = torch.rand(1000, generator=generator) < 0.9
     predicted = torch.where(right, target, target + 1)
     print(f"rank {dist.get_rank()}: accuracy {accuracy(predicted, target):.4f}")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    dist.init_process_group("mpicoll")
     main()
-    dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Three broadcasts from rank 0 of one's own over send and recv: one to all, a binary tree, a ring.
+"""Four broadcasts from rank 0 of one's own over send and recv: one to all, two trees, a ring.
 
 Start it with
 
@@ -31,6 +31,18 @@ def binary_tree(x: torch.Tensor) -> None:
             dist.send(x, child)
 
 
+def binomial_tree(x: torch.Tensor) -> None:
+    """In each step every rank that has it sends it on: half way round first, then a quarter, and so on."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    distance = 1 << (size - 1).bit_length()
+    while distance > 1:
+        distance //= 2
+        if rank % (2 * distance) == distance:
+            dist.recv(x, rank - distance)
+        elif rank % (2 * distance) == 0 and rank + distance < size:
+            dist.send(x, rank + distance)
+
+
 def ring(x: torch.Tensor, pieces: int = 4) -> None:
     """Each rank hands every piece on to the next; while one travels on, the next one comes."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -44,10 +56,12 @@ def ring(x: torch.Tensor, pieces: int = 4) -> None:
         work.wait()
 
 
-BROADCASTS = {"one to all": one_to_all, "binary tree": binary_tree, "ring": ring}
+BROADCASTS = {"one to all": one_to_all, "binary tree": binary_tree, "binomial tree": binomial_tree, "ring": ring}
 
 
-def main() -> None:
+def main(comm: object = None) -> None:
+    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    dist.init_process_group("mpicoll")
     for shape in ((16,), (256, 256), (1024, 1024)):
         for name, broadcast in {**BROADCASTS, "mpicoll": lambda x: dist.broadcast(x, 0)}.items():
             x = torch.ones(shape) if dist.get_rank() == 0 else torch.zeros(shape)
@@ -56,10 +70,9 @@ def main() -> None:
             broadcast(x)
             dist.barrier()
             if dist.get_rank() == 0:
-                print(f"{tuple(shape)!s:>12} {name:<12} {1e6 * (perf_counter() - began):10.0f} us")
+                print(f"{tuple(shape)!s:>12} {name:<13} {1e6 * (perf_counter() - began):10.0f} us")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    dist.init_process_group("mpicoll")
     main()
-    dist.destroy_process_group()

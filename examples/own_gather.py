@@ -1,4 +1,5 @@
-"""Gathers of one's own over send and recv: to rank 0, naively and by a tree; to all, naively and around the ring.
+"""Gathers of one's own over send and recv: to rank 0, naively and by a tree; to all, naively, by the tree, and
+around the ring.
 
 Start it with
 
@@ -6,6 +7,7 @@ Start it with
 """
 
 import torch
+from own_broadcast import binomial_tree
 
 import mpicoll.torch as dist
 
@@ -43,6 +45,12 @@ def all_naive(rows: torch.Tensor) -> None:
         work.wait()
 
 
+def all_tree(rows: torch.Tensor) -> None:
+    """Down the tree to rank 0, and all of it up again."""
+    tree(rows)
+    binomial_tree(rows)
+
+
 def all_ring(rows: torch.Tensor) -> None:
     """In each step, everybody hands on to the right what came from the left in the step before."""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -53,19 +61,20 @@ def all_ring(rows: torch.Tensor) -> None:
 
 
 TO_RANK_0 = {"naive": naive, "tree": tree}
-TO_ALL = {"all, naive": all_naive, "all, ring": all_ring}
+TO_ALL = {"all, naive": all_naive, "all, tree": all_tree, "all, ring": all_ring}
 
 
-def main() -> None:
+def main(comm: object = None) -> None:
+    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    dist.init_process_group("mpicoll")
     rank, size = dist.get_rank(), dist.get_world_size()
     for name, gather in {**TO_RANK_0, **TO_ALL}.items():
         rows = torch.zeros(size, 2, dtype=torch.int64)
         rows[rank] = torch.arange(2) + 1 + 2 * rank
         gather(rows)
         print(f"rank {rank}, {name}: {rows.tolist()}")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    dist.init_process_group("mpicoll")
     main()
-    dist.destroy_process_group()

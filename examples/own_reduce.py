@@ -1,4 +1,4 @@
-"""Reductions of one's own over send and recv: to rank 0 all to one and by a tree, to all naively and by a butterfly.
+"""Two reductions to rank 0 of one's own over send and recv: all to one, and by a tree.
 
 Start it with
 
@@ -36,45 +36,19 @@ def tree(x: torch.Tensor) -> None:
     x.copy_(total)
 
 
-def naive(x: torch.Tensor) -> None:
-    """To rank 0 and back."""
-    all_to_one(x)
-    dist.broadcast(x, 0)
+REDUCTIONS = {"all to one": all_to_one, "tree": tree}
 
 
-def butterfly(x: torch.Tensor) -> None:
-    """In step k, ranks that differ in bit k exchange and add. Those beyond a power of two hand theirs in before."""
-    rank, size = dist.get_rank(), dist.get_world_size()
-    inside = 1 << (size.bit_length() - 1)
-    other = torch.empty_like(x)
-    if rank >= inside:
-        dist.send(x, rank - inside)
-        dist.recv(x, rank - inside)
-        return
-    if rank + inside < size:
-        dist.recv(other, rank + inside)
-        x += other
-    for bit in range(inside.bit_length() - 1):
-        sent = dist.isend(x, rank ^ (1 << bit))
-        dist.recv(other, rank ^ (1 << bit))
-        sent.wait()
-        x += other
-    if rank + inside < size:
-        dist.send(x, rank + inside)
-
-
-TO_RANK_0 = {"all to one": all_to_one, "tree": tree}
-TO_ALL = {"naive": naive, "butterfly": butterfly}
-
-
-def main() -> None:
-    for name, reduce in {**TO_RANK_0, **TO_ALL}.items():
-        x = torch.arange(2) + 1 + 2 * dist.get_rank()
+def main(comm: object = None) -> None:
+    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    dist.init_process_group("mpicoll")
+    rank = dist.get_rank()
+    for name, reduce in REDUCTIONS.items():
+        x = torch.arange(2) + 1 + 2 * rank
         reduce(x)
-        print(f"rank {dist.get_rank()}, {name}: {x.tolist()}")
+        print(f"rank {rank}, {name}: {x.tolist()}")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    dist.init_process_group("mpicoll")
     main()
-    dist.destroy_process_group()

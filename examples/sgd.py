@@ -22,8 +22,12 @@ def data_set() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def make_model() -> torch.nn.Module:
-    torch.manual_seed(2)
-    return torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    """The same on all ranks. Its generator is its own: torch.manual_seed sets one that all threads share."""
+    model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    generator = torch.Generator().manual_seed(2)
+    for parameter in model.parameters():
+        torch.nn.init.uniform_(parameter, -0.5, 0.5, generator=generator)
+    return model
 
 
 def average_gradients(model: torch.nn.Module) -> None:
@@ -57,13 +61,14 @@ def train() -> tuple[torch.nn.Module, list[float]]:
     return model, losses
 
 
-def main() -> None:
+def main(comm: object = None) -> None:
+    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    dist.init_process_group("mpicoll")
     _, losses = train()
     for epoch, loss in enumerate(losses):
         print(f"rank {dist.get_rank()}, epoch {epoch}: loss {loss:.4f}")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
-    dist.init_process_group("mpicoll")
     main()
-    dist.destroy_process_group()

@@ -47,6 +47,15 @@ class Call:
         both = self.send is not None and self.recv is not None
         return longest if have_all or both else longest * size
 
+    def nbytes(self, size: int) -> int:
+        """Bytes of that buffer."""
+        b = self.send or self.recv
+        return 0 if b is None else self.extent(size) * b.dtype.itemsize
+
+    def terms(self, rank: int, size: int) -> int:
+        """How many ranks' values make up this rank's result of a reduction."""
+        return {"scan": rank + 1, "exscan": rank}.get(self.collective, size)
+
 
 def checked_rank(rank: Any, size: int, operation: str, argument: str) -> int:
     """``rank`` as an int, if it is one of ``size`` ranks."""

@@ -1,7 +1,7 @@
 """What each collective means: who gives what, who holds what afterwards, and how its bandwidth is counted.
 
-A rank's vector is a sequence of blocks. ``outcome`` maps the vectors that all ranks give to the vectors that they
-hold afterwards, for blocks of any type: arrays in a test, symbols in a proof.
+A rank's vector is a sequence of blocks. ``has`` and ``wants`` say which blocks a rank holds before and after, and
+``source`` where a block of a result comes from. ``outcome`` reads those three, for blocks of any type.
 """
 
 from __future__ import annotations
@@ -34,36 +34,61 @@ class Collective:
     reduces: bool
     bus_factor: Callable[[int], float]
 
+    def has(self, rank: int, size: int, root: int, blocks: int) -> range:
+        """Those of the vector's ``blocks`` that the rank gives."""
+        match self.name:
+            case "gather" | "allgather":
+                return range(rank, rank + 1)
+            case "bcast" | "scatter":
+                return range(blocks if rank == root else 0)
+            case "barrier":
+                return range(0)
+            case _:
+                return range(blocks)
+
+    def wants(self, rank: int, size: int, root: int, blocks: int) -> range:
+        """Those of the vector's ``blocks`` that the rank ends with; none where it is left as it was."""
+        match self.name:
+            case "scatter" | "reduce_scatter":
+                return range(rank, rank + 1)
+            case "reduce" | "gather":
+                return range(blocks if rank == root else 0)
+            case "exscan":
+                return range(blocks if rank else 0)
+            case "barrier":
+                return range(0)
+            case _:
+                return range(blocks)
+
+    def source(self, rank: int, size: int, root: int, block: int) -> tuple[range, int]:
+        """The ranks whose contributions make up ``block`` of the rank's result, and which of their blocks it is."""
+        match self.name:
+            case "bcast" | "scatter":
+                return range(root, root + 1), block
+            case "gather" | "allgather":
+                return range(block, block + 1), block
+            case "alltoall":
+                return range(block, block + 1), rank
+            case "scan":
+                return range(rank + 1), block
+            case "exscan":
+                return range(rank), block
+            case _:
+                return range(size), block
+
     def outcome(self, inputs: Sequence[Vector[Block]], root: int, fold: Fold[Block]) -> list[list[Block] | None]:
         """Each rank's vector after the collective, None where it is left as it was."""
-        ranks = range(len(inputs))
+        size = len(inputs)
+        blocks = len(inputs[root]) if self.gets == self.gives == "1" else size
+        first = [self.has(r, size, root, blocks).start for r in range(size)]
 
-        def folded(those: Sequence[Vector[Block]]) -> list[Block]:
-            return [fold(blocks) for blocks in zip(*those, strict=True)]
+        def after(rank: int, block: int) -> Block:
+            ranks, which = self.source(rank, size, root, block)
+            contributions = [inputs[r][which - first[r]] for r in ranks]
+            return fold(contributions) if self.reduces else contributions[0]
 
-        match self.name:
-            case "bcast":
-                return [list(inputs[root]) for _ in ranks]
-            case "reduce":
-                return [folded(inputs) if r == root else None for r in ranks]
-            case "allreduce":
-                return [folded(inputs) for _ in ranks]
-            case "gather":
-                return [[b for x in inputs for b in x] if r == root else None for r in ranks]
-            case "allgather":
-                return [[b for x in inputs for b in x] for _ in ranks]
-            case "scatter":
-                return [[inputs[root][r]] for r in ranks]
-            case "reduce_scatter":
-                return [[fold([x[r] for x in inputs])] for r in ranks]
-            case "alltoall":
-                return [[x[r] for x in inputs] for r in ranks]
-            case "scan":
-                return [folded(inputs[: r + 1]) for r in ranks]
-            case "exscan":
-                return [folded(inputs[:r]) if r else None for r in ranks]
-            case _:
-                return [None for _ in ranks]
+        wanted = [self.wants(r, size, root, blocks) for r in range(size)]
+        return [[after(r, b) for b in wanted[r]] if wanted[r] else None for r in range(size)]
 
 
 def _one(p: int) -> float:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy import ndarray
 
+from mpicoll import lifetime, staging
 from mpicoll.buffers import as_buffer
 from mpicoll.call import checked, checked_counts, checked_rank
 from mpicoll.dtypes import Op
 from mpicoll.errors import ArgumentError, MessageError, StateError
+from mpicoll.fabrics import Fabric, fabric_of
 from mpicoll.messages import Messages
 from mpicoll.objects import Objects
-from mpicoll.select import select
+from mpicoll.plan import Plan, Plans, Workspace, key_by
+from mpicoll.select import Ranks, schedule, select
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-    from mpicoll.plan import Plan
 
 __all__ = ["Communicator"]
 
@@ -43,19 +43,16 @@ class Communicator(Messages, Objects):
     argument is wrong; StateError after ``free`` or MPI's end; MessageError if what arrives is not what was asked for.
     """
 
-    def __init__(self, comm: MPI.Intracomm | None = None) -> None:
-        from mpicoll import lifetime
-
-        world = lifetime.checked_world()  # loads MPI, which the rest of these need
-        from mpicoll import plan, staging
-
-        self._comm, self._messages = lifetime.duplicates(world if comm is None else comm)
-        self._mpi_error = lifetime.mpi_error()
-        self._key, self._address, self._bind = plan.key, plan.address, staging.bind
-        self._plans, self._workspace = plan.Plans(), plan.Workspace()
+    def __init__(self, comm: MPI.Intracomm | Fabric | None = None) -> None:
+        self._fabric = fabric = fabric_of(comm)
+        self._failure, self._address, self._key = fabric.failure, fabric.address, key_by(fabric.address)
+        self._plans, self._workspace = Plans(), Workspace()
         self._planned = self._plans.get
-        self.rank: int = self._comm.rank
-        self.size: int = self._comm.size
+        self._node: Communicator | None = None
+        self._leaders: tuple[Communicator | None] | None = None
+        self.rank: int = fabric.rank
+        self.size: int = fabric.size
+        self.ranks = Ranks(fabric.size, fabric.one_node, fabric.library)
         lifetime.watch(self)
 
     # -- collectives ------------------------------------------------------------------------------------------------
@@ -76,7 +73,7 @@ class Communicator(Messages, Objects):
         if plan is not None:
             try:
                 plan()
-            except self._mpi_error as e:
+            except self._failure as e:
                 raise failure("allreduce", e) from e
             return x if out is None else out
         self._run("allreduce", x, out, op, 0, algorithm)
@@ -195,25 +192,28 @@ class Communicator(Messages, Objects):
 
     # -- communicators made of this one -------------------------------------------------------------------------------
 
-    @cached_property
+    # Not functools.cached_property: until Python 3.12 all instances share its lock, and ranks may be threads.
+
+    @property
     def node(self) -> Communicator:
         """The ranks that share this one's memory. The first use is collective."""
-        from mpi4py import MPI
+        if self._node is None:
+            self._check_open("node")
+            self._node = Communicator(self._fabric.node())
+        return self._node
 
-        return self._child(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank))
-
-    @cached_property
+    @property
     def leaders(self) -> Communicator | None:
         """The lowest rank of each node; None on the other ranks. The first use is collective."""
-        return self.split(0 if self.node.rank == 0 else None)
+        if self._leaders is None:
+            self._leaders = (self.split(0 if self.node.rank == 0 else None),)
+        return self._leaders[0]
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A communicator of the ranks that give the same ``color`` (>= 0), in order of ``key``; None gives None."""
-        from mpi4py import MPI
-
         self._check_open("split")
-        part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
-        return None if color is None else self._child(part)
+        part = self._fabric.split(color, key)
+        return None if part is None else Communicator(part)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """A communicator of these ranks, in this order; collective among them alone, None on any other rank."""
@@ -223,36 +223,30 @@ class Communicator(Messages, Objects):
             raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(list(ranks)))
         if self.rank not in mine:
             return None
-        everybody = self._comm.Get_group()
-        those = everybody.Incl(mine)
-        part = self._comm.Create_group(those)
-        for group in (everybody, those):
-            group.Free()
-        return self._child(part)
-
-    def _child(self, comm: MPI.Comm) -> Communicator:
-        child = Communicator(comm)  # type: ignore[arg-type]
-        comm.Free()
-        return child
+        return Communicator(self._fabric.subset(mine))
 
     # -- lifetime -----------------------------------------------------------------------------------------------------
 
     def free(self) -> None:
         """Give the communicator back; collective. What is used of it afterwards raises StateError."""
-        for name in ("leaders", "node"):
-            child = self.__dict__.pop(name, None)
+        for child in (*(self._leaders or ()), self._node):
             if child is not None:
                 child.free()
+        self._leaders = self._node = None
         if not self.closed:
-            comms = self._comm, self._messages
             self.close("it was freed")
-            for comm in comms:
-                comm.Free()
+            self._fabric.free()
 
     def close(self, why: str) -> None:
         """Forget the MPI communicators, without freeing them: every later use raises StateError saying ``why``."""
         self.closed = why
         self._plans.clear()
+        self._address, self._key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
+
+    @property
+    def any_thread(self) -> bool:
+        """Whether several threads of a rank may use it at once: MPI_THREAD_MULTIPLE."""
+        return self._fabric.any_thread
 
     closed = ""
     """Why it cannot be used any more, empty while it can."""
@@ -297,8 +291,10 @@ class Communicator(Messages, Objects):
         if plan is None:
             self._check_open(collective)
             call = checked(collective, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
-            algorithm = select(collective, call.reduction, algorithm)
-            plan, lasts = self._bind(self._comm, call, algorithm, self._workspace)
+            nbytes = call.nbytes(self.size)
+            chosen = select(collective, call.reduction, nbytes, self.ranks, call.root, algorithm)
+            steps = schedule(collective, chosen, self.rank, self.size, call.root, nbytes)
+            plan, lasts = staging.bind(self._fabric, call, steps or chosen, self._workspace)
             if lasts and at is not None:
                 self._plans.keep(at, plan)
         return plan
@@ -307,7 +303,7 @@ class Communicator(Messages, Objects):
         """Run a plan; what the MPI library reports becomes a MessageError."""
         try:
             plan()
-        except self._mpi_error as e:
+        except self._failure as e:
             raise failure(collective, e) from e
 
     def _run(
@@ -349,6 +345,11 @@ class Communicator(Messages, Objects):
 def failure(operation: str, reported: Exception) -> MessageError:
     """What the MPI library reported, as ours."""
     return MessageError(f"{operation}: the MPI library reports: {reported}")
+
+
+def _nowhere(array: Any) -> int:
+    """In the place of an array's address, where no plan is kept any more."""
+    return 0
 
 
 def _fixed(counts: Sequence[int] | None) -> tuple[int, ...] | None:

@@ -126,6 +126,11 @@ class Reduction:
     mpi: bool
 
     @property
+    def rounds(self) -> bool:
+        """Whether combining two values rounds them to 16 bits, so that it matters how often it is done."""
+        return self.dtype.kind == "f" and self.dtype.itemsize == 2 and self.combine in ("SUM", "PROD")
+
+    @property
     def averages(self) -> bool:
         return self.op.name == "avg"
 

@@ -6,6 +6,7 @@
     ├── ArgumentError   (ValueError)    an argument of a call is wrong; raised before any data moves
     │   ├── DtypeError  (TypeError)     the dtype is unknown, or the operation is not defined on it
     │   └── DeviceError                 the memory lies where this call cannot reach it
+    ├── ScheduleError   (ValueError)    an algorithm's schedule is wrong; names the first rank, step and block
     ├── StateError      (RuntimeError, ValueError)  MPI or a group is not in a state that permits the call
     ├── MessageError    (RuntimeError)  what arrived is not what was asked for
     ├── TimeoutError    (builtin TimeoutError)  ranks did not answer in time
@@ -26,6 +27,7 @@ __all__ = [
     "LaunchError",
     "MessageError",
     "MpicollError",
+    "ScheduleError",
     "StateError",
     "TimeoutError",
 ]
@@ -52,6 +54,21 @@ class DtypeError(ArgumentError, TypeError):
 
 class DeviceError(ArgumentError):
     """The memory lies on a device that this call cannot reach."""
+
+
+class ScheduleError(MpicollError, ValueError):
+    """An algorithm's schedule does not do what its collective means. ``rank``, ``step`` and ``block`` are the first
+    that are wrong, None where the fault is not at one."""
+
+    def __init__(self, what: str, rank: int | None, step: int | None, block: int | None, problem: str) -> None:
+        super().__init__(what, rank, step, block, problem)
+        self.what, self.rank, self.step, self.block, self.problem = what, rank, step, block, problem
+
+    def __str__(self) -> str:
+        where = [
+            f"{k} {v}" for k, v in (("rank", self.rank), ("step", self.step), ("block", self.block)) if v is not None
+        ]
+        return f"{self.what}: {', '.join(where)}: {self.problem}" if where else f"{self.what}: {self.problem}"
 
 
 class StateError(MpicollError, RuntimeError, ValueError):

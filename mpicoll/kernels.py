@@ -7,15 +7,30 @@ float16 and bfloat16 are combined in float32 and rounded once, to nearest even, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.buffers import loaded_torch
-from mpicoll.dtypes import Dtype, Reduction
+from mpicoll.buffers import Buffer, loaded_torch
+from mpicoll.dtypes import DTYPES, Dtype, Op, Reduction
 
-__all__ = ["COMBINE", "divide", "fold", "scale", "storage"]
+__all__ = [
+    "COMBINE",
+    "combination",
+    "divide",
+    "fold",
+    "in_float",
+    "narrow",
+    "quietly",
+    "scale",
+    "storage",
+    "values",
+    "widened",
+]
 
 Array = NDArray[Any]
 
@@ -33,13 +48,58 @@ COMBINE: dict[str, np.ufunc] = {
 }
 """The function of two values that each of MPI's operations is."""
 
+_IN_TORCH = {"SUM": "add", "PROD": "mul", "MIN": "minimum", "MAX": "maximum"}
+
 CHUNK = 1 << 15
 """Elements combined at a time: three float32 chunks stay in the second-level cache."""
 
 
 def storage(dtype: Dtype) -> np.dtype[Any]:
     """The NumPy dtype that holds ``dtype``'s bits."""
+    if dtype.kind == "V":
+        return np.dtype((np.void, dtype.itemsize))
     return np.dtype(np.uint16 if dtype.name == "bfloat16" else dtype.name)
+
+
+class _At:
+    """Memory at an address, as NumPy takes it."""
+
+    def __init__(self, address: int, count: int, dtype: np.dtype[Any]) -> None:
+        self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (count,), "typestr": dtype.str}
+
+
+def values(buffer: Buffer) -> Array:
+    """A plain buffer's memory as a 1-D array of its dtype's storage. Whoever uses it keeps the memory."""
+    dtype = storage(buffer.dtype)
+    return np.asarray(_At(buffer.address, buffer.count, dtype)) if buffer.count else np.empty(0, dtype)
+
+
+def in_float(reduction: Reduction) -> Reduction:
+    """The same operation on float32."""
+    return replace(reduction, dtype=DTYPES["float32"])
+
+
+def widened(values: Array, dtype: Dtype) -> Array:
+    """16-bit values as float32, in new memory; any others as they are."""
+    if not _is_half(dtype):
+        return values
+    return _codec(dtype)[0](values, np.empty(values.size, np.float32))
+
+
+def narrow(values: Array, out: Array, dtype: Dtype) -> None:
+    """``out`` = float32 values, rounded to 16 bits."""
+    _codec(dtype)[1](values, out)
+
+
+def quietly(run: Callable[[], object]) -> Callable[[], object]:
+    """``run`` with floating-point errors ignored: infinities and NaNs are results, as in MPI and torch.
+
+    It may not be called by itself, nor by two threads at once."""
+    if int(np.__version__.partition(".")[0]) < 2:
+        return np.errstate(all="ignore")(run)
+    context = copy_context()  # where NumPy keeps it; entering one costs a thirtieth of entering errstate
+    context.run(partial(np.seterr, all="ignore"))
+    return partial(context.run, run)
 
 
 @np.errstate(all="ignore")  # infinities and NaNs are results, as in MPI and torch
@@ -74,21 +134,59 @@ def fold(
         encode(result, out[piece])
 
 
-def divide(values: Array, divisor: int) -> None:
-    """Divide float or complex values in place."""
-    with np.errstate(all="ignore"):
-        _divide(values, divisor)
+def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callable[[], object]:
+    """What does ``out`` = a op b, bound; ``out`` may be ``a`` or ``b``. 16-bit values are rounded each time.
+
+    The caller ignores floating-point errors.
+    """
+    if not _is_half(reduction.dtype):
+        return partial(COMBINE[reduction.combine], a, b, out=out)
+    torch = loaded_torch()
+    if torch is None:
+        return partial(fold, (a, b), out, replace(reduction, op=Op("sum")))  # an average is divided at the end
+    of_two = getattr(torch, _IN_TORCH[reduction.combine])
+    calls = []
+    for start in range(0, out.size, CHUNK):
+        x, y, z = (_as_torch(torch, reduction.dtype, each[start : start + CHUNK]) for each in (a, b, out))
+        calls.append(partial(of_two, x, y, out=z))
+
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def divide(values: Array, divisor: int, dtype: Dtype) -> None:
+    """Divide float or complex values in place; 16-bit ones in float32."""
+    _rewrite(values, values, dtype, lambda x: _divide(x, divisor))
+
+
+def scale(values: Array, factor: float | complex, out: Array, dtype: Dtype) -> None:
+    """``out`` = ``factor * values``; 16-bit ones are multiplied in float32."""
+    _rewrite(values, out, dtype, lambda x: np.multiply(x, factor, out=x))
+
+
+@np.errstate(all="ignore")
+def _rewrite(values: Array, out: Array, dtype: Dtype, change: Callable[[Array], object]) -> None:
+    """``out`` = ``values``, changed in place in the type that they are combined in."""
+    if not _is_half(dtype):
+        if out is not values:
+            np.copyto(out, values)
+        change(out)
+        return
+    decode, encode = _codec(dtype)
+    wide = np.empty(min(CHUNK, out.size), np.float32)
+    for start in range(0, out.size, CHUNK):
+        piece = slice(start, min(start + CHUNK, out.size))
+        x = decode(values[piece], wide[: piece.stop - start])
+        change(x)
+        encode(x, out[piece])
 
 
 def _divide(values: Array, divisor: int) -> None:
     parts = values.view(values.real.dtype)  # complex by complex division would round more than once
     np.divide(parts, divisor, out=parts)
-
-
-def scale(values: Array, factor: float | complex, out: Array) -> None:
-    """``out`` = ``factor * values``."""
-    with np.errstate(all="ignore"):
-        np.multiply(values, factor, out=out)
 
 
 Decode = Callable[[Array, Array], Array]
@@ -99,7 +197,7 @@ def _codec(dtype: Dtype) -> tuple[Decode, Encode]:
     """(decode, encode) between a dtype's storage and the type it is combined in; decode may use its second argument."""
     if _is_half(dtype):
         if (torch := loaded_torch()) is not None:  # several times faster than NumPy on both
-            return _torch_codec(torch, getattr(torch, dtype.name))
+            return _torch_codec(torch, dtype)
         return (_decode_bf16, _encode_bf16) if dtype.name == "bfloat16" else (_widen, _narrow)
     return _as_it_is, _narrow
 
@@ -121,16 +219,17 @@ def _narrow(source: Array, into: Array) -> None:
     np.copyto(into, source, casting="same_kind")
 
 
-def _torch_codec(torch: Any, dtype: Any) -> tuple[Decode, Encode]:
-    def narrow(bits: Array) -> Any:
-        return torch.from_numpy(bits.view(np.int16)).view(dtype)
+def _as_torch(torch: Any, dtype: Dtype, bits: Array) -> Any:
+    return torch.from_numpy(bits.view(np.int16)).view(getattr(torch, dtype.name))
 
+
+def _torch_codec(torch: Any, dtype: Dtype) -> tuple[Decode, Encode]:
     def decode(source: Array, into: Array) -> Array:
-        torch.from_numpy(into).copy_(narrow(source))
+        torch.from_numpy(into).copy_(_as_torch(torch, dtype, source))
         return into
 
     def encode(source: Array, into: Array) -> None:
-        narrow(into).copy_(torch.from_numpy(source))
+        _as_torch(torch, dtype, into).copy_(torch.from_numpy(source))
 
     return decode, encode
 

@@ -6,10 +6,11 @@ import sys
 import time
 import weakref
 from functools import lru_cache
+from io import StringIO
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.errors import LaunchError, StateError
 from mpicoll.machine.alone import check_may_initialise, check_not_alone
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from mpicoll.communicator import Communicator
 
-__all__ = ["checked_world", "duplicates", "mpi_error", "threads_may_call_mpi", "watch"]
+__all__ = ["checked_world", "watch"]
 
 _SECONDS_TO_REPORT = 0.25
 """MPICH's launcher drops what it has not read yet when a rank aborts: the error's last line, which says it all."""
@@ -41,29 +42,6 @@ def checked_world() -> MPI.Intracomm:
         raise StateError("MPI was finalised already: nothing can be sent any more")
     _prepare()
     return MPI.COMM_WORLD
-
-
-def mpi_error() -> type[Exception]:
-    """What mpi4py raises when the MPI library reports an error."""
-    from mpi4py import MPI
-
-    return MPI.Exception
-
-
-def threads_may_call_mpi() -> bool:
-    """Whether several threads of this process may call MPI at once."""
-    from mpi4py import MPI
-
-    return MPI.Query_thread() == MPI.THREAD_MULTIPLE
-
-
-def duplicates(comm: MPI.Intracomm) -> tuple[MPI.Intracomm, MPI.Intracomm]:
-    """Two duplicates of ``comm``, one for collectives and one for messages, so that neither can meet the other."""
-    from mpi4py import MPI
-
-    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
-    return comm.Dup(), comm.Dup()
 
 
 def watch(comm: Communicator) -> None:
@@ -94,6 +72,11 @@ def _end_job_with_a_failing_rank(world: MPI.Intracomm) -> None:
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         reported(kind, value, trace)
+        if isinstance(sys.stderr, StringIO) and sys.__stderr__:
+            # torch.distributed's hook around this one collects what is written, and may not come to write it.
+            sys.__stderr__.write(sys.stderr.getvalue())
+            sys.__stderr__.flush()
+            sys.stderr.truncate(0)
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(_SECONDS_TO_REPORT)

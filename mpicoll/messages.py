@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mpicoll import staging
 from mpicoll.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.call import checked_rank
 from mpicoll.errors import ArgumentError, MessageError
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from mpicoll.fabrics import Fabric, Transfer
 
 __all__ = ["Messages", "Request"]
 
@@ -19,16 +18,24 @@ __all__ = ["Messages", "Request"]
 class Request:
     """A message under way. Its array must not be touched until :meth:`wait` has returned or :meth:`test` is True."""
 
-    def __init__(self, operation: str, parts: list[MPI.Request], expected: Buffer | None, finish: Callable[[], None]):
-        self._operation, self._parts, self._expected, self._finish = operation, parts, expected, finish
-        _under_way.add(self)
-        if len(_under_way) % 256 == 0:  # those that the program dropped, complete by now
-            for request in [r for r in _under_way if r is not self and r._expected is None]:
-                request.test()
+    def __init__(
+        self,
+        operation: str,
+        transfer: Transfer,
+        failure: type[Exception] | tuple[()],
+        expected: Buffer | None,
+        finish: Callable[[], None],
+    ) -> None:
+        self._operation, self._transfer, self._failure = operation, transfer, failure
+        self._expected, self._finish = expected, finish
         self.done = False
         """Whether it is complete, or failed."""
         self.source: int | None = None
         """The rank that a received message came from, once it is here."""
+        _under_way.add(self)
+        if len(_under_way) % 256 == 0:  # those that the program dropped, complete by now
+            for request in [r for r in list(_under_way) if r is not self and r._expected is None]:
+                request.test()
 
     def wait(self) -> None:
         """Return when the message has arrived, or what is sent may be overwritten.
@@ -44,14 +51,9 @@ class Request:
         """Give up receiving: the array is not written to after this. False if the message is here already."""
         if self.test():
             return False
-        for part in self._parts:
-            part.Cancel()
-        from mpi4py import MPI
-
-        statuses = [MPI.Status() for _ in self._parts]
-        MPI.Request.Waitall(self._parts, statuses)
+        given_up = self._transfer.cancel()
         self._end()
-        return all(s.Is_cancelled() for s in statuses)
+        return given_up
 
     def _end(self) -> None:
         self.done = True
@@ -60,26 +62,19 @@ class Request:
     def _complete(self, block: bool) -> bool:
         if self.done:
             return True
-        from mpi4py import MPI
-
-        statuses = [MPI.Status() for _ in self._parts]
         try:
             if block:
-                MPI.Request.Waitall(self._parts, statuses)
-            elif not MPI.Request.Testall(self._parts, statuses):
+                self._transfer.wait()
+            elif not self._transfer.test():
                 return False
-        except MPI.Exception as e:
+        except self._failure as e:
             self._end()
             raise MessageError(f"{self._operation}: the MPI library reports: {e}{self._hint()}") from e
         self._end()
         if self._expected is not None:
-            from mpicoll.routes.native import datatype
-
-            self.source = statuses[0].Get_source()
-            # In elements: bytes would not fit into the count, and a part of an element has none.
-            arrived = [s.Get_count(datatype(self._expected.dtype)) for s in statuses]
-            if MPI.UNDEFINED in arrived or sum(arrived) != self._expected.count:
-                what = "part of an element" if MPI.UNDEFINED in arrived else f"{sum(arrived)}"
+            self.source, arrived = self._transfer.source, self._transfer.arrived
+            if arrived != self._expected.count:
+                what = "part of an element" if arrived is None else f"{arrived}"
                 raise MessageError(
                     f"{self._operation}: expected {self._expected.count} elements of {self._expected.dtype} "
                     f"from rank {self.source}; {what} arrived"
@@ -102,7 +97,7 @@ class Messages:
 
     rank: int
     size: int
-    _messages: MPI.Intracomm
+    _fabric: Fabric
 
     def _check_open(self, operation: str) -> None:
         raise AssertionError("the Communicator defines it")
@@ -139,9 +134,6 @@ class Messages:
 
     def outgoing(self, operation: str, x: Any, dest: int, tag: int) -> Callable[[], Request]:
         """What starts an ``isend`` whose arguments are found right, for an ``operation`` that errors name."""
-        from mpicoll import staging
-        from mpicoll.routes import large, native
-
         self._check_open(operation)
         to = checked_rank(dest, self.size, operation, "dest")
         self._check_tag(operation, tag)
@@ -149,21 +141,16 @@ class Messages:
 
         def start() -> Request:
             staging.order_after_stream(given)
-            wire = given if staging.usable(given) else given.on_host()
-            parts = [self._messages.Isend(native.moved(piece), to, tag) for piece in large.pieces(wire)]
-            return Request(operation, parts, None, lambda: _release(given, wire))
+            wire = given if self._fabric.usable(given) else given.on_host()
+            transfer = self._fabric.start_send(wire, to, tag)
+            return Request(operation, transfer, self._fabric.failure, None, lambda: _release(given, wire))
 
         return start
 
     def incoming(self, operation: str, x: Any, source: int | None, tag: int) -> Callable[[], Request]:
         """What starts an ``irecv`` whose arguments are found right, for an ``operation`` that errors name."""
-        from mpi4py import MPI
-
-        from mpicoll import staging
-        from mpicoll.routes import large, native
-
         self._check_open(operation)
-        of = MPI.ANY_SOURCE if source is None else checked_rank(source, self.size, operation, "source")
+        of = None if source is None else checked_rank(source, self.size, operation, "source")
         self._check_tag(operation, tag)
         taken = as_buffer(x, operation, "x")
         if not taken.writable:
@@ -172,21 +159,15 @@ class Messages:
 
         def start() -> Request:
             staging.order_after_stream(taken)
-            wire = taken if staging.usable(taken) else taken.on_host()
-            sender = of
-            if taken.count > large.MAX_COUNT and source is None:
-                status = MPI.Status()  # the parts of one long message must all come from one rank
-                self._messages.Probe(of, tag, status)
-                sender = status.Get_source()
-            parts = [self._messages.Irecv(native.moved(piece), sender, tag) for piece in large.pieces(wire)]
-            return Request(operation, parts, taken, lambda: None if wire is taken else taken.assign(wire))
+            wire = taken if self._fabric.usable(taken) else taken.on_host()
+            transfer = self._fabric.start_recv(wire, of, tag)
+            finish = (lambda: None) if wire is taken else (lambda: taken.assign(wire))
+            return Request(operation, transfer, self._fabric.failure, taken, finish)
 
         return start
 
     def _check_tag(self, operation: str, tag: Any) -> None:
-        from mpi4py import MPI
-
-        most: int = self._messages.Get_attr(MPI.TAG_UB) or 0
+        most = self._fabric.most_tag
         try:
             found = index(tag)
         except TypeError:

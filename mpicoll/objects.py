@@ -7,13 +7,11 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mpicoll.call import checked_rank
 from mpicoll.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
+from mpicoll.fabrics import Fabric
 
 __all__ = ["Objects"]
 
@@ -42,8 +40,7 @@ class Objects:
 
     rank: int
     size: int
-    _comm: MPI.Intracomm
-    _messages: MPI.Intracomm
+    _fabric: Fabric
 
     def _check_open(self, operation: str) -> None:
         raise AssertionError("the Communicator defines it")
@@ -55,32 +52,32 @@ class Objects:
         """The root's object, on every rank."""
         self._check_open("bcast_object")
         with _pickling("bcast_object"):
-            return self._comm.bcast(obj, checked_rank(root, self.size, "bcast_object", "root"))
+            return self._fabric.bcast(obj, checked_rank(root, self.size, "bcast_object", "root"))
 
     def gather_object(self, obj: Any, root: int = 0) -> list[Any] | None:
         """At the root, the list of all ranks' objects; None elsewhere."""
         self._check_open("gather_object")
         with _pickling("gather_object"):
-            return self._comm.gather(obj, checked_rank(root, self.size, "gather_object", "root"))
+            return self._fabric.gather(obj, checked_rank(root, self.size, "gather_object", "root"))
 
     def allgather_object(self, obj: Any) -> list[Any]:
         """The list of all ranks' objects, on every rank."""
         self._check_open("allgather_object")
         with _pickling("allgather_object"):
-            return self._comm.allgather(obj)
+            return self._fabric.allgather(obj)
 
     def scatter_object(self, objs: Sequence[Any] | None = None, root: int = 0) -> Any:
         """Rank r gets the root's ``objs[r]``; ``objs`` is used at the root only."""
         self._check_open("scatter_object")
         root = checked_rank(root, self.size, "scatter_object", "root")
         with _pickling("scatter_object"):
-            return self._comm.scatter(self._one_each("scatter_object", objs) if self.rank == root else None, root)
+            return self._fabric.scatter(self._one_each("scatter_object", objs) if self.rank == root else None, root)
 
     def alltoall_object(self, objs: Sequence[Any]) -> list[Any]:
         """The list of all ranks' ``objs[rank]``."""
         self._check_open("alltoall_object")
         with _pickling("alltoall_object"):
-            return self._comm.alltoall(self._one_each("alltoall_object", objs))
+            return self._fabric.alltoall(self._one_each("alltoall_object", objs))
 
     def allreduce_object(self, obj: Any, op: str | Callable[[Any, Any], Any] = "sum") -> Any:
         """All ranks' objects combined in rank order, on every rank. ``op`` is a name or a function of two objects."""
@@ -95,17 +92,14 @@ class Objects:
         self._check_open("send_object")
         self._check_tag("send_object", tag)
         with _pickling("send_object"):
-            self._messages.send(obj, checked_rank(dest, self.size, "send_object", "dest"), tag)
+            self._fabric.send(obj, checked_rank(dest, self.size, "send_object", "dest"), tag)
 
     def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
         """The object that ``source`` sent, or whoever sent one if None."""
-        from mpi4py import MPI
-
         self._check_open("recv_object")
         self._check_tag("recv_object", tag)
-        of = MPI.ANY_SOURCE if source is None else checked_rank(source, self.size, "recv_object", "source")
-        with _pickling("recv_object"):
-            return self._messages.recv(source=of, tag=tag)
+        of = None if source is None else checked_rank(source, self.size, "recv_object", "source")
+        return self._fabric.recv(of, tag)
 
     def _one_each(self, operation: str, objs: Any) -> Sequence[Any]:
         if not isinstance(objs, Sequence) or len(objs) != self.size:

@@ -11,11 +11,10 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
-from mpi4py import MPI
 
-from mpicoll.buffers import Buffer, loaded_torch
+from mpicoll.buffers import loaded_torch
 
-__all__ = ["Plan", "Plans", "Workspace", "address", "key", "memory", "sequence"]
+__all__ = ["Plan", "Plans", "Workspace", "key_by", "sequence"]
 
 Plan = Callable[[], object]
 
@@ -31,34 +30,32 @@ class Plans(dict[Hashable, Plan]):
         self[at] = plan
 
 
-def key(x: Any) -> tuple[Hashable, ...] | None:
-    """What tells this array's memory from any other, as it lies at this moment; None if it is not plain host memory."""
-    kind = type(x)
-    try:
-        if kind is np.ndarray:
-            # The flags hold what else may change under an array: contiguity and writability.
-            return (address(x), x.size, x.dtype, x.flags.num)
-        if kind in _TENSORS:
-            if x.is_cpu and x.is_contiguous() and not x.is_neg() and not x.is_conj():
-                return (x.data_ptr(), x.numel(), x.dtype)
-            return None
-    except (RuntimeError, ValueError, BufferError):
-        return None  # it has no memory that could be described: binding says what is wrong with it
-    torch = loaded_torch()
-    if torch is not None and not _TENSORS:
-        _TENSORS.update((torch.Tensor, torch.nn.Parameter))
-        return key(x)
-    return None
+def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...] | None]:
+    """The function that gives an array's key; ``address`` says where a NumPy array's memory begins."""
+
+    def key(x: Any) -> tuple[Hashable, ...] | None:
+        """What tells this array's memory from any other, as it lies now; None if it is not plain host memory."""
+        kind = type(x)
+        try:
+            if kind is np.ndarray:
+                # The flags hold what else may change under an array: contiguity and writability.
+                return (address(x), x.size, x.dtype, x.flags.num)
+            if kind in _TENSORS:
+                if x.is_cpu and x.is_contiguous() and not x.is_neg() and not x.is_conj():
+                    return (x.data_ptr(), x.numel(), x.dtype)
+                return None
+        except (RuntimeError, ValueError, BufferError):
+            return None  # it has no memory that could be described: binding says what is wrong with it
+        torch = loaded_torch()
+        if torch is not None and not _TENSORS:
+            _TENSORS.update((torch.Tensor, torch.nn.Parameter))
+            return key(x)
+        return None
+
+    return key
 
 
-address = MPI.Get_address
-"""Where an array's memory begins."""
 _TENSORS: set[type] = set()
-
-
-def memory(buffer: Buffer) -> MPI.buffer:
-    """The buffer's bytes as mpi4py takes them, by address: no array is asked about them again."""
-    return MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
 
 
 def sequence(*steps: Plan) -> Plan:

@@ -55,9 +55,18 @@ class Ranks:
             MPI.COMM_WORLD.Abort(1)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--threads", type=int, default=0, help="run each test in so many threads as ranks, without MPI")
+    parser.addoption("--api", choices=["mpicoll", "torch"], default="mpicoll", help="what tests/torch call")
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     ranks = Ranks(config)
     config.pluginmanager.register(ranks)
+    if config.getoption("--threads"):
+        from tests.in_threads import InThreads
+
+        config.pluginmanager.register(InThreads(config.getoption("--threads")))
     if ranks.in_job and ranks.rank > 0:
         config.pluginmanager.getplugin("terminalreporter")._tw = create_terminal_writer(config, open(os.devnull, "w"))  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""Runs the tests on each MPI, at 1, 2, 3 and 4 ranks, and counts.
+"""Runs the tests on each MPI, at 1, 2, 3 and 4 ranks, and those that know no MPI, and counts.
 
     python3 tests/matrix.py .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
 
@@ -14,14 +14,22 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from itertools import cycle
 from pathlib import Path
 
 from processes import job
 
 HERE = Path(__file__).parent
-DEADLINE = 300.0
+DEADLINE = 600.0
 SIZES = (1, 2, 3, 4)
-ONCE = ["tests/launch", "tests/test_imports.py", "tests/test_exports.py"]  # these start their own jobs
+ONCE = ["tests/launch", "tests/integrations", "tests/test_imports.py", "tests/test_exports.py"]
+"""These start their own jobs."""
+PURE = ["tests/algorithms", "tests/analysis", "tests/cli", "tests/test_select.py", "tests/test_threads.py"]
+"""These know no MPI: one environment is enough."""
+THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in ("async", "bad_input", "collectives", "groups", "scenarios")]
+"""Tests of mpicoll.torch that are run once more in each environment, with torch.distributed itself in its place."""
+IN_THREADS = ["tests/torch", "tests/test_random.py"]
+"""Tests of ranks that are run once more with threads as ranks."""
 TAIL = 100
 FRAMES = re.compile(r'  File ".*(/_pytest/|/pytest/|/pluggy/|/mpi4py/run|<frozen runpy>)')  # around every test
 
@@ -73,6 +81,11 @@ def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
     return counts
 
 
+def ranks(python: str, n: int, tests: list[str]) -> list[str]:
+    """How to start the tests as ``n`` ranks."""
+    return [python, "-m", "mpicoll", "run", "-n", str(n), "-m", "pytest", "--with-mpi", *tests]
+
+
 def main() -> int:
     argv = sys.argv[1:]
     cut = argv.index("--") if "--" in argv else len(argv)
@@ -80,14 +93,18 @@ def main() -> int:
     total: Counter[str] = Counter()
     # A test that takes this long prints where every thread of its rank is.
     options = ["-q", "--color=no", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={DEADLINE / 3:.0f}", *chosen]
-    for environment in environments:
+    for environment, of_torch in zip(environments, cycle((3, 4)), strict=False):
         python = str(Path(environment, "bin", "python").absolute())
         mpi = Path(environment).name
         for size in SIZES:
-            tests = ["tests", *(f"--ignore={path}" for path in ONCE), "--with-mpi", *options]
-            ranks = [python, "-m", "mpicoll", "run", "-n", str(size), "-m", "pytest", *tests]
-            total += launch(f"{mpi}, {size} rank{'s' * (size > 1)}", ranks, bool(chosen))
+            tests = ["tests", *(f"--ignore={path}" for path in ONCE + PURE), *options]
+            total += launch(f"{mpi}, {size} rank{'s' * (size > 1)}", ranks(python, size, tests), bool(chosen))
+        tests = ["--api", "torch", *THROUGH_TORCH, *options]
+        total += launch(f"{mpi}, {of_torch} ranks, torch's API", ranks(python, of_torch, tests), bool(chosen))
         total += launch(f"{mpi}, launches", [python, "-m", "pytest", *ONCE, *options], bool(chosen))
+    python = str(Path(environments[0], "bin", "python").absolute())
+    total += launch("without MPI", [python, "-m", "pytest", *PURE, *options], bool(chosen))
+    total += launch("4 threads", [python, "-m", "pytest", "--threads", "4", *IN_THREADS, *options], bool(chosen))
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not total["passed"] else 0
 

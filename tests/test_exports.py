@@ -6,7 +6,16 @@ import mpicoll
 
 
 def test_all() -> None:
-    assert mpicoll.__all__ == ["Communicator", "Op", "__version__", "errors", "spawn"]
+    assert mpicoll.__all__ == [
+        "Algorithm",
+        "Communicator",
+        "Op",
+        "__version__",
+        "errors",
+        "register",
+        "spawn",
+        "threads",
+    ]
     assert all(hasattr(mpicoll, name) for name in mpicoll.__all__)
 
 

@@ -92,4 +92,6 @@ def merged(notes: Sequence[Note]) -> list[Note]:
 def footer(report: Report) -> str:
     """Whether the results were right."""
     checked = len(report.measurements)
+    if not checked:
+        return "# nothing was measured"
     return f"# {report.wrong} wrong elements in {checked} measurements" + ("" if report.wrong else ": OK")

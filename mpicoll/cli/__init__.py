@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 import mpicoll
-from mpicoll.cli import bench, run
+from mpicoll.cli import algorithms, bench, draw, run, simulate, verify
 from mpicoll.errors import MpicollError
 from mpicoll.machine.alone import under_launcher
 
 __all__ = ["main"]
 
-COMMANDS = (run, bench)
+COMMANDS = (run, bench, algorithms, verify, draw, simulate)
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,4 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # a rank says where, and ends the job
         print(f"mpicoll: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # whoever reads what is printed has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return code

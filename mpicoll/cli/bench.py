@@ -119,4 +119,4 @@ def _measure(options: Options, world: Intracomm) -> int:
             record.write_csv(report, options.csv)
         if options.plot:
             plot.draw(report, options.plot)
-    return 1 if report.wrong else 0
+    return 1 if report.wrong or not report.lines else 0

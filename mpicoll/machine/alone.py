@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 from mpicoll.errors import LaunchError
 
-__all__ = ["check_may_initialise", "check_not_alone", "launched_rank", "under_launcher"]
+__all__ = ["check_may_initialise", "check_not_alone", "cores_of_a_rank", "launched_rank", "under_launcher"]
 
 _HOW = (
     "Start it with `mpicoll run -n {n} script.py`, with the mpirun of the MPI that mpi4py loads, or under Slurm with "
@@ -22,6 +22,15 @@ _HOW = (
 def _number(variable: str) -> int | None:
     value = os.environ.get(variable, "")
     return int(value) if value.isdecimal() else None
+
+
+def cores_of_a_rank() -> float:
+    """The cores that each rank of this node may use, on average; those that it is bound to are its own."""
+    mine = len(os.sched_getaffinity(0))
+    if mine < (os.cpu_count() or 1):
+        return mine
+    beside = _number("OMPI_COMM_WORLD_LOCAL_SIZE") or _number("MPI_LOCALNRANKS") or 1
+    return mine / beside
 
 
 def launched_rank() -> int | None:

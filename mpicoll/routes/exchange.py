@@ -21,7 +21,7 @@ from mpicoll import kernels
 from mpicoll.call import Call
 from mpicoll.dtypes import Reduction
 from mpicoll.plan import Plan, Workspace, sequence
-from mpicoll.routes.native import datatype, values
+from mpicoll.routes.native import datatype
 
 __all__ = ["bind"]
 
@@ -38,8 +38,8 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
     assert call.reduction is not None
     source = call.recv if call.send is None else call.send
     assert source is not None
-    given = values(source)
-    out = None if call.recv is None else values(call.recv)
+    given = kernels.values(source)
+    out = None if call.recv is None else kernels.values(call.recv)
     exchange = _Exchange(comm, call.reduction, workspace)
     match call.collective:
         case "allreduce" if given.nbytes <= SHORT:

@@ -14,9 +14,9 @@ from mpicoll import kernels
 from mpicoll.buffers import Buffer
 from mpicoll.call import Call
 from mpicoll.dtypes import Dtype, Reduction
-from mpicoll.plan import Plan, Workspace, memory, sequence
+from mpicoll.plan import Plan, Workspace, sequence
 
-__all__ = ["bind", "datatype", "moved", "moved_v", "values"]
+__all__ = ["bind", "datatype", "moved", "moved_as", "moved_v"]
 
 _BY_SIZE = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 _WIDER: dict[int, MPI.Datatype] = {}
@@ -24,28 +24,33 @@ _WIDER: dict[int, MPI.Datatype] = {}
 
 def datatype(dtype: Dtype) -> MPI.Datatype:
     """An MPI datatype of the dtype's size, to move its elements whatever they mean."""
-    found = _BY_SIZE.get(dtype.itemsize) or _WIDER.get(dtype.itemsize)
+    return moved_as(dtype.itemsize)
+
+
+def moved_as(itemsize: int) -> MPI.Datatype:
+    """An MPI datatype of so many bytes."""
+    found = _BY_SIZE.get(itemsize) or _WIDER.get(itemsize)
     if found is None:
-        found = _WIDER[dtype.itemsize] = MPI.BYTE.Create_contiguous(dtype.itemsize).Commit()
+        found = _WIDER[itemsize] = MPI.BYTE.Create_contiguous(itemsize).Commit()
     return found
 
 
-def values(buffer: Buffer) -> np.ndarray[Any, Any]:
-    """The buffer's memory as a 1-D array of its dtype's storage."""
-    return np.ndarray((buffer.count,), kernels.storage(buffer.dtype), memoryview(memory(buffer)))  # type: ignore[arg-type]
+def _memory(buffer: Buffer) -> MPI.buffer:
+    """The buffer's bytes as mpi4py takes them, by address: no array is asked about them again."""
+    return MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
 
 
 def moved(buffer: Buffer | None, blocks: int = 1) -> list[Any]:
     """mpi4py's message specification of a buffer of equal blocks."""
     assert buffer is not None
-    return [memory(buffer), buffer.count // blocks, datatype(buffer.dtype)]
+    return [_memory(buffer), buffer.count // blocks, datatype(buffer.dtype)]
 
 
 def moved_v(buffer: Buffer | None, counts: Sequence[int] | None) -> list[Any]:
     """mpi4py's message specification of a buffer of uneven blocks, one after another."""
     assert buffer is not None
     assert counts is not None
-    return [memory(buffer), counts, [0, *accumulate(counts[:-1])], datatype(buffer.dtype)]
+    return [_memory(buffer), counts, [0, *accumulate(counts[:-1])], datatype(buffer.dtype)]
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
@@ -81,8 +86,8 @@ def _moved(comm: MPI.Intracomm, call: Call) -> Plan:
 
 
 def _reduced(comm: MPI.Intracomm, call: Call, reduction: Reduction, workspace: Workspace) -> Plan:
-    given = None if call.send is None else values(call.send)
-    out = None if call.recv is None else values(call.recv)
+    given = None if call.send is None else kernels.values(call.send)
+    out = None if call.recv is None else kernels.values(call.recv)
     before: list[Plan] = []
     after: list[Plan] = []
     source, target = given, out
@@ -90,14 +95,14 @@ def _reduced(comm: MPI.Intracomm, call: Call, reduction: Reduction, workspace: W
         unscaled = out if given is None else given
         assert unscaled is not None
         (source,) = workspace.arrays(unscaled.dtype, unscaled.size)
-        before.append(partial(kernels.scale, unscaled, reduction.op.factor, source))
+        before.append(partial(kernels.scale, unscaled, reduction.op.factor, source, reduction.dtype))
     elif out is not None and call.in_place and given is not None:
         # A reduce_scatter into the rank's own slot of the input. MPI's in-place form would put it elsewhere.
         (target,) = workspace.arrays(out.dtype, out.size)
         after.append(partial(np.copyto, out, target))
-    terms = {"scan": comm.rank + 1, "exscan": comm.rank}.get(call.collective, comm.size)
+    terms = call.terms(comm.rank, comm.size)
     if reduction.averages and target is not None and terms > 1:
-        after.insert(0, partial(kernels.divide, target, terms))
+        after.insert(0, partial(kernels.divide, target, terms, reduction.dtype))
 
     kind = getattr(MPI, reduction.dtype.mpi or "DATATYPE_NULL")
     op = getattr(MPI, reduction.combine)

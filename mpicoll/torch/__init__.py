@@ -6,10 +6,12 @@ MPI: ``init_process_group`` does.
 
 from torch.distributed import ReduceOp
 
+from mpicoll import registration
 from mpicoll.torch.barriers import barrier, monitored_barrier
 from mpicoll.torch.collectives import (
     all_gather,
     all_gather_into_tensor,
+    all_gather_single,
     all_reduce,
     all_to_all,
     all_to_all_single,
@@ -17,6 +19,7 @@ from mpicoll.torch.collectives import (
     gather,
     reduce,
     reduce_scatter,
+    reduce_scatter_single,
     reduce_scatter_tensor,
     scatter,
 )
@@ -55,6 +58,7 @@ __all__ = [
     "all_gather",
     "all_gather_into_tensor",
     "all_gather_object",
+    "all_gather_single",
     "all_reduce",
     "all_to_all",
     "all_to_all_single",
@@ -84,9 +88,12 @@ __all__ = [
     "recv_object_list",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
     "scatter",
     "scatter_object_list",
     "send",
     "send_object_list",
 ]
+
+registration.register()

@@ -27,14 +27,19 @@ _PAUSE = 1e-4
 
 
 def barrier(
-    group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: timedelta | None = None
+    group: Any = None,
+    async_op: bool = False,
+    device_ids: Any = None,
+    timeout: timedelta | None = None,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """Returns when all ranks of the group have called it. ``device_ids`` makes no difference here; for a bound on
     the wait use :func:`monitored_barrier`."""
     g = member(group, "barrier")
     if g is None:
         return None
-    plan = g.comm.plan("barrier")
+    plan = g.comm.plan("barrier", algorithm=algorithm)
     return g.do(lambda: g.comm.carry_out(plan, "barrier"), [], async_op)
 
 

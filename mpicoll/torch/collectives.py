@@ -5,7 +5,8 @@ Every collective is a blocking MPI call: MPI forbids that it meets a non-blockin
 queues behind those and returns None. A rank that is not in the group is warned, and takes no part.
 
 Arguments: ``group`` None is the default group; ``src`` and ``dst`` are global ranks, ``group_src`` and ``group_dst``
-ranks of the group. Errors are mpicoll's, raised on the rank at fault before any data moves.
+ranks of the group. ``algorithm``, which torch has not, is a name that ``mpicoll algorithms`` lists; None leaves it to
+mpicoll. Errors are mpicoll's, raised on the rank at fault before any data moves.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mpicoll.torch.work import Work
 __all__ = [
     "all_gather",
     "all_gather_into_tensor",
+    "all_gather_single",
     "all_reduce",
     "all_to_all",
     "all_to_all_single",
@@ -32,18 +34,26 @@ __all__ = [
     "gather",
     "reduce",
     "reduce_scatter",
+    "reduce_scatter_single",
     "reduce_scatter_tensor",
     "scatter",
 ]
 
 
-def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Work | None:
+def all_reduce(
+    tensor: torch.Tensor,
+    op: Any = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
     """Reduce ``tensor`` over the group; every rank's becomes the result."""
-    g = world.default if group is None else group
+    g = world().default if group is None else group
     name = NAMES.get(id(op))
-    if name and type(g) is ProcessGroup and isinstance(tensor, torch.Tensor) and not async_op and not g.worker.busy:
+    if name and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not async_op and not g.worker.busy:
         try:
-            g.comm.allreduce(tensor, name)  # the short way of the call that matters most
+            g.comm.allreduce(tensor, name, None, algorithm)  # the short way of the call that matters most
         except ArgumentError as e:
             raise renamed(e, "all_reduce", {"x": "tensor"}) from None
         except StateError:
@@ -53,7 +63,7 @@ def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None, 
     m = member(group, "all_reduce")
     if m is None:
         return None
-    return _whole(m, "all_reduce", "allreduce", tensor, None, op_of(op, "all_reduce"), 0, async_op)
+    return _whole(m, "all_reduce", "allreduce", tensor, None, op_of(op, "all_reduce"), 0, async_op, algorithm=algorithm)
 
 
 def broadcast(
@@ -62,13 +72,15 @@ def broadcast(
     group: Any = None,
     async_op: bool = False,
     group_src: int | None = None,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """Every rank's ``tensor`` becomes the source's."""
     g = member(group, "broadcast")
     if g is None:
         return None
     root = group_rank(g, "broadcast", "src", src, group_src)
-    return _whole(g, "broadcast", "bcast", tensor, None, None, root, async_op)
+    return _whole(g, "broadcast", "bcast", tensor, None, None, root, async_op, algorithm=algorithm)
 
 
 def reduce(
@@ -78,17 +90,24 @@ def reduce(
     group: Any = None,
     async_op: bool = False,
     group_dst: int | None = None,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """Reduce ``tensor`` over the group; the destination's becomes the result, the others' are unchanged."""
     g = member(group, "reduce")
     if g is None:
         return None
     root = group_rank(g, "reduce", "dst", dst, group_dst)
-    return _whole(g, "reduce", "reduce", tensor, None, op_of(op, "reduce"), root, async_op)
+    return _whole(g, "reduce", "reduce", tensor, None, op_of(op, "reduce"), root, async_op, algorithm=algorithm)
 
 
 def all_gather_into_tensor(
-    output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any = None, async_op: bool = False
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """``output_tensor`` (size times the input's elements) becomes every rank's ``input_tensor``, in rank order."""
     g = member(group, "all_gather_into_tensor")
@@ -96,11 +115,28 @@ def all_gather_into_tensor(
         return None
     names = {"x": "input_tensor", "out": "output_tensor"}
     tensor_of(output_tensor, "all_gather_into_tensor", "output_tensor")
-    return _whole(g, "all_gather_into_tensor", "allgather", input_tensor, output_tensor, None, 0, async_op, names)
+    return _whole(
+        g,
+        "all_gather_into_tensor",
+        "allgather",
+        input_tensor,
+        output_tensor,
+        None,
+        0,
+        async_op,
+        names,
+        algorithm=algorithm,
+    )
 
 
 def reduce_scatter_tensor(
-    output: torch.Tensor, input: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None, async_op: bool = False
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: Any = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """``output`` becomes this rank's block of the reduction of ``input`` (size times the output's elements)."""
     g = member(group, "reduce_scatter_tensor")
@@ -108,7 +144,11 @@ def reduce_scatter_tensor(
         return None
     tensor_of(output, "reduce_scatter_tensor", "output")
     how = op_of(op, "reduce_scatter_tensor")
-    return _whole(g, "reduce_scatter_tensor", "reduce_scatter", input, output, how, 0, async_op)
+    return _whole(g, "reduce_scatter_tensor", "reduce_scatter", input, output, how, 0, async_op, algorithm=algorithm)
+
+
+# What torch calls them since 2.13.
+all_gather_single, reduce_scatter_single = all_gather_into_tensor, reduce_scatter_tensor
 
 
 def _whole(
@@ -121,11 +161,12 @@ def _whole(
     root: int,
     async_op: bool,
     names: dict[str, str] | None = None,
+    algorithm: str | None = None,
 ) -> Work | None:
     """A collective of one tensor in and one, perhaps the same, out; ``names`` are the caller's of ``x`` and ``out``."""
     names = names or ({"x": "tensor"} if out is None else {"x": "input", "out": "output"})
     tensor = tensor_of(given, operation, names["x"])
-    plan = g.plan(operation, names, collective, tensor, out, op=op, root=root)
+    plan = g.plan(operation, names, collective, tensor, out, op=op, root=root, algorithm=algorithm)
 
     def run(_keep: Any = (tensor, out)) -> None:  # a plan holds addresses: this keeps what lies there
         g.comm.carry_out(plan, operation)
@@ -134,7 +175,12 @@ def _whole(
 
 
 def all_gather(
-    tensor_list: Sequence[torch.Tensor], tensor: torch.Tensor, group: Any = None, async_op: bool = False
+    tensor_list: Sequence[torch.Tensor],
+    tensor: torch.Tensor,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """``tensor_list[r]`` becomes rank r's ``tensor``. All ranks' shapes and dtypes are equal, or MessageError."""
     g = member(group, "all_gather")
@@ -143,7 +189,7 @@ def all_gather(
     memory_of(tensor, "all_gather", "tensor")
     outs = outputs_of(tensor_list, "all_gather", "tensor_list", g.size(), tensor)
     flat = tensor.detach().new_empty((g.size(), *tensor.shape))
-    plan = g.plan("all_gather", {"x": "tensor"}, "allgather", tensor, flat)
+    plan = g.plan("all_gather", {"x": "tensor"}, "allgather", tensor, flat, algorithm=algorithm)
 
     def run(_keep: Any = tensor) -> None:
         g.agreement.alike("all_gather", tensor)
@@ -160,6 +206,8 @@ def gather(
     group: Any = None,
     async_op: bool = False,
     group_dst: int | None = None,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """The destination's ``gather_list[r]`` becomes rank r's ``tensor``; the other ranks pass no list."""
     g = member(group, "gather")
@@ -174,7 +222,7 @@ def gather(
         flat = tensor.detach().new_empty((g.size(), *tensor.shape))
     else:
         _no_list(g, "gather", "gather_list", gather_list, "destination", root)
-    plan = g.plan("gather", {"x": "tensor"}, "gather", tensor, flat, root=root)
+    plan = g.plan("gather", {"x": "tensor"}, "gather", tensor, flat, root=root, algorithm=algorithm)
 
     def run() -> None:
         g.agreement.alike("gather", tensor)
@@ -192,6 +240,8 @@ def scatter(
     group: Any = None,
     async_op: bool = False,
     group_src: int | None = None,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """Rank r's ``tensor`` becomes the source's ``scatter_list[r]``; the other ranks pass no list, or an empty one."""
     g = member(group, "scatter")
@@ -204,7 +254,9 @@ def scatter(
         flat = _together(tensors_of(scatter_list, "scatter", "scatter_list", g.size(), tensor))
     else:
         _no_list(g, "scatter", "scatter_list", scatter_list, "source", root)
-    plan = g.plan("scatter", {"x": "scatter_list", "out": "tensor"}, "scatter", flat, tensor, root=root)
+    plan = g.plan(
+        "scatter", {"x": "scatter_list", "out": "tensor"}, "scatter", flat, tensor, root=root, algorithm=algorithm
+    )
 
     def run(_keep: Any = flat) -> None:
         g.agreement.alike("scatter", tensor)
@@ -219,6 +271,8 @@ def reduce_scatter(
     op: Any = ReduceOp.SUM,
     group: Any = None,
     async_op: bool = False,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """``output`` becomes the reduction over all ranks of their ``input_list[rank]``."""
     g = member(group, "reduce_scatter")
@@ -228,7 +282,7 @@ def reduce_scatter(
     how = op_of(op, "reduce_scatter")
     flat = _together(tensors_of(input_list, "reduce_scatter", "input_list", g.size(), output))
     names = {"x": "input_list", "out": "output"}
-    return _whole(g, "reduce_scatter", "reduce_scatter", flat, output, how, 0, async_op, names)
+    return _whole(g, "reduce_scatter", "reduce_scatter", flat, output, how, 0, async_op, names, algorithm=algorithm)
 
 
 def all_to_all(
@@ -236,6 +290,8 @@ def all_to_all(
     input_tensor_list: Sequence[torch.Tensor],
     group: Any = None,
     async_op: bool = False,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """``output_tensor_list[r]`` becomes rank r's ``input_tensor_list[rank]``; sizes may differ from pair to pair."""
     g = member(group, "all_to_all")
@@ -250,7 +306,7 @@ def all_to_all(
     counts_in, counts_out = [x.numel() for x in ins], [x.numel() for x in outs]
     names = {"x": "input_tensor_list", "out": "output_tensor_list"}
     counts = {"sendcounts": counts_in, "recvcounts": counts_out}
-    plan = g.plan("all_to_all", names, "alltoallv", flat_in, flat_out, **counts)
+    plan = g.plan("all_to_all", names, "alltoallv", flat_in, flat_out, **counts, algorithm=algorithm)
 
     def run(_keep: Any = flat_in) -> None:
         g.agreement.meet("all_to_all", "output_tensor_list", counts_in, counts_out)
@@ -267,6 +323,8 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Any = None,
     async_op: bool = False,
+    *,
+    algorithm: str | None = None,
 ) -> Work | None:
     """Rank r is given its block of ``input``'s rows, and ``output`` becomes the blocks of all ranks, in rank order.
 
@@ -287,7 +345,9 @@ def all_to_all_single(
     names = {
         "x": "input", "out": "output", "sendcounts": "input_split_sizes", "recvcounts": "output_split_sizes"
     }  # fmt: skip
-    plan = g.plan("all_to_all_single", names, "alltoallv", input, output, sendcounts=to, recvcounts=of)
+    plan = g.plan(
+        "all_to_all_single", names, "alltoallv", input, output, sendcounts=to, recvcounts=of, algorithm=algorithm
+    )
 
     def run(_keep: Any = (input, output)) -> None:
         g.agreement.meet("all_to_all_single", "output_split_sizes", to, of)

@@ -13,17 +13,20 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
+import torch.distributed
 
-from mpicoll import lifetime
 from mpicoll.communicator import Communicator
 from mpicoll.errors import ArgumentError, StateError
+from mpicoll.fabrics.threads import Seat, here
 from mpicoll.torch.agreement import Agreement
 from mpicoll.torch.work import CollectiveWork, Work, Worker
 
 if TYPE_CHECKING:
     from mpicoll.plan import Plan
 
-__all__ = ["GroupMember", "ProcessGroup", "World", "group", "member", "renamed", "world"]
+_torchs = torch.distributed.distributed_c10d._world
+
+__all__ = ["GroupMember", "ProcessGroup", "group", "joined", "member", "renamed", "world"]
 
 
 class ProcessGroup:
@@ -36,6 +39,8 @@ class ProcessGroup:
         self.timeout = timeout
         self.worker = Worker()
         self.agreement = Agreement(comm, self.ranks)
+        self.local_rank = 0
+        """Of a default group: this rank's among those of its node."""
         self.barriers = 0
         """Monitored barriers that this rank has called as the group's rank 0: a number that tells them apart."""
 
@@ -74,7 +79,8 @@ class ProcessGroup:
         for tensor in (*result, *given):
             if tensor.is_cuda:  # the worker's current stream is not the caller's
                 torch.cuda.current_stream(tensor.device).synchronize()
-        if not _threads_may_call_mpi():
+        if not self.comm.any_thread:
+            _say_in_line()
             work = CollectiveWork(run, list(result))
             work.carry_out()
             return work
@@ -109,41 +115,65 @@ def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> Argument
 
 
 @lru_cache(maxsize=1)
-def _threads_may_call_mpi() -> bool:
-    if lifetime.threads_may_call_mpi():
-        return True
+def _say_in_line() -> None:
+    """Once a process."""
     warnings.warn(
         "mpicoll: this MPI was initialised without MPI_THREAD_MULTIPLE: asynchronous collectives complete before "
         "the call returns",
         stacklevel=4,
     )
-    return False
 
 
-class World:
-    """The groups of this process. ``default`` is None until ``init_process_group``."""
+class Groups:
+    """The groups of one rank."""
 
     def __init__(self) -> None:
-        self.default: ProcessGroup | None = None
         self.groups: list[ProcessGroup] = []
+        """Those that mpicoll.torch made, the default one first."""
+        self.registered: list[ProcessGroup] = []
+        """Those that torch.distributed made."""
         self.made = 0
-        self.local_rank = 0
+
+    @property
+    def default(self) -> ProcessGroup | None:
+        """The default group: the one that ``init_process_group`` made, here or in torch.distributed; None before."""
+        if self.groups:
+            return self.groups[0]
+        registered = _torchs.default_pg
+        return registered if isinstance(registered, ProcessGroup) and here.seat is None else None
+
+    def finish(self) -> None:
+        """Complete what is pending."""
+        for g in (*self.groups, *self.registered):
+            g.worker.finish()
 
     def close(self) -> None:
         """Close every group, the newest first."""
         while self.groups:
             self.groups.pop().close()
-        self.default = None
 
 
-world = World()
+_process = Groups()
+
+
+def world() -> Groups:
+    """The groups of this process, or of this thread where ranks are threads."""
+    return _process if here.seat is None else _groups_of(here.seat)
+
+
+def _groups_of(rank: Seat) -> Groups:
+    found = rank.kept.get(__name__)
+    if found is None:
+        found = rank.kept[__name__] = Groups()
+        rank.at_end.append(found.finish)
+    assert isinstance(found, Groups)
+    return found
 
 
 def _finish_workers() -> None:
     # MPI is finalised after this; a collective that a thread is still in would be cut off.
     try:
-        for g in world.groups:
-            g.worker.finish()
+        _process.finish()
     except Exception:  # nobody is left to catch it: it ends the job, as an uncaught one does
         sys.excepthook(*sys.exc_info())
         sys.stderr.flush()
@@ -157,7 +187,7 @@ class _WorldOfTheMoment(type):
     @property
     def WORLD(cls) -> ProcessGroup | None:
         """The default group, None before init_process_group."""
-        return world.default
+        return world().default
 
 
 class GroupMember(metaclass=_WorldOfTheMoment):
@@ -172,7 +202,7 @@ class group(metaclass=_WorldOfTheMoment):
 
 def member(given: Any, operation: str) -> ProcessGroup | None:
     """The group meant by ``given`` (None: the default one); None, with a warning, if this rank is not in it."""
-    found = world.default if given is None else given
+    found = world().default if given is None else given
     if isinstance(found, ProcessGroup):
         if found.comm.closed:
             raise StateError(f"{operation}: {found} cannot be used any more: {found.comm.closed}")
@@ -180,10 +210,19 @@ def member(given: Any, operation: str) -> ProcessGroup | None:
     if found is None:
         raise StateError(f"{operation}: there is no default group: call init_process_group() first")
     if type(found) is int and found == GroupMember.NON_GROUP_MEMBER:
-        rank = world.default.rank() if world.default else "?"
+        default = world().default
+        rank = default.rank() if default else "?"
         warnings.warn(
             f"{operation}: rank {rank} is not in the given group, and takes no part in the call", stacklevel=3
         )
         return None
     expected = "a group of mpicoll.torch, or None for the default one"
     raise ArgumentError(operation, "group", expected, repr(given))
+
+
+def joined(given: Any, operation: str) -> ProcessGroup:
+    """The group meant by ``given`` (None: the default one); ArgumentError if this rank is not in it."""
+    found = None if given == GroupMember.NON_GROUP_MEMBER else member(given, operation)
+    if found is None:
+        raise ArgumentError(operation, "group", "a group that this rank is in", repr(given))
+    return found

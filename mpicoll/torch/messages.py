@@ -13,7 +13,7 @@ from mpicoll.torch.arguments import group_rank, tensor_of
 from mpicoll.torch.group import ProcessGroup, member, renamed
 from mpicoll.torch.work import MessageWork, Work
 
-__all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send"]
+__all__ = ["P2POp", "batch_isend_irecv", "incoming", "irecv", "isend", "outgoing", "recv", "send"]
 
 
 def send(
@@ -24,7 +24,7 @@ def send(
     if g is not None:
         to = group_rank(g, "send", "dst", dst, group_dst)
         _not_oneself(g, "send", "dst", to)
-        _send(g, "send", tensor, to, tag)().wait()
+        outgoing(g, "send", tensor, to, tag)().wait()
 
 
 def recv(
@@ -37,7 +37,7 @@ def recv(
     of = _source(g, "recv", src, group_src)
     if of is not None:
         _not_oneself(g, "recv", "src", of)
-    request = _receive(g, "recv", tensor, of, tag)()
+    request = incoming(g, "recv", tensor, of, tag)()
     request.wait()
     assert request.source is not None
     return g.global_rank(request.source)
@@ -51,7 +51,7 @@ def isend(
     if g is None:
         return None
     to = group_rank(g, "isend", "dst", dst, group_dst)
-    return MessageWork(_send(g, "isend", tensor, to, tag)(), g.global_rank)
+    return MessageWork(outgoing(g, "isend", tensor, to, tag)(), g.global_rank)
 
 
 def irecv(
@@ -62,7 +62,7 @@ def irecv(
     if g is None:
         return None
     of = _source(g, "irecv", src, group_src)
-    return MessageWork(_receive(g, "irecv", tensor, of, tag)(), g.global_rank)
+    return MessageWork(incoming(g, "irecv", tensor, of, tag)(), g.global_rank)
 
 
 class P2POp:
@@ -105,22 +105,24 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
 def _checked(op: P2POp) -> Callable[[], Work]:
     g = member(op.group, op.op.__name__)
     assert g is not None
-    start = (_send if op.op is isend else _receive)(g, op.op.__name__, op.tensor, op.group_peer, op.tag)
+    start = (outgoing if op.op is isend else incoming)(g, op.op.__name__, op.tensor, op.group_peer, op.tag)
     return lambda: MessageWork(start(), g.global_rank)
 
 
-def _send(g: ProcessGroup, operation: str, tensor: Any, to: int, tag: int) -> Callable[[], Request]:
+def outgoing(g: ProcessGroup, operation: str, tensor: Any, to: int, tag: int) -> Callable[[], Request]:
+    """What starts a message whose arguments are found right."""
     try:
         return g.comm.outgoing(operation, tensor_of(tensor, operation, "tensor"), to, tag)
     except ArgumentError as e:
-        raise renamed(e, operation, {"x": "tensor"}) from None
+        raise renamed(e, operation, {"x": "tensor", "dest": "group_dst"}) from None
 
 
-def _receive(g: ProcessGroup, operation: str, tensor: Any, of: int | None, tag: int) -> Callable[[], Request]:
+def incoming(g: ProcessGroup, operation: str, tensor: Any, of: int | None, tag: int) -> Callable[[], Request]:
+    """What starts to receive a message, with arguments that are found right."""
     try:
         return g.comm.incoming(operation, tensor_of(tensor, operation, "tensor"), of, tag)
     except ArgumentError as e:
-        raise renamed(e, operation, {"x": "tensor"}) from None
+        raise renamed(e, operation, {"x": "tensor", "source": "group_src"}) from None
 
 
 def _source(g: ProcessGroup, operation: str, src: int | None, group_src: int | None) -> int | None:

@@ -40,7 +40,7 @@ def is_available() -> bool:
 
 def is_initialized() -> bool:
     """Whether there is a default group."""
-    return world.default is not None
+    return world().default is not None
 
 
 def init_process_group(
@@ -61,7 +61,7 @@ def init_process_group(
     needed. ``timeout`` bounds ``monitored_barrier``. Raises StateError if there is a default group, LaunchError if this
     process is not one of the ranks that were asked for.
     """
-    if world.default is not None:
+    if world().default is not None:
         raise StateError("init_process_group: the default group exists already: call destroy_process_group() first")
     _check_backend("init_process_group", backend)
     checked_timeout("init_process_group", timeout)
@@ -70,16 +70,17 @@ def init_process_group(
         if given not in (-1, actual):
             comm.free()
             hint = ""
-            if comm.size == 1:
+            if comm.size == 1 and comm.ranks.library:
                 hint = (
                     ". This process is alone in its MPI world: start the ranks with "
                     "`mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, "
                     "not with torchrun or torch.multiprocessing"
                 )
-            raise LaunchError(f"init_process_group: {argument}={given} was given, but MPI says {actual}{hint}")
-    world.local_rank = comm.node.rank
-    world.default = ProcessGroup(comm, range(comm.size), group_name or "default", timeout or _TIMEOUT)
-    world.groups = [world.default]
+            who = "MPI" if comm.ranks.library else "this job of threads"
+            raise LaunchError(f"init_process_group: {argument}={given} was given, but {who} says {actual}{hint}")
+    g = ProcessGroup(comm, range(comm.size), group_name or "default", timeout or _TIMEOUT)
+    g.local_rank = comm.node.rank
+    world().groups = [g]
 
 
 def new_group(
@@ -107,24 +108,33 @@ def new_group(
         )
     if sort_ranks:
         chosen.sort()
-    world.made += 1
+    if not world().groups:  # the default group is torch's
+        order = {} if sort_ranks else {"sort_ranks": False}  # which not every torch knows
+        found = torch.distributed.new_group(chosen, timeout, "mpicoll", None, True, group_desc, device_id, **order)
+        return GroupMember.NON_GROUP_MEMBER if found is None else found
+    world().made += 1
     comm = parent.comm.subset(chosen)
     if comm is None:
         return GroupMember.NON_GROUP_MEMBER
-    g = ProcessGroup(comm, chosen, group_desc or f"group {world.made}", timeout or parent.timeout)
-    world.groups.append(g)
+    g = ProcessGroup(comm, chosen, group_desc or f"group {world().made}", timeout or parent.timeout)
+    world().groups.append(g)
     return g
 
 
 def destroy_process_group(group: Any = None) -> None:
     """Complete what is pending and destroy the group, or all groups (None, the default group). Collective."""
-    if group is None or group is world.default:
+    if group is None or group is world().default:
         _default("destroy_process_group")
-        world.close()
+        if world().groups:
+            world().close()
+        else:
+            torch.distributed.destroy_process_group()
         return
     g = member(group, "destroy_process_group")
-    if g is not None:
-        world.groups.remove(g)
+    if g is not None and g not in world().groups:
+        torch.distributed.destroy_process_group(g)  # type: ignore[arg-type]
+    elif g is not None:
+        world().groups.remove(g)
         g.close()
 
 
@@ -170,10 +180,9 @@ def get_process_group_ranks(group: Any) -> list[int]:
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
     """This process's rank among those of its node, from MPI; ``fallback_rank`` where there is no default group."""
-    if world.default is None and fallback_rank is not None:
+    if world().default is None and fallback_rank is not None:
         return int(fallback_rank)
-    _default("get_node_local_rank")
-    return world.local_rank
+    return _default("get_node_local_rank").local_rank
 
 
 def _ranks(group: Any, operation: str) -> list[int]:
@@ -188,9 +197,10 @@ def _quietly(group: Any, operation: str) -> ProcessGroup | None:
 
 
 def _default(operation: str) -> ProcessGroup:
-    if world.default is None:
+    found = world().default
+    if found is None:
         raise StateError(f"{operation}: there is no default group: call init_process_group() first")
-    return world.default
+    return found
 
 
 def _check_backend(operation: str, backend: Any) -> None:

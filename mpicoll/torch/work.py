@@ -11,7 +11,8 @@ from time import monotonic, sleep
 
 import torch
 
-from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.errors import ArgumentError, StateError, TimeoutError
+from mpicoll.fabrics.threads import Seat, here, work_for
 from mpicoll.messages import Request
 
 __all__ = ["MessageWork", "Work", "Worker"]
@@ -40,6 +41,10 @@ class Work(ABC):
         """The same as ``wait``: results are in memory, on no stream."""
         self.wait()
 
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A collective's future. Others have none: nothing completes them while nobody asks."""
+        raise StateError("get_future: only a collective has a future: wait() for this Work, or ask is_completed()")
+
 
 def _seconds(timeout: timedelta | None) -> float | None:
     if timeout is None:
@@ -55,7 +60,9 @@ class CollectiveWork(Work):
     def __init__(self, run: Callable[[], None], result: list[torch.Tensor]) -> None:
         self._run, self._result = run, result
         self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
-        self._done = threading.Event()
+        self.done = done = threading.Event()
+        """Set when it is complete, and so is its future."""
+        self._future.add_done_callback(lambda _: done.set())
         self._exception: Exception | None = None
         self._future_taken = False
         self.failed_unseen = False
@@ -68,7 +75,6 @@ class CollectiveWork(Work):
         except Exception as e:  # raised again where the program waits for it
             self._exception, self.failed_unseen = e, not self._future_taken
         del self._run  # and with it the tensors that it read
-        self._done.set()
         # The future's callbacks run here: they may wait for this, and start collectives of their own.
         if self._exception is None:
             self._future.set_result(self._result)
@@ -76,7 +82,7 @@ class CollectiveWork(Work):
             self._future.set_exception(self._exception)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if not self._done.wait(_seconds(timeout)):
+        if not self.done.wait(_seconds(timeout)):
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self._exception is not None:
             self.failed_unseen = False
@@ -84,7 +90,7 @@ class CollectiveWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        return self._done.is_set()
+        return self.done.is_set()
 
     def exception(self) -> BaseException | None:
         self.failed_unseen = False
@@ -94,6 +100,10 @@ class CollectiveWork(Work):
         """The tensors that it wrote, once it is complete."""
         self.wait()
         return self._result
+
+    def when_complete(self, do: Callable[[Exception | None], None]) -> None:
+        """Have ``do`` called with what it raised, if it did, before the callbacks that are added later."""
+        self._future.add_done_callback(lambda _: do(self._exception))
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that it writes, which raises what this would."""
@@ -158,21 +168,23 @@ class Worker:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[CollectiveWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._last: CollectiveWork | None = None
+        self._last_done = threading.Event()
+        self._last_done.set()
         self._failed: list[CollectiveWork] = []
 
     @property
     def busy(self) -> bool:
         """Whether anything submitted is not complete yet."""
-        return self._last is not None and not self._last.is_completed()
+        return not self._last_done.is_set()
 
     def submit(self, run: Callable[[], None], result: list[torch.Tensor]) -> CollectiveWork:
         """Queue ``run``, which writes ``result``."""
         if self._thread is None:
             # A daemon: the interpreter must not wait at its end for a thread that waits for work.
-            self._thread = threading.Thread(target=self._serve, name="mpicoll", daemon=True)
+            self._thread = threading.Thread(target=self._serve, args=[here.seat], name="mpicoll", daemon=True)
             self._thread.start()
-        self._last = work = CollectiveWork(run, result)
+        work = CollectiveWork(run, result)
+        self._last_done = work.done  # and not the work, whose tensors the program may have let go
         self._queue.put(work)
         if threading.current_thread() is self._thread:
             self._catch_up()  # a callback may wait for it, and there is nobody else to carry it out
@@ -203,7 +215,8 @@ class Worker:
         if work.failed_unseen:
             self._failed.append(work)
 
-    def _serve(self) -> None:
+    def _serve(self, rank: Seat | None) -> None:
+        work_for(rank)
         while (work := self._queue.get()) is not None:
             self._serve_one(work)
             del work  # and with it the tensors, before the next one comes

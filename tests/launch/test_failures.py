@@ -118,6 +118,20 @@ work = dist.all_reduce(x, async_op=True)
 import atexit
 atexit.register(lambda: work.wait() and sys.stdout.write(f"late sum {x.tolist()}\\n"))
 """,
+    "MPI is finalised before a Communicator is used": """
+from mpicoll.errors import StateError
+
+comm, x = mpicoll.Communicator(), np.ones(3)
+comm.allreduce(x)
+MPI.Finalize()
+for call in (comm.allreduce, comm.bcast, comm.allgather, lambda x: comm.send(x, 0), lambda x: comm.node):
+    try:
+        call(x)
+    except StateError as e:
+        assert "MPI was finalised" in str(e)
+    else:
+        sys.exit("it was used")
+""",
     "MPI is finalised before the group is destroyed": (
         "dist.all_reduce(tensor)\nMPI.Finalize()\ndist.destroy_process_group()\nassert not dist.is_initialized()"
     ),

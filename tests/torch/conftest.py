@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-import mpicoll.torch as dist
-from tests.torch.cases import Group, make_groups
+from tests.torch import api
+
+if TYPE_CHECKING:
+    from tests.torch.cases import Group
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    api.choose(config.getoption("--api"))
 
 
 @pytest.fixture(autouse=True)
-def default_group() -> None:
-    """A default group: the one that is there, or a new one where the test before destroyed it."""
-    if not dist.is_initialized():
-        dist.init_process_group("mpicoll")
+def default_group(pytestconfig: pytest.Config) -> bool:
+    """Whether there is a default group: the one that was there, or a new one where the test before destroyed it.
+
+    Ranks that are threads make their own."""
+    if pytestconfig.getoption("--threads"):
+        return False
+    if not api.dist.is_initialized():
+        api.dist.init_process_group("mpicoll")
+    return True
 
 
 @pytest.fixture
-def groups(default_group: None) -> list[Group]:
+def groups(default_group: bool) -> list[Group]:
     """Groups of the default group's ranks, made once for each default group; collective."""
-    return make_groups(dist.group.WORLD)
+    from tests.torch.cases import make_groups
+
+    return make_groups(api.dist.group.WORLD) if default_group else []
 
 
 @pytest.fixture
-def rank(default_group: None) -> int:
-    return dist.get_rank()
+def rank(default_group: bool) -> int:
+    return api.dist.get_rank() if default_group else -1
 
 
 @pytest.fixture
-def size(default_group: None) -> int:
-    return dist.get_world_size()
+def size(default_group: bool) -> int:
+    return api.dist.get_world_size() if default_group else -1

@@ -11,11 +11,15 @@ import pytest
 import torch
 import torch.distributed
 
-import mpicoll.torch as dist
+import mpicoll.torch
 from mpicoll.errors import ArgumentError, LaunchError, StateError, TimeoutError
+from tests.torch.api import dist, through_torch
 from tests.torch.cases import Group
 
-BACKENDS = [None, "gloo", "nccl", "mpi", "ucc", "mpicoll", "GLOO", "cpu:gloo,cuda:nccl", "cpu:mpicoll,cuda:mpicoll"]
+BACKENDS = ["mpicoll", "MPICOLL", "cpu:mpicoll", "cpu:mpicoll,cuda:mpicoll"]
+if not through_torch():  # which makes of another backend what it asks for
+    BACKENDS += [None, "gloo", "nccl", "mpi", "ucc", "GLOO", "cpu:gloo,cuda:nccl"]
+ANY = "mpicoll" if through_torch() else "gloo"
 
 
 def works(group: Any = None) -> None:
@@ -26,9 +30,9 @@ def works(group: Any = None) -> None:
 
 
 @pytest.fixture
-def without_group() -> None:
-    """No default group; the next test makes one again."""
-    if dist.is_initialized():
+def without_group(pytestconfig: pytest.Config) -> None:
+    """No default group; the next test makes one again. Ranks that are threads destroy their own."""
+    if not pytestconfig.getoption("--threads") and dist.is_initialized():
         dist.destroy_process_group()
 
 
@@ -39,12 +43,13 @@ def without_group() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_is_mpicoll(backend: str | None) -> None:
     dist.init_process_group(backend)
-    assert dist.get_backend() == "mpicoll"
+    assert dist.get_backend() == (str(backend).lower() if through_torch() else "mpicoll")
     works()
     dist.destroy_process_group()
     assert not dist.is_initialized()
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("without_group")
 def test_groups_are_made_and_destroyed_again_and_again() -> None:
     from mpi4py import MPI
@@ -53,7 +58,7 @@ def test_groups_are_made_and_destroyed_again_and_again() -> None:
     seen = []
     for name in ("", "mine"):
         dist.init_process_group(
-            "gloo", "env://", timedelta(minutes=5), size, rank, store=None, group_name=name, device_id=None
+            ANY, "mpi://", timedelta(minutes=5), size, rank, store=None, group_name=name, device_id=None
         )
         assert dist.is_initialized()
         assert dist.is_available()
@@ -70,7 +75,9 @@ def test_groups_are_made_and_destroyed_again_and_again() -> None:
         dist.destroy_process_group()
         assert dist.group.WORLD is None
         for g in (world, inner):
-            with pytest.raises(StateError, match="destroyed"):
+            with pytest.raises(
+                ValueError if through_torch() else StateError, match=r"destroyed|not initialized in the world"
+            ):
                 dist.barrier(g)
         seen.append(world)
     assert seen[0] is not seen[1]
@@ -78,12 +85,16 @@ def test_groups_are_made_and_destroyed_again_and_again() -> None:
 
 def test_a_second_init_is_refused(size: int) -> None:
     world = dist.group.WORLD
-    with pytest.raises(StateError, match="init_process_group: the default group exists already"):
+    error, said = StateError, "init_process_group: the default group exists already"
+    if through_torch():
+        error, said = ValueError, "trying to initialize the default process group twice"
+    with pytest.raises(error, match=said):
         dist.init_process_group("mpicoll")
     assert dist.group.WORLD is world
     works()
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("without_group")
 @pytest.mark.parametrize("wrong", ["world_size", "rank"])
 def test_a_world_that_is_not_mpis_is_refused(wrong: str) -> None:
@@ -93,21 +104,28 @@ def test_a_world_that_is_not_mpis_is_refused(wrong: str) -> None:
     with pytest.raises(
         LaunchError, match=rf"init_process_group: {wrong}={actual + 1} was given, but MPI says {actual}"
     ):
-        dist.init_process_group("gloo", **{wrong: actual + 1})
+        dist.init_process_group(ANY, **{wrong: actual + 1})
     assert not dist.is_initialized()
-    dist.init_process_group("gloo", **{wrong: actual})
+    dist.init_process_group(ANY, **{wrong: actual})
     works()
 
 
 @pytest.mark.usefixtures("without_group")
 def test_wrong_arguments_of_init() -> None:
-    for arguments, fault in (
-        ({"backend": "tcp"}, "backend: expected None or one of .*gloo.*; given 'tcp'"),
-        ({"backend": "cpu:gloo,cuda:tcp"}, "backend: .*; given 'cpu:gloo,cuda:tcp'"),
-        ({"timeout": 5}, "timeout: expected a positive datetime.timedelta; given 5"),
-        ({"timeout": timedelta(seconds=-1)}, "timeout: expected a positive"),
-    ):
-        with pytest.raises(ArgumentError, match=f"init_process_group: {fault}"):
+    ours = "init_process_group: "
+    rows: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"backend": "tcp"}, ArgumentError, f"{ours}backend: expected None or one of .*gloo.*; given 'tcp'"),
+        ({"backend": "cpu:gloo,cuda:tcp"}, ArgumentError, f"{ours}backend: .*; given 'cpu:gloo,cuda:tcp'"),
+        ({"timeout": 5}, ArgumentError, f"{ours}timeout: expected a positive datetime.timedelta; given 5"),
+        ({"timeout": timedelta(seconds=-1)}, ArgumentError, f"{ours}timeout: expected a positive"),
+    ]
+    if through_torch():  # a negative time limit is none of its mistakes
+        rows = [
+            ({"backend": "tcp"}, AssertionError, "Unknown backend type tcp"),
+            ({"backend": "mpicoll", "timeout": 5}, TypeError, "Expected timeout argument to be of type"),
+        ]
+    for arguments, error, said in rows:
+        with pytest.raises(error, match=said):
             dist.init_process_group(**arguments)
         assert not dist.is_initialized()
 
@@ -149,12 +167,24 @@ WITHOUT: dict[str, Callable[[], object]] = {
 }
 
 
+TORCHS_WITHOUT: dict[str, tuple[type[Exception], str]] = {
+    "destroy_process_group": (AssertionError, "Process group cannot be None"),
+    "get_node_local_rank": (RuntimeError, "LOCAL_RANK is not in the environment"),
+}
+"""What torch says otherwise."""
+
+
 @pytest.mark.usefixtures("without_group")
-def test_nothing_works_without_a_default_group() -> None:
+def test_nothing_works_without_a_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
     for function, call in WITHOUT.items():
-        with pytest.raises(
-            StateError, match=rf"{function}: there is no default group: call init_process_group\(\) first"
-        ):
+        error, said = StateError, rf"{function}: there is no default group: call init_process_group\(\) first"
+        if through_torch():
+            if function in ("get_group_rank", "get_global_rank"):
+                continue  # to torch, the default group is None then, and its ranks are as they are given
+            torchs = ValueError, "Default process group has not been initialized"
+            error, said = TORCHS_WITHOUT.get(function, torchs)
+        with pytest.raises(error, match=said):
             call()
     assert dist.group.WORLD is None
     assert dist.get_node_local_rank(fallback_rank=3) == 3
@@ -162,8 +192,9 @@ def test_nothing_works_without_a_default_group() -> None:
 
 def test_all_that_need_a_group_are_tried_without() -> None:
     never = {"init_process_group", "is_initialized", "is_available", "batch_isend_irecv"}
+    never |= {"all_gather_single", "reduce_scatter_single"}  # other names
     classes = {"GroupMember", "ProcessGroup", "ReduceOp", "Work", "group"}
-    assert set(WITHOUT) == set(dist.__all__) - never - classes
+    assert set(WITHOUT) == set(mpicoll.torch.__all__) - never - classes
 
 
 # -- other groups -----------------------------------------------------------------------------------------------------
@@ -180,11 +211,14 @@ def test_names_of_ranks(groups: list[Group], rank: int, size: int) -> None:
         assert dist.get_world_size(g.handle) == g.size
         assert dist.get_backend(g.handle) == "mpicoll"
         assert dist.get_process_group_ranks(g.handle) == g.ranks
+        handle = dist.group.WORLD if through_torch() and g.handle is None else g.handle
         for in_group, global_rank in enumerate(g.ranks):
-            assert dist.get_group_rank(g.handle, global_rank) == in_group
-            assert dist.get_global_rank(g.handle, in_group) == global_rank
+            assert dist.get_group_rank(handle, global_rank) == in_group
+            assert dist.get_global_rank(handle, in_group) == global_rank
     assert 0 <= dist.get_node_local_rank() < size
     assert dist.get_node_local_rank(fallback_rank=99) == dist.get_node_local_rank()
+    if through_torch():  # whose word it is, and which knows only its environment
+        assert dist.get_node_local_rank() == mpicoll.torch.get_node_local_rank()
 
 
 def test_ranks_are_sorted_unless_told_otherwise(size: int) -> None:
@@ -193,7 +227,7 @@ def test_ranks_are_sorted_unless_told_otherwise(size: int) -> None:
         g = dist.new_group(backwards, sort_ranks=sort_ranks, group_desc="mine", timeout=timedelta(seconds=9))
         assert dist.get_process_group_ranks(g) == expected
         assert g.timeout == timedelta(seconds=9)
-        assert "mine" in repr(g)
+        assert "mine" in (g.group_desc if through_torch() else repr(g))
         dist.destroy_process_group(g)
     every = dist.new_group()
     assert dist.get_process_group_ranks(every) == sorted(backwards)
@@ -239,18 +273,40 @@ CALLS_OF_OUTSIDERS: dict[str, Callable[[Any], object]] = {
 }
 
 
+TORCH_REFUSES = {"broadcast", "reduce", "scatter", "send", "isend", "gather_object"}
+TORCH_REFUSES |= {"broadcast_object_list", "scatter_object_list", "send_object_list"}
+"""It looks for the rank in the group before it looks whether this one is in it."""
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("function", CALLS_OF_OUTSIDERS)
 def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> None:
     said = f"{function}: rank {rank} is not in the given group, and takes no part in the call"
+    outside = dist.GroupMember.NON_GROUP_MEMBER
+    if through_torch():
+        said = f"on global rank {rank} which does not belong to the given group"
+        if function in TORCH_REFUSES:
+            with pytest.raises(ValueError, match=r"group -100|Group -100|Invalid process group"):
+                CALLS_OF_OUTSIDERS[function](outside)
+            return
+        if function == "destroy_process_group":
+            assert dist.destroy_process_group(outside) is None
+            return
     with pytest.warns(UserWarning, match=said) as caught:
-        assert CALLS_OF_OUTSIDERS[function](dist.GroupMember.NON_GROUP_MEMBER) is None
-    assert len(caught) == 1
+        assert CALLS_OF_OUTSIDERS[function](outside) is None
+    assert len([w for w in caught if w.category is UserWarning]) == 1
 
 
+@pytest.mark.processes
 def test_an_outsider_receives_nothing(rank: int) -> None:
     outside = dist.GroupMember.NON_GROUP_MEMBER
-    with pytest.warns(UserWarning, match="recv: rank"):
+    said = "which does not belong to the given group" if through_torch() else "recv: rank"
+    with pytest.warns(UserWarning, match=said):
         assert dist.recv(torch.ones(1), 0, group=outside) == -1
+    if through_torch():
+        with pytest.raises(ValueError, match="Invalid process group"):
+            dist.recv_object_list([1], 0, group=outside)
+        return
     with pytest.warns(UserWarning, match="recv_object_list: rank"):
         assert dist.recv_object_list([1], 0, group=outside) == -1
 
@@ -267,7 +323,10 @@ def test_members_are_not_warned(groups: list[Group]) -> None:
 def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) -> None:
     first, second = dist.new_group(list(range(size))), dist.new_group([0, 1])
     dist.destroy_process_group(first)
-    with pytest.raises(StateError, match=r"all_reduce: .* cannot be used any more: it was destroyed"):
+    error, said = StateError, "all_reduce: .* cannot be used any more: it was destroyed"
+    if through_torch():
+        error, said = ValueError, "is not initialized in the world group map"
+    with pytest.raises(error, match=said):
         dist.all_reduce(torch.ones(1), group=first)
     if rank < 2:
         works(second)
@@ -278,11 +337,19 @@ def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) ->
 # -- barriers that say who is missing ---------------------------------------------------------------------------------
 
 
+def monitored_barrier(group: Any = None, **arguments: Any) -> None:
+    """torch's function refuses every backend but gloo; the group has the method."""
+    if through_torch():
+        (group or dist.group.WORLD).monitored_barrier(**arguments)
+    else:
+        dist.monitored_barrier(group, **arguments)
+
+
 def test_monitored_barrier(groups: list[Group]) -> None:
     for g in groups:
         if g.rank is not None:
-            dist.monitored_barrier(g.handle, timedelta(seconds=60))
-            dist.monitored_barrier(g.handle, wait_all_ranks=True)
+            monitored_barrier(g.handle, timeout=timedelta(seconds=60))
+            monitored_barrier(g.handle, wait_all_ranks=True)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -293,10 +360,10 @@ def test_a_monitored_barrier_names_who_is_missing(rank: int, size: int, missing:
     if rank not in absent:
         names = ", ".join(str(r) for r in sorted(absent))
         with pytest.raises(TimeoutError, match=rf"monitored_barrier: after .*, these ranks did not come: {names}$"):
-            dist.monitored_barrier(timeout=timedelta(seconds=0.2))
+            monitored_barrier(timeout=timedelta(seconds=0.2))
     dist.barrier()
     for _ in range(2):
-        dist.monitored_barrier(timeout=timedelta(seconds=60))
+        monitored_barrier(timeout=timedelta(seconds=60))
     works()
 
 
@@ -350,7 +417,8 @@ def test_messages_of_objects(groups: list[Group], rank: int, size: int) -> None:
             assert same(told[0], thing(3))
             assert told[1] == "text"
             one: list[Any] = [None]
-            assert dist.recv_object_list(one, group=g.handle) == 0
+            anyone = {"src": 0} if through_torch() else {}  # it takes objects from a rank that is named alone
+            assert dist.recv_object_list(one, **anyone, group=g.handle) == 0
             assert one == [1]
 
 

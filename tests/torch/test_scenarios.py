@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import copy
-import runpy
+import sys
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import mse_loss
 
-import mpicoll.torch as dist
 from mpicoll.errors import ArgumentError
+from tests.torch.api import dist, ours_alone, through_torch
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.append(str(EXAMPLES))
+OF_MPICOLL_TORCH = [p for p in sorted(EXAMPLES.glob("*.py")) if "import mpicoll.torch as dist" in p.read_text()]
+"""The others: programs/test_examples.py."""
 
 
-def example(name: str) -> SimpleNamespace:
-    """What an example defines."""
-    (path,) = (e for e in EXAMPLES if e.stem == name)
-    return SimpleNamespace(**runpy.run_path(str(path), run_name=name))
+def example(name: str) -> ModuleType:
+    """What an example defines, with the API under test in the place of mpicoll.torch."""
+    module = import_module(name)
+    if hasattr(module, "dist"):
+        module.dist = dist
+    return module
 
 
 def mine(rank: int) -> torch.Tensor:
@@ -65,7 +71,11 @@ def test_scatter_with_the_list_on_the_wrong_side(rank: int, size: int) -> None:
         if rank == 0
         else f"only the source, rank 0, passes a list; given a list of {size}"
     )
-    with pytest.raises(ArgumentError, match=f"scatter: scatter_list: .*{said}"):
+    if through_torch():  # which finds it first
+        said = "must be specified on source rank" if rank == 0 else "must NOT be specified on non-source ranks"
+    else:
+        said = f"scatter: scatter_list: .*{said}"
+    with pytest.raises(ValueError if through_torch() else ArgumentError, match=said):
         dist.scatter(tensor, wrong, src=0)
     assert tensor.tolist() == [-1, -1]
 
@@ -128,6 +138,21 @@ def test_isend_and_irecv(rank: int) -> None:
     assert tensor.item() == (1 if rank < 2 else 0)
 
 
+@pytest.mark.mpi(min_size=2)
+def test_receives_take_messages_in_the_order_in_which_they_were_started(rank: int) -> None:
+    """Whatever the order in which they are waited for."""
+    if rank == 0:
+        for value in (1.0, 2.0, 3.0):
+            dist.send(torch.tensor([value]), 1)
+    elif rank == 1:
+        tensors = [torch.zeros(1) for _ in range(3)]
+        requests = [dist.irecv(tensor, source) for tensor, source in zip(tensors, (0, None, 0), strict=True)]
+        for request in reversed(requests):
+            assert request is not None
+            request.wait()
+        assert [tensor.item() for tensor in tensors] == [1.0, 2.0, 3.0]
+
+
 def test_batch_around_a_ring(rank: int, size: int) -> None:
     sent, received = torch.arange(2) + 2 * rank, torch.zeros(2, dtype=torch.int64)
     send = dist.P2POp(dist.isend, sent, (rank + 1) % size)
@@ -141,6 +166,7 @@ def test_batch_around_a_ring(rank: int, size: int) -> None:
 # -- groups -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", ["all", "some", "inner"])
 def test_every_collective_on_a_group(rank: int, size: int, kind: str) -> None:
     """As on the whole world, but within the group; a rank outside is warned and told nothing."""
@@ -150,7 +176,8 @@ def test_every_collective_on_a_group(rank: int, size: int, kind: str) -> None:
     first, p = ranks[0], len(ranks)
     tensor = mine(rank)
     if rank not in ranks:
-        with pytest.warns(UserWarning, match=f"rank {rank} is not in the given group"):
+        said = f"rank {rank} which does not belong to" if through_torch() else f"rank {rank} is not in the given group"
+        with pytest.warns(UserWarning, match=said):
             dist.all_reduce(tensor, group=group)
         assert tensor.tolist() == mine(rank).tolist()
         return
@@ -286,7 +313,7 @@ def test_metrics(rank: int, size: int) -> None:
 # -- one's own --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["one to all", "binary tree", "ring"])
+@pytest.mark.parametrize("name", ["one to all", "binary tree", "binomial tree", "ring"])
 def test_own_broadcast(rank: int, name: str) -> None:
     for shape in ((2,), (33, 65), (1,)):
         x = torch.rand(shape, generator=torch.Generator().manual_seed(rank))
@@ -296,21 +323,27 @@ def test_own_broadcast(rank: int, name: str) -> None:
         assert torch.equal(x, expected)
 
 
-@pytest.mark.parametrize("name", ["all to one", "tree", "naive", "butterfly"])
+@pytest.mark.parametrize("name", ["all to one", "tree"])
 def test_own_reduce(rank: int, name: str) -> None:
-    own = example("own_reduce")
     for n in (2, 1000):
         x = torch.arange(n) * (rank + 1)
-        expected, given = x.clone(), x.clone()
-        (own.TO_RANK_0 | own.TO_ALL)[name](x)
-        if name in own.TO_ALL:
-            dist.all_reduce(expected)
-        else:
-            dist.reduce(expected, 0)
-        assert torch.equal(x, expected if rank == 0 or name in own.TO_ALL else given)
+        expected = x.clone()
+        example("own_reduce").REDUCTIONS[name](x)
+        dist.reduce(expected, 0)
+        assert torch.equal(x, expected)
 
 
-@pytest.mark.parametrize("name", ["naive", "tree", "all, naive", "all, ring"])
+@pytest.mark.parametrize("name", ["naive", "tree", "ring", "butterfly"])
+def test_own_all_reduce(rank: int, name: str) -> None:
+    for n in (1, 2, 1000):
+        x = torch.arange(n) * (rank + 1)
+        expected = x.clone()
+        example("own_all_reduce").ALL_REDUCES[name](x)
+        dist.all_reduce(expected)
+        assert torch.equal(x, expected)
+
+
+@pytest.mark.parametrize("name", ["naive", "tree", "all, naive", "all, tree", "all, ring"])
 def test_own_gather(rank: int, size: int, name: str) -> None:
     own = example("own_gather")
     expected = [torch.zeros(3) for _ in range(size)]
@@ -322,19 +355,36 @@ def test_own_gather(rank: int, size: int, name: str) -> None:
         assert torch.equal(rows, torch.stack(expected))
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+@ours_alone("torch has no argument that names an algorithm")
+def test_rounding(size: int) -> None:
+    """What mpicoll chooses rounds once; one after another loses every one."""
+    found = example("rounding").sums()
+    once = torch.tensor(256.0 + size - 1).bfloat16().item()
+    assert found["default"] == [once] * size
+    assert set(found["linear"]) <= {256.0, once}
+    assert len(found["ring"]) == size
+
+
+@pytest.mark.processes
+@ours_alone("the programs make their default group by mpicoll.torch")
+@pytest.mark.parametrize("path", OF_MPICOLL_TORCH, ids=lambda p: p.stem)
 def test_examples_say_how_to_start_them_and_run(
     path: Path, rank: int, size: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = example(path.stem)
     assert f"mpicoll run -n 4 examples/{path.name}" in run.__doc__
-    run.main()
-    out = capsys.readouterr().out
-    if path.stem == "own_broadcast":
-        assert len(out.splitlines()) == (12 if rank == 0 else 0)
+    dist.destroy_process_group()
+    run.main(*[None, (4, 33)] if path.stem == "compare_topologies" else [])
+    assert not dist.is_initialized()
+    lines = capsys.readouterr().out.splitlines()
+    of_rank_0 = {"own_broadcast": 15, "compare_topologies": 6, "rounding": 5}
+    if path.stem in of_rank_0:
+        assert len(lines) == of_rank_0[path.stem] * (rank == 0)
     else:
-        assert f"rank {rank}" in out
-    if path.stem == "own_reduce":
-        assert f"rank {rank}, butterfly: {column_sums(list(range(size)))}" in out
+        assert all(line.startswith(f"rank {rank}") for line in lines)
+    if path.stem == "own_reduce" and rank == 0:
+        assert f"rank 0, tree: {column_sums(list(range(size)))}" in lines
+    if path.stem == "own_all_reduce":
+        assert lines[2] == f"rank {rank}, ring: {column_sums(list(range(size)))}"
     if path.stem == "own_gather":
-        assert f"rank {rank}, all, ring: {everybodys(size)}" in out
+        assert f"rank {rank}, all, tree: {everybodys(size)}" in lines

@@ -9,20 +9,27 @@ import pytest
 import torch.distributed
 
 import mpicoll.torch as dist
+from tests.torch import cases
 
 EXPORTED = [
     "GroupMember", "P2POp", "ProcessGroup", "ReduceOp", "Work", "all_gather", "all_gather_into_tensor",
-    "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single", "barrier", "batch_isend_irecv",
-    "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "gather_object", "get_backend",
-    "get_global_rank", "get_group_rank", "get_node_local_rank", "get_process_group_ranks", "get_rank",
+    "all_gather_object", "all_gather_single", "all_reduce", "all_to_all", "all_to_all_single", "barrier",
+    "batch_isend_irecv", "broadcast", "broadcast_object_list", "destroy_process_group", "gather", "gather_object",
+    "get_backend", "get_global_rank", "get_group_rank", "get_node_local_rank", "get_process_group_ranks", "get_rank",
     "get_world_size", "group", "init_process_group", "irecv", "is_available", "is_initialized", "isend",
     "monitored_barrier", "new_group", "recv", "recv_object_list", "reduce", "reduce_scatter",
-    "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
+    "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list", "send", "send_object_list",
 ]  # fmt: skip
 FUNCTIONS = [name for name in EXPORTED if inspect.isfunction(getattr(dist, name, None))]
 SINCE = {("init_process_group", "device_id"), ("new_group", "device_id"), ("send_object_list", "use_batch")}
 SINCE |= {("recv_object_list", "use_batch"), ("new_group", "sort_ranks")}
 """Parameters that not every torch from 2.11 on need have."""
+
+NEW_NAMES = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
+"""Since torch 2.13."""
+
+OURS = ("algorithm", inspect.Parameter.KEYWORD_ONLY, None)
+"""What every collective has besides."""
 
 
 def parameters(function: Any) -> list[tuple[str, Any, Any]]:
@@ -34,15 +41,23 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
 def test_exports() -> None:
     assert dist.__all__ == sorted(EXPORTED)
     assert all(hasattr(dist, name) for name in EXPORTED)
-    assert all(hasattr(torch.distributed, name) for name in EXPORTED)
+    assert all(hasattr(torch.distributed, name) for name in EXPORTED if name not in NEW_NAMES)
+    assert all(getattr(dist, new) is getattr(dist, old) for new, old in NEW_NAMES.items())
 
 
 @pytest.mark.parametrize("name", [*FUNCTIONS, "P2POp"])
 def test_parameters_are_torchs(name: str) -> None:
     ours = parameters(getattr(dist, name))
+    if not hasattr(torch.distributed, name):
+        pytest.skip(f"torch {torch.__version__} has no {name}")
     theirs = parameters(torch.distributed.P2POp.__init__ if name == "P2POp" else getattr(torch.distributed, name))
     known = {parameter for parameter, _, _ in theirs}
-    assert [p for p in ours if p[0] in known or (name, p[0]) not in SINCE] == theirs
+    assert [p for p in ours if p != OURS and (p[0] in known or (name, p[0]) not in SINCE)] == theirs
+
+
+def test_every_collective_takes_an_algorithm() -> None:
+    found = {name for name in FUNCTIONS if OURS in parameters(getattr(dist, name))}
+    assert found == {*cases.FUNCTIONS, *NEW_NAMES, "barrier"}
 
 
 def test_every_function_is_compared() -> None:

@@ -16,9 +16,9 @@ from mpicoll.machine.gpu import takes_device_memory
 __all__ = ["chosen", "open"]
 
 
-def chosen(case: Case, algorithm: str | None = None) -> str:
+def chosen(case: Case, ranks: select.Ranks, algorithm: str | None = None) -> str:
     """The algorithm that mpicoll takes for a case, and whether GPU memory goes through the host."""
-    found = select.select(case.name, case.reduction, algorithm)
+    found = select.select(case.name, case.reduction, case.bytes, ranks, case.root, algorithm)
     staged = case.device != "cpu" and not takes_device_memory()
     return found + ", through host memory" * staged
 
@@ -59,7 +59,7 @@ class OfArrays:
         return partial(getattr(self._comm, case.name), x, **named)
 
     def route(self, case: Case) -> str:
-        return chosen(case, self._algorithm)
+        return chosen(case, self._comm.ranks, self._algorithm)
 
     def close(self) -> None:
         self._comm.free()

@@ -89,7 +89,8 @@ def open_mpicoll(session: Session, algorithm: str | None) -> Torchlike:
     _torch()
     module = import_module("mpicoll.torch")
     module.init_process_group()
-    return Torchlike(module, chosen)
+    ranks = module.group.WORLD.comm.ranks
+    return Torchlike(module, lambda case: chosen(case, ranks))
 
 
 def open_gloo(session: Session, algorithm: str | None) -> Torchlike:

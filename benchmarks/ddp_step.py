@@ -1,0 +1,320 @@
+"""A training step of DistributedDataParallel over gloo, mpicoll and NCCL, and how much of its communication is hidden.
+
+    mpicoll run -n 2 benchmarks/ddp_step.py --json record.json --plot picture.png
+
+One job holds a process group of each backend and a copy of the same model over each. Three things are timed, of the
+slowest rank, all backends in turns whose order changes: whole steps; the same steps under ``no_sync``, which is the
+computation; and the all-reduces of the model's buckets alone, which is the communication. What of the communication
+is hidden behind the computation, is what is missing in the step: (computation + communication - step) / communication.
+It is negative where the two slow each other down, as on cores that they share.
+
+mpicoll is also run in line: each all-reduce within the call that starts it, so that nothing can be hidden. And on an
+emulated slow wire, on which every byte of a bucket takes as long as on 10 Gb/s Ethernet besides, without using a core.
+
+NCCL, and all the others' tensors in GPU memory, where there is a GPU for each rank of a node.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter, sleep
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from mpi4py import MPI
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from mpicoll import registration
+from mpicoll.bench.backends import Session
+from mpicoll.bench.environment import environment
+from mpicoll.torch.work import CollectiveWork
+
+LAYERS = 32
+"""Square ones. A bucket holds whole layers, at least one."""
+WIRE = 8e-10
+"""Seconds a byte: 10 Gb/s."""
+SLOW = ", 10 Gb/s"
+IN_LINE = ", in line"
+UNTIMED, TIMED, ROUNDS = 2, 4, 5
+"""Of each turn, calls that count for nothing and calls that count; turns at least."""
+
+
+@dataclass
+class Row:
+    """One backend at one size: medians over the timed calls, in milliseconds; buckets in bytes."""
+
+    backend: str
+    gradient_mb: float
+    bucket_mb: float
+    buckets: list[int]
+    step_ms: float
+    computation_ms: float
+    communication_ms: float
+    hidden: float
+    """Share of the communication."""
+    steps_ms: list[float] = field(repr=False)
+
+
+class Trainee:
+    """The model over one group, or with none, which trains without the others."""
+
+    def __init__(
+        self, name: str, group: Any, model: nn.Module, data: torch.Tensor, bucket_mb: float, sync: bool = True
+    ):
+        self.name, self.group, self.data = name, group, data
+        self.ddp = DistributedDataParallel(copy.deepcopy(model), process_group=group, bucket_cap_mb=bucket_mb)
+        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=1e-4)
+        self.scope = nullcontext if sync else self.ddp.no_sync
+        self.times: dict[str, list[float]] = {"step": [], "communicate": []}
+        for _ in range(3):  # the buckets are made anew after the first
+            self.step()
+        logged: dict[str, Any] = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        sizes = str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"])
+        self.buckets = [int(n) for n in sizes.split(",")]
+        self.tensors = [torch.full((n // 4,), 0.0, device=data.device) for n in self.buckets]
+
+    def step(self) -> None:
+        self.optimizer.zero_grad()
+        with self.scope():
+            self.ddp(self.data).square().mean().backward()
+        self.optimizer.step()
+
+    def communicate(self) -> None:
+        for work in [dist.all_reduce(t, group=self.group, async_op=True) for t in self.tensors]:
+            work.wait()
+
+    def turn(self, what: str) -> None:
+        """Some calls, of which the slowest rank's times are kept."""
+        call: Callable[[], None] = getattr(self, what)
+        times = np.empty(UNTIMED + TIMED)
+        for i in range(len(times)):
+            MPI.COMM_WORLD.Barrier()
+            start = perf_counter()
+            call()
+            if self.data.is_cuda:
+                torch.cuda.synchronize()
+            times[i] = perf_counter() - start
+        MPI.COMM_WORLD.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+        self.times[what] += (1e3 * times[UNTIMED:]).tolist()
+
+    def median(self, what: str) -> float:
+        return float(np.median(self.times[what]))
+
+    def check(self, others: Trainee) -> None:
+        """All ranks' parameters are equal, and to rounding those of ``others``, which trained as often."""
+        for mine, theirs in zip(self.ddp.parameters(), others.ddp.parameters(), strict=True):
+            first = mine.detach().cpu().clone()
+            MPI.COMM_WORLD.Bcast(first.numpy())
+            if not torch.equal(first, mine.detach().cpu()):
+                raise RuntimeError(f"{self.name}: parameters differ between ranks")
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-5)
+
+
+# -- groups -----------------------------------------------------------------------------------------------------------
+
+
+def slow(group: Any) -> Any:
+    """``group``, whose collectives take :data:`WIRE` a byte longer, where they are carried out."""
+    do = group.do
+
+    def delayed(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
+        def on_the_wire() -> None:
+            run()
+            sleep(WIRE * sum(t.nbytes for t in result))
+
+        return do(on_the_wire, result, async_op, given)
+
+    group.do = delayed
+    return group
+
+
+def in_line(group: Any) -> Any:
+    """``group``, whose asynchronous collectives are complete when their call returns."""
+
+    def do(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
+        work = CollectiveWork(run, list(result))
+        work.carry_out()
+        return work
+
+    group.do = do
+    return group
+
+
+def device_of(node: MPI.Comm) -> torch.device:
+    """This rank's GPU, if there is one for each rank of its node."""
+    if torch.cuda.device_count() < node.size:
+        return torch.device("cpu")
+    torch.cuda.set_device(node.rank)
+    return torch.device("cuda", node.rank)
+
+
+def groups_on(device: torch.device) -> dict[str, Any]:
+    """A group for each line of the table; the first is what the others are compared with."""
+    groups = {"gloo": dist.new_group(backend="gloo"), "mpicoll": dist.group.WORLD}
+    if device.type == "cuda":
+        groups["nccl"] = dist.new_group(backend="nccl")
+    groups[f"mpicoll{IN_LINE}"] = in_line(dist.new_group())
+    groups[f"mpicoll{SLOW}"] = slow(dist.new_group())
+    groups[f"mpicoll{IN_LINE}{SLOW}"] = slow(in_line(dist.new_group()))
+    return groups
+
+
+# -- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measured(
+    groups: dict[str, Any], device: torch.device, megabytes: float, bucket_mb: float, batch: int, seconds: float
+) -> list[Row]:
+    """A row for each group, from about ``seconds`` of turns."""
+    width = round((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
+    torch.manual_seed(0)
+    model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(LAYERS))).to(device)
+    data = torch.randn(batch, width, generator=torch.Generator().manual_seed(1 + dist.get_rank())).to(device)
+    alone = Trainee("alone", dist.group.WORLD, model, data, bucket_mb, sync=False)
+    lines = [Trainee(name, group, model, data, bucket_mb) for name, group in groups.items()]
+    turns = [(alone, "step"), *((line, what) for line in lines for what in line.times)]
+    order = np.random.default_rng(0)
+    end = perf_counter() + seconds
+    done = 0
+    while done < ROUNDS or MPI.COMM_WORLD.bcast(perf_counter() < end):
+        for i in order.permutation(len(turns)):
+            line, what = turns[i]
+            line.turn(what)
+        done += 1
+    for line in lines:
+        line.check(lines[0])
+    return [_row(line, alone.median("step"), width, bucket_mb) for line in lines]
+
+
+def _row(line: Trainee, computation: float, width: int, bucket_mb: float) -> Row:
+    step, communication = line.median("step"), line.median("communicate")
+    return Row(
+        backend=line.name,
+        gradient_mb=round(4e-6 * LAYERS * width**2, 2),
+        bucket_mb=bucket_mb,
+        buckets=line.buckets,
+        step_ms=round(step, 3),
+        computation_ms=round(computation, 3),
+        communication_ms=round(communication, 3),
+        hidden=round((computation + communication - step) / communication, 3),
+        steps_ms=[round(t, 3) for t in line.times["step"]],
+    )
+
+
+# -- what is shown ----------------------------------------------------------------------------------------------------
+
+HEAD = f"{'MB':>6} {'bucket':>6} {'n':>3}  {'backend':<26}"
+HEAD += f"{'step':>9} {'comp.':>8} {'comm.':>8} {'hidden':>7} {'steps/s':>8}"
+
+
+def line_of(row: Row, first: Row) -> str:
+    ratio = f"{first.step_ms / row.step_ms:5.2f}x {first.backend}" if SLOW not in row.backend else ""
+    return (
+        f"{row.gradient_mb:6.1f} {row.bucket_mb:6g} {len(row.buckets):3}  {row.backend:<26}{row.step_ms:9.2f} "
+        f"{row.computation_ms:8.2f} {row.communication_ms:8.2f} {row.hidden:6.0%} {1e3 / row.step_ms:8.1f}  {ratio}"
+    )
+
+
+COLORS = ("#e08214", "#0b3c6f", "#1b9e77", "#7570b3", "#b2182b", "#666666")
+
+
+def draw(rows: list[Row], path: Path, footer: str) -> None:
+    """Above, a bar for each backend's step, in front of computation and communication one after the other, in units of
+    the computation; below, the share of the communication that is hidden."""
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(row.backend for row in rows))
+    cases = list(dict.fromkeys((row.gradient_mb, row.bucket_mb) for row in rows))
+    figure = Figure(figsize=(max(9.2, 2.2 + 1.5 * len(cases)), 6.6), dpi=160, layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    width = 0.8 / len(names)
+    for k, (name, color) in enumerate(zip(names, COLORS, strict=False)):
+        mine = [row for row in rows if row.backend == name]
+        at = [cases.index((row.gradient_mb, row.bucket_mb)) + (k - (len(names) - 1) / 2) * width for row in mine]
+        one_after_the_other = [1 + row.communication_ms / row.computation_ms for row in mine]
+        above.bar(at, one_after_the_other, width, color="none", edgecolor=color, linewidth=0.8)
+        above.bar(at, [row.step_ms / row.computation_ms for row in mine], 0.75 * width, color=color, label=name)
+        below.bar(at, [100 * row.hidden for row in mine], 0.75 * width, color=color)
+    above.axhline(1, color="#5f6368", linewidth=0.8)
+    above.set_ylabel("a step / its computation; outlined:\ncomputation and communication in turn")
+    below.axhline(0, color="#5f6368", linewidth=0.8)
+    below.set_ylim(-100, 100)
+    below.set_ylabel("communication hidden (%)")
+    below.set_xticks(range(len(cases)), [f"{mb:.3g} MB\nbuckets {bucket:g} MB" for mb, bucket in cases], fontsize=8)
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e6e8eb", linewidth=0.7)
+        axes.set_axisbelow(True)
+    figure.legend(loc="outside upper left", frameon=False, fontsize=8, ncols=len(names))
+    figure.supxlabel(footer, fontsize=7.5, color="#5f6368")
+    figure.savefig(path)
+
+
+def write(rows: list[Row], path: Path, head: dict[str, Any]) -> None:
+    """One row a line."""
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
+    body = ",\n".join(json.dumps(asdict(row), separators=(",", ":")) for row in rows)
+    path.write_text(f'{{\n{lines},\n"rows": [\n{body}\n]\n}}\n')
+
+
+def arguments() -> argparse.Namespace:
+    def numbers(text: str) -> list[float]:
+        return [float(n) for n in text.split(",")]
+
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--sizes", type=numbers, default=[1, 5, 25, 100], help="MB of gradients (1,5,25,100)")
+    parser.add_argument("--buckets", type=numbers, default=[1, 5, 25], help="MB of a bucket, at most (1,5,25)")
+    parser.add_argument("--batch", type=int, default=16, help="rows of a batch, on each rank (16)")
+    parser.add_argument("--seconds", type=float, default=10, help="for each size and bucket size, at least (10)")
+    parser.add_argument("--json", type=Path, help="the record")
+    parser.add_argument("--plot", type=Path, help="the picture (PNG, PDF or SVG)")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, and print, write and draw on rank 0."""
+    given = arguments()
+    node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // node.size))
+    device = device_of(node)
+    registration.register()
+    dist.init_process_group("mpicoll", init_method="mpi://")
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    here = environment(Session(MPI.COMM_WORLD, node, str(device)))
+    where = f"{here['cpu']}, {here['cores']} cores, {here['ranks']} ranks, {here['mpi']}, torch {here['torch']}"
+    groups = groups_on(device)
+    rows: list[Row] = []
+    if dist.get_rank() == 0:
+        print(f"# {where}\n# times in ms; batches of {given.batch} rows a rank\n{HEAD}", flush=True)
+    for megabytes in given.sizes:
+        for bucket_mb in given.buckets:
+            if bucket_mb > megabytes and bucket_mb != min(given.buckets):
+                continue  # one bucket for all, as with the size before
+            found = measured(groups, device, megabytes, bucket_mb, given.batch, given.seconds)
+            rows += found
+            if dist.get_rank() == 0:
+                print("\n".join(line_of(row, found[0]) for row in found), flush=True)
+    if dist.get_rank() == 0:
+        if given.json:
+            settings = {"sizes_mb": given.sizes, "buckets_mb": given.buckets, "batch": given.batch, "layers": LAYERS}
+            settings |= {"seconds": given.seconds, "wire_s_per_byte": WIRE}
+            head = {"schema": "mpicoll-ddp-step/1", "started": started, "settings": settings, "environment": here}
+            write(rows, given.json, head)
+        if given.plot:
+            draw(rows, given.plot, where)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

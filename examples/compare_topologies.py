@@ -1,0 +1,165 @@
+"""Which topology makes the fastest all-reduce: four of one's own, mpicoll's of the same shape, and the model's answer.
+
+Start it with
+
+    mpicoll run -n 4 examples/compare_topologies.py
+
+or, with ranks that are threads of one process, without a launcher:
+
+    python examples/compare_topologies.py --threads 4
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from time import perf_counter
+
+import torch
+from own_all_reduce import ALL_REDUCES
+
+import mpicoll
+import mpicoll.torch as dist
+from mpicoll.analysis.cost import costs
+from mpicoll.analysis.machines import Level, Machine
+
+SIDES = (16, 128, 512, 1024)
+"""Tensors are side x side of float32: 1 KiB to 4 MiB."""
+ALGORITHMS = {"naive": "linear", "tree": "binomial_tree", "ring": "ring", "butterfly": "recursive_doubling"}
+"""What mpicoll calls each of these topologies."""
+REPEATS = 20
+"""Calls of which the fastest counts: what disturbs only adds."""
+
+Times = dict[str, dict[str, list[float]]]
+"""Microseconds of each side, by kind ("own", "mpicoll", "model") and topology; "default" is what mpicoll chooses."""
+
+
+def slowest(call: Callable[[torch.Tensor], object], side: int) -> float:
+    """Microseconds of the fastest call, on the rank where it takes longest."""
+    took = []
+    for _ in range(REPEATS):
+        x = torch.full((side, side), float(dist.get_rank()))
+        dist.barrier()
+        began = perf_counter()
+        call(x)
+        mine = torch.tensor([1e6 * (perf_counter() - began)], dtype=torch.float64)
+        dist.all_reduce(mine, dist.ReduceOp.MAX)
+        took.append(mine.item())
+        assert torch.all(x == sum(range(dist.get_world_size())))
+    return min(took)
+
+
+def measured(sides: Sequence[int]) -> Times:
+    """One's own and mpicoll's."""
+
+    def named(algorithm: str | None) -> Callable[[torch.Tensor], object]:
+        return lambda x: dist.all_reduce(x, algorithm=algorithm)
+
+    library = {**{name: named(algorithm) for name, algorithm in ALGORITHMS.items()}, "default": named(None)}
+    calls = {"own": ALL_REDUCES, "mpicoll": library}
+    return {
+        kind: {name: [slowest(call, side) for side in sides] for name, call in which.items()}
+        for kind, which in calls.items()
+    }
+
+
+def one_way(n: int) -> float:
+    """Seconds that n floats take to a neighbour, while all neighbours play ping-pong."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    x, took = torch.zeros(n), []
+    for _ in range(REPEATS if rank ^ 1 < size else 0):
+        began = perf_counter()
+        for turn in (0, 1):
+            if rank % 2 == turn:
+                dist.send(x, rank ^ 1)
+            else:
+                dist.recv(x, rank ^ 1)
+        took.append((perf_counter() - began) / 2)
+    return min(took, default=0.0)
+
+
+def machine() -> Machine:
+    """This machine in three numbers: what a message costs, what each of its bytes costs, and adding a byte."""
+    n = 1 << 18
+    message = one_way(1)
+    gap = max(0.0, one_way(n) - message) / (4 * n)
+    x, y, took = torch.zeros(n), torch.zeros(n), []
+    for _ in range(REPEATS):
+        began = perf_counter()
+        x += y
+        took.append(perf_counter() - began)
+    # Where no network is between them, most of what a message costs is work at its two ends.
+    node = Level(name="here", ranks=None, latency=0.0, gap=gap, overhead=message / 2, ports=1, overlap=False)
+    rate = min(took) / (4 * n)  # a copy takes about as long
+    return Machine(name="here", source="measured", levels=(node,), reduction=rate, copy=rate)
+
+
+def predicted(sides: Sequence[int], here: Machine) -> dict[str, list[float]]:
+    """The model's microseconds."""
+    nbytes = [4 * side * side for side in sides]
+    return {
+        name: [1e6 * s for s in costs("allreduce", algorithm, dist.get_world_size(), here, nbytes).seconds]
+        for name, algorithm in ALGORITHMS.items()
+    }
+
+
+def table(times: Times, sides: Sequence[int]) -> str:
+    """A row for each side; a star at the fastest topology of each kind."""
+    head = "".join(f"{name:>15}{'':9}" for name in ALGORITHMS)
+    kinds = "".join(f"{kind:>7} " for kind in times)
+    lines = [f"{'':10}{head}".rstrip(), f"{'side':>5}{'KiB':>5}{kinds * len(ALGORITHMS)}  default"]
+    for i, side in enumerate(sides):
+        best = {kind: min(which[name][i] for name in ALGORITHMS) for kind, which in times.items()}
+        row = f"{side:5}{4 * side * side / 1024:5.0f}"
+        for name in ALGORITHMS:
+            for kind, which in times.items():
+                row += f"{which[name][i]:7.0f}{'*' if which[name][i] == best[kind] else ' '}"
+        lines.append(f"{row}{times['mpicoll']['default'][i]:9.0f}")
+    return "\n".join(lines)
+
+
+def draw(times: Times, sides: Sequence[int], path: str) -> None:
+    """The same as a picture, a panel for each kind."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    nbytes = [4 * side * side for side in sides]
+    for axes, (kind, which) in zip(figure.subplots(1, 3, sharey=True), times.items(), strict=True):
+        for (name, found), marker in zip(which.items(), "os^Dx", strict=False):
+            axes.loglog(nbytes, found, marker=marker, label=name)
+        axes.set(title=kind, xlabel="bytes")
+        axes.legend(frameon=False)
+    figure.axes[0].set_ylabel(f"microseconds, {dist.get_world_size()} ranks")
+    figure.savefig(path, dpi=120)
+
+
+def main(comm: object = None, sides: Sequence[int] = SIDES, plot: str | None = None) -> None:
+    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    dist.init_process_group("mpicoll")
+    here = machine()
+    times = {**measured(sides), "model": predicted(sides, here)}
+    if dist.get_rank() == 0:
+        level = here.levels[0]
+        print(f"{dist.get_world_size()} ranks, all-reduce of float32, microseconds; * is the fastest of its kind")
+        print(
+            f"the model: a message costs {2e6 * level.overhead:.1f} us and {1e9 * level.gap:.3f} ns a byte, "
+            f"adding {1e9 * here.reduction:.3f} ns a byte"
+        )
+        print(table(times, sides))
+        if plot and find_spec("matplotlib"):
+            draw(times, sides, plot)
+        elif plot:
+            print(f"{plot} is not drawn: matplotlib is not installed")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Compare the topologies of an all-reduce.")
+    parser.add_argument("--sides", type=int, nargs="+", default=SIDES, help="of the square tensors")
+    parser.add_argument("--plot", metavar="FILE", help="draw a picture, where matplotlib is installed")
+    parser.add_argument("--threads", type=int, metavar="N", help="run as N ranks that are threads of this process")
+    given = parser.parse_args()
+    if given.threads is None:
+        main(None, given.sides, given.plot)
+    else:
+        with mpicoll.threads(given.threads) as ranks:
+            ranks.run(main, given.sides, given.plot)

@@ -1,0 +1,114 @@
+"""Collective algorithms as data. Each is a pure function from a rank's place to its steps, and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpicoll.algorithms import (
+    binary,
+    bine,
+    binomial,
+    bruck,
+    chain,
+    direct,
+    dissemination,
+    double_tree,
+    neighbour,
+    pairwise,
+    pat,
+    rabenseifner,
+    recursive,
+    ring,
+    swing,
+)
+from mpicoll.algorithms.proofs import cases, prove
+from mpicoll.algorithms.registry import Algorithm, per_rank, power_of_two, segments, segments_per_rank
+from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
+
+__all__ = ["Algorithm", "algorithms", "find", "register"]
+
+_BUILT_IN = (
+    Algorithm("bcast", "linear", direct.bcast),
+    Algorithm("bcast", "binomial_tree", binomial.bcast),
+    Algorithm("bcast", "binary_tree", binary.bcast, segments, segment=1 << 18),
+    Algorithm("bcast", "chain", chain.bcast, segments, segment=1 << 18),
+    Algorithm("bcast", "scatter_allgather", binomial.scatter_allgather_bcast, per_rank),
+    Algorithm("bcast", "double_binary_tree", double_tree.bcast, double_tree.halves, segment=1 << 18),
+    Algorithm("reduce", "linear", direct.reduce),
+    Algorithm("reduce", "binomial_tree", binomial.reduce),
+    Algorithm("reduce", "binary_tree", binary.reduce, segments, segment=1 << 18),
+    Algorithm("reduce", "chain", chain.reduce, segments, segment=1 << 18),
+    Algorithm("reduce", "rabenseifner", rabenseifner.reduce, power_of_two),
+    Algorithm("allreduce", "linear", direct.allreduce),
+    Algorithm("allreduce", "binomial_tree", binomial.allreduce),
+    Algorithm("allreduce", "binary_tree", binary.allreduce, segments, segment=1 << 18),
+    Algorithm("allreduce", "double_binary_tree", double_tree.allreduce, double_tree.halves, segment=1 << 18),
+    Algorithm("allreduce", "fixed_order", chain.fixed_order_allreduce, segments, segment=1 << 18),
+    Algorithm("allreduce", "ring", ring.allreduce, per_rank),
+    Algorithm("allreduce", "segmented_ring", ring.segmented_allreduce, segments_per_rank, segment=1 << 20),
+    Algorithm("allreduce", "recursive_doubling", recursive.allreduce),
+    Algorithm("allreduce", "rabenseifner", rabenseifner.allreduce, power_of_two),
+    Algorithm("allreduce", "swing", swing.allreduce, power_of_two),
+    Algorithm("allreduce", "bine", bine.allreduce, power_of_two),
+    Algorithm("gather", "linear", direct.gather, uneven=True),
+    Algorithm("gather", "binomial_tree", binomial.gather, uneven=True),
+    Algorithm("allgather", "linear", direct.allgather, uneven=True),
+    Algorithm("allgather", "tree", binomial.allgather, uneven=True),
+    Algorithm("allgather", "ring", ring.allgather, uneven=True),
+    Algorithm("allgather", "recursive_doubling", recursive.allgather, uneven=True),
+    Algorithm("allgather", "bruck", bruck.allgather, uneven=True),
+    Algorithm("allgather", "neighbour_exchange", neighbour.allgather, uneven=True),
+    Algorithm("allgather", "pat", pat.allgather, uneven=True, segment=1 << 16),
+    Algorithm("scatter", "linear", direct.scatter, uneven=True),
+    Algorithm("scatter", "binomial_tree", binomial.scatter, uneven=True),
+    Algorithm("reduce_scatter", "ring", ring.reduce_scatter, uneven=True),
+    Algorithm("reduce_scatter", "recursive_halving", recursive.reduce_scatter, uneven=True),
+    Algorithm("reduce_scatter", "pairwise", pairwise.reduce_scatter, uneven=True),
+    Algorithm("reduce_scatter", "pat", pat.reduce_scatter, uneven=True, segment=1 << 16),
+    Algorithm("alltoall", "linear", direct.alltoall, uneven=True),
+    Algorithm("alltoall", "pairwise", pairwise.alltoall, uneven=True),
+    Algorithm("alltoall", "bruck", bruck.alltoall),
+    Algorithm("scan", "recursive_doubling", recursive.scan),
+    Algorithm("exscan", "recursive_doubling", recursive.exscan),
+    Algorithm("barrier", "dissemination", dissemination.barrier),
+)
+
+_ROUTES = ("native", "exchange")
+"""Names that ``algorithm=`` takes for what is no schedule."""
+
+_REGISTRY = {(a.collective, a.name): a for a in _BUILT_IN}
+
+
+def algorithms(collective: str | None = None) -> Iterator[Algorithm]:
+    """The algorithms for a collective, or all."""
+    return (a for a in _REGISTRY.values() if collective in (None, a.collective))
+
+
+def find(collective: str, name: str) -> Algorithm | None:
+    """The algorithm of this name, None if there is none."""
+    return _REGISTRY.get((collective, name))
+
+
+def register(algorithm: Algorithm) -> None:
+    """Let ``algorithm=`` take an algorithm of your own, on every rank that registers it.
+
+    It is proved first: among 2 to 8 ranks, from every root, for several segmentations. Raises ScheduleError, which
+    names the first offending rank, step and block, where a proof fails; ArgumentError for a name that is taken, and
+    for an algorithm that declines all these.
+    """
+    if not isinstance(algorithm, Algorithm):
+        raise ArgumentError("register", "algorithm", "an Algorithm", repr(algorithm))
+    if algorithm.name in _ROUTES or find(algorithm.collective, algorithm.name):
+        expected = f"a name that {algorithm.collective} does not have yet"
+        raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
+    try:
+        proved = [prove(algorithm, *case) for case in cases(algorithm, range(1, 9))]
+    except MpicollError:
+        raise
+    except Exception as e:  # whatever its own functions raise, or cannot be iterated over
+        what = f"{algorithm.collective} {algorithm.name}"
+        raise ScheduleError(what, None, None, None, f"raises {type(e).__name__}: {e}") from e
+    if max((len(proof.results) for proof in proved), default=0) < 2:
+        expected = f"one that serves some of 2 to 8 ranks, to be proved ({algorithm.declines(8, 0)})"
+        raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
+    _REGISTRY[algorithm.collective, algorithm.name] = algorithm

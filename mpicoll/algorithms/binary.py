@@ -1,0 +1,125 @@
+"""Algorithms on a binary tree, through which the segments of a vector follow each other.
+
+The ranks count from the root as 0. It stands above the tree of the others, which is numbered in order: each rank lies
+between the ranks of its left and those of its right subtree. The odd ranks are the leaves, those with one factor of
+two are above them, and so on::
+
+        0───────8
+            ┌───┴────┐
+            4       12
+          ┌─┴─┐    ┌─┴──┐
+          2   6   10    │
+         ┌┴┐ ┌┴┐ ┌─┴┐   │
+         1 3 5 7 9 11  13
+
+So every rank finds its neighbours from its own number, and a reduction combines the ranks in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from mpicoll.algorithms.pipeline import Stage, pipelined
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps
+
+__all__ = ["Tree", "allreduce", "bcast", "reduce"]
+
+
+def bcast(at: Place) -> Steps:
+    """Each rank passes on every segment that it gets to the two ranks below it.
+
+    Cost: 2(log2(p)+s-1)(a + n/s b)
+    Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
+      Parallel Computing 35 (2009), where it is the pipelined binary tree
+    """
+    return pipelined(_tree(at).bcast(), at.segments)
+
+
+def reduce(at: Place) -> Steps:
+    """Each rank adds its own to every segment that it gets from the two ranks below it, and passes it up.
+
+    Cost: 2(log2(p)+s-1)(a + n/s b + n/s g)
+    Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
+      Parallel Computing 35 (2009), where it is the pipelined binary tree
+    """
+    return pipelined(_tree(at).reduce(SCRATCH if at.shifted else OUTPUT), at.segments)
+
+
+def allreduce(at: Place) -> Steps:
+    """A reduce up the tree and a bcast down the same tree; segments go down while others go up.
+
+    Cost: 4(log2(p)+s-1)(a + n/s b) + 2(log2(p)+s-1) n/s g
+    Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
+      Parallel Computing 35 (2009), whose pipelined binary trees these are
+    """
+    return pipelined(_tree(at).allreduce(), at.segments)
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The tree of ``size`` ranks as one of them sees it, that with number ``node``; ``rank`` maps numbers to ranks.
+
+    ``first`` is the block that is the first segment.
+    """
+
+    size: int
+    node: int
+    rank: Callable[[int], int]
+    first: int = 0
+
+    def bcast(self, start: int = 0) -> list[Stage]:
+        """The stages of a bcast that begins at time ``start``."""
+        start += self._level(0) - 1
+        stages = []
+        if self.node:
+            take = partial(Recv, self.rank(self._parent(self.node)), into=OUTPUT)
+            stages.append(Stage(start - self._level(self.node), take, self.first))
+        for child in self._children():
+            pass_on = partial(Send, self.rank(child), from_=OUTPUT)
+            stages.append(Stage(start - self._level(child), pass_on, self.first))
+        return stages
+
+    def reduce(self, into: Space) -> list[Stage]:
+        """The stages of a reduce that begins at time 0."""
+        stages = []
+        mine: Space = INPUT
+        for child in self._children():
+            add = partial(RecvReduce, self.rank(child), mine=mine, into=into, mine_first=self.node < child)
+            stages.append(Stage(self._rises(child), add, self.first))
+            mine = into
+        if self.node:
+            pass_on = partial(Send, self.rank(self._parent(self.node)), from_=mine)
+            stages.append(Stage(self._rises(self.node), pass_on, self.first))
+        return stages
+
+    def allreduce(self) -> list[Stage]:
+        """The stages of a reduce, and of a bcast that begins with a segment as soon as the root has it."""
+        return [*self.reduce(OUTPUT), *self.bcast(2 * self._level(0))]
+
+    def _level(self, node: int) -> int:
+        """The height of a node, 0 for a leaf."""
+        return ((node & -node) or 1 << (self.size - 1).bit_length()).bit_length() - 1
+
+    def _rises(self, node: int) -> int:
+        """When a node sends its first segment up: later than its children, a right child later than a left one."""
+        parent = self._parent(node)
+        return 2 * self._level(parent) - (1 if parent < node else 2)
+
+    def _parent(self, node: int) -> int:
+        low = node & -node
+        above = (node - low) | (low << 1)
+        return above if above < self.size else node - low
+
+    def _children(self) -> list[int]:
+        """The left child, if there is one, and the right one: the next lower node there that has few enough ranks."""
+        reach = 1 << self._level(self.node) >> 1
+        children = [self.node - reach] if reach and self.node else []
+        while reach and self.node + reach >= self.size:
+            reach >>= 1
+        return [*children, self.node + reach] if reach else children
+
+
+def _tree(at: Place) -> Tree:
+    return Tree(at.size, at.shifted, at.actual)

@@ -1,0 +1,49 @@
+"""Bine (binomial negabinary) butterflies: partners as near as they can be, and every message one run of blocks."""
+
+from __future__ import annotations
+
+from mpicoll.algorithms import butterfly, swing
+from mpicoll.algorithms.registry import power_of_two
+from mpicoll.schedule import Blocks, Place, Steps, run
+
+__all__ = ["allreduce"]
+
+
+def allreduce(at: Place) -> Steps:
+    """A reduce-scatter and an all-gather over a Bine butterfly of growing distance, blocks renumbered so that each
+    message is one run of them.
+
+    Members meet the same partners as in swing, by which the paper defines this butterfly. The renumbering is the
+    paper's too; an all-reduce needs no undoing of it, since it does not matter which rank reduces which block. Ranks
+    beyond a power of two are folded.
+
+    Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + 2 n b + n/2 g more
+    Source: De Sensi, Pasqualoni, Piarulli, Bonato, Ba, Turisini, Domke and Hoefler, Bine trees: enhancing collective
+      operations by optimizing communication locality, SC (2025)
+    """
+    members = power_of_two(at)
+    steps = members.bit_length() - 1
+
+    def held(member: int, step: int) -> Blocks:
+        several = members >> step
+        start = _renumbered(member, steps) & -several
+        return run(start, start + several)
+
+    return butterfly.allreduce(
+        at, butterfly.Butterfly(steps, lambda member, step: swing.partner(member, step, members), held)
+    )
+
+
+_ODD_DIGITS = 0xAAAA_AAAA_AAAA_AAAA
+"""Those digits of base -2 that count less than nothing."""
+
+
+def _renumbered(member: int, digits: int) -> int:
+    """The block of a member: the Gray code of its number (of its negative if that is even) in base -2, reversed.
+
+    Each step of the butterfly changes one digit of the code, the lowest first; reversed, that is the highest.
+    """
+    signed = member if member % 2 else -member
+    negabinary = ((signed + _ODD_DIGITS) ^ _ODD_DIGITS) & ((1 << digits) - 1)
+    gray = negabinary ^ (negabinary >> 1)
+    return int(f"{gray:0{digits}b}"[::-1], 2)

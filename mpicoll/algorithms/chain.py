@@ -1,0 +1,67 @@
+"""Algorithms on a chain: the vector passes through all ranks one after another, a segment at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mpicoll.algorithms.pipeline import Stage, pipelined
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps
+
+__all__ = ["bcast", "fixed_order_allreduce", "reduce"]
+
+
+def bcast(at: Place) -> Steps:
+    """The root sends to the next rank, that one to its next, and so on; a segment follows another a step apart.
+
+    Cost: (p+s-2)(a + n/s b)
+    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
+      operations, Cluster Computing 10 (2007)
+    """
+    return pipelined(_bcast(at, at.shifted, 1, 0), at.segments)
+
+
+def reduce(at: Place) -> Steps:
+    """The rank after the root sends to its next, which adds its own, and so on around to the root.
+
+    Cost: (p+s-2)(a + n/s b + n/s g)
+    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
+      operations, Cluster Computing 10 (2007)
+    """
+    return pipelined(_reduce(at, SCRATCH if at.shifted else OUTPUT), at.segments)
+
+
+def fixed_order_allreduce(at: Place) -> Steps:
+    """A chain reduce from rank 0 up, and a chain bcast back down, both at once: every element is ((0 + 1) + 2) + ...
+
+    The order is the same for any length, and any cut into segments, so that an element's result depends on nothing
+    but the ranks' values of it.
+
+    Cost: 2(p+s-2)(a + n/s b) + (p+s-2) n/s g
+    Source: the chains of Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI
+      collective operations, Cluster Computing 10 (2007)
+    """
+    top = at._replace(root=at.size - 1)
+    stages = [*_reduce(top, OUTPUT), *_bcast(top, top.root - at.rank, -1, at.size - 1)]
+    return pipelined(stages, at.segments)
+
+
+def _bcast(at: Place, hops: int, way: int, start: int) -> list[Stage]:
+    """The stages of the rank that is so many hops from where the chain begins, at time ``start``."""
+    stages = []
+    if hops:
+        stages.append(Stage(start + hops - 1, partial(Recv, (at.rank - way) % at.size, into=OUTPUT)))
+    if hops < at.size - 1:
+        stages.append(Stage(start + hops, partial(Send, (at.rank + way) % at.size, from_=OUTPUT)))
+    return stages
+
+
+def _reduce(at: Place, into: Space) -> list[Stage]:
+    """The stages of a reduce that begins after the root, goes up and ends at the root."""
+    hops = (at.shifted - 1) % at.size
+    stages = []
+    if hops:
+        add = partial(RecvReduce, (at.rank - 1) % at.size, mine=INPUT, into=into, mine_first=False)
+        stages.append(Stage(hops - 1, add))
+    if at.shifted:
+        stages.append(Stage(hops, partial(Send, (at.rank + 1) % at.size, from_=into if hops else INPUT)))
+    return stages

@@ -1,0 +1,121 @@
+"""Direct algorithms: every block goes straight from the rank that has it to those that want it."""
+
+from __future__ import annotations
+
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
+
+__all__ = ["allgather", "allreduce", "alltoall", "bcast", "gather", "reduce", "scatter"]
+
+
+def bcast(at: Place) -> Steps:
+    """The root sends to every other rank.
+
+    Cost: (p-1)(a + n b)
+    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
+      operations, Cluster Computing 10 (2007)
+    """
+    if at.shifted:
+        yield (Recv(at.root, one(0), OUTPUT),)
+    else:
+        yield tuple(Send(at.actual(i), one(0), OUTPUT) for i in range(1, at.size))
+
+
+def reduce(at: Place) -> Steps:
+    """The root takes in the others' vectors and combines all in rank order: ((0 + 1) + 2) + ...
+
+    Those of the ranks below the root come to it combined by rank 0.
+
+    Cost: (p-1)(a + n b + n g)
+    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
+      operations, Cluster Computing 10 (2007)
+    """
+    rank, root = at.rank, at.root
+    into: Space = SCRATCH if rank < root else OUTPUT
+    mine: Space = INPUT
+    for peer in _taken_by(at):
+        yield (RecvReduce(peer, one(0), mine, into, mine_first=rank < peer),)
+        mine = into
+    if rank != root:
+        yield (Send(0 if 0 < rank < root else root, one(0), mine),)
+
+
+def _taken_by(at: Place) -> list[int]:
+    """The ranks whose vectors this one takes in to reduce them."""
+    if at.rank == at.root:
+        return [*range(min(at.root, 1)), *range(at.root + 1, at.size)]
+    return [*range(1, at.root)] if at.rank == 0 else []
+
+
+def allreduce(at: Place) -> Steps:
+    """Rank 0 takes in every other rank's vector, combines them in rank order, and sends the result to all.
+
+    Cost: 2(p-1)(a + n b) + (p-1) n g
+    Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
+      operations, Cluster Computing 10 (2007)
+    """
+    yield from reduce(at)
+    yield from bcast(at)
+
+
+def gather(at: Place) -> Steps:
+    """Every rank sends its block to the root.
+
+    Cost: (p-1) a + (p-1)/p n b
+    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), whose definition of
+      gather is these messages
+    """
+    if at.shifted:
+        yield (Send(at.root, one(at.rank), INPUT),)
+    else:
+        others = (at.actual(i) for i in range(1, at.size))
+        yield (Copy(one(at.rank), INPUT, OUTPUT), *(Recv(peer, one(peer), OUTPUT) for peer in others))
+
+
+def scatter(at: Place) -> Steps:
+    """The root sends every rank its block.
+
+    Cost: (p-1) a + (p-1)/p n b
+    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), whose definition of
+      scatter is these messages
+    """
+    if at.shifted:
+        yield (Recv(at.root, one(at.rank), OUTPUT),)
+    else:
+        others = (at.actual(i) for i in range(1, at.size))
+        yield (Copy(one(at.rank), INPUT, OUTPUT), *(Send(peer, one(peer), INPUT) for peer in others))
+
+
+def allgather(at: Place) -> Steps:
+    """Every rank sends its block to every other, the next rank first.
+
+    Cost: (p-1) a + (p-1)/p n b
+    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), whose definition of
+      allgather is a gather to every rank
+    """
+    yield (Copy(one(at.rank), INPUT, OUTPUT),)
+    after, before = _others(at)
+    yield (
+        *(Recv(peer, one(peer), OUTPUT) for peer in before),
+        *(Send(peer, one(at.rank), OUTPUT) for peer in after),
+    )
+
+
+def alltoall(at: Place) -> Steps:
+    """Every rank sends every other its block, the next rank first so that not all begin with the same one.
+
+    Cost: (p-1) a + (p-1)/p n b
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    after, before = _others(at)
+    yield (
+        Copy(one(at.rank), INPUT, OUTPUT),
+        *(Recv(peer, one(peer), OUTPUT) for peer in before),
+        *(Send(peer, one(peer), INPUT) for peer in after),
+    )
+
+
+def _others(at: Place) -> tuple[list[int], list[int]]:
+    """The other ranks, going up from this one and going down: the i-th send of all ranks meets the i-th receive."""
+    distances = range(1, at.size)
+    return [(at.rank + i) % at.size for i in distances], [(at.rank - i) % at.size for i in distances]

@@ -1,0 +1,20 @@
+"""Dissemination: whoever knows something tells a rank twice as far on in each step."""
+
+from __future__ import annotations
+
+from mpicoll.schedule import SCRATCH, Place, Recv, Send, Steps
+
+__all__ = ["barrier"]
+
+
+def barrier(at: Place) -> Steps:
+    """In each step a rank signals to the rank at distance 1, 2, 4, ... after it, and waits for the one before it.
+
+    Cost: log2(p) a
+    Source: Hensgen, Finkel and Manber, Two algorithms for barrier synchronization, IJPP 17 (1988)
+    """
+    distance = 1
+    while distance < at.size:
+        after, before = (at.rank + distance) % at.size, (at.rank - distance) % at.size
+        yield (Send(after, (), SCRATCH), Recv(before, (), SCRATCH))
+        distance *= 2

@@ -1,0 +1,81 @@
+"""Parallel aggregated trees: Bruck's distances in reverse, so that the long messages go to near ranks.
+
+Each rank's block travels on a binomial tree of its own, the longest way first; what ranks send at the same time to the
+same distance is aggregated in one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Place, Recv, RecvReduce, Send, Steps, merged, one
+
+__all__ = ["allgather", "reduce_scatter"]
+
+
+def allgather(at: Place) -> Steps:
+    """Each block goes half the ranks on, both then a quarter on, and so on; s segments limit a message to p/s blocks.
+
+    With one segment this is the paper's logarithmic variant, a step for each distance. With more, messages to the near
+    ranks would pass the limit: there parts of the trees follow one after another, depth first. In the paper the limit
+    is the size of the buffers that blocks pass through; here they are received where they belong, and the limit serves
+    long blocks only.
+
+    Cost: (log2(p/s) + s - 1) a + (p-1)/p n b
+    Source: Jeaugey, PAT: a new algorithm for all-gather and reduce-scatter operations at scale, arXiv 2506.20252 (2025)
+    """
+    rank, size = at.rank, at.size
+    yield (Copy(one(rank), INPUT, OUTPUT),)
+    for distance, offsets in _trees(at):
+        after, before = (rank + distance) % size, (rank - distance) % size
+        yield (
+            Send(after, _blocks(rank, offsets, size), OUTPUT),
+            Recv(before, _blocks(before, offsets, size), OUTPUT),
+        )
+
+
+def reduce_scatter(at: Place) -> Steps:
+    """The all-gather in reverse: what is for one rank is combined on its way up that rank's tree.
+
+    Unlike the paper's, it keeps a partial result of every block, so that SCRATCH is as long as the vector.
+
+    Cost: (log2(p/s) + s - 1) a + (p-1)/p n b + (p-1)/p n g
+    Source: Jeaugey, PAT: a new algorithm for all-gather and reduce-scatter operations at scale, arXiv 2506.20252 (2025)
+    """
+    rank, size = at.rank, at.size
+    if size > 2 and size % 2:  # the one block that goes further than 1 uncombined travels with others that are not
+        yield (Copy(one((rank + 1) % size), INPUT, SCRATCH),)
+    trees = [*_trees(at)]
+    for i, (distance, offsets) in enumerate(reversed(trees)):
+        after, before = (rank + distance) % size, (rank - distance) % size
+        mine = INPUT if distance == 1 else SCRATCH
+        into = OUTPUT if i == len(trees) - 1 else SCRATCH
+        yield (
+            Send(before, _blocks(before, offsets, size), mine),
+            RecvReduce(after, _blocks(rank, offsets, size), mine, into, mine_first=True),
+        )
+
+
+def _trees(at: Place) -> Iterator[tuple[int, list[int]]]:
+    """The steps of the all-gather: the distance, and how far the blocks that it takes have come before."""
+    limit = -(-at.size // at.segments)
+
+    def below(offsets: list[int], distance: int) -> Iterator[tuple[int, list[int]]]:
+        if not distance:
+            return
+        moved = [o for o in offsets if o + distance < at.size]
+        if moved:
+            yield distance, moved
+        further = [o + distance for o in moved]
+        if len(offsets) + len(further) <= limit:
+            yield from below(offsets + further, distance // 2)
+        else:
+            yield from below(offsets, distance // 2)
+            yield from below(further, distance // 2)
+
+    return below([0], 1 << ((at.size - 1).bit_length() - 1))
+
+
+def _blocks(rank: int, offsets: list[int], size: int) -> Blocks:
+    """The blocks that came to a rank from so far."""
+    return merged((rank - o) % size for o in offsets)

@@ -1,0 +1,37 @@
+"""Which schedules of an algorithm a proof covers, and the proof of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mpicoll.algorithms.registry import Algorithm
+from mpicoll.analysis.verify import Proof, verify
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.schedule import Schedule
+
+__all__ = ["EVERY_ROOT", "cases", "prove"]
+
+EVERY_ROOT = 16
+"""Up to so many ranks every root is proved; among more, the first and the last."""
+SEGMENTS = (1, 2, 5)
+"""Into how many segments a pipelined algorithm cuts a vector in its proofs."""
+
+
+def cases(algorithm: Algorithm, sizes: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+    """What is to be proved among these numbers of ranks: size, root and segments, without what the algorithm declines.
+    The sizes keep their order."""
+    for size in sizes:
+        roots = range(size) if size <= EVERY_ROOT else (0, size - 1)
+        for root in roots if COLLECTIVES[algorithm.collective].rooted else (0,):
+            if not algorithm.declines(size, root):
+                for segments in SEGMENTS if algorithm.pipelined else (1,):
+                    yield size, root, segments
+
+
+def prove(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1) -> Proof:
+    """Prove the algorithm's schedules of all ranks. Raises ScheduleError, and ArgumentError for what it declines."""
+
+    def schedule_of(rank: int) -> Schedule:
+        return algorithm.schedule(rank, size, root, segments)
+
+    return verify(algorithm.collective, size, root, schedule_of, algorithm.uneven)

@@ -1,0 +1,135 @@
+"""An algorithm's entry in the registry, and how a vector is cut for it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ArgumentError
+from mpicoll.schedule import INPUT, OUTPUT, Copy, Place, Schedule, Steps, run
+
+__all__ = ["Algorithm", "Cut", "per_rank", "power_of_two", "segments", "segments_per_rank", "whole"]
+
+Cut = Callable[[Place], int]
+"""The number of blocks that a vector is cut into."""
+
+
+def whole(at: Place) -> int:
+    """One block: the vector travels as it is."""
+    return 1
+
+
+def per_rank(at: Place) -> int:
+    """A block a rank."""
+    return at.size
+
+
+def power_of_two(at: Place) -> int:
+    """A block for each of the largest power of two of ranks."""
+    return 1 << (at.size.bit_length() - 1)
+
+
+def segments(at: Place) -> int:
+    """As many blocks as the call chooses for its length."""
+    return at.segments
+
+
+def segments_per_rank(at: Place) -> int:
+    """As many blocks a rank as the call chooses for its length."""
+    return at.size * at.segments
+
+
+def _alone(collective: str, blocks: int) -> Steps:
+    """What is left to do where there is one rank: its input is its result."""
+    if COLLECTIVES[collective].wants(0, 1, 0, blocks) and collective != "bcast":
+        yield (Copy(run(0, blocks), INPUT, OUTPUT),)
+
+
+def _serves_all(size: int, root: int) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One algorithm for one collective: a pure function from a rank's place to its steps, and what is said of it.
+
+    The last lines of the function's docstring are its ``Cost:``, in the terms of docs/algorithms.md, and ``Source:``.
+    ``declines(size, root)`` gives the reason why it cannot serve them, None where it can. ``uneven`` says that it also
+    serves blocks of different sizes (the v-variant), which needs every message to carry the same blocks at both ends.
+    ``segment`` is the bytes of a segment where the algorithm is pipelined.
+    """
+
+    collective: str
+    name: str
+    steps: Callable[[Place], Steps]
+    cut: Cut = whole
+    declines: Callable[[int, int], str | None] = _serves_all
+    uneven: bool = False
+    segment: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.collective, str) or self.collective not in COLLECTIVES:
+            raise ArgumentError("Algorithm", "collective", "one of " + ", ".join(COLLECTIVES), repr(self.collective))
+        for argument, what in (
+            ("steps", "a Place to its steps"),
+            ("cut", "a Place to blocks"),
+            ("declines", "size and root"),
+        ):
+            if not callable(given := getattr(self, argument)):
+                raise ArgumentError("Algorithm", argument, f"a function from {what}", repr(given))
+        if not isinstance(self.name, str) or not self.name.isidentifier():
+            raise ArgumentError("Algorithm", "name", "a name of letters, digits and _", repr(self.name))
+        if self.segment is not None and (type(self.segment) is not int or self.segment < 1):
+            raise ArgumentError("Algorithm", "segment", "bytes, at least 1", repr(self.segment))
+
+    @property
+    def pipelined(self) -> bool:
+        """Whether the vector is cut into more blocks the longer it is."""
+        return self.segment is not None
+
+    def blocks(self, at: Place) -> int:
+        """The number of blocks of the vector."""
+        table = COLLECTIVES[self.collective]
+        if self.collective == "barrier":
+            return 0
+        return at.size if "p" in (table.gives, table.gets) else self.cut(at)
+
+    def schedule(self, rank: int, size: int, root: int = 0, segments: int = 1) -> Schedule:
+        """This rank's schedule. Raises ArgumentError, with the reason, where the algorithm declines."""
+        reason = self.declines(size, root)
+        if reason:
+            served = f"{size} ranks" + f" and root {root}" * COLLECTIVES[self.collective].rooted
+            expected = f"one that serves {served} ({self.name} does not: {reason})"
+            raise ArgumentError(self.collective, "algorithm", expected, repr(self.name))
+        at = Place(rank, size, root, segments)
+        steps = self.steps(at) if size > 1 else _alone(self.collective, self.blocks(at))
+        return Schedule(self.collective, self.name, self.blocks(at), tuple(steps))
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence."""
+        return inspect.cleandoc(self.steps.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+
+    @property
+    def cost(self) -> str:
+        """Its cost in time, as its docstring states it."""
+        return self._stated("Cost")
+
+    @property
+    def paper(self) -> str:
+        """Where it comes from, as its docstring states it."""
+        return self._stated("Source")
+
+    def _stated(self, what: str) -> str:
+        lines = inspect.cleandoc(self.steps.__doc__ or "").splitlines()
+        starts = [i for i, line in enumerate(lines) if line.startswith(what + ":")]
+        if not starts:
+            return ""
+        found = [lines[starts[0]].removeprefix(what + ":").strip()]
+        for line in lines[starts[0] + 1 :]:
+            if not line.startswith("  "):
+                break
+            found.append(line.strip())
+        return " ".join(found)

@@ -1,0 +1,77 @@
+"""Algorithms on a ring: each rank sends to the next and receives from the one before, a block at a time.
+
+Every rank sends and receives the least that any algorithm can, and all links work all the time; the price is a number
+of steps that grows with the ranks.
+"""
+
+from __future__ import annotations
+
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
+
+__all__ = ["allgather", "allreduce", "reduce_scatter", "segmented_allreduce"]
+
+
+def allreduce(at: Place) -> Steps:
+    """A ring reduce-scatter, then a ring all-gather of the blocks.
+
+    Cost: 2(p-1) a + 2(p-1)/p n b + (p-1)/p n g
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009)
+    """
+    yield from _reduce_scatter(at, 1, OUTPUT)
+    yield from _allgather(at, 1)
+
+
+def segmented_allreduce(at: Place) -> Steps:
+    """The ring all-reduce with each rank's block cut into segments, each of which is reduced while it is in cache.
+
+    Cost: 2(p-1)s a + 2(p-1)/p n b + (p-1)/p n g
+    Source: Open MPI's coll/tuned, allreduce ring_segmented
+    """
+    yield from _reduce_scatter(at, at.segments, OUTPUT)
+    yield from _allgather(at, at.segments)
+
+
+def reduce_scatter(at: Place) -> Steps:
+    """Each block travels once around the ring, and every rank adds its own on the way; it ends at its owner.
+
+    Cost: (p-1) a + (p-1)/p n b + (p-1)/p n g
+    Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009)
+    """
+    yield from _reduce_scatter(at, 1, SCRATCH)
+
+
+def allgather(at: Place) -> Steps:
+    """Each block travels once around the ring.
+
+    Cost: (p-1) a + (p-1)/p n b
+    Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
+      IJHPCA 19 (2005)
+    """
+    yield (Copy(one(at.rank), INPUT, OUTPUT),)
+    yield from _allgather(at, 1)
+
+
+def _reduce_scatter(at: Place, parts: int, on_the_way: Space) -> Steps:
+    """Ends with block ``rank`` complete in OUTPUT. ``parts`` segments of a block follow each other a step apart."""
+    rank, size = at.rank, at.size
+    for step in range(size - 1):
+        from_ = INPUT if step == 0 else on_the_way
+        into = OUTPUT if step == size - 2 else on_the_way
+        for part in range(parts):
+            sent, taken = ((rank - step - k) % size * parts + part for k in (1, 2))
+            yield (
+                Send((rank + 1) % size, one(sent), from_),
+                RecvReduce((rank - 1) % size, one(taken), INPUT, into, mine_first=False),
+            )
+
+
+def _allgather(at: Place, parts: int) -> Steps:
+    """Begins with block ``rank`` in OUTPUT."""
+    rank, size = at.rank, at.size
+    for step in range(size - 1):
+        for part in range(parts):
+            sent, taken = ((rank - step - k) % size * parts + part for k in (0, 1))
+            yield (
+                Send((rank + 1) % size, one(sent), OUTPUT),
+                Recv((rank - 1) % size, one(taken), OUTPUT),
+            )

@@ -1,0 +1,1 @@
+"""Readers of schedules that run nothing: proof, cost and drawings."""

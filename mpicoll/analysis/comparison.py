@@ -1,0 +1,150 @@
+"""Algorithms of one collective costed side by side: which is fastest for which vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpicoll import algorithms
+from mpicoll.analysis.cost import costs
+from mpicoll.analysis.machines import Machine
+
+__all__ = ["Comparison", "Range", "compared", "draw", "duration", "size_text", "table"]
+
+
+class Range(NamedTuple):
+    """From the first of these sizes to the last, this algorithm is the fastest of those compared."""
+
+    first: int
+    last: int
+    algorithm: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``seconds[algorithm]`` are those of each size, NaN where it was not costed; ``notes`` say why."""
+
+    collective: str
+    ranks: int
+    root: int
+    machine: Machine
+    sizes: tuple[int, ...]
+    seconds: dict[str, list[float]]
+    notes: dict[str, str]
+
+    def winner(self, i: int) -> str | None:
+        """The fastest for the i-th size, the first of those that are equally fast; None where none was costed."""
+        found = {name: times[i] for name, times in self.seconds.items() if not isnan(times[i])}
+        return min(found, key=found.__getitem__, default=None)
+
+    @property
+    def ranges(self) -> list[Range]:
+        """The sizes in runs that have the same winner."""
+        found: list[Range] = []
+        for i, n in enumerate(self.sizes):
+            name = self.winner(i)
+            if found and i and found[-1].algorithm == name == self.winner(i - 1):
+                found[-1] = found[-1]._replace(last=n)
+            elif name is not None:
+                found.append(Range(n, n, name))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything, as it is written to a JSON file: times in seconds, null where there is none."""
+        return {
+            "schema": "mpicoll-simulate/1",
+            "collective": self.collective,
+            "ranks": self.ranks,
+            "root": self.root,
+            "machine": self.machine.as_dict(),
+            "sizes": list(self.sizes),
+            "seconds": {name: [None if isnan(t) else t for t in times] for name, times in self.seconds.items()},
+            "not_costed": self.notes,
+            "fastest": [r._asdict() for r in self.ranges],
+        }
+
+
+def compared(
+    collective: str, names: Sequence[str] | None, ranks: int, root: int, machine: Machine, sizes: Sequence[int]
+) -> Comparison:
+    """Cost these algorithms, or all that serve so many ranks and this root.
+
+    Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them.
+    """
+    chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
+    found = {name: costs(collective, name, ranks, machine, sizes, root) for name in chosen}
+    notes = {name: each.note for name, each in found.items() if each.note}
+    seconds = {name: each.seconds.tolist() for name, each in found.items()}
+    return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)
+
+
+def table(c: Comparison) -> str:
+    """The times, the fastest of each size marked, then the sizes for which each is the fastest."""
+    rows = [["size", *c.seconds]]
+    for i, n in enumerate(c.sizes):
+        best = c.winner(i)
+        cells = [("" if isnan(t[i]) else duration(t[i])) + " *"[name == best] for name, t in c.seconds.items()]
+        rows.append([size_text(n), *cells])
+    rows[0][1:] = [name + " " for name in rows[0][1:]]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines.append("")
+    lines += [f"{size_text(r.first):>6} to {size_text(r.last):<6} {r.algorithm}" for r in c.ranges]
+    lines += [f"not costed where blank: {name}, {note}" for name, note in c.notes.items()]
+    return "\n".join(lines)
+
+
+def size_text(n: int) -> str:
+    """Bytes in the largest binary unit that divides them: 65536 is 64K."""
+    for unit, scale in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
+        if n and n % scale == 0:
+            return f"{n // scale}{unit}"
+    return str(n)
+
+
+def duration(seconds: float) -> str:
+    """Three digits and a unit."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-6:.3g} us"
+
+
+def draw(c: Comparison, path: Path) -> None:
+    """The crossover chart: time over size, a line an algorithm, and below it which of them is the fastest.
+
+    Needs matplotlib; the file's name says whether it is PNG, PDF or SVG.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.2, 5.4), dpi=160, layout="constrained")
+    axes, band = figure.subplots(2, 1, sharex=True, height_ratios=(12, 1))
+    looks = [(color, dashes) for dashes in ("-", "--", ":") for color in ("#0b3c6f", "#e08214", "#1b9e77", "#b2182b",
+             "#7570b3", "#666666")]  # fmt: skip
+    winners = {r.algorithm for r in c.ranges}
+    for (name, times), (color, dashes) in zip(c.seconds.items(), looks * len(c.seconds), strict=False):
+        bold = name in winners
+        axes.plot(c.sizes, times, color=color, linestyle=dashes, linewidth=2.2 if bold else 1.0, label=name)
+        for r in c.ranges:
+            if r.algorithm == name:
+                edges = (r.first / 2**0.5, r.last * 2**0.5)
+                band.axvspan(*edges, color=color, alpha=0.25 if dashes == "-" else 0.12, linewidth=0)
+                middle = (edges[0] * edges[1]) ** 0.5
+                band.text(middle, 0.5, name, ha="center", va="center", fontsize=7, clip_on=True)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(lambda t, _: duration(t))
+    axes.set_ylabel("time until the last rank is done")
+    axes.grid(color="#e6e8eb", linewidth=0.7)
+    axes.legend(frameon=False, fontsize=8, ncols=2)
+    axes.set_title(f"{c.collective}, {c.ranks} ranks on {c.machine.name}: the model", loc="left", fontweight="bold")
+    step = -(-len(c.sizes) // 11)
+    band.set_xticks(c.sizes[::step], [size_text(n) for n in c.sizes[::step]])
+    band.minorticks_off()
+    band.set_yticks([])
+    band.set_ylabel("fastest", rotation=0, ha="right", va="center")
+    band.set_xlabel("bytes of the vector")
+    figure.savefig(path)

@@ -1,0 +1,229 @@
+"""How long a schedule takes on a machine: an event-driven simulation in the LogGOPS model, of many sizes at once.
+
+What happens to a message of n bytes between two ranks that talk at a level of the machine:
+
+1. The sender spends the level's overhead on each send of the step, in their order, from the step's beginning on.
+2. The message leaves through the sender's port, for n gap, when the port is free. One longer than the machine's
+   ``eager`` bytes first asks the receiver, who answers when it has begun the step that takes it (rendezvous).
+3. After the latency its first byte is at the receiver's port, which takes it in, for n gap, when it is free.
+4. The receiver spends the overhead on it, and the reduction on what it reduces, one message after another. A long
+   message travels in pieces, as ``routes/scheduled.py`` sends them. Where the level lets both overlap, the reduction
+   begins with the first piece and ends a piece's reduction after the last has arrived, if not later.
+
+A step ends when its messages have left and have been taken in; then its copies happen, and the rank's next step
+begins. Messages wait for a port in the order in which they are ready, among those that can happen at once (a wave).
+
+The model follows LogGP and LogGOPS: Alexandrov, Ionescu, Schauser and Scheiman, LogGP, SPAA 1995; Hoefler, Schneider
+and Lumsdaine, LogGOPSim, LSAP 2010.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpicoll.analysis.machines import Machine
+from mpicoll.analysis.messages import Messages, Symmetry, TooManyError, gathered, symmetry
+from mpicoll.analysis.waves import Wave, waves
+from mpicoll.schedule import Schedule
+from mpicoll.select import schedule
+
+__all__ = ["MOST", "PIECE", "Costs", "Structure", "costs", "of_rank", "simulated"]
+
+Ints = NDArray[np.int64]
+Times = NDArray[np.float64]
+"""Seconds: a row for each rank, message or port, a column for each size."""
+
+PIECE = 1 << 20
+"""Bytes of the pieces of a long message, as in routes/scheduled.py."""
+MOST = 3_000_000
+"""Messages of one schedule that are simulated: more take minutes and gigabytes."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """``seconds`` for each size, NaN where it was not costed; ``note`` says why, empty where all were."""
+
+    seconds: Times
+    note: str = ""
+
+
+def costs(collective: str, algorithm: str, size: int, machine: Machine, nbytes: Sequence[int], root: int = 0) -> Costs:
+    """The time of an algorithm among ``size`` ranks for vectors of these many bytes, cut as a call would cut them.
+
+    Raises ArgumentError for an algorithm that does not serve so many ranks, or ranks that the machine cannot hold.
+    """
+    alike: dict[int, list[int]] = {}  # by the vector's blocks: pipelined algorithms cut long vectors into more
+    for i, n in enumerate(nbytes):
+        of_zero = schedule(collective, algorithm, 0, size, root, n)
+        assert of_zero is not None
+        alike.setdefault(of_zero.blocks, []).append(i)
+    found, note = np.full(len(nbytes), np.nan), ""
+    for members in alike.values():
+        each = np.array([nbytes[i] for i in members], np.float64)
+        try:
+            found[members] = simulated(
+                partial(of_rank, collective, algorithm, size, root, int(each[0])), size, machine, each
+            )
+        except TooManyError as e:
+            note = str(e)
+    return Costs(found, note)
+
+
+def of_rank(collective: str, algorithm: str, size: int, root: int, nbytes: int, rank: int) -> Schedule:
+    """A rank's schedule for a vector of ``nbytes``, cut as a call would cut it."""
+    found = schedule(collective, algorithm, rank, size, root, nbytes)
+    assert found is not None
+    return found
+
+
+def simulated(
+    schedule_of: Callable[[int], Schedule], size: int, machine: Machine, nbytes: Times, symmetric: bool = True
+) -> Times:
+    """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes.
+
+    With ``symmetric``, of ranks that do the same at the same place of the machine only one is simulated, where a
+    sample of the schedules shows that they do. Raises TooManyError for more than ``MOST`` messages.
+    """
+    unit = machine.period if symmetric and machine.placement == "block" else size
+    return Structure(schedule_of, symmetry(schedule_of, size, unit)).seconds(machine, nbytes)
+
+
+class Structure:
+    """What of a schedule does not depend on the machine and the sizes: who sends to whom, and what must come first."""
+
+    def __init__(self, schedule_of: Callable[[int], Schedule], among: Symmetry) -> None:
+        self._among = among
+        self._messages = gathered(schedule_of, among, MOST)
+        self._waves = list(waves(self._messages))
+
+    def seconds(self, machine: Machine, nbytes: Times) -> Times:
+        """Until the last rank is done."""
+        running = _Running(machine, self._among, self._messages, nbytes)
+        for wave in self._waves:
+            running.advance(wave)
+        found: Times = running.end.max(axis=0)
+        return found
+
+
+class _Running:
+    """The state of all ranks between two waves. Each message has its figures in a column vector, to meet the sizes."""
+
+    def __init__(self, machine: Machine, among: Symmetry, messages: Messages, nbytes: Times) -> None:
+        self.machine, self.messages, self.nbytes = machine, messages, nbytes
+        positions = machine.positions(among.size)
+        source, target = positions[messages.source], positions[messages.target]
+        level = machine.level(source, positions[messages.to])
+        figures = np.array([(each.latency, each.overhead, each.overlap) for each in machine.levels])
+        self.latency, self.overhead, self.overlap = (column[level][:, None] for column in figures.T)
+        rates = [*(each.gap for each in machine.levels), machine.reduction, machine.copy]
+        *gaps, self.reduction, self.copy = np.array([[machine.rate(r, n) for n in nbytes] for r in rates])
+        self.gap, self.level = np.array(gaps), level
+        self.asks = np.inf if machine.eager is None else machine.eager
+        self.leaves, self.arrives = _ports(machine, level, (source, messages.send_turn), (target, messages.recv_turn))
+        ports = max(self.leaves.max(initial=0), self.arrives.max(initial=0)) + 1
+        # Sends of one step follow each other: each waits for the overheads of those before it, and its own.
+        order = np.lexsort((messages.send_turn, messages.send_step))
+        spent = np.cumsum(self.overhead[order, 0])
+        before = np.searchsorted(messages.send_step[order], messages.send_step[order])
+        self.posted = np.empty_like(self.overhead)
+        self.posted[order, 0] = spent - np.concatenate([[0.0], spent])[before]
+        steps = int(messages.first_step[-1])
+        self.sending = np.bincount(messages.send_step, self.overhead[:, 0], steps)[:, None]
+        talks = np.bincount(messages.send_step, minlength=steps) + np.bincount(messages.recv_step, minlength=steps)
+        self.step = np.where(talks > 0, machine.step, 0.0)[:, None]
+        shape = (among.period, len(nbytes))
+        self.begin, self.end, self.busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self.port = np.zeros((ports, len(nbytes)))
+
+    def advance(self, wave: Wave) -> None:
+        """Begin the wave's steps, carry out its messages, and end the steps that are done with that."""
+        m, at = self.messages, wave.happen
+        begun = self.end[wave.begins] + self.step[wave.steps]
+        self.begin[wave.begins] = begun
+        self.end[wave.begins] = self.busy[wave.begins] = begun + self.sending[wave.steps]
+        if len(at):
+            source, target = m.source[at], m.target[at]
+            nbytes = m.share[at, None] * self.nbytes
+            reduces, latency = m.reduces[at, None], self.latency[at]
+            wire = nbytes * self.gap[self.level[at]]
+            work = np.where(reduces, nbytes * self.reduction, 0.0)
+            once = self.overhead[at] + reduces * self.machine.reduction_overhead
+            ready = self.begin[source] + self.posted[at]
+            asked = np.maximum(ready + latency, self.begin[target]) + latency
+            leaves = served(self.port, self.leaves[at], np.where(nbytes > self.asks, asked, ready), wire)
+            latest(self.end, source, leaves + wire)
+            arrives = served(self.port, self.arrives[at], leaves + latency, wire)
+            share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # a piece's of its message
+            usable = arrives + np.where(reduces * self.overlap[at] > 0, wire * share, wire)
+            taken = served(self.busy, target, usable, once + work)
+            latest(self.end, target, np.maximum(taken + work, arrives + wire + work * share) + once)
+        copied = m.copied[wave.ended, None]
+        self.end[wave.ends] += np.where(copied > 0, copied * self.nbytes * self.copy + self.machine.copy_overhead, 0.0)
+
+
+def _ports(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Which port each message leaves and arrives by, given its ends' positions and turns; numbers without gaps."""
+    keys = []
+    for incoming, (at, turn) in enumerate((leaving, arriving)):
+        key = np.empty_like(level)
+        for i in range(len(machine.levels)):
+            here = level == i
+            key[here] = (machine.port(i, at[here], turn[here]) * len(machine.levels) + i) * 2 + incoming
+        keys.append(key)
+    _, number = np.unique(np.concatenate(keys), return_inverse=True)
+    return number[: len(level)], number[len(level) :]
+
+
+def served(free: Times, server: Ints, ready: Times, busy: Times) -> Times:
+    """When each job starts: a server takes those that are given to it one after another, in the order in which they
+    are ready. ``free`` is since when each server is free, and is moved on."""
+    order = np.argsort(server, kind="stable")
+    queues, first, length = np.unique(server[order], return_index=True, return_counts=True)
+    if len(queues) == len(server):
+        start = np.maximum(ready, free[server])
+        free[server] = start + busy
+        return start
+    start = np.empty_like(ready)
+    size_class = np.frexp(length)[1]
+    for each in np.unique(size_class):  # queues of about the same length together
+        chosen = size_class == each
+        _serve(free, queues[chosen], order, first[chosen], length[chosen], ready, busy, start)
+    return start
+
+
+def _serve(
+    free: Times, queues: Ints, order: Ints, first: Ints, length: Ints, ready: Times, busy: Times, start: Times
+) -> None:
+    """Serve the queues, each of which lies in ``order`` from its ``first`` on, and write when their jobs start."""
+    longest = int(length.max())
+    turn = np.minimum(np.arange(longest), length[:, None] - 1)
+    job = order[first[:, None] + turn]  # (queue, turn): a short queue's last job fills its row
+    there = np.arange(longest) < length[:, None]
+    when = np.where(there[:, :, None], ready[job], np.inf)
+    sequence = np.argsort(when, axis=1, kind="stable")
+    job = np.take_along_axis(job[:, :, None], sequence, axis=1)
+    column = np.arange(ready.shape[1])
+    now = free[queues]
+    for k in range(longest):
+        mine = job[:, k]
+        begins = np.maximum(ready[mine, column], now)
+        valid = there[:, k]
+        start[mine[valid], column] = begins[valid]
+        now = np.where(valid[:, None], begins + busy[mine, column], now)
+    free[queues] = now
+
+
+def latest(until: Times, at: Ints, when: Times) -> None:
+    """``until[at]`` is no earlier than ``when``, whose rows may name a row of it several times."""
+    order = np.argsort(at, kind="stable")
+    rows, first = np.unique(at[order], return_index=True)
+    if len(rows) < len(at):
+        when = np.maximum.reduceat(when[order], first, axis=0)
+    else:
+        rows = at
+    until[rows] = np.maximum(until[rows], when)

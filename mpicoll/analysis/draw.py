@@ -1,0 +1,82 @@
+"""Draws an algorithm, or what a collective means, into a file: which message goes from whom to whom in each round, and
+what every rank holds before and after it."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from mpicoll.algorithms import Algorithm
+from mpicoll.algorithms.proofs import prove
+from mpicoll.algorithms.registry import segments as segments_alone
+from mpicoll.analysis import picture, render
+from mpicoll.analysis.trace import trace
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ArgumentError
+
+__all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "pictured", "usual_segments"]
+
+FILES = (".svg", ".png")
+MOST_RANKS = 16
+MOST_CELLS = 3600
+"""More make no picture that anyone reads."""
+
+
+def draw(algorithm: Algorithm, size: int, file: Path, root: int = 0, segments: int | None = None) -> None:
+    """Draw the algorithm among ``size`` ranks into an SVG or PNG file, by its name's ending.
+
+    Raises ArgumentError, which names the option of ``mpicoll draw`` that is wrong; ScheduleError where the algorithm
+    is, since it is proved first.
+    """
+    found = pictured(algorithm, size, root, segments)
+    rooted = f", root {root}" * COLLECTIVES[algorithm.collective].rooted
+    cut = segments or usual_segments(algorithm)
+    title = f"{size} ranks{rooted}" + f", {cut} segments" * algorithm.pipelined
+    _save(found, f"{algorithm.collective} {algorithm.name}", title, file)
+
+
+def draw_meaning(collective: str, size: int, file: Path, root: int = 0) -> None:
+    """Draw what the ranks hold before and after a collective."""
+    rooted = f", root {root}" * COLLECTIVES[collective].rooted
+    _save(picture.meaning(collective, size, root), collective, f"{size} ranks{rooted}", file)
+
+
+def pictured(algorithm: Algorithm, size: int, root: int = 0, segments: int | None = None) -> picture.Picture:
+    """What the drawing of the algorithm shows. Raises as ``draw`` does."""
+    if not 2 <= size <= MOST_RANKS:
+        raise ArgumentError("draw", "-n", f"2 to {MOST_RANKS} ranks", str(size))
+    rooted = COLLECTIVES[algorithm.collective].rooted
+    if not 0 <= root < (size if rooted else 1):
+        expected = f"a rank, 0 to {size - 1}" if rooted else f"none, as no {algorithm.collective} has a root"
+        raise ArgumentError("draw", "--root", expected, str(root))
+    if segments is not None and (segments < 1 or not algorithm.pipelined):
+        expected = "a number, at least 1" if algorithm.pipelined else f"none, as {algorithm.name} is not pipelined"
+        raise ArgumentError("draw", "--segments", expected, str(segments))
+    cut = segments or usual_segments(algorithm)
+    prove(algorithm, size, root, cut)
+    found = trace([algorithm.schedule(rank, size, root, cut) for rank in range(size)], root)
+    cells = (found.rounds + 1) * size * found.blocks
+    if cells > MOST_CELLS:
+        options = "-n and --segments" if algorithm.pipelined else "-n"
+        given = f"{size} ranks with {found.blocks} blocks each in {found.rounds} rounds: {cells} cells"
+        raise ArgumentError("draw", options, f"a picture of at most {MOST_CELLS} cells", given)
+    return picture.picture(found, size, root)
+
+
+def usual_segments(algorithm: Algorithm) -> int:
+    """Segments that show what the pipeline of an algorithm does; 1 for one without."""
+    if not algorithm.pipelined:
+        return 1
+    return 4 if algorithm.cut is segments_alone else 2
+
+
+def _save(found: picture.Picture, name: str, of: str, file: Path) -> None:
+    if file.suffix.lower() not in FILES:
+        raise ArgumentError("draw", "-o", f"a file whose name ends in {' or '.join(FILES)}", repr(str(file)))
+    if find_spec("matplotlib") is None:
+        given = "an environment without it"
+        raise ArgumentError("draw", "-o", "matplotlib to be installed (pip install matplotlib)", given)
+    try:
+        render.save(found, name, of, file)
+    except OSError as error:
+        raise ArgumentError("draw", "-o", "a file that can be written", str(error)) from error

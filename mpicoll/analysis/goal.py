@@ -1,0 +1,91 @@
+"""A schedule as GOAL text, which LogGOPSim and the simulators after it read.
+
+GOAL (Hoefler, Siebert and Lumsdaine, Group Operation Assembly Language, ICPP 2009) names each rank's operations and
+which of them require which. Sizes are bytes; ``calc`` is nanoseconds of work.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+from mpicoll.analysis.machines import Machine
+from mpicoll.schedule import Copy, RecvReduce, Schedule, Send, Step
+
+__all__ = ["write"]
+
+
+def write(
+    file: TextIO,
+    schedule_of: Callable[[int], Schedule],
+    size: int,
+    nbytes: int,
+    machine: Machine,
+) -> None:
+    """Write the schedules of all ranks for a vector of ``nbytes``; reductions and copies take the machine's time."""
+    rates = [machine.rate(rate, nbytes) for rate in (machine.reduction, machine.copy)]
+    file.write(f"num_ranks {size}\n")
+    for rank in range(size):
+        file.write(f"\nrank {rank} {{\n")
+        file.writelines(f"{line}\n" for line in _Rank(schedule_of(rank), nbytes, *rates).lines())
+        file.write("}\n")
+
+
+class _Rank:
+    """One rank's lines. A message's tag is its number between its two ranks: both ends count alike."""
+
+    def __init__(self, schedule: Schedule, nbytes: int, reduction: float, copy: float) -> None:
+        self.schedule, self.nbytes, self.reduction, self.copy = schedule, nbytes, reduction, copy
+        self.sent: Counter[int] = Counter()
+        self.taken: Counter[int] = Counter()
+        self.labels = 0
+
+    def lines(self) -> Iterator[str]:
+        before: list[str] = []
+        for step in self.schedule.steps:
+            if len(before) > 1:  # so that requirements grow with the operations, not with their square
+                join = self._label()
+                yield f"{join}: calc 0"
+                yield from (f"{join} requires {each}" for each in before)
+                before = [join]
+            ends: list[str] = []
+            yield from self._step(step, before, ends)
+            before = ends or before
+
+    def _step(self, step: Step, before: list[str], ends: list[str]) -> Iterator[str]:
+        """The step's lines; what its end waits for goes to ``ends``. Copies follow its messages."""
+        messages = [a for a in step if not isinstance(a, Copy)]
+        for action in messages:
+            label = self._label()
+            n = self._bytes(sum(map(len, action.blocks)))
+            if isinstance(action, Send):
+                yield f"{label}: send {n}b to {action.peer} tag {_next(self.sent, action.peer)}"
+            else:
+                yield f"{label}: recv {n}b from {action.peer} tag {_next(self.taken, action.peer)}"
+            yield from (f"{label} requires {each}" for each in before)
+            if isinstance(action, RecvReduce):
+                combined = self._label()
+                yield f"{combined}: calc {round(n * self.reduction * 1e9)}"
+                yield f"{combined} requires {label}"
+                label = combined
+            ends.append(label)
+        copied = sum(len(r) for a in step if isinstance(a, Copy) for r in a.blocks)
+        if copied:
+            label = self._label()
+            yield f"{label}: calc {round(self._bytes(copied) * self.copy * 1e9)}"
+            yield from (f"{label} requires {each}" for each in ends or before)
+            ends[:] = [label]
+
+    def _bytes(self, blocks: int) -> int:
+        """At least one: LogGOPSim takes one byte off a message's size, which has no sign."""
+        return max(1, round(self.nbytes * blocks / max(1, self.schedule.blocks)))
+
+    def _label(self) -> str:
+        self.labels += 1
+        return f"l{self.labels}"
+
+
+def _next(counts: Counter[int], peer: int) -> int:
+    counts[peer] += 1
+    return counts[peer] - 1

@@ -1,0 +1,244 @@
+"""A machine as the cost model sees it: levels from the inside out, and what a rank's own work costs.
+
+Times are in seconds, rates in seconds per byte.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpicoll.errors import ArgumentError
+
+__all__ = ["PLACEMENTS", "Level", "Machine", "Rate", "from_dict", "read"]
+
+Ranks = NDArray[np.int64]
+PLACEMENTS = ("block", "round-robin")
+
+Rate = float | tuple[float, ...]
+"""Seconds per byte; several where they depend on the cache that a vector fits into, the last for memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A level, such as a node or the whole system. Two ranks talk at the innermost level that holds both.
+
+    ``ranks`` is how many one unit of the level holds, None (the outermost level alone) for any number. A message of n
+    bytes takes ``overhead + latency + n gap + overhead``: the overheads are work of the two ranks, one message after
+    another; n gap is the time for which the message has a port to itself at each end. Each unit of the level below
+    (each rank, below the innermost) has ``ports`` ports to this level, dealt to its ranks in order: 8 ranks and 8
+    ports are a port each, 32 ranks and 1 port share it.
+    ``overlap`` says that a rank may reduce the first pieces of a message while the others are under way, because
+    something else than its own core moves them.
+    """
+
+    name: str
+    ranks: int | None
+    latency: float
+    gap: Rate
+    overhead: float
+    ports: int
+    overlap: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """``reduction`` and ``copy`` are a rank's time per byte combined or copied, the overheads what each of these costs
+    beside its bytes, and ``step`` what each step with messages costs beside them. Of several rates, the first is for
+    vectors of up to ``caches[0]`` bytes, and so on. A message longer than ``eager`` bytes (None: no message) asks its
+    receiver first, who answers when it has begun the step that takes it: two latencies more. ``placement`` is
+    ``block``, which fills one unit after the other, or ``round-robin``, which deals the ranks over the units of each
+    level. ``source`` says where the figures come from.
+    """
+
+    name: str
+    source: str
+    levels: tuple[Level, ...]
+    reduction: Rate
+    copy: Rate
+    reduction_overhead: float = 0.0
+    copy_overhead: float = 0.0
+    step: float = 0.0
+    caches: tuple[int, ...] = ()
+    eager: int | None = None
+    placement: str = "block"
+
+    @property
+    def period(self) -> int:
+        """Ranks in one unit below the outermost level: placed in blocks, the machine looks the same from each."""
+        return _ranks(self.levels[-2]) if len(self.levels) > 1 else 1
+
+    def positions(self, size: int) -> Ranks:
+        """Where each of ``size`` ranks lies, counted from the inside out.
+
+        Raises ArgumentError for more ranks than the machine holds.
+        """
+        most = self.levels[-1].ranks
+        if most is not None and size > most:
+            raise ArgumentError("simulate", "-n", f"at most the {most} ranks of {self.name}", str(size))
+        left = np.arange(size)
+        if self.placement == "block":
+            return left
+        found, units = np.zeros(size, np.int64), -(-size // self.period)
+        for i in range(len(self.levels) - 2, -1, -1):
+            here = _ranks(self.levels[i])
+            found += left % units * here
+            left = left // units
+            units = here // (_ranks(self.levels[i - 1]) if i else 1)
+        return found + left
+
+    def level(self, a: Ranks, b: Ranks) -> Ranks:
+        """The number of the level at which positions ``a`` and ``b`` talk."""
+        found = np.full(np.shape(a), len(self.levels) - 1)
+        for i in range(len(self.levels) - 2, -1, -1):
+            here = _ranks(self.levels[i])
+            found[a // here == b // here] = i
+        return found
+
+    def port(self, level: int, at: Ranks, turn: Ranks) -> Ranks:
+        """Which of the level's ports a position uses for the message that is its ``turn``-th of a step."""
+        below = _ranks(self.levels[level - 1]) if level else 1
+        ports = self.levels[level].ports
+        if ports < below:
+            return at // below * ports + at % below * ports // below
+        mine = ports // below
+        return at * mine + turn % mine
+
+    def rate(self, rate: Rate, nbytes: float) -> float:
+        """The one that holds for vectors of ``nbytes``, of the machine's rates."""
+        if not isinstance(rate, tuple):
+            return rate
+        return rate[sum(nbytes > most for most in self.caches)]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The machine in the form that ``from_dict`` reads."""
+        return asdict(self)
+
+
+def _ranks(level: Level) -> int:
+    assert level.ranks is not None
+    return level.ranks
+
+
+def read(path: Path) -> Machine:
+    """The machine that a JSON or TOML file describes. Raises ArgumentError, which names the field."""
+    try:
+        text = path.read_text()
+        given = tomllib.loads(text) if path.suffix.lower() == ".toml" else json.loads(text)
+    except OSError as e:
+        raise _bad(
+            "--machine", "the name of a machine, or a JSON or TOML file that describes one", f"{path}: {e.strerror}"
+        ) from e
+    except ValueError as e:
+        raise _bad("--machine", "a file in JSON (or TOML, if so named)", f"{path}: {e}") from e
+    return from_dict(given)
+
+
+def from_dict(given: object) -> Machine:
+    """The machine described by these keys. Raises ArgumentError, which names the field that is wrong."""
+    values = _keys(Machine, given, "machine")
+    levels, caches = values["levels"], _caches(values["caches"])
+    if not isinstance(levels, list | tuple) or not levels:
+        raise _bad("machine.levels", "a list of levels, from the inside out", repr(levels))
+    found = tuple(_level(each, f"machine.levels[{i}]", i + 1 == len(levels), caches) for i, each in enumerate(levels))
+    for i, (inner, outer) in enumerate(pairwise(found)):
+        if outer.ranks is not None and outer.ranks % _ranks(inner):
+            expected = f"a multiple of the {inner.ranks} of the level inside it"
+            raise _bad(f"machine.levels[{i + 1}].ranks", expected, str(outer.ranks))
+    if values["placement"] not in PLACEMENTS:
+        raise _bad("machine.placement", " or ".join(PLACEMENTS), repr(values["placement"]))
+    return Machine(
+        name=_text(values, "machine", "name"),
+        source=_text(values, "machine", "source"),
+        levels=found,
+        reduction=_rate(values, "machine", "reduction", caches),
+        copy=_rate(values, "machine", "copy", caches),
+        reduction_overhead=_seconds(values, "machine", "reduction_overhead"),
+        copy_overhead=_seconds(values, "machine", "copy_overhead"),
+        step=_seconds(values, "machine", "step"),
+        caches=caches,
+        eager=None if values["eager"] is None else _whole(values, "machine", "eager", 0),
+        placement=values["placement"],
+    )
+
+
+def _level(given: object, where: str, outermost: bool, caches: tuple[int, ...]) -> Level:
+    values = _keys(Level, given, where)
+    if not isinstance(values["overlap"], bool):
+        raise _bad(f"{where}.overlap", "true or false", repr(values["overlap"]))
+    return Level(
+        name=_text(values, where, "name"),
+        ranks=None if outermost and values["ranks"] is None else _whole(values, where, "ranks", 1),
+        latency=_seconds(values, where, "latency"),
+        gap=_rate(values, where, "gap", caches),
+        overhead=_seconds(values, where, "overhead"),
+        ports=_whole(values, where, "ports", 1),
+        overlap=values["overlap"],
+    )
+
+
+Described = TypeVar("Described", Level, Machine)
+
+
+def _keys(of: type[Described], given: object, where: str) -> dict[str, Any]:
+    """The values of the fields, those that are left out at their defaults."""
+    if not isinstance(given, Mapping):
+        raise _bad(where, "a table of " + ", ".join(f.name for f in fields(of)), repr(given))
+    known = {f.name: f.default for f in fields(of)}
+    for key in given:
+        if key not in known:
+            raise _bad(f"{where}.{key}", "no such field; there are " + ", ".join(known), repr(given[key]))
+    for name, default in known.items():
+        if default is MISSING and name not in given:
+            raise _bad(f"{where}.{name}", "to be given", "nothing")
+    return {**known, **given}
+
+
+def _text(values: Mapping[str, Any], where: str, name: str) -> str:
+    if not isinstance(values[name], str):
+        raise _bad(f"{where}.{name}", "a text", repr(values[name]))
+    return str(values[name])
+
+
+def _seconds(values: Mapping[str, Any], where: str, name: str) -> float:
+    given = values[name]
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < float("inf"):
+        raise _bad(f"{where}.{name}", "seconds, at least 0", repr(given))
+    return float(given)
+
+
+def _rate(values: Mapping[str, Any], where: str, name: str, caches: tuple[int, ...]) -> Rate:
+    given = values[name]
+    if not isinstance(given, list | tuple):
+        return _seconds(values, where, name)
+    if len(given) != len(caches) + 1:
+        raise _bad(f"{where}.{name}", f"one rate, or {len(caches) + 1}: one more than machine.caches", repr(given))
+    return tuple(_seconds({name: each}, where, name) for each in given)
+
+
+def _caches(given: object) -> tuple[int, ...]:
+    if not isinstance(given, list | tuple):
+        raise _bad("machine.caches", "a list of bytes", repr(given))
+    found = tuple(_whole({"caches": each}, "machine", "caches", 1) for each in given)
+    if list(found) != sorted(set(found)):
+        raise _bad("machine.caches", "bytes in ascending order", repr(given))
+    return found
+
+
+def _whole(values: Mapping[str, Any], where: str, name: str, least: int) -> int:
+    given = values[name]
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise _bad(f"{where}.{name}", f"a whole number, at least {least}", repr(given))
+    return given
+
+
+def _bad(field: str, expected: str, given: str) -> ArgumentError:
+    return ArgumentError("simulate", field, expected, given)

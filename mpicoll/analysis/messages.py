@@ -1,0 +1,180 @@
+"""The messages of all ranks' schedules as arrays: whom they join, in which steps, and how much they carry.
+
+Where an algorithm does the same on every so many ranks, only those of one period are built: a rank of another period
+does what its representative does, with all ranks moved by whole periods, added or exclusive-ored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpicoll.errors import MpicollError, ScheduleError
+from mpicoll.schedule import Blocks, Copy, RecvReduce, Schedule, Send
+
+__all__ = ["Messages", "Symmetry", "TooManyError", "gathered", "symmetry"]
+
+Ints = NDArray[np.int64]
+Of = Callable[[int], Schedule]
+"""The schedule of a rank."""
+
+
+class TooManyError(MpicollError):
+    """There are more messages than are worth keeping."""
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Ranks ``r`` and ``r`` moved by whole ``period``s do the same; ``exclusive`` says how they are moved.
+
+    Without any symmetry the period is all ranks.
+    """
+
+    size: int
+    period: int
+    exclusive: bool = False
+
+    def moved(self, rank: int, periods: int) -> int:
+        by = periods * self.period
+        return rank ^ by if self.exclusive else (rank + by) % self.size
+
+    def back(self, periods: int) -> int:
+        """How many periods undo a move by so many."""
+        return periods if self.exclusive else -periods % (self.size // self.period)
+
+
+def symmetry(schedule_of: Of, size: int, unit: int) -> Symmetry:
+    """The shortest symmetry whose period is ``unit`` ranks or two of them, as a sample of ranks shows it."""
+    known = cache(schedule_of)
+    for period in (unit, 2 * unit):
+        if size % period or size // period < 2:
+            continue
+        for exclusive in (False, True):
+            if exclusive and (size & (size - 1) or period & (period - 1)):
+                continue
+            found = Symmetry(size, period, exclusive)
+            if all(_alike(known, found, rank) for rank in _sample(found)):
+                return found
+    return Symmetry(size, size)
+
+
+def _sample(s: Symmetry) -> Iterator[int]:
+    """Ranks of other periods than the first, among them the first and the last."""
+    last = s.size // s.period - 1
+    for periods in sorted({last, 1, (last + 1) // 2}, reverse=True):
+        for rank in sorted({0, s.period // 2, s.period - 1}):
+            yield periods * s.period + rank
+
+
+def _alike(schedule_of: Of, s: Symmetry, rank: int) -> bool:
+    periods, representative = divmod(rank, s.period)
+    back = s.back(periods)
+    mine, its = schedule_of(rank).steps, schedule_of(representative).steps
+    if len(mine) != len(its):
+        return False
+    for a_step, b_step in zip(mine, its, strict=True):
+        if len(a_step) != len(b_step):
+            return False
+        for a, b in zip(a_step, b_step, strict=True):
+            if type(a) is not type(b) or _count(a.blocks) != _count(b.blocks):
+                return False
+            if not isinstance(a, Copy) and not isinstance(b, Copy) and s.moved(a.peer, back) != b.peer:
+                return False
+    return True
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What the representatives send and take in. The first seven have an element a message.
+
+    ``source`` and ``target`` are representatives, ``to`` is the rank that the source's message really goes to.
+    ``send_step`` and ``recv_step`` number the steps of all representatives on end, each rank's from
+    ``first_step[rank]`` on; ``send_turn`` and ``recv_turn`` number the sends and the receives of one step. ``share`` is
+    the part of the vector that a message carries, ``copied`` the part that a step copies.
+    """
+
+    source: Ints
+    target: Ints
+    to: Ints
+    send_step: Ints
+    recv_step: Ints
+    send_turn: Ints
+    recv_turn: Ints
+    share: NDArray[np.float64]
+    reduces: NDArray[np.bool_]
+    first_step: Ints
+    copied: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+def gathered(schedule_of: Of, among: Symmetry, most: int) -> Messages:
+    """The messages of the representatives' schedules, matched as MPI does: first in, first out by pair of ranks.
+
+    Raises TooManyError for more than ``most``, ScheduleError if one is not matched.
+    """
+    sends, receives = _Ends(), _Ends()
+    first_step, copied = [0], []
+    blocks = 1
+    for rank in range(among.period):
+        schedule = schedule_of(rank)
+        blocks = max(1, schedule.blocks)
+        for number, step in enumerate(schedule.steps, first_step[-1]):
+            sent = taken = copies = 0
+            for action in step:
+                n = _count(action.blocks)
+                if isinstance(action, Copy):
+                    copies += n
+                elif isinstance(action, Send):
+                    periods, peer = divmod(action.peer, among.period)
+                    sends.add((rank, peer, periods, number, sent, n, action.peer))
+                    sent += 1
+                else:
+                    periods, peer = divmod(action.peer, among.period)
+                    reduces = isinstance(action, RecvReduce)
+                    receives.add((peer, rank, among.back(periods), number, taken, n, reduces))
+                    taken += 1
+            copied.append(copies / blocks)
+        first_step.append(len(copied))
+        if len(sends) > most:
+            raise TooManyError(f"more than {most:,} messages")
+    s, r = sends.sorted(among), receives.sorted(among)
+    if len(s) != len(r) or not np.array_equal(s[:, [0, 1, 2, 5]], r[:, [0, 1, 2, 5]]):
+        what = schedule_of(0)
+        problem = "a message does not meet a receive of as many blocks; mpicoll verify says where"
+        raise ScheduleError(f"{what.collective} {what.algorithm} of {among.size} ranks", None, None, None, problem)
+    # What is ready at once goes in the order in which the steps name it, and then alike on all ranks: nearest first.
+    named = np.lexsort((s[:, 0], (s[:, 6] - s[:, 0]) % among.size, s[:, 4]))
+    s, r = s[named], r[named]
+    return Messages(
+        source=s[:, 0], target=s[:, 1], to=s[:, 6], send_step=s[:, 3], recv_step=r[:, 3], send_turn=s[:, 4],
+        recv_turn=r[:, 4], share=s[:, 5] / blocks, reduces=r[:, 6] > 0, first_step=np.array(first_step),
+        copied=np.array(copied),
+    )  # fmt: skip
+
+
+class _Ends:
+    """The ends of messages of one kind, seven numbers each: source, target, periods between, step, turn, blocks, and
+    another."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self.add = self._numbers.extend
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 7
+
+    def sorted(self, among: Symmetry) -> Ints:
+        """By pair, those of one pair in their order."""
+        table = np.array(self._numbers, np.int64).reshape(-1, 7)
+        pair = (table[:, 0] * among.period + table[:, 1]) * (among.size // among.period) + table[:, 2]
+        return table[np.argsort(pair, kind="stable")]
+
+
+def _count(blocks: Blocks) -> int:
+    return len(blocks[0]) if len(blocks) == 1 else sum(map(len, blocks))

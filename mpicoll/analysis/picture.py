@@ -1,0 +1,163 @@
+"""What a drawing shows, before any line is drawn: panels of cells, and arrows from one panel's cells to the next's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+from mpicoll.analysis.rules import shown
+from mpicoll.analysis.trace import Block, Cell, Move, Trace, given, results
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Space
+
+__all__ = ["Arrow", "Panel", "Picture", "Shown", "meaning", "picture"]
+
+Spot = tuple[int, int, int]
+"""A cell of a panel: rank, strip and block."""
+Holds = Mapping[Cell, Block]
+"""What the cells hold, the last written last."""
+
+
+class Shown(NamedTuple):
+    """A cell's label, the numbers of the colours that share it, and whether its round wrote it."""
+
+    label: str
+    colours: tuple[int, ...]
+    fresh: bool
+
+
+class Arrow(NamedTuple):
+    """A message or a local copy, from cells of the panel before to cells of its own."""
+
+    source: tuple[Spot, ...]
+    target: tuple[Spot, ...]
+    label: str
+    reduces: bool
+    local: bool
+
+
+class Panel(NamedTuple):
+    """A moment: what the ranks hold, and the arrows that led to it."""
+
+    title: str
+    cells: Mapping[Spot, Shown]
+    arrows: tuple[Arrow, ...] = ()
+
+
+class Picture(NamedTuple):
+    """The panels in time. Every rank has its ``strips`` side by side, each a column of ``blocks`` cells."""
+
+    collective: str
+    ranks: int
+    blocks: int
+    strips: tuple[str, ...]
+    panels: tuple[Panel, ...]
+
+
+def meaning(collective: str, size: int, root: int) -> Picture:
+    """What a collective means: what ranks hold before and after it. A vector that may stay whole is one block."""
+    table = COLLECTIVES[collective]
+    blocks = size if "p" in (table.gives, table.gets) else 1
+    scene = _Scene(collective, size, blocks, ())
+    before = Panel("before", scene.cells(dict(given(collective, size, root, blocks))))
+    after = Panel("after", scene.cells(dict(results(collective, size, root, blocks))))
+    return Picture(collective, size, blocks, ("",), (before, after))
+
+
+def picture(found: Trace, size: int, root: int) -> Picture:
+    """The panels of a trace: before, after each round, and after the last only what is meant to be there.
+
+    A rank's spaces are one strip, whose cells show what was written last, if no message ever takes anything else.
+    Otherwise they lie side by side.
+    """
+    scene = _Scene(found.collective, size, found.blocks, _spaces(found))
+    holds = dict(given(found.collective, size, root, found.blocks))
+    panels = [Panel("before", scene.cells(holds))]
+    holds |= found.writes[0]
+    for number in range(1, found.rounds + 1):
+        _write(holds, found.writes[number])
+        last = number == found.rounds
+        if last:
+            wanted = dict(results(found.collective, size, root, found.blocks))
+            holds = {cell: block for cell, block in holds.items() if cell in wanted}
+        moves = [move for move in found.moves if move.round == number]
+        fresh = {cell for move in moves for _, cell in move.cells()}
+        arrows = tuple(scene.arrow(move) for move in moves)
+        panels.append(Panel("after" if last else "", scene.cells(holds, fresh), arrows))
+    return Picture(found.collective, size, found.blocks, scene.names, tuple(panels))
+
+
+class _Scene:
+    """How the cells of one collective's ranks are shown. ``spaces`` are side by side; empty, all are one strip."""
+
+    def __init__(self, collective: str, size: int, blocks: int, spaces: tuple[Space, ...]) -> None:
+        self.table, self.size, self.blocks = COLLECTIVES[collective], size, blocks
+        self.strip = {space: spaces.index(space) if space in spaces else 0 for space in _NAMES}
+        self.names = tuple(_NAMES[space] for space in spaces) or ("",)
+
+    def spot(self, cell: Cell) -> Spot:
+        return cell.rank, self.strip[cell.space], cell.block
+
+    def cells(self, holds: Holds, fresh: Iterable[Cell] = ()) -> dict[Spot, Shown]:
+        spots = {self.spot(cell) for cell in fresh}
+        found = {self.spot(cell): block for cell, block in holds.items()}
+        return {spot: Shown(self.label(block), self.colours(block), spot in spots) for spot, block in found.items()}
+
+    def arrow(self, move: Move) -> Arrow:
+        pairs = [(self.spot(a), self.spot(b)) for a, b in move.cells()]
+        label = shown(move.blocks) if self.blocks > 1 and not move.local else ""
+        return Arrow(
+            tuple(a for a, _ in pairs),
+            tuple(b for _, b in pairs),
+            label,
+            move.reduces and self.table.reduces,
+            move.local,
+        )
+
+    def label(self, block: Block) -> str:
+        """Whose contributions a block holds; where all come from the root, which block it is."""
+        name = self.table.name
+        if name in _OF_ROOT:
+            return str(block.block)
+        if name == "alltoall":
+            return f"{min(block.ranks)}→{block.block}"
+        if len(block.ranks) == self.size:
+            return "all" if name == "barrier" else "Σ"
+        return _listed(sorted(block.ranks), "," if name == "barrier" else "+")
+
+    def colours(self, block: Block) -> tuple[int, ...]:
+        return (block.block,) if self.table.name in _OF_ROOT else tuple(sorted(block.ranks))
+
+
+# What is read before a message leaves is to the right, what a message writes to the left: arrows cross neither.
+_NAMES: dict[Space, str] = {OUTPUT: "out", SCRATCH: "scratch", INPUT: "in"}
+_OF_ROOT = ("bcast", "scatter")
+
+
+def _spaces(found: Trace) -> tuple[Space, ...]:
+    """The spaces that have to lie side by side, because a message takes what was not written last; mostly none."""
+    holds: dict[Cell, Block] = {}
+    for number, writes in enumerate(found.writes):
+        last = {(cell.rank, cell.block): block for cell, block in holds.items()}
+        for move in found.moves:
+            if move.round != number:
+                continue
+            if any(last[source.rank, source.block] != holds[source] for source, _ in move.cells()):
+                return tuple(s for s in _NAMES if any(c.space == s for w in found.writes for c, _ in w))
+        _write(holds, writes)
+    return ()
+
+
+def _write(holds: dict[Cell, Block], writes: Iterable[tuple[Cell, Block]]) -> None:
+    for cell, block in writes:
+        holds.pop(cell, None)
+        holds[cell] = block
+
+
+def _listed(ranks: list[int], between: str) -> str:
+    """The ranks, four and more on end as 0…3."""
+    runs: Iterator[list[int]] = (
+        [rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda both: both[1] - both[0])
+    )
+    return between.join(f"{run[0]}…{run[-1]}" if len(run) > 3 else between.join(map(str, run)) for run in runs)

@@ -1,0 +1,292 @@
+"""Renders a picture as textbooks draw collectives: time goes from left to right, every rank has a row of cells, and an
+arrow leads from the cells that a message takes to the cells that it is put into.
+
+A cell is painted in the colours of the ranks whose contributions it holds, or of its block where all are the root's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from math import cos, pi, sin
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpicoll.analysis.picture import Arrow, Panel, Picture, Spot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.path import Path as MatplotlibPath
+
+__all__ = ["save"]
+
+Point = tuple[float, float]
+
+# Lengths in inches.
+CELL, TALL = 0.56, 0.27
+BETWEEN_RANKS, BETWEEN_STRIPS, BETWEEN_LINES = 0.15, 0.07, 0.34
+FLAT, STEEP = 0.95, 1.9
+"""Room for arrows, in a low picture and at most."""
+LEFT, EDGE, TOP, HEAD, STRIP_NAME, FOOT = 0.74, 0.16, 0.42, 0.24, 0.13, 0.36
+WIDEST = 13.0
+MOST_PIXELS = 8000
+"""To a side, of a PNG."""
+BRACKET = 0.055
+PLUS = 0.068
+
+# Light, so that black text is legible on any of them, and as far apart as that leaves room for.
+_COLOURS = (
+    "#8ecae6", "#ffbf80", "#9bd6a3", "#f49a93", "#c9b8f2", "#ecd678", "#f3abd3", "#bfb6a8",
+    "#5fb3ce", "#e39b4c", "#69bd76", "#dd7d79", "#a58fdc", "#c9b146", "#d97fb3", "#969ba6",
+)  # fmt: skip
+_INK, _FAINT, _LINE, _PLUS, _EMPTY = "#1f2937", "#6b7280", "#475569", "#b91c1c", "#f8fafc"
+_MEANINGS = {
+    (False, False): "received",
+    (True, False): "received and combined with what is there",
+    (False, True): "copied within the rank",
+}
+"""Of arrows that reduce, or are local."""
+_LOOKS: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "svg.fonttype": "none",
+    "svg.hashsalt": "mpicoll",
+}
+
+
+def save(picture: Picture, name: str, of: str, file: Path) -> None:
+    """Write the picture as SVG or PNG, by the file's ending: the same bytes for the same picture."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    place = _Place(picture, EDGE + 0.14 + 0.089 * len(name) + 0.07 * len(of))
+    with matplotlib.rc_context(_LOOKS):
+        figure = Figure(figsize=(place.width, place.height), facecolor="white")
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, place.width), ylim=(place.height, 0))
+        axes.axis("off")
+        _Drawing(axes, picture, place).draw(name, of)
+        # Neither a date nor a version: what did not change gives the same file.
+        metadata = {"Date": None, "Creator": None} if file.suffix.lower() == ".svg" else {"Software": None}
+        figure.savefig(file, dpi=min(160, MOST_PIXELS / max(place.width, place.height)), metadata=metadata)
+
+
+class _Place:
+    """Where everything lies: the panels follow each other on lines, as text does, and a line begins with the last
+    panel of the line before."""
+
+    def __init__(self, picture: Picture, title: float) -> None:
+        strips = len(picture.strips)
+        self.panel = strips * CELL + (strips - 1) * BETWEEN_STRIPS
+        self.rank = picture.blocks * TALL + BETWEEN_RANKS
+        self.head = HEAD + (len(picture.strips) > 1) * STRIP_NAME
+        self.line = self.head + picture.ranks * self.rank - BETWEEN_RANKS
+        self.arrows = min(STEEP, FLAT + self.line / 30)
+        self.pitch = self.panel + self.arrows
+        rounds = len(picture.panels) - 1
+        fit = max(1, int((max(WIDEST, 1.8 * self.line) - LEFT - EDGE - self.panel) / self.pitch))
+        self.lines = -(-rounds // fit)
+        self.rounds = -(-rounds // self.lines)
+        self.width = max(LEFT + self.panel + self.rounds * self.pitch, title) + EDGE
+        self.height = TOP + self.lines * (self.line + BETWEEN_LINES) - BETWEEN_LINES
+        self.height += FOOT if any(panel.arrows for panel in picture.panels) else EDGE
+
+    def begins(self, line: int) -> range:
+        """The panels of a line."""
+        return range(line * self.rounds, (line + 1) * self.rounds + 1)
+
+    def corner(self, line: int, panel: int, spot: Spot) -> Point:
+        """The upper left corner of a cell."""
+        rank, strip, block = spot
+        x = LEFT + (panel - line * self.rounds) * self.pitch + strip * (CELL + BETWEEN_STRIPS)
+        return x, self.top(line) + rank * self.rank + block * TALL
+
+    def top(self, line: int) -> float:
+        return TOP + line * (self.line + BETWEEN_LINES) + self.head
+
+
+class _Drawing:
+    def __init__(self, axes: Axes, picture: Picture, place: _Place) -> None:
+        self.axes, self.picture, self.place = axes, picture, place
+        self.fills: dict[str, list[list[Point]]] = defaultdict(list)
+        self.strokes: dict[tuple[str, float, str], list[list[Point]]] = defaultdict(list)
+
+    def draw(self, name: str, of: str) -> None:
+        self.text(EDGE, 0.22, name, 10.5, weight="bold", ha="left")
+        self.text(EDGE + 0.14 + 0.089 * len(name), 0.22, of, 8.5, _FAINT, ha="left")
+        for line in range(self.place.lines):
+            self.ranks(line)
+            for number in self.place.begins(line):
+                if number < len(self.picture.panels):
+                    self.panel(line, number, self.picture.panels[number])
+        self.legend()
+        self.flush()
+
+    # -- what is drawn --------------------------------------------------------------------------------------------
+
+    def ranks(self, line: int) -> None:
+        """The ranks' names, and the numbers of their blocks."""
+        first = line * self.place.rounds
+        for rank in range(self.picture.ranks):
+            x, y = self.place.corner(line, first, (rank, self.strips(self.picture.panels[first])[0], 0))
+            middle = y + self.picture.blocks * TALL / 2
+            self.text(EDGE, middle, f"rank {rank}", 8.5, ha="left")
+            if self.picture.blocks > 1:
+                for block in range(self.picture.blocks):
+                    self.text(x - 0.06, y + (block + 0.5) * TALL, str(block), 6, _FAINT, ha="right")
+
+    def panel(self, line: int, number: int, panel: Panel) -> None:
+        _, y = self.place.corner(line, number, (0, 0, 0))
+        above = y - self.place.head + 0.11
+        strips = self.strips(panel)
+        lefts = [self.place.corner(line, number, (0, strip, 0))[0] for strip in strips]
+        self.text((lefts[0] + lefts[-1] + CELL) / 2, above, panel.title, 8, weight="bold")
+        for strip, left in zip(strips, lefts, strict=True):
+            self.text(left + CELL / 2, y - 0.1, self.picture.strips[strip], 6.5, _FAINT)
+            for rank in range(self.picture.ranks):
+                for block in range(self.picture.blocks):
+                    self.cell(line, number, panel, (rank, strip, block))
+        if number > line * self.place.rounds:
+            self.round(line, number, panel.arrows)
+
+    def round(self, line: int, number: int, arrows: Sequence[Arrow]) -> None:
+        """What leads to a panel; a plain arrow where it is not said how."""
+        x, y = self.place.corner(line, number, (0, 0, 0))
+        x -= self.place.arrows / 2
+        if arrows:
+            self.text(x, y - self.place.head + 0.11, f"round {number}", 7, _FAINT)
+        else:
+            y += self.place.line / 2 - self.place.head / 2
+            self.shaft((x - 0.22, y), (x + 0.22, y), "solid", head=True)
+        labels: dict[tuple[Spot, ...], tuple[str, Point, list[float]]] = {}
+        for arrow in arrows:
+            start, end = self.arrow(line, number, arrow)
+            labels.setdefault(arrow.source, (arrow.label, start, []))[2].append(end[1] - start[1])
+        for label, (x, y), falls in labels.values():  # where no arrow of theirs runs
+            beside = -0.06 if min(falls) > -0.01 else 0.06 if max(falls) < 0.01 else 0
+            self.text(x + (0.05 if beside else 0.11), y + beside, label, 6, _FAINT, ha="left")
+
+    def strips(self, panel: Panel) -> Sequence[int]:
+        """Those that the panel has: the first and the last leave out what is empty."""
+        return sorted({strip for _, strip, _ in panel.cells}) if panel.title else range(len(self.picture.strips))
+
+    def cell(self, line: int, number: int, panel: Panel, spot: Spot) -> None:
+        x, y = self.place.corner(line, number, spot)
+        shown = panel.cells.get(spot)
+        box = _box(x, y, CELL, TALL)
+        if shown is None:
+            self.fills[_EMPTY].append(box)
+            self.strokes["#d5dae1", 0.6, "solid"].append(box)
+            return
+        share = CELL / len(shown.colours)
+        for i, colour in enumerate(shown.colours):
+            self.fills[_COLOURS[colour % len(_COLOURS)]].append(_box(x + i * share, y, share, TALL))
+        self.strokes[(_INK, 1.3, "solid") if shown.fresh else ("#94a3b8", 0.6, "solid")].append(box)
+        whole = shown.label in ("Σ", "all")
+        size = min(9.5 if whole else 8, 48 / len(shown.label))
+        self.text(x + CELL / 2, y + TALL / 2, shown.label, size, weight="bold" if whole else "normal")
+
+    def arrow(self, line: int, number: int, arrow: Arrow) -> tuple[Point, Point]:
+        """From the right of the cells of the panel before to the left of the cells of this one."""
+        x0, y0 = self.bracket([self.place.corner(line, number - 1, spot) for spot in arrow.source], CELL, BRACKET)
+        x1, y1 = self.bracket([self.place.corner(line, number, spot) for spot in arrow.target], 0, -BRACKET)
+        if arrow.reduces:
+            x1 -= 2 * PLUS
+        self.shaft((x0, y0), (x1, y1), "dashed" if arrow.local else "solid", head=not arrow.reduces)
+        if arrow.reduces:
+            self.plus((x1 + PLUS, y1))
+        return (x0, y0), (x1, y1)
+
+    def bracket(self, corners: Sequence[Point], side: float, depth: float) -> Point:
+        """Join a message's cells, several on end by a bracket, and return where its arrow begins or ends."""
+        x = corners[0][0] + side
+        runs: list[tuple[float, float]] = []
+        for y in sorted({y for _, y in corners}):
+            if runs and abs(runs[-1][1] - y) < TALL / 2:
+                runs[-1] = runs[-1][0], y + TALL
+            else:
+                runs.append((y, y + TALL))
+        ends = []
+        for top, bottom in runs:
+            several = bottom - top > 1.5 * TALL
+            if several:
+                top, bottom, near = top + TALL / 5, bottom - TALL / 5, x + depth / 4
+                self.strokes[_LINE, 1.0, "solid"].append(
+                    [(near, top), (x + depth, top), (x + depth, bottom), (near, bottom)]
+                )
+            ends.append((x + depth * several, (top + bottom) / 2))
+        if len(ends) == 1:
+            return ends[0]
+        spine = x + 2 * depth
+        ticks = [[end, (spine, end[1])] for end in ends]
+        self.strokes[_LINE, 1.0, "solid"] += [*ticks, [(spine, ends[0][1]), (spine, ends[-1][1])]]
+        return spine, (ends[0][1] + ends[-1][1]) / 2
+
+    def shaft(self, start: Point, end: Point, dashes: str, head: bool) -> None:
+        (x0, y0), (x1, y1) = start, end
+        length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5
+        dx, dy = (x1 - x0) / length, (y1 - y0) / length
+        if head:
+            long, wide = 0.1, 0.036
+            x2, y2 = x1 - long * dx, y1 - long * dy
+            self.fills[_LINE].append([end, (x2 - wide * dy, y2 + wide * dx), (x2 + wide * dy, y2 - wide * dx)])
+            end = x2, y2
+        self.strokes[_LINE, 1.0, dashes].append([start, end])
+
+    def plus(self, middle: Point) -> None:
+        x, y = middle
+        circle = [(x + PLUS * cos(k * pi / 8), y + PLUS * sin(k * pi / 8)) for k in range(16)]
+        circle.append(circle[0])
+        self.fills["white"].append(circle)
+        arm = 0.6 * PLUS
+        for drawn in (circle, [(x - arm, y), (x + arm, y)], [(x, y - arm), (x, y + arm)]):
+            self.strokes[_PLUS, 1.1, "solid"].append(drawn)
+
+    def legend(self) -> None:
+        """What the signs mean that this picture has."""
+        arrows = [arrow for panel in self.picture.panels for arrow in panel.arrows]
+        x, y = EDGE, self.place.height - 0.17
+        kinds = {(arrow.reduces, arrow.local) for arrow in arrows}
+        for (reduces, local), meaning in _MEANINGS.items():
+            if (reduces, local) in kinds:
+                self.shaft((x, y), (x + 0.3, y), "dashed" if local else "solid", head=not reduces)
+                if reduces:
+                    self.plus((x + 0.3 + PLUS, y))
+                x += 0.37 + 2 * PLUS * reduces
+                self.text(x, y, meaning, 7, _FAINT, ha="left")
+                x += 0.25 + 0.055 * len(meaning)
+
+    # -- how ------------------------------------------------------------------------------------------------------
+
+    def text(self, x: float, y: float, text: str, size: float, colour: str = _INK, **more: Any) -> None:
+        if text:
+            baseline = y + 0.36 * size / 72  # by no font's metrics, so that it is the same everywhere
+            self.axes.text(x, baseline, text, size=size, color=colour, va="baseline", **{"ha": "center"} | more)
+
+    def flush(self) -> None:
+        """Draw what was collected, one path for all that look alike: an SVG of it is small."""
+        from matplotlib.patches import PathPatch
+
+        for colour, polygons in self.fills.items():
+            front: float = {"white": 4, _LINE: 3}.get(colour, 1)
+            self.axes.add_patch(PathPatch(_path(polygons), facecolor=colour, edgecolor="none", zorder=front))
+        for (colour, width, dashes), drawn in self.strokes.items():
+            front = 5 if colour == _PLUS else 2 + width / 10
+            style: Any = {"facecolor": "none", "edgecolor": colour, "linewidth": width, "linestyle": dashes}
+            self.axes.add_patch(PathPatch(_path(drawn), zorder=front, joinstyle="miter", **style))
+
+
+def _box(x: float, y: float, wide: float, tall: float) -> list[Point]:
+    return [(x, y), (x + wide, y), (x + wide, y + tall), (x, y + tall), (x, y)]
+
+
+def _path(drawn: Sequence[Sequence[Point]]) -> MatplotlibPath:
+    """One path of several pieces, each closed if it ends where it begins."""
+    from matplotlib.path import Path as MatplotlibPath
+
+    codes: list[Any] = []
+    for points in drawn:
+        codes += [MatplotlibPath.MOVETO, *[MatplotlibPath.LINETO] * (len(points) - 1)]
+        if points[0] == points[-1]:
+            codes[-1] = MatplotlibPath.CLOSEPOLY
+    return MatplotlibPath([point for points in drawn for point in points], codes)

@@ -1,0 +1,299 @@
+"""Proves schedules: runs those of all ranks on symbols, under the hardest conditions that an MPI may make.
+
+A symbol is the *ordered* expression tree of what a block holds. Equal trees are one number, so that they are compared
+at once. A proof shows that
+
+- every rank ends with exactly the contributions that the collective means, none missing and none twice;
+- every message meets a receive of blocks of the same sizes, and no message or receive is left over;
+- nothing deadlocks though a message waits for its receive (rendezvous);
+- within a step no action reads or writes what another writes, and nothing is read that was never written;
+- the same holds in place, where INPUT and OUTPUT are one memory, and what is given alone is never written;
+- in an allreduce all ranks compute the identical tree of each block, so that their results are equal bit for bit;
+- no rank leaves a barrier before it has heard, at first or second hand, that every rank has entered.
+
+The n-th message from one rank to another meets the n-th receive there, as both schedules name them; so which messages
+meet, and what they carry, does not depend on the order in which ranks proceed, and one order proves it for all.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from mpicoll.analysis.rules import Rules, each, first, read_by, shown, target
+from mpicoll.analysis.symbols import Symbols, lowest
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ArgumentError, ScheduleError
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Schedule, Send, Space
+
+__all__ = ["Proof", "verify"]
+
+NOTHING = -1
+"""In the place of a symbol: nothing was written here."""
+STALE = -2
+"""The same block of OUTPUT was written: in place, INPUT no longer holds what it held."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What a proof saw. ``results[rank][block]`` is the symbol of each block of the rank's result, negative where the
+    rank has no such block. A leaf's number is the rank that gave it; in an alltoall, rank * size + block."""
+
+    symbols: Symbols
+    results: tuple[Sequence[int], ...]
+    messages: int
+    steps: int
+    """The most steps that any rank takes."""
+
+    @property
+    def rounds(self) -> int:
+        """How often the most often combined contribution is: the roundings of a reduction in 16 bits."""
+        return max((self.symbols.depth(s) for result in self.results for s in set(result)), default=0)
+
+
+def verify(
+    collective: str, size: int, root: int, schedule_of: Callable[[int], Schedule], uneven: bool = False
+) -> Proof:
+    """Prove the schedules ``schedule_of(0)`` to ``schedule_of(size - 1)``; with ``uneven``, that they also serve the
+    collective's v-variant, where each rank's block, and in an alltoall each pair's, has a size of its own.
+
+    Raises ScheduleError, which names the first offending rank, step (from 0) and block: of the earliest step, those of
+    the lowest rank. ArgumentError for an unknown collective and an impossible size or root.
+    """
+    if collective not in COLLECTIVES:
+        raise ArgumentError("verify", "collective", "one of " + ", ".join(COLLECTIVES), repr(collective))
+    if size < 1:
+        raise ArgumentError("verify", "size", "a number of ranks, at least 1", repr(size))
+    if not 0 <= root < size:
+        raise ArgumentError("verify", "root", f"a rank, 0 to {size - 1}", repr(root))
+    return _Proving(collective, root, [schedule_of(r) for r in range(size)], uneven).run()
+
+
+_Posted = tuple[Send | Recv | RecvReduce, list[int]]
+"""One end of a message, and the symbols that it reads on its own rank: nothing else of its step writes them."""
+
+
+class _Rank:
+    """Where a rank stands, and what it holds: by space, the symbol of each block."""
+
+    __slots__ = ("heard", "hears", "holds", "left", "rank", "step", "steps", "wants", "writable")
+
+    def __init__(self, rank: int, schedule: Schedule, wants: range) -> None:
+        self.rank, self.steps, self.wants = rank, schedule.steps, wants
+        self.writable = wants
+        """Blocks of OUTPUT that the rank may write."""
+        self.holds: dict[Space, list[int]] = {s: [NOTHING] * schedule.blocks for s in (INPUT, OUTPUT, SCRATCH)}
+        self.heard = 1 << rank
+        """The ranks whose beginning comes before this rank's present step, as the bits of an int."""
+        self.hears = 0
+        self.step = -1
+        self.left = 0
+        """Messages of the present step that are not done."""
+
+
+class _Proving:
+    def __init__(self, collective: str, root: int, schedules: Sequence[Schedule], uneven: bool) -> None:
+        self.table, self.size, self.root = COLLECTIVES[collective], len(schedules), root
+        name = getattr(schedules[0], "algorithm", "schedule")
+        self.what = f"{collective} {name} of {self.size} ranks" + f", root {root}" * self.table.rooted
+        self.check_schedules(schedules)
+        self.rules = Rules(self.table, self.size, schedules[0].blocks, uneven)
+        self.symbols = Symbols(self.size * self.size if self.rules.pairs else self.size)
+        self.messages = 0
+        self.posted: dict[tuple[int, int], deque[_Posted]] = {}
+        """From one rank to another, the sends that wait for their receives, or the receives for their sends."""
+        self.faults: list[ScheduleError] = []
+        self.ranks = [self.beginning(rank, schedule) for rank, schedule in enumerate(schedules)]
+        self.ready = deque(self.ranks)
+
+    def beginning(self, rank: int, schedule: Schedule) -> _Rank:
+        it = _Rank(rank, schedule, self.table.wants(rank, self.size, self.root, schedule.blocks))
+        given = it.holds[INPUT]
+        if self.table.name == "bcast":  # the root's output is its input, and may be read-only
+            given = it.holds[OUTPUT]
+            it.writable = range(0) if rank == self.root else it.wants
+        for b in self.table.has(rank, self.size, self.root, schedule.blocks):
+            given[b] = self.leaf(rank, b)
+        return it
+
+    def leaf(self, rank: int, block: int) -> int:
+        """What the rank gives. Unless blocks are for pairs none ever changes its number, and need not be told apart."""
+        return rank * self.size + block if self.rules.pairs else rank
+
+    def fail(self, it: _Rank, block: int | None, problem: str) -> NoReturn:
+        """The rank is at fault, in its present step if it has not ended."""
+        raise ScheduleError(self.what, it.rank, it.step if it.step < len(it.steps) else None, block, problem)
+
+    def run(self) -> Proof:
+        """A rank at fault stops, and the others go on as far as they can: which fault is the first does not depend on
+        the order in which the ranks are looked at."""
+        while self.ready:
+            it = self.ready.popleft()
+            try:
+                self.begin_step(it)
+            except ScheduleError as fault:
+                self.faults.append(fault)
+        if self.faults:
+            raise min(self.faults, key=lambda fault: (fault.step, fault.rank))
+        self.check_ended()
+        for it in self.ranks:
+            self.check_result(it)
+        results = tuple(it.holds[OUTPUT] for it in self.ranks)
+        return Proof(self.symbols, results, self.messages, max(len(it.steps) for it in self.ranks))
+
+    # -- what ranks do --------------------------------------------------------------------------------------------
+
+    def begin_step(self, it: _Rank) -> None:
+        """End the rank's step and begin its next."""
+        it.heard |= it.hears
+        if it.step >= 0 and not self.rules.pairs:
+            for action in it.steps[it.step]:
+                if not isinstance(action, Send) and action.into == OUTPUT:
+                    for r in target(action):
+                        it.holds[INPUT][r.start : r.stop] = [STALE] * len(r)
+        it.step += 1
+        if it.step == len(it.steps):
+            return
+        step = it.steps[it.step]
+        for block, problem in self.rules.problems(it.rank, it.writable, step):
+            self.fail(it, block, problem)
+        messages: list[_Posted] = []
+        for action in step:
+            space = read_by(action)
+            values = [] if space is None else self.read(it, space, action.blocks)
+            if isinstance(action, Copy):
+                self.write(it, action.into, target(action), values)
+            else:
+                messages.append((action, values))
+        it.left = len(messages)
+        if not messages:
+            self.ready.append(it)
+        for message in messages:
+            self.post(it, message)
+
+    def post(self, it: _Rank, message: _Posted) -> None:
+        """Carry the message out if its other end waits already; else let this end wait."""
+        action = message[0]
+        sends = isinstance(action, Send)
+        pair = (it.rank, action.peer) if sends else (action.peer, it.rank)
+        waiting = self.posted.get(pair)
+        if waiting is None:
+            self.posted[pair] = deque((message,))
+            return
+        if isinstance(waiting[0][0], Send) == sends:
+            waiting.append(message)
+            return
+        other = waiting.popleft()
+        if not waiting:
+            del self.posted[pair]
+        (send, values), (receive, mine) = (message, other) if sends else (other, message)
+        assert isinstance(send, Send)
+        assert not isinstance(receive, Send)
+        source, to = self.ranks[pair[0]], self.ranks[pair[1]]
+        self.end_message(source)
+        try:
+            self.take(source, to, send, values, receive, mine)
+        except ScheduleError as fault:
+            self.faults.append(fault)
+        else:
+            self.end_message(to)
+
+    def take(
+        self, source: _Rank, to: _Rank, send: Send, values: list[int], receive: Recv | RecvReduce, mine: list[int]
+    ) -> None:
+        """What the receive makes of a message."""
+        if not self.rules.fits(source.rank, send.from_, send.blocks, to.rank, receive.into, receive.blocks):
+            problem = f"takes blocks {shown(receive.blocks)} from rank {source.rank}, which sends {shown(send.blocks)}"
+            self.fail(to, first(receive.blocks), f"{problem} in its step {source.step}")
+        if isinstance(receive, RecvReduce):
+            operands = zip(mine, values, strict=True) if receive.mine_first else zip(values, mine, strict=True)
+            values = []
+            try:
+                for a, b in operands:
+                    values.append(self.symbols.combined(a, b))
+            except ValueError as e:
+                self.fail(to, [*each(receive.blocks)][len(values)], f"what it takes from rank {source.rank} {e}")
+        self.write(to, receive.into, receive.blocks, values)
+        to.hears |= source.heard
+        self.messages += 1
+
+    def end_message(self, it: _Rank) -> None:
+        it.left -= 1
+        if it.left == 0:
+            self.ready.append(it)
+
+    def read(self, it: _Rank, space: Space, blocks: Blocks) -> list[int]:
+        cells = it.holds[space]
+        values = [value for r in blocks for value in cells[r.start : r.stop]]
+        if values and min(values) < 0:
+            block = next(b for b in each(blocks) if cells[b] < 0)
+            stale = cells[block] == STALE
+            why = "after the same block of output was written: wrong in place" if stale else "which does not hold it"
+            self.fail(it, block, f"reads {space}, {why}")
+        return values
+
+    def write(self, it: _Rank, space: Space, blocks: Blocks, values: list[int]) -> None:
+        cells, done = it.holds[space], 0
+        for r in blocks:
+            cells[r.start : r.stop] = values[done : done + len(r)]
+            done += len(r)
+
+    # -- what must hold -------------------------------------------------------------------------------------------
+
+    def check_schedules(self, schedules: Sequence[Schedule]) -> None:
+        """Every rank has a schedule for the collective, over as many blocks as the others."""
+        table = self.table
+        exactly = 0 if table.name == "barrier" else self.size if "p" in (table.gives, table.gets) else None
+        for rank, schedule in enumerate(schedules):
+            problem = None
+            if not isinstance(schedule, Schedule) or schedule.collective != table.name:
+                problem = f"has no schedule for {table.name}, but {str(schedule)[:60]}"
+            elif not isinstance(schedule.steps, tuple):
+                problem = f"has no tuple of steps, but {str(schedule.steps)[:60]}"
+            elif not isinstance(schedule.blocks, int) or schedule.blocks != schedules[0].blocks:
+                problem = f"cuts the vector into {schedule.blocks} blocks, rank 0 into {schedules[0].blocks}"
+            elif schedule.blocks < 1 if exactly is None else schedule.blocks != exactly:
+                expected = "at least 1" if exactly is None else exactly
+                problem = f"cuts the vector into {schedule.blocks} blocks, not {expected}"
+            if problem:
+                raise ScheduleError(self.what, rank, None, None, problem)
+
+    def check_ended(self) -> None:
+        """No rank waits, and none has left a barrier early."""
+        for it in sorted(self.ranks, key=lambda it: (it.step, it.rank)):
+            for action in it.steps[it.step] if it.step < len(it.steps) else ():
+                if isinstance(action, Copy):
+                    continue
+                sends = isinstance(action, Send)
+                waiting = self.posted.get((it.rank, action.peer) if sends else (action.peer, it.rank), ())
+                if any(other is action for other, _ in waiting):
+                    wait = f"rank {action.peer} to receive" if sends else f"a message from rank {action.peer}"
+                    self.fail(it, first(action.blocks), f"waits for ever for {wait}")
+        everyone = (1 << self.size) - 1
+        for it in self.ranks if self.table.name == "barrier" else ():
+            if it.heard != everyone:
+                self.fail(it, None, f"leaves without having heard of rank {lowest(everyone & ~it.heard)}")
+
+    def check_result(self, it: _Rank) -> None:
+        """Each block of the rank's result is what the collective means."""
+        found, of_0 = it.holds[OUTPUT], self.ranks[0].holds[OUTPUT]
+        for b in it.wants:
+            if found[b] < 0:
+                self.fail(it, b, "ends without it")
+            ranks, block = self.table.source(it.rank, self.size, self.root, b)
+            if self.table.reduces:
+                self.check_contributions(it, b, ranks)
+            elif found[b] != self.leaf(ranks.start, block):
+                giver, given = divmod(found[b], self.size) if self.rules.pairs else (found[b], b)
+                self.fail(it, b, f"ends with block {given} of rank {giver}, not {block} of {ranks.start}")
+            if self.table.name == "allreduce" and found[b] != of_0[b]:
+                self.fail(it, b, "combines in another order than rank 0")
+
+    def check_contributions(self, it: _Rank, block: int, ranks: range) -> None:
+        expected = (1 << ranks.stop) - (1 << ranks.start)
+        wrong = self.symbols.ranks(it.holds[OUTPUT][block]) ^ expected
+        if wrong:
+            verb = "without" if expected & wrong else "with"
+            self.fail(it, block, f"ends {verb} the contribution of rank {lowest(wrong)}")

@@ -1,0 +1,222 @@
+"""Measures what the cost model needs to know of the present machine, and how well it then predicts.
+
+Everything runs through ``routes/scheduled``, so that what is measured is what a schedule costs here, Python and all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from mpicoll import algorithms
+from mpicoll.analysis.cost import costs
+from mpicoll.analysis.fit import Prediction, Probe, fitted
+from mpicoll.analysis.machines import Machine
+from mpicoll.bench.environment import environment
+from mpicoll.bench.sweep import open_session
+from mpicoll.call import checked
+from mpicoll.machine.alone import check_not_alone
+from mpicoll.plan import Plan, Workspace
+from mpicoll.routes import scheduled
+from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, Step, one
+from mpicoll.select import schedule
+
+__all__ = ["run"]
+
+Result = TypeVar("Result")
+
+SIZES = tuple(1 << k for k in range(6, 25, 2))
+"""Bytes of the vectors that probes exchange."""
+CHECKED = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
+"""Bytes of the vectors that predictions are checked on."""
+COLLECTIVES = ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter", "alltoall")
+PASSES = 3
+"""Passes over all that is measured, far apart in time, of which the least counts: what disturbs only adds."""
+BATCHES = 3
+SECONDS = 0.02
+"""Batches of one measurement in one pass, and about how long they take together."""
+ASLEEP = 3e-3
+"""Seconds for which a receiver lets an eager message wait."""
+
+
+def run() -> tuple[Machine, list[Prediction]] | None:
+    """The machine's figures and how well they predict, on rank 0 of the ranks that were started; None on the others."""
+    world = MPI.COMM_WORLD
+    check_not_alone(world.size)
+    about = environment(open_session(world, "cpu"))
+    source = f"mpicoll simulate --fit -n {world.size}: {about['cpu']}, {about['cores']} cores, {about['mpi']}"
+    machine = measured_machine(world, "measured", source)
+    predicted = predictions(world, machine)
+    return None if machine is None or world.rank else (machine, predicted)
+
+
+def measured_machine(world: MPI.Intracomm, name: str, source: str) -> Machine | None:
+    """The machine as ranks 0 and 1 find it; None on the other ranks. Collective."""
+
+    def work(pair: MPI.Intracomm) -> Machine:
+        return fitted(_least([list(_probes(pair)) for _ in range(PASSES)]), name, source, _eager(pair))
+
+    return _among(world, 2, work)
+
+
+def predictions(world: MPI.Intracomm, machine: Machine | None) -> list[Prediction]:
+    """Times among 2 ranks and more, up to all, measured and predicted, on rank 0. Collective."""
+    cases = [
+        (ranks, collective, each.name)
+        for ranks in range(2, world.size + 1)
+        for collective in COLLECTIVES
+        for each in algorithms.algorithms(collective)
+        if not each.declines(ranks, 0)
+    ]
+    least = np.full((len(cases), len(CHECKED)), np.inf)
+    for _ in range(PASSES):
+        for i, (ranks, collective, name) in enumerate(cases):
+            seconds = _among(world, ranks, partial(_times, collective=collective, algorithm=name))
+            if seconds is not None:
+                least[i] = np.minimum(least[i], seconds)
+    if world.rank:
+        return []
+    assert machine is not None
+    return [
+        Prediction(collective, name, ranks, n, float(took), float(says))
+        for (ranks, collective, name), row in zip(cases, least, strict=True)
+        for n, took, says in zip(CHECKED, row, costs(collective, name, ranks, machine, CHECKED).seconds, strict=True)
+    ]
+
+
+def _among(world: MPI.Intracomm, ranks: int, work: Callable[[MPI.Intracomm], Result]) -> Result | None:
+    """What the first ranks' work gives them; the others sleep meanwhile, because a rank that polls takes a core."""
+    chosen = world.rank < ranks
+    comm = world.Create(world.group.Incl(range(ranks)))
+    found = None
+    if chosen:
+        assert isinstance(comm, MPI.Intracomm)
+        found = work(comm)
+        comm.Free()
+    over = world.Ibarrier()
+    while not over.Test():
+        time.sleep(1e-3)
+    return found
+
+
+# -- measuring ------------------------------------------------------------------------------------------------------
+
+
+def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int) -> _Bound:
+    """A collective on float32 vectors of so many bytes, as this rank's part in a schedule."""
+    block = max(1, nbytes // 4 // comm.size)
+    x, out = (np.full(n, 0.0, np.float32) for n in (nbytes // 4, nbytes // 4))  # written to: the memory is there
+    match collective:
+        case "allgather":
+            x, out = x[:block], out[: block * comm.size]
+        case "reduce_scatter":
+            x, out = x[: block * comm.size], out[:block]
+        case "alltoall":
+            x, out = x[: block * comm.size], out[: block * comm.size]
+    given = None if collective == "bcast" else out
+    call = checked(collective, comm.rank, comm.size, x, given, "sum", 0)
+    return _Bound(scheduled.bind(comm, call, steps, Workspace()), x, out)
+
+
+class _Bound(NamedTuple):
+    """A plan, which holds addresses alone, and the arrays that it uses."""
+
+    plan: Plan
+    given: NDArray[np.float32]
+    taken: NDArray[np.float32]
+
+
+def _seconds(comm: MPI.Intracomm, bound: _Bound) -> float:
+    """The time of a call on its slowest rank: the median of a batch of calls, and of those the least, because what
+    disturbs only adds."""
+    trial = min(_batch(comm, bound, 3) for _ in range(3))
+    calls = comm.bcast(int(min(max(SECONDS / BATCHES / max(trial, 1e-7), 3), 200)))
+    times = np.array([_batch(comm, bound, calls) for _ in range(BATCHES)])
+    comm.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+    return float(times.min())
+
+
+def _batch(comm: MPI.Intracomm, bound: _Bound, calls: int) -> float:
+    """The median of so many calls' seconds. Before each the ranks write what they give, which others then find in this
+    core's caches as they find what a program has computed, and meet."""
+    now, barrier, plan = time.perf_counter, comm.Barrier, bound.plan
+    took = []
+    for _ in range(calls):
+        bound.given[...] = 0
+        barrier()
+        start = now()
+        plan()
+        took.append(now() - start)
+    return float(np.median(took))
+
+
+def _times(comm: MPI.Intracomm, collective: str, algorithm: str) -> list[float]:
+    """Seconds of an algorithm for each size that predictions are checked on."""
+    found = []
+    for n in CHECKED:
+        steps = schedule(collective, algorithm, comm.rank, comm.size, 0, n)
+        assert steps is not None
+        found.append(_seconds(comm, _bound(comm, collective, steps, n)))
+    return found
+
+
+# -- probes: schedules of two ranks, each of which tells another figure -----------------------------------------------
+
+
+def _probes(pair: MPI.Intracomm) -> Iterator[Probe]:
+    short = (256,)
+    yield _probe(pair, "alltoall", SIZES, _there_and_back([(Send(1, one(0), INPUT),)], [(Recv(0, one(0), OUTPUT),)]))
+    for n in (4, 16):  # many messages in one step, and in as many steps
+        sends, receives = [Send(1, one(b), INPUT) for b in range(n)], [Recv(0, one(b), OUTPUT) for b in range(n)]
+        yield _probe(pair, "alltoall", short, _there_and_back([tuple(sends)], [tuple(receives)]), n)
+        yield _probe(pair, "alltoall", short, _there_and_back([(a,) for a in sends], [(a,) for a in receives]), n)
+    exchanged = [(Send(1 - r, one(0), INPUT), Recv(1 - r, one(0), OUTPUT)) for r in range(2)]
+    yield _probe(pair, "alltoall", SIZES, [[step] for step in exchanged])
+    reduced = [(Send(1 - r, one(0), INPUT), RecvReduce(1 - r, one(0), INPUT, OUTPUT, r == 0)) for r in range(2)]
+    yield _probe(pair, "allreduce", SIZES, [[step] for step in reduced])
+    yield _probe(pair, "alltoall", SIZES, [[(Copy(one(0), INPUT, OUTPUT),)]] * 2)
+
+
+def _there_and_back(first: Sequence[Step], second: Sequence[Step]) -> list[list[Step]]:
+    """Both ranks' steps; at the end a message back."""
+    return [[*first, (Recv(1, one(0), OUTPUT),)], [*second, (Send(0, one(0), INPUT),)]]
+
+
+def _least(passes: Sequence[Sequence[Probe]]) -> list[Probe]:
+    """Each probe with its least seconds of all passes."""
+    return [replace(each[0], seconds=np.min([p.seconds for p in each], axis=0)) for each in zip(*passes, strict=True)]
+
+
+def _probe(
+    pair: MPI.Intracomm, collective: str, sizes: Sequence[int], steps: Sequence[Sequence[Step]], blocks: int = 1
+) -> Probe:
+    schedules = [Schedule(collective, "probe", blocks, tuple(each)) for each in steps]
+    seconds = [_seconds(pair, _bound(pair, collective, schedules[pair.rank], n)) for n in sizes]
+    return Probe(schedules, sizes, seconds)
+
+
+def _eager(pair: MPI.Intracomm) -> int:
+    """The longest message, of powers of two to 1 MiB, that leaves before its receiver asks for it."""
+    longest = 0
+    for n in (1 << k for k in range(6, 21)):
+        message, waited = np.zeros(n, np.uint8), []
+        for _ in range(3):
+            pair.Barrier()
+            if pair.rank == 0:
+                start = time.perf_counter()
+                pair.Send(message, 1)
+                waited.append(time.perf_counter() - start)
+            else:
+                time.sleep(ASLEEP)
+                pair.Recv(message, 0)
+        if not pair.bcast(pair.rank == 0 and min(waited) < ASLEEP / 2):
+            break
+        longest = n
+    return longest

@@ -1,0 +1,79 @@
+"""``mpicoll algorithms``: what ``algorithm=`` takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from mpicoll.cli.arguments import collective
+
+__all__ = ["add"]
+
+_TEXT = """\
+Lists the algorithms of a collective, or of all: the names that algorithm= takes, what they cost in time (p ranks,
+n bytes in s
+segments; a seconds a message, b a byte, g a byte that is combined), what they serve, and where they come from.
+"""
+_ROUTES = {
+    "native": "The MPI library's own collective.",
+    "exchange": "The values move with the MPI library's collectives and are combined here: for every dtype and op.",
+}
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``algorithms`` to the command line."""
+    p = subparsers.add_parser("algorithms", help="list the algorithms", description=_TEXT, allow_abbrev=False)
+    p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling (all)")
+    p.add_argument("--json", action="store_true", help="print a list of objects")
+    p.set_defaults(handler=_handle)
+
+
+def _handle(args: argparse.Namespace) -> int:
+    from mpicoll.collectives import COLLECTIVES
+
+    chosen = [args.collective] if args.collective else COLLECTIVES
+    found = [each for name in chosen for each in _described(name)]
+    print(json.dumps(found, indent=1) if args.json else "\n".join(map(_shown, found)))
+    return 0
+
+
+def _described(collective: str) -> list[dict[str, Any]]:
+    """What there is to say of each of the collective's algorithms."""
+    from mpicoll import select
+    from mpicoll.algorithms import find
+    from mpicoll.collectives import COLLECTIVES
+
+    table = COLLECTIVES[collective]
+    uneven = select.algorithms(collective + "v") if "p" in (table.gives, table.gets) else ()
+    described = []
+    for name in select.algorithms(collective):
+        a = find(collective, name)
+        described.append(
+            {
+                "collective": collective,
+                "name": name,
+                "summary": _ROUTES[name] if a is None else a.summary,
+                "cost": None if a is None else a.cost,
+                "constraints": ["every number of ranks", *([f"{collective}v"] if name in uneven else [])],
+                "segment": None if a is None else a.segment,
+                "source": None if a is None else a.paper,
+            }
+        )
+    return described
+
+
+def _shown(each: dict[str, Any]) -> str:
+    """An algorithm as lines of text."""
+    serves = list(each["constraints"])
+    if each["segment"]:
+        serves.append(f"pipelined in segments of {each['segment'] >> 10} KiB")
+    lines = [
+        ("", each["summary"]),
+        ("cost", each["cost"]),
+        ("serves", ", ".join(serves)),
+        ("source", each["source"]),
+    ]
+    return "\n".join(
+        [f"{each['collective']} {each['name']}", *(f"    {k:6}  {v}" if k else f"    {v}" for k, v in lines if v)]
+    )

@@ -1,0 +1,41 @@
+"""``mpicoll draw``: an algorithm as a picture, without MPI."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from mpicoll.cli.arguments import collective
+
+__all__ = ["add"]
+
+_TEXT = """\
+Draws an algorithm: time goes from left to right, a row of cells is a rank's vector, and each message is an arrow. A
+cell is labelled with the ranks whose contributions it holds (a sum sign: all of them), or where all come from the root
+with its block. A round is the longest chain of messages that must have happened before. The algorithm is proved first.
+"""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``draw`` to the command line."""
+    p = subparsers.add_parser("draw", help="draw an algorithm", description=_TEXT, allow_abbrev=False)
+    p.add_argument("collective", type=collective, help="in MPI's or torch's spelling")
+    p.add_argument("algorithm", help="a name that `mpicoll algorithms` lists")
+    p.add_argument("-n", dest="size", type=int, default=4, metavar="RANKS", help="the number of ranks (4)")
+    p.add_argument("-o", dest="file", type=Path, metavar="FILE", required=True, help="SVG or PNG, by the file's name")
+    p.add_argument("--root", type=int, default=0, metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
+    p.add_argument("--segments", type=int, metavar="N", help="of a pipelined algorithm (a few)")
+    p.set_defaults(handler=_handle)
+
+
+def _handle(args: argparse.Namespace) -> int:
+    from mpicoll.algorithms import algorithms, find
+    from mpicoll.analysis.draw import draw
+    from mpicoll.errors import ArgumentError
+
+    algorithm = find(args.collective, args.algorithm)
+    if algorithm is None:
+        known = ", ".join(a.name for a in algorithms(args.collective))
+        raise ArgumentError("draw", "algorithm", f"one of {known}", repr(args.algorithm))
+    draw(algorithm, args.size, args.file, args.root, args.segments)
+    return 0

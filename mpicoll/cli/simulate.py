@@ -1,0 +1,214 @@
+"""``mpicoll simulate``: the cost model's answer, without MPI; and its fit to the present machine, with it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mpicoll.cli.arguments import collective
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mpicoll.analysis.fit import Prediction
+    from mpicoll.analysis.machines import Machine
+    from mpicoll.errors import ArgumentError
+
+__all__ = ["add"]
+
+_TEXT = """\
+Costs a collective's algorithms on a described machine, for any number of ranks, and says which is the fastest for
+which vectors. With --fit it measures the present machine instead, with real ranks: the figures that the model needs,
+and how far its predictions then are from measured times.
+"""
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_PICTURES = (".png", ".pdf", ".svg")
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``simulate`` to the command line."""
+    p = subparsers.add_parser(
+        "simulate",
+        help="predict which algorithm is the fastest",
+        description=_TEXT,
+        usage="mpicoll simulate (COLLECTIVE [option ...] | --fit) [-n RANKS] [--json FILE]",
+        allow_abbrev=False,
+    )
+    p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling")
+    p.add_argument("-n", dest="ranks", type=_ranks, metavar="RANKS", help="ranks (of a fit: those started, 2)")
+    p.add_argument(
+        "--machine", metavar="NAME|FILE", help="a machine's name, or its description in JSON or TOML (laptop)"
+    )
+    p.add_argument("--sizes", type=_sizes, metavar="LOW:HIGH", help="bytes of the vector, in steps of 2 (1K:64M)")
+    p.add_argument("--algorithms", metavar="NAMES", help="names that `mpicoll algorithms` lists, comma-separated (all)")
+    p.add_argument("--root", type=int, metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
+    p.add_argument("--plot", metavar="FILE", help="draw the crossover chart, as PNG, PDF or SVG by the file's name")
+    p.add_argument("--json", metavar="FILE", help="write everything; of a fit, the machine, as --machine reads it")
+    p.add_argument("--goal", metavar="FILE", help="write one algorithm for one size as GOAL text, for LogGOPSim")
+    p.add_argument("--fit", action="store_true", help="measure the present machine")
+    p.set_defaults(handler=_handle, parser=p)
+
+
+def _ranks(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of ranks, at least 1; given {text!r}")
+    return int(text)
+
+
+def _sizes(text: str) -> list[int]:
+    found = [re.fullmatch(r"(\d+)([KMG]?)", part.strip(), re.IGNORECASE) for part in text.split(":")]
+    sizes = [int(f[1]) * _UNITS[f[2].upper()] for f in found if f]
+    if len(sizes) != len(found) or len(sizes) > 2 or not 0 < sizes[0] <= sizes[-1]:
+        raise argparse.ArgumentTypeError(f"expected bytes, or LOW:HIGH, with K, M or G (1K:64M); given {text!r}")
+    low, high = sizes[0], sizes[-1]
+    return [low << k for k in range((high // low).bit_length())]
+
+
+def _bad(option: str, expected: str, given: object) -> ArgumentError:
+    from mpicoll.errors import ArgumentError
+
+    return ArgumentError("simulate", option, expected, str(given))
+
+
+def _handle(args: argparse.Namespace) -> int:
+    if args.fit:
+        return _fit(args)
+    if args.collective is None:
+        args.parser.error("expected a collective, or --fit")
+    return _compare(args)
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from mpicoll.analysis.comparison import compared, draw, table
+    from mpicoll.collectives import COLLECTIVES
+
+    ranks = args.ranks or 2
+    machine, names = _machine(args.machine or "laptop"), _algorithms(args)
+    root = args.root or 0
+    if args.root is not None and not COLLECTIVES[args.collective].rooted:
+        raise _bad("--root", f"nothing: {args.collective} has no root", args.root)
+    if not 0 <= root < ranks:
+        raise _bad("--root", f"a rank below {ranks}", root)
+    sizes = args.sizes or _sizes("1K:64M")
+    plot, record, goal = (_output(getattr(args, name), f"--{name}") for name in ("plot", "json", "goal"))
+    if plot and find_spec("matplotlib") is None:
+        raise _bad("--plot", "matplotlib to be installed (pip install matplotlib)", "an environment without it")
+    if plot and plot.suffix.lower() not in _PICTURES:
+        raise _bad("--plot", f"a name that ends in {', '.join(_PICTURES)}", repr(str(plot)))
+    if goal and (names is None or len(names) != 1 or len(sizes) != 1):
+        raise _bad("--goal", "one of --algorithms and one size in --sizes", f"{args.algorithms} and {len(sizes)} sizes")
+    found = compared(args.collective, names, ranks, root, machine, sizes)
+    print(f"# {args.collective}, {ranks} ranks on {machine.name}: {machine.source}")
+    print(table(found))
+    if plot:
+        draw(found, plot)
+    if record:
+        record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
+    if goal and names:
+        _write_goal(goal, args.collective, names[0], ranks, root, machine, sizes[0])
+    return 0
+
+
+def _machine(text: str) -> Machine:
+    from mpicoll.analysis.machines import read
+    from mpicoll.analysis.presets import MACHINES
+
+    if text in MACHINES:
+        return MACHINES[text]
+    if not Path(text).exists():
+        raise _bad("--machine", f"{', '.join(MACHINES)}, or a file that describes one", repr(text))
+    return read(Path(text))
+
+
+def _algorithms(args: argparse.Namespace) -> list[str] | None:
+    from mpicoll import algorithms
+
+    if args.algorithms is None:
+        return None
+    known = [a.name for a in algorithms.algorithms(args.collective)]
+    names = [name.strip() for name in args.algorithms.split(",")]
+    for name in names:
+        if name not in known:
+            raise _bad("--algorithms", f"out of {', '.join(known)} (the model knows schedules alone)", repr(name))
+    return list(dict.fromkeys(names))
+
+
+def _output(text: str | None, option: str) -> Path | None:
+    """A file to write, in a directory that is there."""
+    if text is None:
+        return None
+    path = Path(text)
+    if path.is_dir() or not path.parent.is_dir():
+        raise _bad(option, "a file in a directory that exists", repr(text))
+    return path
+
+
+def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, machine: Machine, nbytes: int) -> None:
+    from mpicoll.analysis import goal
+    from mpicoll.analysis.cost import of_rank
+
+    with path.open("w") as file:
+        goal.write(file, partial(of_rank, name, algorithm, ranks, root, nbytes), ranks, nbytes, machine)
+
+
+# -- the fit --------------------------------------------------------------------------------------------------------
+
+
+def _fit(args: argparse.Namespace) -> int:
+    from mpicoll import launch
+    from mpicoll.machine.alone import under_launcher
+
+    for name in ("collective", "machine", "sizes", "algorithms", "root", "plot", "goal"):
+        if getattr(args, name) is not None:
+            raise _bad("--fit", f"no {name} beside it", getattr(args, name))
+    record = _output(args.json, "--json")
+    if under_launcher():
+        return _measure(record)
+    ranks = 2 if args.ranks is None else args.ranks
+    if ranks < 2:
+        raise _bad("-n", "at least 2 ranks for a fit", ranks)
+    options = [] if record is None else ["--json", str(record)]
+    launch.run(["-m", "mpicoll", "simulate", "--fit", *options], ranks)
+    return 0
+
+
+def _measure(record: Path | None) -> int:
+    """Measure as one of the ranks; rank 0 prints."""
+    from mpicoll.analysis.fit import errors
+    from mpicoll.bench import fit
+
+    found = fit.run()
+    if found is None:
+        return 0
+    machine, predictions = found
+    print(f"# {machine.name}: {machine.source}")
+    print(json.dumps(machine.as_dict(), indent=1))
+    print(_predictions(predictions))
+    for ranks in sorted({p.ranks for p in predictions}):
+        mine = [p for p in predictions if p.ranks == ranks]
+        median, most = errors(mine)
+        print(f"# {ranks} ranks: {len(mine)} predictions; error: median {median:.0%}, 90th percentile {most:.0%}")
+    if predictions and predictions[-1].ranks > (os.cpu_count() or 1):
+        print(f"# the model gives each rank a core of its own; here there are {os.cpu_count()}")
+    if record:
+        record.write_text(json.dumps(machine.as_dict(), indent=1) + "\n")
+    sys.stdout.flush()
+    return 0
+
+
+def _predictions(predictions: Sequence[Prediction]) -> str:
+    from mpicoll.analysis.comparison import duration, size_text
+
+    row = "{:14} {:20} {:>5} {:>6} {:>10} {:>10} {:>6}".format
+    lines = [row("collective", "algorithm", "ranks", "size", "measured", "predicted", "error")]
+    for p in predictions:
+        times = duration(p.measured), duration(p.predicted)
+        lines.append(row(p.collective, p.algorithm, p.ranks, size_text(p.nbytes), *times, f"{p.error:.0%}"))
+    return "\n".join(lines)

@@ -1,0 +1,99 @@
+"""``mpicoll verify``: prove algorithms, without MPI."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from mpicoll.cli.arguments import collective
+
+if TYPE_CHECKING:
+    from mpicoll.algorithms import Algorithm
+
+__all__ = ["add"]
+
+_TEXT = """\
+Proves that algorithms do what their collectives mean: runs the schedules of all ranks on symbols, where no message is
+stored on its way. One line an algorithm: the numbers of ranks, the roots (among many ranks the first and the last),
+and, among the most ranks, the messages and how often a contribution is combined on its way into the result, which is
+how often a 16-bit reduction rounds it. Ends with 1 if a proof fails.
+"""
+_ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``verify`` to the command line."""
+    p = subparsers.add_parser(
+        "verify",
+        help="prove algorithms",
+        description=_TEXT,
+        usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS]",
+        allow_abbrev=False,
+    )
+    p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling")
+    p.add_argument("algorithm", nargs="?", help="a name that `mpicoll algorithms` lists (all of the collective)")
+    p.add_argument("--all", action="store_true", help="all algorithms of all collectives")
+    p.add_argument(
+        "-n", dest="sizes", type=_sizes, default=range(1, 17), metavar="RANKS", help="N or FIRST:LAST (1:16)"
+    )
+    p.set_defaults(handler=_handle, parser=p)
+
+
+def _sizes(text: str) -> range:
+    first, _, last = text.partition(":")
+    last = last if ":" in text else first
+    if not (first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"expected N or FIRST:LAST, numbers of ranks from 1 on; given {text!r}")
+    return range(int(first), int(last) + 1)
+
+
+def _handle(args: argparse.Namespace) -> int:
+    from mpicoll.errors import ScheduleError
+
+    if args.all == (args.collective is not None):
+        args.parser.error("expected a collective or --all")
+    chosen = _chosen(args.collective, args.algorithm)
+    width = max(len(a.name) for a in chosen)
+    print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "rounds", "seconds"))
+    failed = False
+    for algorithm in chosen:
+        try:
+            print(_proved(algorithm, args.sizes, width), flush=True)
+        except ScheduleError as error:
+            failed = True
+            print(f"mpicoll: {error}", file=sys.stderr, flush=True)
+    return 1 if failed else 0
+
+
+def _chosen(collective: str | None, name: str | None) -> list[Algorithm]:
+    from mpicoll.algorithms import algorithms
+    from mpicoll.errors import ArgumentError
+
+    known = list(algorithms(collective))
+    chosen = [a for a in known if name in (None, a.name)]
+    if not chosen:
+        raise ArgumentError("verify", "algorithm", "one of " + ", ".join(a.name for a in known), repr(name))
+    return chosen
+
+
+def _proved(algorithm: Algorithm, sizes: range, width: int) -> str:
+    """Prove the algorithm; the line about it."""
+    from mpicoll.algorithms.proofs import EVERY_ROOT, cases, prove
+    from mpicoll.collectives import COLLECTIVES
+
+    start = time.perf_counter()
+    proof, served = None, []
+    for size, root, segments in cases(algorithm, sizes):
+        proof = prove(algorithm, size, root, segments)
+        served.append(size)
+    if proof is None:  # it declines them all, and says why
+        prove(algorithm, sizes[-1])
+    assert proof is not None
+    ranks = f"{served[0]}:{served[-1]}" if len(sizes) > 1 else str(served[0])
+    roots = "every" if served[-1] <= EVERY_ROOT else f"every to {EVERY_ROOT}"
+    if not COLLECTIVES[algorithm.collective].rooted:
+        roots = "-"
+    seconds = f"{time.perf_counter() - start:.2f}"
+    return _ROW.format(algorithm.collective, algorithm.name, width, ranks, roots, proof.messages, proof.rounds, seconds)

@@ -1,0 +1,159 @@
+"""Ranks that an MPI library connects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mpi4py import MPI
+
+from mpicoll.buffers import Buffer
+from mpicoll.call import Call
+from mpicoll.errors import ArgumentError
+from mpicoll.fabrics import Fabric, Transfer
+from mpicoll.machine.gpu import takes_device_memory
+from mpicoll.plan import Plan, Workspace
+from mpicoll.routes import exchange, large, native, scheduled
+from mpicoll.schedule import Schedule
+
+__all__ = ["MPIFabric"]
+
+_BIND = {"native": native.bind, "exchange": exchange.bind}
+
+
+class MPIFabric(Fabric):
+    """Duplicates of an MPI communicator, one for collectives and one for messages, so that neither meets the other."""
+
+    failure = MPI.Exception
+    address = staticmethod(MPI.Get_address)
+
+    def __init__(self, comm: MPI.Intracomm, one_node: bool | None = None) -> None:
+        if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+            raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
+        self._comm, self._messages = comm.Dup(), comm.Dup()
+        self.rank, self.size = comm.rank, comm.size
+        self.library = MPI.get_vendor()[0]
+        self.most_tag = self._messages.Get_attr(MPI.TAG_UB) or 0
+        self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+        self.one_node = self._is_one_node() if one_node is None else one_node
+
+    @classmethod
+    def of_world(cls, ranks: Sequence[int]) -> MPIFabric:
+        """These ranks of MPI's world, this one among them; collective among them alone."""
+        return cls._among(MPI.COMM_WORLD, ranks, None)
+
+    @classmethod
+    def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], one_node: bool | None) -> MPIFabric:
+        everybody = comm.Get_group()
+        those = everybody.Incl(ranks)
+        part = comm.Create_group(those)
+        for group in (everybody, those):
+            group.Free()
+        child = cls(part, one_node)
+        part.Free()
+        return child
+
+    def _is_one_node(self) -> bool:
+        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        alike = node.size == self.size
+        node.Free()
+        return alike
+
+    def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
+        if isinstance(how, Schedule):
+            return scheduled.bind(self._comm, call, how, workspace)
+        route = _BIND[how]
+        if call.collective == "alltoallv":
+            return large.if_any(self._comm, call, route(self._comm, call, workspace))
+        if call.extent(self.size) > large.MAX_COUNT:
+            return large.bind(self._comm, call, lambda part: route(self._comm, part, workspace))
+        return route(self._comm, call, workspace)
+
+    def usable(self, b: Buffer) -> bool:
+        return b.plain and (b.device == "cpu" or takes_device_memory())
+
+    def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
+        return _Messages([self._messages.Isend(native.moved(piece), dest, tag) for piece in large.pieces(b)], None)
+
+    def start_recv(self, b: Buffer, source: int | None, tag: int) -> Transfer:
+        of = MPI.ANY_SOURCE if source is None else source
+        if b.count > large.MAX_COUNT and source is None:
+            status = MPI.Status()  # the parts of one long message must all come from one rank
+            self._messages.Probe(of, tag, status)
+            of = status.Get_source()
+        kind = native.datatype(b.dtype)
+        return _Messages([self._messages.Irecv(native.moved(piece), of, tag) for piece in large.pieces(b)], kind)
+
+    def node(self) -> Fabric:
+        return self._child(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank))
+
+    def split(self, color: int | None, key: int) -> Fabric | None:
+        part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
+        return None if color is None else self._child(part)
+
+    def subset(self, ranks: Sequence[int]) -> Fabric:
+        return self._among(self._comm, ranks, self.one_node or None)
+
+    def _child(self, comm: MPI.Comm) -> Fabric:
+        # What lies on one node has all its parts there; parts of several nodes ask for themselves.
+        child = MPIFabric(comm, one_node=True if self.one_node else None)  # type: ignore[arg-type]
+        comm.Free()
+        return child
+
+    def free(self) -> None:
+        self._comm.Free()
+        self._messages.Free()
+
+    def bcast(self, obj: Any, root: int) -> Any:
+        return self._comm.bcast(obj, root)
+
+    def gather(self, obj: Any, root: int) -> list[Any] | None:
+        return self._comm.gather(obj, root)
+
+    def allgather(self, obj: Any) -> list[Any]:
+        return self._comm.allgather(obj)
+
+    def scatter(self, objs: Sequence[Any] | None, root: int) -> Any:
+        return self._comm.scatter(objs, root)
+
+    def alltoall(self, objs: Sequence[Any]) -> list[Any]:
+        return self._comm.alltoall(objs)
+
+    def send(self, obj: Any, dest: int, tag: int) -> None:
+        self._messages.send(obj, dest, tag)
+
+    def recv(self, source: int | None, tag: int) -> Any:
+        return self._messages.recv(source=MPI.ANY_SOURCE if source is None else source, tag=tag)
+
+
+class _Messages(Transfer):
+    """One buffer's messages: several where it is longer than a count can say. ``kind`` is None for what is sent."""
+
+    def __init__(self, parts: list[MPI.Request], kind: MPI.Datatype | None) -> None:
+        self._parts, self._kind = parts, kind
+
+    def wait(self) -> None:
+        statuses = [MPI.Status() for _ in self._parts]
+        MPI.Request.Waitall(self._parts, statuses)
+        self._complete(statuses)
+
+    def test(self) -> bool:
+        statuses = [MPI.Status() for _ in self._parts]
+        if not MPI.Request.Testall(self._parts, statuses):
+            return False
+        self._complete(statuses)
+        return True
+
+    def cancel(self) -> bool:
+        for part in self._parts:
+            part.Cancel()
+        statuses = [MPI.Status() for _ in self._parts]
+        MPI.Request.Waitall(self._parts, statuses)
+        return all(s.Is_cancelled() for s in statuses)
+
+    def _complete(self, statuses: list[MPI.Status]) -> None:
+        if self._kind is not None:
+            self.source = statuses[0].Get_source()
+            # In elements: bytes would not fit into the count, and a part of an element has none.
+            counts = [s.Get_count(self._kind) for s in statuses]
+            self.arrived = None if MPI.UNDEFINED in counts else sum(counts)

@@ -1,0 +1,190 @@
+"""An algorithm of a user's own: proved before any call can name it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll import algorithms, select
+from mpicoll.algorithms import Algorithm, find
+from mpicoll.algorithms.registry import segments
+from mpicoll.errors import ArgumentError, ScheduleError
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
+
+
+def star(at: Place) -> Steps:
+    """All send to rank 0, which sends all the result.
+
+    Cost: 2(p-1) (a + n b)
+    Source: a test
+    """
+    if at.rank:
+        yield (Send(0, one(0), INPUT),)
+        yield (Recv(0, one(0), OUTPUT),)
+        return
+    for peer in range(1, at.size):
+        yield (RecvReduce(peer, one(0), INPUT if peer == 1 else OUTPUT, OUTPUT, mine_first=True),)
+    yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
+
+
+STAR = Algorithm("allreduce", "star", star)
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it."""
+    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+
+
+def rejected(algorithm: Algorithm) -> ScheduleError:
+    with pytest.raises(ScheduleError) as caught:
+        mpicoll.register(algorithm)
+    assert find(algorithm.collective, algorithm.name) is None
+    return caught.value
+
+
+def refused(algorithm: Algorithm) -> ArgumentError:
+    before = find(algorithm.collective, algorithm.name)
+    with pytest.raises(ArgumentError) as caught:
+        mpicoll.register(algorithm)
+    assert find(algorithm.collective, algorithm.name) is before
+    assert (caught.value.operation, caught.value.argument) == ("register", "algorithm")
+    return caught.value
+
+
+def test_a_proved_algorithm_is_one_of_the_names() -> None:
+    mpicoll.register(STAR)
+    assert find("allreduce", "star") is STAR
+    assert "star" in select.algorithms("allreduce")
+    assert STAR.cost == "2(p-1) (a + n b)"
+
+
+def test_a_registered_algorithm_carries_out_calls() -> None:
+    mpicoll.register(STAR)
+
+    def total(comm: mpicoll.Communicator) -> list[float]:
+        return comm.allreduce(np.arange(3.0) + comm.rank, algorithm="star").tolist()
+
+    with mpicoll.threads(3) as ranks:
+        assert ranks.run(total) == [[3.0, 6.0, 9.0]] * 3
+
+
+def test_a_wrong_schedule_is_rejected_at_its_first_fault() -> None:
+    def last_is_forgotten(at: Place) -> Steps:
+        steps = list(star(at))
+        return iter(steps[:-2] + steps[-1:] if at.rank == 0 and at.size > 3 else steps)
+
+    error = rejected(replace(STAR, steps=last_is_forgotten))
+    assert (error.rank, error.step, error.block) == (3, 0, 0)
+    assert str(error).startswith("allreduce star of 4 ranks: rank 3, step 0, block 0: ")
+
+
+def test_every_root_and_several_segmentations_are_proved() -> None:
+    def to_all(at: Place, right: bool) -> Steps:
+        blocks = range(at.segments)
+        if at.rank == at.root:
+            for b in blocks:
+                yield tuple(Send(peer, one(b), OUTPUT) for peer in range(at.size) if peer != at.root)
+        else:
+            for b in blocks if right else reversed(blocks):
+                yield (Recv(at.root, one(b), OUTPUT),)
+
+    def right(at: Place) -> Steps:
+        return to_all(at, True)
+
+    def wrong_segments(at: Place) -> Steps:
+        return to_all(at, False)
+
+    def wrong_root(at: Place) -> Steps:
+        return to_all(at._replace(root=0), True) if at.root == 6 else to_all(at, True)
+
+    assert rejected(Algorithm("bcast", "fan", wrong_segments, segments, segment=1024)).rank == 1
+    error = rejected(Algorithm("bcast", "fan", wrong_root, segments, segment=1024))
+    assert "of 7 ranks, root 6" in str(error)
+    mpicoll.register(Algorithm("bcast", "fan", right, segments, segment=1024))
+
+
+def test_serving_blocks_of_different_sizes_is_proved_too() -> None:
+    def relay(at: Place) -> Steps:
+        """All blocks go through SCRATCH, which has room for what comes and not for what goes."""
+        everyone = range(at.size)
+        yield tuple(Copy(one(b), INPUT, SCRATCH) for b in everyone)
+        others = [peer for peer in everyone if peer != at.rank]
+        sends = [Send(peer, one(peer), SCRATCH) for peer in others]
+        receives = [Recv(peer, one(peer), OUTPUT) for peer in others]
+        yield (*sends, *receives, Copy(one(at.rank), SCRATCH, OUTPUT))
+
+    even = Algorithm("alltoall", "relay", relay)
+    assert "sizes may differ" in rejected(replace(even, uneven=True)).problem
+    mpicoll.register(even)
+    assert "relay" not in select.algorithms("alltoallv")
+
+
+@pytest.mark.parametrize("name", ["ring", "native", "exchange"])
+def test_a_name_is_given_once(name: str) -> None:
+    assert refused(replace(STAR, name=name)).given == repr(name)
+
+
+def test_what_is_declined_is_said_by_name_and_not_proved() -> None:
+    def odd(size: int, root: int) -> str | None:
+        return "it needs an even number" if size % 2 else None
+
+    algorithm = replace(STAR, declines=odd)
+    mpicoll.register(algorithm)
+    with pytest.raises(ArgumentError, match=r"one that serves 3 ranks \(star does not: it needs an even number\)"):
+        algorithm.schedule(0, 3)
+    with pytest.raises(ArgumentError, match="star does not: it needs an even number"):
+        select.select("allreduce", None, 1024, select.Ranks(3, True, ""), algorithm="star")
+    assert select.select("allreduce", None, 1024, select.Ranks(4, True, ""), algorithm="star") == "star"
+
+
+def test_a_root_that_is_declined_is_named() -> None:
+    def others(size: int, root: int) -> str | None:
+        return "it serves root 0 alone" if root else None
+
+    algorithm = replace(find("bcast", "binomial_tree") or STAR, name="mine", declines=others)
+    mpicoll.register(algorithm)
+    with pytest.raises(ArgumentError, match=r"one that serves 4 ranks and root 1 \(mine does not: it serves root 0"):
+        algorithm.schedule(0, 4, root=1)
+
+
+def test_an_algorithm_that_no_proof_can_reach_is_refused() -> None:
+    def few(size: int, root: int) -> str | None:
+        return "it needs 9 ranks" if size < 9 else None
+
+    assert "it needs 9 ranks" in refused(replace(STAR, declines=few)).expected
+
+
+def test_what_is_no_algorithm() -> None:
+    with pytest.raises(ArgumentError, match="register: algorithm: expected an Algorithm"):
+        mpicoll.register(star)  # type: ignore[arg-type]
+    wrong = {
+        "collective": {"collective": "all_reduce"},
+        "name": {"name": "a star"},
+        "steps": {"steps": None},
+        "segment": {"segment": 0},
+    }
+    for argument, change in wrong.items():
+        with pytest.raises(ArgumentError) as caught:
+            replace(STAR, **change)
+        assert caught.value.argument == argument
+
+
+def test_an_error_of_the_function_itself_is_the_cause() -> None:
+    def broken(at: Place) -> Steps:
+        raise ZeroDivisionError("mine")
+        yield
+
+    assert isinstance(rejected(replace(STAR, steps=broken)).__cause__, ZeroDivisionError)
+    assert "TypeError" in str(rejected(replace(STAR, steps=lambda at: None)))  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.parametrize(
+    ("argument", "wrong"), [("cut", None), ("declines", 3), ("segment", 1.5), ("collective", ["x"])]
+)
+def test_arguments_of_another_kind(argument: str, wrong: object) -> None:
+    with pytest.raises(ArgumentError, match=f"Algorithm: {argument}: expected"):
+        replace(STAR, **{argument: wrong})  # type: ignore[arg-type]

@@ -1,0 +1,84 @@
+"""What the tree and chain algorithms promise beyond their collective: orders of reduction, and who sends how much."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import pytest
+
+from mpicoll.algorithms import algorithms, find
+from mpicoll.algorithms.proofs import prove
+from mpicoll.algorithms.registry import Algorithm
+from mpicoll.schedule import Send
+
+SIZES = (2, 3, 4, 5, 6, 7, 8, 13, 16, 31)
+
+
+def known(collective: str, name: str) -> Algorithm:
+    found = find(collective, name)
+    assert found is not None
+    return found
+
+
+def left_fold(ranks: list[int]) -> str:
+    text = str(ranks[0])
+    for rank in ranks[1:]:
+        text = f"({text}+{rank})"
+    return text
+
+
+def trees(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1) -> set[str]:
+    """The trees that the blocks of the root's result are."""
+    proof = prove(algorithm, size, root, segments)
+    return {proof.symbols.shown(block) for block in proof.results[root]}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_fixed_order_is_the_left_fold_for_any_cut(size: int) -> None:
+    for segments in (1, 2, 7):
+        assert trees(known("allreduce", "fixed_order"), size, 0, segments) == {left_fold([*range(size)])}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("collective", ["reduce", "allreduce"])
+def test_linear_is_the_left_fold(collective: str, size: int) -> None:
+    for root in {0, size // 2, size - 1} if collective == "reduce" else {0}:
+        assert trees(known(collective, "linear"), size, root) == {left_fold([*range(size)])}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_reductions_keep_the_order_of_the_ranks(size: int) -> None:
+    for root in {0, size // 2, size - 1}:
+        around = [(root + i) % size for i in range(size)]
+        orders = {
+            "binomial_tree": around,
+            "binary_tree": around,
+            "chain": [*around[1:], root],
+        }
+        for name, order in orders.items():
+            (tree,) = trees(known("reduce", name), size, root)
+            assert tree.replace("(", "").replace(")", "") == "+".join(map(str, order)), (name, root)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_in_two_trees_a_rank_sends_no_more_than_the_vector(size: int) -> None:
+    """In a binary tree some send it twice."""
+    algorithm = known("bcast", "double_binary_tree")
+    for rank in range(size):
+        sent = [a for step in algorithm.schedule(rank, size).steps for a in step if isinstance(a, Send)]
+        assert len(sent) <= 2, rank  # of the two halves
+
+
+TREES = [a for a in algorithms() if a.name.endswith("tree") or a.name in ("chain", "fixed_order")]
+
+
+@pytest.mark.parametrize("algorithm", TREES, ids=lambda a: f"{a.collective}-{a.name}")
+def test_a_rank_of_a_tree_builds_its_own_steps_alone(algorithm: Algorithm) -> None:
+    size = 100_000
+    for rank in (0, 1, 1 << 16, size - 1):
+        tracemalloc.start()
+        schedule = algorithm.schedule(rank, size)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < 100_000
+        assert sum(map(len, schedule.steps)) <= 4 * size.bit_length()

@@ -1,0 +1,65 @@
+"""The pages about algorithms say what is so: the one is what its build writes, the other's code does what it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import mpicoll
+from mpicoll import algorithms
+from mpicoll.algorithms.proofs import prove
+from mpicoll.analysis.draw import pictured
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ScheduleError
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_docs", DOCS / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_up_to_date(build: ModuleType) -> None:
+    assert (DOCS / "algorithms.md").read_text() == build.text(), "run `make docs` and commit what it writes"
+
+
+def test_every_algorithm_is_told_and_drawn() -> None:
+    page = (DOCS / "algorithms.md").read_text()
+    shown = re.findall(r"!\[.*\]\((algorithms/.*\.svg)\)", page)
+    assert sorted(shown) == sorted(f"algorithms/{file.name}" for file in (DOCS / "algorithms").iterdir())
+    for a in algorithms.algorithms():
+        assert f"### {a.collective} {a.name}\n\n{a.summary}\n" in page
+        assert f"algorithms/{a.collective}_{a.name}_" in page
+        assert a.summary
+        assert a.cost
+        assert a.paper
+    assert all(f"algorithms/{name}.svg" in shown for name in COLLECTIVES)
+
+
+def test_the_example_of_an_own_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+    page = (DOCS / "own_algorithm.md").read_text()
+    whole, corrected, call = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, object] = {"__name__": "star"}
+    with pytest.raises(ScheduleError) as caught:
+        exec(whole, names)
+    assert f"\nmpicoll.errors.ScheduleError: {caught.value}\n" in page
+    exec(corrected, names)
+    star = mpicoll.Algorithm("allreduce", "star", names["star"])  # type: ignore[arg-type]
+    mpicoll.register(star)
+    proof = prove(star, 64)
+    assert f"{proof.messages:>9} {proof.rounds:>6}" in page
+    assert (DOCS / "star.svg").read_text().count(">Σ<") == sum(
+        shown.label == "Σ" for panel in pictured(star, 4).panels for shown in panel.cells.values()
+    )
+    assert 'algorithm="star"' in call

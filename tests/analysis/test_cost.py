@@ -1,0 +1,249 @@
+"""The cost model against closed forms, a plain simulation of one size, and itself without its shortcuts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from mpicoll import algorithms
+from mpicoll.analysis import cost
+from mpicoll.analysis.cost import costs, served, simulated
+from mpicoll.analysis.machines import Level, Machine
+from mpicoll.analysis.presets import MACHINES
+from mpicoll.errors import ScheduleError
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvReduce, Schedule, Send, Step, one
+
+A, B, G = 2e-6, 1e-10, 3e-11
+SIZES = [1 << k for k in range(0, 25, 4)]
+
+
+def flat(**others: object) -> Machine:
+    """One level: a message takes A + n B."""
+    level = Level(name="all", ranks=None, latency=A, gap=B, overhead=0.0, ports=1)
+    return replace(Machine(name="flat", source="a test", levels=(level,), reduction=G, copy=0.0), **others)  # type: ignore[arg-type]
+
+
+def nodes(ranks: int, ports: int) -> Machine:
+    """Nodes of so many ranks and ports; within one, messages take no time."""
+    inner = Level(name="node", ranks=ranks, latency=0.0, gap=0.0, overhead=0.0, ports=1)
+    outer = Level(name="cluster", ranks=None, latency=A, gap=B, overhead=0.0, ports=ports)
+    return Machine(name="nodes", source="a test", levels=(inner, outer), reduction=0.0, copy=0.0)
+
+
+def of(steps: Sequence[Sequence[Step]], blocks: int = 1) -> Callable[[int], Schedule]:
+    return [Schedule("allreduce", "made up", blocks, tuple(each)) for each in steps].__getitem__
+
+
+def seconds(machine: Machine, *steps: Sequence[Step], n: float = 1e6, blocks: int = 1) -> float:
+    return float(simulated(of(steps, blocks), len(steps), machine, np.array([n]))[0])
+
+
+@pytest.mark.parametrize("power", [1, 3, 6])
+def test_closed_forms(power: int) -> None:
+    p, n = 1 << power, 1 << 16
+    hop, ring = A + n * B, A + n / p * B
+
+    def costed(collective: str, algorithm: str) -> float:
+        return float(costs(collective, algorithm, p, flat(), [n]).seconds[0])
+
+    assert costed("bcast", "binomial_tree") == pytest.approx(power * hop)
+    assert costed("reduce", "binomial_tree") == pytest.approx(power * (hop + n * G))
+    assert costed("allreduce", "recursive_doubling") == pytest.approx(power * (hop + n * G))
+    assert costed("allreduce", "ring") == pytest.approx(2 * (p - 1) * ring + (p - 1) * n / p * G)
+    assert costed("allgather", "ring") == pytest.approx((p - 1) * ring)
+
+
+def test_overheads_steps_and_copies() -> None:
+    level = replace(flat().levels[0], overhead=5e-7)
+    machine = flat(levels=(level,), step=1e-6, copy=2e-10, copy_overhead=4e-7, reduction_overhead=3e-7)
+    sent, taken = [(Send(1, one(0), INPUT),)], [(RecvReduce(0, one(0), INPUT, OUTPUT, True),)]
+    hop = 1e-6 + 2 * 5e-7 + A + 1e6 * (B + G) + 3e-7
+    assert seconds(machine, sent, taken) == pytest.approx(hop)
+    assert seconds(machine, sent, [*taken, (Copy(one(0), OUTPUT, SCRATCH),)]) == pytest.approx(hop + 4e-7 + 2e-4)
+
+
+def test_a_long_message_asks_first() -> None:
+    late = [(Recv(2, one(0), OUTPUT),), (Recv(0, one(0), OUTPUT),)]
+    steps = [[(Send(1, one(0), INPUT),)], late, [(Send(1, one(0), INPUT),)]]
+    assert seconds(flat(eager=10), steps[0], late[1:]) == pytest.approx(3 * A + 1e-4)
+    assert seconds(flat(), *steps) == pytest.approx(A + 2e-4)  # the second waits for the port alone
+    assert seconds(flat(eager=10), *steps) == pytest.approx(5 * A + 2e-4)  # it is answered late
+
+
+@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize("rate", [B / 4, 4 * B])
+def test_a_long_reduction_overlaps_its_transfer(overlap: bool, rate: float) -> None:
+    n, piece = 8e6, cost.PIECE
+    machine = flat(levels=(replace(flat().levels[0], overlap=overlap),), reduction=rate)
+    found = seconds(machine, [(Send(1, one(0), INPUT),)], [(RecvReduce(0, one(0), INPUT, OUTPUT, True),)], n=n)
+    together = max(n * B + piece * rate, piece * B + n * rate)
+    assert found == pytest.approx(A + (together if overlap else n * B + n * rate))
+
+
+def test_vectors_beyond_the_caches_are_slower() -> None:
+    machine = flat(levels=(replace(flat().levels[0], gap=(B, 3 * B)),), reduction=(G, 2 * G), caches=(1 << 20,))
+    found = costs("allreduce", "recursive_doubling", 2, machine, [1 << 20, 1 << 21]).seconds
+    assert found == pytest.approx([A + (1 << 20) * (B + G), A + (1 << 21) * 3 * B + cost.PIECE * 2 * G])
+
+
+@pytest.mark.parametrize(("ports", "at_once"), [(1, 4), (2, 2), (4, 1), (8, 1)])
+def test_ranks_of_a_node_share_its_ports(ports: int, at_once: int) -> None:
+    steps = [[(Send(r + 4, one(0), INPUT),)] for r in range(4)] + [[(Recv(r, one(0), OUTPUT),)] for r in range(4)]
+    assert seconds(nodes(4, ports), *steps) == pytest.approx(A + at_once * 1e-4)
+
+
+def test_a_rank_with_several_ports_uses_them_at_once() -> None:
+    steps = [[tuple(Send(r, one(0), INPUT) for r in range(1, 5))], *[[(Recv(0, one(0), OUTPUT),)]] * 4]
+    for ports in (1, 2, 4):
+        level = replace(flat().levels[0], ports=ports)
+        assert seconds(flat(levels=(level,)), *steps) == pytest.approx(A + 4 // ports * 1e-4)
+
+
+def test_many_to_one_waits_at_the_receivers_port() -> None:
+    steps = [[tuple(Recv(r, one(0), OUTPUT) for r in range(1, 9))], *[[(Send(0, one(0), INPUT),)]] * 8]
+    assert seconds(flat(), *steps) == pytest.approx(A + 8e-4)
+
+
+# -- every algorithm ------------------------------------------------------------------------------------------------
+
+EVERY = [pytest.param(a, id=f"{a.collective}-{a.name}") for a in algorithms.algorithms()]
+NODE, CLUSTER = MACHINES["ethernet"].levels
+SHARED = replace(MACHINES["ethernet"], levels=(replace(NODE, ranks=4), replace(NODE, name="pod", ranks=8), CLUSTER))
+KINDS = {"flat": flat(), "ib-h100": MACHINES["ib-h100"], "ports shared at two levels": SHARED}
+
+
+@pytest.mark.parametrize("machine", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("each", EVERY)
+def test_symmetry_changes_nothing(each: algorithms.Algorithm, machine: Machine) -> None:
+    for p in (16, 24, 48, 64):
+        if each.declines(p, 0):
+            continue
+        sizes = np.array([64.0, 1e5, 1e7])
+        schedules = [each.schedule(r, p) for r in range(p)]
+        short, full = (simulated(schedules.__getitem__, p, machine, sizes, symmetric=s) for s in (True, False))
+        # Ranks that are ready at the same moment take a shared port in another order: the last may be another one.
+        assert short == pytest.approx(full, rel=0.25 if machine is SHARED else 1e-9)
+
+
+@pytest.mark.parametrize("each", EVERY)
+def test_longer_vectors_take_longer(each: algorithms.Algorithm) -> None:
+    for p in (1, 2, 7, 16):
+        if each.declines(p, 0):
+            continue
+        schedules = [each.schedule(r, p) for r in range(p)]
+        found = simulated(schedules.__getitem__, p, MACHINES["ib-h100"], np.array(SIZES, float))
+        assert (np.diff(found) >= -1e-12).all()
+        assert found[0] > 0 or p == 1
+
+
+def plainly(schedules: Sequence[Schedule], n: float) -> tuple[float, bool]:
+    """The flat machine's time of schedules whose steps send one message at most and take one in at most, had no message
+    to wait for a port; and whether none had."""
+    p = len(schedules)
+    begun, at = [0.0] * p, [0] * p
+    count = [(Counter[int](), Counter[int]()) for _ in range(p)]
+    left: dict[tuple[int, int, int], float] = {}
+    arriving: list[tuple[int, float, float]] = []
+    moved = True
+    while moved:
+        moved = False
+        for r in range(p):
+            while at[r] < len(schedules[r].steps):
+                messages = [a for a in schedules[r].steps[at[r]] if not isinstance(a, Copy)]
+                end = begun[r]
+                for a in messages:
+                    wire = sum(map(len, a.blocks)) / max(1, schedules[r].blocks) * n * B
+                    if isinstance(a, Send):
+                        left.setdefault((r, a.peer, count[r][0][a.peer]), begun[r])
+                        end = max(end, begun[r] + wire)
+                taken = [a for a in messages if not isinstance(a, Send)]
+                if any((a.peer, r, count[r][1][a.peer]) not in left for a in taken):
+                    break
+                for a in taken:
+                    wire = sum(map(len, a.blocks)) / max(1, schedules[r].blocks) * n * B
+                    arrives = left[a.peer, r, count[r][1][a.peer]] + A
+                    arriving.append((r, arrives, arrives + wire))
+                    work = wire / B * G if isinstance(a, RecvReduce) else 0.0
+                    end = max(end, max(arrives + wire, begun[r]) + work)
+                for a in messages:
+                    count[r][not isinstance(a, Send)][a.peer] += 1
+                begun[r], at[r], moved = end, at[r] + 1, True
+    assert all(i == len(s.steps) for i, s in zip(at, schedules, strict=True))
+    arriving.sort()
+    apart = all(a[0] != b[0] or a[2] <= b[1] + 1e-15 for a, b in pairwise(arriving))
+    return max(begun), apart
+
+
+@pytest.mark.parametrize("each", EVERY)
+def test_against_a_plain_simulation(each: algorithms.Algorithm) -> None:
+    compared = 0
+    for p in range(2, 18):
+        schedules = [each.schedule(r, p) for r in range(p)] if not each.declines(p, 0) else []
+        steps = [step for s in schedules for step in s.steps]
+        if any(sum(isinstance(a, kind) for a in step) > 1 for step in steps for kind in (Send, Recv | RecvReduce)):
+            continue
+        if not any(map(len, steps)):
+            continue
+        found = simulated(schedules.__getitem__, p, flat(), np.array([1e5]))[0]
+        expected, apart = plainly(schedules, 1e5)
+        if apart:
+            assert found == pytest.approx(expected)
+        else:
+            assert found >= expected * (1 - 1e-9)
+        compared += 1
+    if not compared:
+        pytest.skip("sends several messages in a step")
+
+
+# -- large and wrong ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["binomial_tree", "binary_tree"])
+def test_a_hundred_thousand_ranks(name: str) -> None:
+    found = costs("allreduce", name, 100_000, MACHINES["ib-h100"], [1 << 10]).seconds[0]
+    least = 2 * np.log2(100_000 / 8) * 2.7e-6  # up and down a tree whose upper part crosses the network
+    assert least < found < 5 * least
+
+
+def test_what_is_too_much_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "MOST", 100)
+    found = costs("alltoall", "linear", 12, replace(flat(), placement="round-robin"), [64, 1024])
+    assert np.isnan(found.seconds).all()
+    assert found.note == "more than 100 messages"
+
+
+def test_a_wrong_schedule_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="does not meet a receive"):
+        seconds(flat(), [(Send(1, one(0), INPUT),)], [])
+    with pytest.raises(ScheduleError, match="does not meet a receive"):
+        seconds(flat(), [(Send(1, one(0), INPUT),)], [(Recv(0, (range(2),), OUTPUT),)], blocks=2)
+    first, then = (Recv(1, one(0), OUTPUT),), (Send(1, one(0), INPUT),)
+    with pytest.raises(ScheduleError, match="waits for ever"):
+        seconds(flat(), [first, then], [(Recv(0, one(0), OUTPUT),), (Send(0, one(0), INPUT),)])
+
+
+def test_servers_take_jobs_as_they_are_ready() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        jobs, servers, sizes = rng.integers(1, 40), rng.integers(1, 8), 3
+        server, ready, busy = rng.integers(servers, size=jobs), rng.random((jobs, sizes)), rng.random((jobs, sizes))
+        free = rng.random((servers, sizes))
+        expected, now = np.empty_like(ready), free.copy()
+        for c in range(sizes):
+            for j in np.argsort(ready[:, c], kind="stable"):
+                expected[j, c] = max(ready[j, c], now[server[j], c])
+                now[server[j], c] = expected[j, c] + busy[j, c]
+        assert served(free, server, ready, busy) == pytest.approx(expected)
+        assert free == pytest.approx(now)
+
+
+def test_a_piece_is_the_routes() -> None:
+    pytest.importorskip("mpi4py")
+    from mpicoll.routes import scheduled
+
+    assert cost.PIECE == scheduled.PIECE

@@ -1,0 +1,174 @@
+"""Machines: what their descriptions mean, and what is refused, with the field named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpicoll.analysis.fit import Prediction, Probe, errors, fitted
+from mpicoll.analysis.machines import Level, Machine, from_dict, read
+from mpicoll.analysis.presets import MACHINES
+from mpicoll.errors import ArgumentError
+from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, one
+
+
+def described(**changes: Any) -> dict[str, Any]:
+    """A machine of nodes of 4 ranks, in pods of 8, with one thing changed."""
+    level = {"latency": 1e-6, "gap": 1e-10, "overhead": 0.0, "ports": 1}
+    levels = [{"name": name, "ranks": ranks, **level} for name, ranks in (("node", 4), ("pod", 8), ("all", None))]
+    return {"name": "m", "source": "a test", "levels": levels, "reduction": 0.0, "copy": 0.0, **changes}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_file_gives_the_machine_again(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "machine.json"
+    file.write_text(json.dumps(MACHINES[name].as_dict()))
+    assert read(file) == MACHINES[name]
+
+
+def test_toml(tmp_path: Path) -> None:
+    file = tmp_path / "machine.toml"
+    file.write_text(
+        'name = "two"\nsource = "here"\nreduction = 1e-10\ncopy = [1e-10, 3e-10]\ncaches = [1048576]\n'
+        '[[levels]]\nname = "node"\nranks = 2\nlatency = 1e-6\ngap = 1e-10\noverhead = 0\nports = 1\n'
+        '[[levels]]\nname = "all"\nranks = 64\nlatency = 2e-6\ngap = 1e-9\noverhead = 0\nports = 1\n'
+    )
+    machine = read(file)
+    assert (machine.copy, machine.levels[1].ranks, machine.period) == ((1e-10, 3e-10), 64, 2)
+    with pytest.raises(ArgumentError, match="-n: expected at most the 64 ranks of two; given 65"):
+        machine.positions(65)
+
+
+def level(i: int, **changes: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda machine: machine["levels"][i].update(changes)
+
+
+WRONG: list[tuple[str, str, Callable[[dict[str, Any]], object]]] = [
+    ("machine.levels[1].latency", "-1", level(1, latency=-1)),
+    ("machine.levels[0].gap", "nan", level(0, gap=float("nan"))),
+    ("machine.levels[0].gap", "inf", lambda m: (m.update(caches=[8]), level(0, gap=[1e-9, float("inf")])(m))),
+    ("machine.levels[0].gap", "[1e-09, 1e-09]", level(0, gap=[1e-9, 1e-9])),
+    ("machine.levels[2].overhead", "'1'", level(2, overhead="1")),
+    ("machine.levels[0].ports", "0", level(0, ports=0)),
+    ("machine.levels[0].ports", "1.5", level(0, ports=1.5)),
+    ("machine.levels[0].ranks", "0", level(0, ranks=0)),
+    ("machine.levels[0].ranks", "None", level(0, ranks=None)),
+    ("machine.levels[1].ranks", "6", level(1, ranks=6)),
+    ("machine.levels[1].overlap", "1", level(1, overlap=1)),
+    ("machine.levels[1].speed", "3", level(1, speed=3)),
+    ("machine.levels[2].latency", "nothing", lambda m: m["levels"][2].pop("latency")),
+    ("machine.levels", "[]", lambda m: m.update(levels=[])),
+    ("machine.levels[0]", "3", lambda m: m.update(levels=[3])),
+    ("machine.reduction", "True", lambda m: m.update(reduction=True)),
+    ("machine.copy", "nothing", lambda m: m.pop("copy")),
+    ("machine.eager", "-5", lambda m: m.update(eager=-5)),
+    ("machine.caches", "1048576", lambda m: m.update(caches=1048576)),
+    ("machine.caches", "'1M'", lambda m: m.update(caches=["1M"])),
+    ("machine.caches", "[8, 4]", lambda m: m.update(caches=[8, 4])),
+    ("machine.copy", "[1e-09, 2e-09]", lambda m: m.update(copy=[1e-9, 2e-9])),
+    ("machine.placement", "'random'", lambda m: m.update(placement="random")),
+    ("machine.name", "3", lambda m: m.update(name=3)),
+    ("machine.colour", "'red'", lambda m: m.update(colour="red")),
+]
+
+
+@pytest.mark.parametrize(("field", "given", "spoil"), WRONG)
+def test_impossible_machines(field: str, given: str, spoil: Callable[[dict[str, Any]], object]) -> None:
+    machine = described()
+    from_dict(machine)
+    spoil(machine)
+    with pytest.raises(ArgumentError) as e:
+        from_dict(machine)
+    assert (e.value.operation, e.value.argument, e.value.given) == ("simulate", field, given)
+
+
+@pytest.mark.parametrize("text", ["{", "3", "[]"])
+def test_what_is_no_description(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "m.json"
+    file.write_text(text)
+    with pytest.raises(ArgumentError, match="machine"):
+        read(file)
+
+
+def test_places() -> None:
+    machine = from_dict(described())
+    assert machine.positions(5).tolist() == [0, 1, 2, 3, 4]
+    assert machine.level(np.array([0, 0, 0, 0]), np.array([3, 4, 7, 8])).tolist() == [0, 1, 1, 2]
+    dealt = replace(machine, placement="round-robin").positions(16)
+    assert dealt.tolist() == [0, 8, 4, 12, 1, 9, 5, 13, 2, 10, 6, 14, 3, 11, 7, 15]
+    assert len(set(replace(machine, placement="round-robin").positions(21).tolist())) == 21
+
+
+def test_ports_are_dealt_to_ranks_in_order() -> None:
+    machine = from_dict(described())
+    at, turn = np.arange(8), np.zeros(8, np.int64)
+
+    def ports(n: int) -> list[int]:
+        levels = (machine.levels[0], replace(machine.levels[1], ports=n), machine.levels[2])
+        return replace(machine, levels=levels).port(1, at, turn).tolist()
+
+    assert ports(1) == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert ports(2) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert ports(4) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert ports(8) == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+# -- the fit --------------------------------------------------------------------------------------------------------
+
+
+def probes(machine: Machine, rng: np.random.Generator) -> list[Probe]:
+    """As the machine would answer, within 2 %."""
+    sizes = [1 << k for k in range(6, 25, 2)]
+
+    def probe(nbytes: list[int], steps: list[list[tuple[Any, ...]]], blocks: int = 1) -> Probe:
+        empty = Probe([Schedule("alltoall", "probe", blocks, tuple(s)) for s in steps], nbytes, [1.0] * len(nbytes))
+        return replace(empty, seconds=empty.predicted(machine) * rng.uniform(0.98, 1.02, len(nbytes)))
+
+    def both(*actions: Callable[[int], Any]) -> list[list[tuple[Any, ...]]]:
+        return [[tuple(action(1 - r) for action in actions)] for r in range(2)]
+
+    def back(sends: list[tuple[Any, ...]], receives: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+        return [[*sends, (Recv(1, one(0), OUTPUT),)], [*receives, (Send(0, one(0), INPUT),)]]
+
+    sends, receives = [Send(1, one(b), INPUT) for b in range(16)], [Recv(0, one(b), OUTPUT) for b in range(16)]
+    return [
+        probe(sizes, back([(Send(1, one(0), INPUT),)], [(Recv(0, one(0), OUTPUT),)])),
+        probe([256], back([tuple(sends)], [tuple(receives)]), 16),
+        probe([256], back([(a,) for a in sends], [(a,) for a in receives]), 16),
+        probe(sizes, both(lambda peer: Send(peer, one(0), INPUT), lambda peer: Recv(peer, one(0), OUTPUT))),
+        probe(
+            sizes,
+            both(
+                lambda peer: Send(peer, one(0), INPUT),
+                lambda peer: RecvReduce(peer, one(0), INPUT, OUTPUT, peer == 1),
+            ),
+        ),
+        probe(sizes, both(lambda _: Copy(one(0), INPUT, OUTPUT))),
+    ]
+
+
+def test_the_fit_finds_the_machine_again() -> None:
+    level = Level(
+        name="node", ranks=None, latency=4e-7, gap=(6e-11, 1e-10, 2e-10), overhead=3e-7, ports=1, overlap=False
+    )
+    true = Machine(
+        name="m", source="a test", levels=(level,), reduction=(5e-11, 1e-10, 2e-10), copy=(3e-11, 6e-11, 9e-11),
+        reduction_overhead=1e-6, copy_overhead=4e-7, step=8e-7, caches=(1 << 19, 1 << 21), eager=1024,
+    )  # fmt: skip
+    found = fitted(probes(true, np.random.default_rng(5)), "m", "a test", 1024)
+    assert (found.caches, found.levels[0].overlap, found.eager) == (true.caches, False, 1024)
+    assert found.levels[0].gap == pytest.approx(level.gap, rel=0.05)
+    assert found.reduction == pytest.approx(true.reduction, rel=0.1)
+    assert found.copy == pytest.approx(true.copy, rel=0.1)
+    assert (found.levels[0].overhead, found.step) == pytest.approx((level.overhead, true.step), rel=0.25)
+
+
+def test_errors_are_relative_to_what_was_measured() -> None:
+    made = [Prediction("bcast", "linear", 2, 8, measured=2.0, predicted=2.0 + d) for d in (-1.0, 0.0, 0.2, 0.4, 4.0)]
+    assert errors(made) == pytest.approx((0.2, 1.4))

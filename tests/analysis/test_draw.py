@@ -1,0 +1,247 @@
+"""Drawings: what they show is what the schedules do and what the collectives mean; files, and bad input."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from mpicoll.algorithms import Algorithm, algorithms, find
+from mpicoll.algorithms.proofs import prove
+from mpicoll.analysis.draw import MOST_RANKS, draw, pictured, usual_segments
+from mpicoll.analysis.picture import Panel, Picture, meaning
+from mpicoll.cli import main
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ScheduleError
+from mpicoll.schedule import INPUT, OUTPUT, Place, Recv, Send, Steps, one
+
+ALL = [(a, size) for a in algorithms() for size in (3, 4)]
+every = pytest.mark.parametrize(("algorithm", "size"), ALL, ids=[f"{a.collective}-{a.name}-{n}" for a, n in ALL])
+
+
+def roots(collective: str, size: int) -> range:
+    return range(size if COLLECTIVES[collective].rooted else 1)
+
+
+def known(collective: str, name: str) -> Algorithm:
+    found = find(collective, name)
+    assert found is not None
+    return found
+
+
+def labels(panel: Panel) -> dict[tuple[int, int], str]:
+    """The labels by rank and block."""
+    found = {(rank, block): shown.label for (rank, _, block), shown in panel.cells.items()}
+    assert len(found) == len(panel.cells)
+    return found
+
+
+def given(collective: str, size: int, root: int, blocks: int) -> list[list[str]]:
+    """The labels of what each rank gives."""
+    table = COLLECTIVES[collective]
+
+    def label(rank: int, block: int) -> str:
+        match collective:
+            case "alltoall":
+                return f"{rank}→{block}"
+            case "bcast" | "scatter":
+                return str(block)
+        return str(rank)
+
+    return [[label(rank, b) for b in table.has(rank, size, root, blocks)] for rank in range(size)]
+
+
+def assert_means(picture: Picture, collective: str, size: int, root: int) -> None:
+    """The first panel has what the ranks give, the last what the collective makes of it."""
+    first, last = labels(picture.panels[0]), labels(picture.panels[-1])
+    if collective == "barrier":
+        assert first == {(rank, 0): str(rank) for rank in range(size)}
+        assert last == {(rank, 0): "all" for rank in range(size)}
+        return
+    table = COLLECTIVES[collective]
+    inputs = given(collective, size, root, picture.blocks)
+    has = [table.has(rank, size, root, picture.blocks) for rank in range(size)]
+    assert first == {(r, b): label for r in range(size) for b, label in zip(has[r], inputs[r], strict=True)}
+    outcome = table.outcome(inputs, root, lambda parts: "Σ" if len(parts) == size else "+".join(parts))
+    wants = [table.wants(rank, size, root, picture.blocks) for rank in range(size)]
+    assert last == {(r, b): label for r in range(size) for b, label in zip(wants[r], outcome[r] or [], strict=True)}
+
+
+@every
+def test_before_and_after_are_what_the_collective_means(algorithm: Algorithm, size: int) -> None:
+    for root in roots(algorithm.collective, size):
+        assert_means(pictured(algorithm, size, root), algorithm.collective, size, root)
+
+
+@every
+def test_an_arrow_for_every_message(algorithm: Algorithm, size: int) -> None:
+    for root in roots(algorithm.collective, size):
+        arrows = [arrow for panel in pictured(algorithm, size, root).panels for arrow in panel.arrows]
+        proof = prove(algorithm, size, root, usual_segments(algorithm))
+        assert sum(not arrow.local for arrow in arrows) == proof.messages
+        assert all(arrow.source and len(arrow.source) == len(arrow.target) for arrow in arrows)
+
+
+@every
+def test_arrows_bring_what_they_come_from(algorithm: Algorithm, size: int) -> None:
+    panels = pictured(algorithm, size).panels
+    for before, after in pairwise(panels):
+        for arrow in after.arrows:
+            for source, target in zip(arrow.source, arrow.target, strict=True):
+                assert source in before.cells
+                brought, found = before.cells[source], after.cells[target]
+                assert found.fresh
+                if arrow.reduces:
+                    had = before.cells[target]
+                    assert set(found.colours) == set(brought.colours) | set(had.colours)
+                    assert not set(brought.colours) & set(had.colours)
+                elif algorithm.collective != "barrier":
+                    assert found[:2] == brought[:2]
+
+
+@pytest.mark.parametrize(
+    ("collective", "name", "size", "segments", "messages"),
+    [
+        ("bcast", "binomial_tree", 8, None, [1, 2, 4]),
+        ("reduce", "binomial_tree", 8, None, [4, 2, 1]),
+        ("bcast", "chain", 4, 3, [1, 2, 3, 2, 1]),
+        ("reduce", "linear", 4, None, [1, 1, 1]),
+        ("allreduce", "ring", 4, None, [4] * 6),
+        ("allreduce", "recursive_doubling", 8, None, [8] * 3),
+        ("allreduce", "recursive_doubling", 5, None, [3, 2, 4, 1]),
+        ("alltoall", "linear", 4, None, [12]),
+        ("alltoall", "bruck", 4, None, [3, 4, 4, 4]),
+        ("barrier", "dissemination", 5, None, [5] * 3),
+    ],
+)
+def test_rounds(collective: str, name: str, size: int, segments: int | None, messages: list[int]) -> None:
+    panels = pictured(known(collective, name), size, 0, segments).panels
+    assert [len(panel.arrows) for panel in panels[1:]] == messages
+
+
+def test_the_copies_of_bruck_are_local() -> None:
+    panels = pictured(known("alltoall", "bruck"), 4).panels
+    assert [{arrow.local for arrow in panel.arrows} for panel in panels[1:]] == [{True}, {False}, {False}, {True}]
+
+
+def test_a_ring_adds_up() -> None:
+    panels = pictured(known("allreduce", "ring"), 4).panels
+    count = [Counter(shown.label for shown in panel.cells.values()) for panel in panels]
+    assert count[1] == {"0": 3, "1": 3, "2": 3, "3": 3, "0+3": 1, "0+1": 1, "1+2": 1, "2+3": 1}
+    assert [each["Σ"] for each in count] == [0, 0, 0, 4, 8, 12, 16]
+
+
+def test_many_ranks_on_end_are_a_range() -> None:
+    found = pictured(known("scan", "recursive_doubling"), 8).panels[-1]
+    assert labels(found)[3, 0] == "0…3"
+    assert labels(found)[2, 0] == "0+1+2"
+    assert labels(found)[7, 0] == "Σ"
+
+
+def test_spaces_lie_side_by_side_where_one_would_hide_another() -> None:
+    assert pictured(known("alltoall", "pairwise"), 4).strips == ("out", "in")
+    others = [a for a in algorithms() if (a.collective, a.name) != ("alltoall", "pairwise")]
+    assert {pictured(a, 4).strips for a in others} == {("",)}
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_meanings(collective: str) -> None:
+    for root in roots(collective, 3):
+        found = meaning(collective, 3, root)
+        assert len(found.panels) == 2
+        assert_means(found, collective, 3, root)
+
+
+# -- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_svg_is_text_and_always_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    files = [tmp_path / "a.svg", tmp_path / "b.svg"]
+    for file in files:
+        draw(known("allreduce", "ring"), 3, file)
+    text = files[0].read_text()
+    assert text == files[1].read_text()
+    assert text.startswith("<?xml")
+    assert all(f">{label}<" in text for label in ("allreduce ring", "rank 2", "0+2", "Σ", "before", "after", "round 4"))
+    assert text.count(">Σ<") == 3 + 6 + 9
+    assert "date" not in text.lower()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["allreduce", "ring"],
+        ["broadcast", "chain", "-n", "3", "--root", "2", "--segments", "5"],
+        ["reduce", "chain", "-n", "8"],  # on several lines
+        ["alltoall", "pairwise"],
+        ["alltoall", "bruck", "-n", "5"],
+        ["barrier", "dissemination", "-n", "2"],
+    ],
+)
+def test_command(arguments: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for ending, beginning in ((".svg", b"<?xml"), (".PNG", b"\x89PNG")):
+        file = tmp_path / f"picture{ending}"
+        assert main(["draw", *arguments, "-o", str(file)]) == 0
+        assert file.read_bytes().startswith(beginning)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["allreduce", "rong"], "algorithm: expected one of linear, "),
+        (["allreduce", "ring", "-n", "1"], f"-n: expected 2 to {MOST_RANKS} ranks; given 1"),
+        (["allreduce", "ring", "-n", "17"], f"-n: expected 2 to {MOST_RANKS} ranks; given 17"),
+        (
+            ["allreduce", "ring", "-n", "16"],
+            "-n: expected a picture of at most 3600 cells; given 16 ranks with 16 blocks",
+        ),
+        (["bcast", "chain", "--segments", "300"], "-n and --segments: expected a picture of at most 3600 cells"),
+        (["bcast", "chain", "--segments", "0"], "--segments: expected a number, at least 1; given 0"),
+        (["allreduce", "ring", "--segments", "2"], "--segments: expected none, as ring is not pipelined; given 2"),
+        (["bcast", "chain", "--root", "4"], "--root: expected a rank, 0 to 3; given 4"),
+        (["bcast", "chain", "--root", "-1"], "--root: expected a rank, 0 to 3; given -1"),
+        (["allreduce", "ring", "--root", "1"], "--root: expected none, as no allreduce has a root; given 1"),
+        (["allreduce", "ring", "-o", "picture.jpg"], "-o: expected a file whose name ends in .svg or .png; given"),
+        (["allreduce", "ring", "-o", "picture"], "-o: expected a file whose name ends in .svg or .png; given"),
+    ],
+)
+def test_bad_input(
+    arguments: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.chdir(tmp_path)
+    output = [] if "-o" in arguments else ["-o", "picture.svg"]
+    assert main(["draw", *arguments, *output]) == 2
+    assert capsys.readouterr().err.startswith(f"mpicoll: draw: {problem}")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_directory_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["draw", "allreduce", "ring", "-o", str(tmp_path / "none" / "a.svg")]) == 2
+    assert capsys.readouterr().err.startswith("mpicoll: draw: -o: expected a file that can be written; given ")
+
+
+def test_without_matplotlib(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mpicoll.analysis.draw.find_spec", lambda name: None)
+    assert main(["draw", "allreduce", "ring", "-o", str(tmp_path / "a.svg")]) == 2
+    assert "expected matplotlib to be installed" in capsys.readouterr().err
+
+
+def test_what_is_wrong_is_not_drawn(tmp_path: Path) -> None:
+    def wrong(at: Place) -> Steps:
+        yield (Send((at.rank + 1) % at.size, one(0), INPUT), Recv((at.rank - 1) % at.size, one(0), OUTPUT))
+
+    with pytest.raises(ScheduleError, match="rank 0, step 0, block 0: reads input"):
+        draw(Algorithm("allreduce", "wrong", wrong), 3, tmp_path / "a.svg")
+    assert not [*tmp_path.iterdir()]

@@ -1,0 +1,103 @@
+"""``mpicoll algorithms`` and ``mpicoll verify``."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from mpicoll import algorithms, select
+from mpicoll.algorithms import find
+from mpicoll.cli import main
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.schedule import Place, Steps
+
+
+def output(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:
+    assert main(argv) == code
+    return capsys.readouterr().out
+
+
+def test_json_lists_the_names_that_algorithm_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(output(capsys, "algorithms", "--json"))
+    names = [(each["collective"], each["name"]) for each in found]
+    assert names == [(c, name) for c in COLLECTIVES for name in select.algorithms(c)]
+    by_name = dict(zip(names, found, strict=True))
+    assert by_name["allreduce", "native"]["cost"] is None
+    assert by_name["allreduce", "ring"]["cost"].startswith("2(p-1) a")
+    assert "Patarasuk" in by_name["allreduce", "ring"]["source"]
+    assert by_name["allreduce", "segmented_ring"]["segment"] == 1 << 20
+    uneven = {name for name, each in by_name.items() if f"{each['collective']}v" in each["constraints"]}
+    assert {("allgather", "native"), ("allgather", "ring"), ("reduce_scatter", "exchange")} <= uneven
+    assert not uneven & {("alltoall", "bruck"), ("allreduce", "native"), ("bcast", "binomial_tree")}
+    for each in found:
+        assert each["summary"].endswith(".")
+        assert (each["source"] is None) == (find(each["collective"], each["name"]) is None)
+
+
+def test_text_of_one_collective_in_torch_s_spelling(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "algorithms", "all_reduce")
+    heads = [line for line in text.splitlines() if not line.startswith(" ")]
+    assert heads == [f"allreduce {name}" for name in select.algorithms("allreduce")]
+    assert "    cost    2(p-1) a + 2(p-1)/p n b + (p-1)/p n g\n" in text
+    assert text == output(capsys, "algorithms", "allreduce")
+    assert "every number of ranks, alltoallv" in output(capsys, "algorithms", "all_to_all")
+    assert "pipelined in segments of 1024 KiB" in text
+
+
+def test_one_algorithm_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
+    head, line = output(capsys, "verify", "all_reduce", "ring", "-n", "1:9").splitlines()
+    assert head.split() == ["collective", "algorithm", "ranks", "roots", "messages", "rounds", "seconds"]
+    assert line.split()[:-1] == ["allreduce", "ring", "1:9", "-", str(2 * 9 * 8), "8"]
+    assert re.fullmatch(r"\d+\.\d\d", line.split()[-1])
+    line = output(capsys, "verify", "reduce", "binomial_tree", "-n", "20").splitlines()[1]
+    assert line.split()[:-1] == ["reduce", "binomial_tree", "20", "every", "to", "16", "19", "5"]
+
+
+def test_all_are_proved(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output(capsys, "verify", "--all", "-n", "1:4").splitlines()[1:]
+    assert [tuple(line.split()[:2]) for line in lines] == [(a.collective, a.name) for a in algorithms.algorithms()]
+    lines = output(capsys, "verify", "bcast", "-n", "2:3").splitlines()[1:]
+    assert [line.split()[1] for line in lines] == [a.name for a in algorithms.algorithms("bcast")]
+
+
+def test_a_failure_is_said_and_ends_with_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    right = find("reduce", "binomial_tree")
+    assert right is not None
+
+    def silent(at: Place) -> Steps:
+        return iter(()) if at.rank == 2 else right.steps(at)
+
+    broken = {("reduce", "silent"): replace(right, name="silent", steps=silent), ("reduce", "right"): right}
+    monkeypatch.setattr(algorithms, "_REGISTRY", broken)
+    assert main(["verify", "reduce", "-n", "1:4"]) == 1
+    captured = capsys.readouterr()
+    problem = "rank 0, step 1, block 0: waits for ever for a message from rank 2"
+    assert captured.err == f"mpicoll: reduce silent of 3 ranks, root 0: {problem}\n"
+    assert [line.split()[:2] for line in captured.out.splitlines()[1:]] == [["reduce", "binomial_tree"]]
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["verify"], "expected a collective or --all"),
+        (["verify", "allreduce", "--all"], "expected a collective or --all"),
+        (["verify", "sum"], "expected one of bcast, reduce, allreduce,"),
+        (["algorithms", "sum"], "expected one of bcast, reduce, allreduce,"),
+        (["verify", "allreduce", "-n", "0"], "expected N or FIRST:LAST"),
+        (["verify", "allreduce", "-n", "8:4"], "expected N or FIRST:LAST"),
+        (["verify", "allreduce", "-n", "1:"], "expected N or FIRST:LAST"),
+    ],
+)
+def test_wrong_arguments(capsys: pytest.CaptureFixture[str], argv: list[str], words: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_unknown_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "allreduce", "native"]) == 2
+    assert "verify: algorithm: expected one of" in capsys.readouterr().err

@@ -1,0 +1,133 @@
+"""``mpicoll simulate``: the table, the files, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from mpicoll import algorithms
+from mpicoll.analysis import cost
+from mpicoll.analysis.presets import MACHINES
+from mpicoll.cli import main
+
+
+def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "s.json"
+    assert (
+        main(["simulate", "all_reduce", "-n", "64", "--machine", "ib-h100", "--sizes", "1K:1G", "--json", str(file)])
+        == 0
+    )
+    shown, found = capsys.readouterr().out, json.loads(file.read_text())
+    assert found["sizes"] == [1 << k for k in range(10, 31)]
+    assert list(found["seconds"]) == [a.name for a in algorithms.algorithms("allreduce") if not a.declines(64, 0)]
+    assert found["machine"] == json.loads(json.dumps(MACHINES["ib-h100"].as_dict()))
+    rows = shown.splitlines()[2 : 2 + 21]
+    for i, row in enumerate(rows):
+        times = {name: t[i] for name, t in found["seconds"].items()}
+        cells = re.findall(r"\d\S* (?:us|ms|s)\*?", row)
+        assert len(cells) == len(times)
+        marked = [name for name, cell in zip(times, cells, strict=True) if cell.endswith("*")]
+        assert [times[name] for name in marked] == [min(times.values())]
+        assert (
+            next(f["algorithm"] for f in found["fastest"] if f["first"] <= found["sizes"][i] <= f["last"]) == marked[0]
+        )
+    assert found["fastest"][0]["first"] == 1 << 10
+    assert found["fastest"][-1]["last"] == 1 << 30
+    assert all(f"{f['algorithm']}" in shown for f in found["fastest"])
+    assert len({f["algorithm"] for f in found["fastest"]}) > 1
+
+
+def test_sizes_and_algorithms_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        main(
+            ["simulate", "bcast", "-n", "5", "--sizes", "3K:20K", "--algorithms", "linear,binomial_tree", "--root", "4"]
+        )
+        == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["size", "linear", "binomial_tree"]
+    assert [line.split()[0] for line in lines[2:5]] == ["3K", "6K", "12K"]
+
+
+def test_what_is_not_costed_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "MOST", 20)
+    assert main(["simulate", "bcast", "-n", "40", "--sizes", "1K"]) == 0
+    assert "not costed where blank: linear, more than 20 messages" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_chart(suffix: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / f"crossover.{suffix}"
+    assert main(["simulate", "allreduce", "-n", "16", "--sizes", "1K:1M", "--plot", str(file)]) == 0
+    assert file.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
+
+
+def test_goal(tmp_path: Path) -> None:
+    file = tmp_path / "ring.goal"
+    assert main(["simulate", "allreduce", "-n", "4", "--sizes", "1M", "--algorithms", "ring", "--goal", str(file)]) == 0
+    assert file.read_text().startswith("num_ranks 4\n\nrank 0 {\nl1: send 262144b to 1 tag 0\n")
+
+
+def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "mine.json"
+    level = {"name": "all", "ranks": None, "latency": 1.0, "gap": 0.0, "overhead": 0.0, "ports": 1}
+    machine = {"name": "mine", "source": "a test", "levels": [level], "reduction": 0.0, "copy": 0.0}
+    file.write_text(json.dumps(machine))
+    assert (
+        main(["simulate", "bcast", "-n", "8", "--machine", str(file), "--sizes", "8", "--algorithms", "binomial_tree"])
+        == 0
+    )
+    assert "3 s*" in capsys.readouterr().out
+    file.write_text(json.dumps({**machine, "levels": [{**level, "latency": -1.0}]}))
+    assert main(["simulate", "bcast", "-n", "8", "--machine", str(file)]) == 2
+    assert "machine.levels[0].latency: expected seconds, at least 0; given -1.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["allreduce", "--machine", "cray"], "--machine: expected laptop, ethernet, ib-h100, or a file"),
+        (["allreduce", "--algorithms", "ring,native"], "--algorithms: expected out of "),
+        (["bcast", "--root", "2"], "--root: expected a rank below 2; given 2"),
+        (["bcast", "--root", "-1"], "--root"),
+        (["allreduce", "--plot", "x.gif"], "--plot"),
+        (["allreduce", "--json", "/no/such/folder/x"], "--json: expected a file in a directory that exists"),
+        (["allreduce", "--goal", "x.goal"], "--goal: expected one of --algorithms and one size"),
+        (["allreduce", "--goal", "x.goal", "--algorithms", "ring", "--sizes", "1K:2K"], "--goal"),
+        (["allreduce", "--fit"], "--fit: expected no collective beside it; given allreduce"),
+        (["--fit", "-n", "1"], "-n: expected at least 2 ranks for a fit; given 1"),
+    ],
+)
+def test_refused(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["all"],
+        ["bcast", "-n", "0"],
+        ["bcast", "--sizes", "0"],
+        ["bcast", "--sizes", "2K:1K"],
+        ["bcast", "--sizes", "1K:x"],
+    ],
+)
+def test_refused_by_the_parser(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as e:
+        main(["simulate", *argv])
+    assert e.value.code == 2
+    assert "expected" in capsys.readouterr().err
+
+
+def test_ranks_that_the_machine_cannot_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "m.json"
+    machine = MACHINES["laptop"].as_dict()
+    file.write_text(json.dumps({**machine, "levels": [{**machine["levels"][0], "ranks": 8}]}))
+    assert main(["simulate", "bcast", "-n", "9", "--machine", str(file)]) == 2
+    assert "-n: expected at most the 8 ranks of laptop; given 9" in capsys.readouterr().err

@@ -1,0 +1,98 @@
+"""Runs tests that were written for ranks of a job in ranks that are threads: ``pytest --threads 4 tests/torch``.
+
+Each test is called in all threads at once. The fixtures that depend on the rank are made anew in each.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mpicoll
+from mpicoll.fabrics.threads import here
+
+
+class InThreads:
+    """Calls every test in ``size`` threads."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.context = mpicoll.threads(size)
+        self.ranks = self.context.__enter__()
+
+    def fresh(self) -> None:
+        """A failed job stays broken: the next test gets another."""
+        self.context = mpicoll.threads(self.size)
+        self.ranks = self.context.__enter__()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> bool:
+        names = inspect.signature(pyfuncitem.obj).parameters
+        given = {name: pyfuncitem.funcargs[name] for name in names}
+        makers = {name: make for name, make in OF_A_RANK.items() if name in given}
+        try:
+            self.ranks.run(call, pyfuncitem.obj, given, makers, "without_group" not in pyfuncitem.fixturenames)
+        except BaseException:
+            self.fresh()
+            raise
+        return True
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            if item.get_closest_marker("processes"):
+                item.add_marker(pytest.mark.skip(reason="its ranks must be processes"))
+
+
+def call(
+    comm: Any, test: Callable[..., None], given: dict[str, Any], makers: dict[str, Callable[[], Any]], group: bool
+) -> None:
+    import mpicoll.torch as dist
+
+    if group and not dist.is_initialized():
+        dist.init_process_group()
+    if not group and dist.is_initialized():
+        dist.destroy_process_group()
+    test(**{**given, **{name: make() for name, make in makers.items()}})
+
+
+def _rank() -> int:
+    place = here.seat
+    assert place is not None
+    return place.rank
+
+
+def _size() -> int:
+    place = here.seat
+    assert place is not None
+    return place.job.size
+
+
+def _groups() -> Any:
+    import mpicoll.torch as dist
+    from tests.torch.cases import make_groups
+
+    place = here.seat
+    assert place is not None
+    world = dist.group.WORLD
+    known = place.kept.get("groups")
+    if known is None or known[0] is not world:
+        known = place.kept["groups"] = (world, make_groups.__wrapped__(world))
+    return known[1]
+
+
+def _communicators() -> Any:
+    from tests.test_random import make_communicators
+
+    return make_communicators()
+
+
+OF_A_RANK: dict[str, Callable[[], Any]] = {
+    "rank": _rank,
+    "size": _size,
+    "groups": _groups,
+    "comm": mpicoll.Communicator,
+    "communicators": _communicators,
+}

@@ -1,0 +1,103 @@
+"""A Trainer over MPI ranks: its parameters are those of one process on whole batches. Takes a folder to write to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.plugins.environments import MPIEnvironment
+from pytorch_lightning.strategies import DDPStrategy
+from torch.nn.functional import mse_loss
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torchmetrics import MeanMetric
+
+import mpicoll.torch
+
+EPOCHS, ROWS, BATCH = 3, 32, 8
+
+
+class Regression(LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        self.loss = MeanMetric()
+        self.seen: list[float] = []
+
+    def training_step(self, batch: Any, index: int) -> torch.Tensor:
+        loss = mse_loss(self.model(batch[0]), batch[1])
+        self.log("loss", loss, sync_dist=True)
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.loss.update(mse_loss(self.model(batch[0]), batch[1]), weight=len(batch[0]))
+        self.log("validation", self.loss)
+
+    def on_validation_epoch_end(self) -> None:
+        self.seen.append(float(self.trainer.callback_metrics["validation"]))
+        ranks = self.all_gather(torch.tensor(self.global_rank))
+        assert ranks.tolist() == list(range(self.trainer.world_size))
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def data() -> TensorDataset:
+    x = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(2))
+    return TensorDataset(x, x.sum(1, keepdim=True))
+
+
+def alone() -> tuple[Regression, float]:
+    """One process on the whole batches; its loss on all the data after the last epoch."""
+    module = Regression()
+    optimizer = module.configure_optimizers()
+    for _ in range(EPOCHS):
+        for x, y in DataLoader(data(), batch_size=BATCH):
+            optimizer.zero_grad()
+            mse_loss(module.model(x), y).backward()
+            optimizer.step()
+    x, y = data().tensors
+    return module, float(mse_loss(module.model(x), y))
+
+
+def main(folder: Path) -> None:
+    environment = MPIEnvironment()
+    size = environment.world_size()
+    saving = ModelCheckpoint(folder, filename="last")
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=size,
+        max_epochs=EPOCHS,
+        strategy=DDPStrategy(process_group_backend="mpicoll", cluster_environment=environment),
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,  # Lightning's own would shuffle
+        logger=False,
+        callbacks=[saving],
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    module = Regression()
+    # Each rank takes every size-th row: a step's rows are those of one process's batch.
+    mine = DistributedSampler(data(), size, environment.global_rank(), shuffle=False)
+    loaders = [DataLoader(data(), batch_size=BATCH // size, sampler=mine) for _ in range(2)]
+    trainer.fit(module, *loaders)
+    assert dist.get_backend() == "mpicoll"
+    assert mpicoll.torch.group.WORLD is dist.group.WORLD
+    assert (trainer.global_rank, trainer.world_size) == (mpicoll.torch.get_rank(), size)
+    expected, loss = alone()
+    for found, wanted in zip(module.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+    assert abs(module.seen[-1] - loss) < 1e-4
+    assert trainer.strategy.broadcast(f"from rank {trainer.global_rank}", src=1) == "from rank 1"
+    saved = torch.load(saving.best_model_path, weights_only=True)["state_dict"]
+    assert all(torch.equal(saved[name], value) for name, value in module.state_dict().items())
+    print("trained, validated, saved and loaded", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,218 @@
+"""Schedules over MPI: how messages are cut and gathered, uneven blocks, and what plans hold."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll import algorithms
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ArgumentError
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one, run
+from mpicoll.select import algorithms as names
+from tests import oracle
+
+UNEVEN = ("gather", "allgather", "scatter", "reduce_scatter", "alltoall")
+
+
+@pytest.fixture(scope="module")
+def comm() -> mpicoll.Communicator:
+    return mpicoll.Communicator()
+
+
+def called(comm: mpicoll.Communicator, collective: str, algorithm: str, n: int, dtype: str, root: int) -> None:
+    """One call on new arrays, out of place, against the oracle; reductions in place as well."""
+    table = COLLECTIVES[collective]
+    fill = np.random.default_rng([n, root])
+    shape = (comm.size, n) if table.gives == "p" else (n,)
+    inputs = [oracle.values(fill, dtype, shape) for _ in range(comm.size)]
+    expected = oracle.outcome(collective, inputs, root=root, dtype=dtype)[comm.rank]
+    x = inputs[comm.rank].copy()
+    arguments: dict[str, Any] = {"algorithm": algorithm} | ({"root": root} if table.rooted else {})
+    if collective == "scatter":
+        arguments["out"] = np.zeros(n, x.dtype)
+    elif table.reduces and table.gives == table.gets:
+        arguments["out"] = np.zeros_like(x)
+    call = getattr(comm, collective)
+    result = call(x, **arguments)
+    where = f"{collective} by {algorithm}: {n} of {dtype}, root {root}, rank {comm.rank} of {comm.size}"
+    if expected is not None:
+        np.testing.assert_array_equal(np.ravel(result), expected, err_msg=where)
+    if collective != "bcast":
+        np.testing.assert_array_equal(x, inputs[comm.rank], err_msg=where + ": its input")
+    if table.reduces and table.gives == table.gets:
+        del arguments["out"]
+        call(x, **arguments)
+        if expected is not None:
+            np.testing.assert_array_equal(x, expected, err_msg=where + ", in place")
+
+
+@pytest.mark.parametrize("gathered", [0, 1 << 16], ids=["each run a message", "runs gathered"])
+@pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "barrier"])
+def test_every_algorithm_in_small_pieces(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, collective: str, gathered: int
+) -> None:
+    """Pieces of 64 bytes: windows of two, last ones that are shorter, pipelines of several segments."""
+    from mpicoll.routes import scheduled
+
+    comm = comm.split(0)  # without plans that were bound for other pieces
+    monkeypatch.setattr(scheduled, "PIECE", 64)
+    monkeypatch.setattr(scheduled, "GATHERED", gathered)
+    for a in algorithms.algorithms(collective):
+        if a.segment is not None:
+            monkeypatch.setattr(algorithms, "_REGISTRY", algorithms._REGISTRY | {(collective, a.name): small(a)})
+        for n in (0, 1, comm.size - 1, 30, 61, 500):
+            for root in {0, comm.size - 1} if COLLECTIVES[collective].rooted else {0}:
+                called(comm, collective, a.name, n, "uint8" if n == 500 else "float64", root)
+    comm.free()
+
+
+def small(a: algorithms.Algorithm) -> algorithms.Algorithm:
+    from dataclasses import replace
+
+    return replace(a, segment=256)
+
+
+def crossing(at: Place) -> Steps:
+    """Rank 0's two messages of its first step come from ranks of which one waits for the other."""
+    a, b = one(0), one(1)
+    if at.rank == 0:
+        yield RecvReduce(1, a, INPUT, SCRATCH, True), RecvReduce(2, b, INPUT, SCRATCH, True)
+        yield RecvReduce(1, b, SCRATCH, OUTPUT, True), Copy(a, SCRATCH, OUTPUT)
+        yield Send(1, run(0, 2), OUTPUT), Send(2, run(0, 2), OUTPUT)
+        return
+    if at.rank == 1:
+        yield (RecvReduce(2, a, INPUT, SCRATCH, True),)
+        yield (Send(0, a, SCRATCH),)
+        yield (Send(0, b, INPUT),)
+    else:
+        yield (Send(0, b, INPUT),)
+        yield (Send(1, a, INPUT),)
+    yield (Recv(0, run(0, 2), OUTPUT),)
+
+
+@pytest.mark.mpi(min_size=3)
+def test_the_actions_of_a_step_do_not_wait_for_each_other(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+    only = mpicoll.Algorithm(
+        "allreduce", "crossing", crossing, lambda at: 2, lambda size, root: None if size == 3 else "it is for 3 ranks"
+    )
+    mpicoll.register(only)
+    three = comm.subset([0, 1, 2])
+    if three is not None:
+        x = np.full(1 << 20, 1.0 + comm.rank)
+        three.allreduce(x, algorithm="crossing")
+        assert (x == 6).all()
+        three.free()
+    with pytest.raises(ArgumentError, match="crossing does not: it is for 3 ranks"):
+        comm.split(0 if comm.rank < 2 else 1).allreduce(np.ones(1), algorithm="crossing")
+
+
+@pytest.mark.parametrize("collective", UNEVEN)
+def test_uneven_blocks_by_every_algorithm_that_takes_them(comm: mpicoll.Communicator, collective: str) -> None:
+    size, rank = comm.size, comm.rank
+    counts = [(3 * r + 1) % 4 for r in range(size)]  # one is empty
+    ends = np.cumsum(counts)
+    everything = np.arange(3.0 * sum(counts)).reshape(-1, 3)
+    mine = everything[ends[rank] - counts[rank] : ends[rank]]
+    known = [a for a in names(collective + "v") if a != "exchange" or collective == "reduce_scatter"]
+    assert {"native", "linear"} & set(known)
+    for a in known:
+        for root in range(size):
+            match collective:
+                case "gather":
+                    got = comm.gatherv(mine, counts, root, algorithm=a)
+                    expected = everything if rank == root else None
+                case "allgather":
+                    got, expected = comm.allgatherv(mine, counts, algorithm=a), everything
+                case "scatter":
+                    out = np.zeros_like(mine)
+                    got, expected = comm.scatterv(everything, counts, root, out=out, algorithm=a), mine
+                case "reduce_scatter":
+                    got, expected = comm.reduce_scatterv(everything, counts, algorithm=a), mine * size
+                case _:
+                    to = [(rank + r) % 3 for r in range(size)]
+                    given = np.concatenate([np.full((n, 2), 10.0 * rank + r) for r, n in enumerate(to)])
+                    expected = np.concatenate([np.full((n, 2), 10.0 * r + rank) for r, n in enumerate(to)])
+                    got = comm.alltoallv(given, to, to, algorithm=a)
+            if expected is None:
+                assert got is None
+            else:
+                np.testing.assert_array_equal(got, expected, err_msg=f"{collective}v by {a}, root {root}")
+
+
+def test_whatever_can_be_moved(comm: mpicoll.Communicator) -> None:
+    """Elements that are no numbers travel by schedules too."""
+    x = np.array([("a", 1), ("bc", 2)], dtype=[("name", "U3"), ("n", "i2")])
+    y = x.copy() if comm.rank == 0 else np.zeros_like(x)
+    comm.bcast(y, algorithm="binomial_tree")
+    assert (y == x).all()
+    assert (comm.allgather(y, algorithm="ring") == x).all()
+
+
+def test_barriers(comm: mpicoll.Communicator) -> None:
+    for a in names("barrier"):
+        for _ in range(3):
+            comm.barrier(algorithm=a)
+
+
+def test_factors_and_averages(comm: mpicoll.Communicator) -> None:
+    import torch
+
+    size, rank = comm.size, comm.rank
+    for dtype in (torch.float32, torch.bfloat16, torch.complex64):
+        for a in names("allreduce"):
+            if a == "native" and dtype == torch.bfloat16:
+                continue
+            x = torch.full((50,), 2.0 * rank, dtype=dtype)
+            comm.allreduce(x, "avg", algorithm=a)
+            assert (x == size - 1).all(), (a, dtype)
+            x = torch.full((50,), 2.0, dtype=dtype)
+            y = comm.allreduce(x, mpicoll.Op.premul_sum(rank + 0.5), out=torch.zeros_like(x), algorithm=a)
+            assert (y == size * size).all(), (a, dtype)
+            assert (x == 2.0).all()
+
+
+def test_plans_give_their_requests_back(comm: mpicoll.Communicator) -> None:
+    """More plans than are kept, on a communicator that is freed afterwards."""
+    part = comm.split(0)
+    assert part is not None
+    for _ in range(3):
+        for i in range(1, 500):
+            x = np.ones(i)
+            part.allreduce(x, algorithm="ring")
+            assert (x == comm.size).all()
+    part.free()
+
+
+def test_nan_and_infinity_are_results(comm: mpicoll.Communicator) -> None:
+    with np.errstate(all="raise"):
+        x = np.array([np.nan, 1e308, np.inf], np.float64)
+        comm.allreduce(x, algorithm="ring")
+    assert np.isnan(x[0])
+    assert np.isinf(x[2])
+    assert np.isinf(x[1]) == (comm.size > 1)
+
+
+@pytest.mark.mpi(min_size=4)
+def test_a_plan_keeps_the_scratch_memory_that_its_messages_pass_through(comm: mpicoll.Communicator) -> None:
+    """Rank 2 hands on what rank 3 gives and adds nothing: no array of the plan lies in the memory, only messages."""
+    part = comm.subset([0, 1, 2, 3])
+    if part is None:
+        return
+    counts = [0, 0, 0, 1000]
+    mine, out = np.full(counts[part.rank], 3.0), np.zeros(1000)
+    part.gatherv(mine, counts, out=out, algorithm="binomial_tree")
+    scratch = weakref.ref(part._workspace._block)
+    part._workspace.arrays(np.dtype(np.uint8), 1 << 20)
+    assert part.rank != 2 or scratch() is not None
+    out[:] = 0
+    part.gatherv(mine, counts, out=out, algorithm="binomial_tree")
+    assert part.rank != 0 or (out == 3).all()
+    part.free()

@@ -1,0 +1,217 @@
+"""Ranks that are threads: what starts them, what ends them, and that no MPI is touched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll.errors import ArgumentError, MessageError, StateError
+
+
+def test_results_are_in_rank_order() -> None:
+    with mpicoll.threads(4) as ranks:
+        assert ranks.run(lambda comm, k: (comm.rank, comm.size, k), 7) == [(r, 4, 7) for r in range(4)]
+
+
+def test_ranks_may_run_again() -> None:
+    def total(comm: mpicoll.Communicator, x: int) -> int:
+        return int(comm.allreduce(np.array([x + comm.rank]))[0])
+
+    with mpicoll.threads(3) as ranks:
+        assert ranks.run(total, 1) == [6] * 3
+        assert ranks.run(total, 2) == [9] * 3
+
+
+def test_ranks_run_once_at_a_time() -> None:
+    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match="running already"):
+        ranks.run(lambda comm: ranks.run(lambda comm: comm.rank))
+
+
+def test_a_communicator_that_outlives_its_ranks() -> None:
+    with mpicoll.threads(2) as ranks:
+        comm = ranks.run(lambda comm: comm)[0]
+    with pytest.raises(StateError, match="the ranks have ended"):
+        comm.allreduce(np.ones(3))
+
+
+def test_a_communicator_of_a_threads_own() -> None:
+    def same(comm: mpicoll.Communicator) -> list[int]:
+        mine = mpicoll.Communicator()
+        assert mine is not comm
+        assert (mine.rank, mine.size) == (comm.rank, comm.size)
+        return list(mine.allgather_object(mine.rank))
+
+    with mpicoll.threads(3) as ranks:
+        assert ranks.run(same) == [[0, 1, 2]] * 3
+
+
+def test_parts() -> None:
+    def parts(comm: mpicoll.Communicator) -> tuple[Any, ...]:
+        odd = comm.split(comm.rank % 2, -comm.rank)
+        assert odd is not None
+        assert (comm.split(None if comm.rank else 0) is None) == (comm.rank > 0)
+        assert comm.node.size == comm.size
+        assert (comm.leaders is None) == (comm.rank > 0)
+        some = comm.subset([3, 1])
+        again = comm.subset([3, 1])
+        assert (some is None) == (again is None) == (comm.rank not in (1, 3))
+        seen = None if some is None or again is None else some.allgather_object(again.allgather_object(comm.rank))
+        return odd.allgather_object(comm.rank), seen
+
+    with mpicoll.threads(4) as ranks:
+        found = ranks.run(parts)
+    assert [f[0] for f in found] == [[2, 0], [3, 1]] * 2
+    assert [f[1] for f in found] == [None, [[3, 1]] * 2] * 2
+
+
+def test_a_rank_that_fails_ends_all() -> None:
+    def fails(comm: mpicoll.Communicator) -> None:
+        if comm.rank == 1:
+            raise ZeroDivisionError("mine")
+        comm.allreduce(np.ones(1))
+
+    with mpicoll.threads(3) as ranks, pytest.raises(ZeroDivisionError, match="mine") as caught:
+        ranks.run(fails)
+    assert caught.value.__notes__ == ["on rank 1 of 3"]
+
+
+@pytest.mark.parametrize(
+    ("wait", "what"),
+    [
+        (lambda comm: comm.barrier(), "rank 0 in barrier"),
+        (lambda comm: comm.recv(np.ones(1), 2), "rank 0 for a message from rank 2"),
+        (lambda comm: comm.allgather_object(1), "rank 0 in allgather_object"),
+        (lambda comm: comm.split(0), "rank 0 in split"),
+    ],
+)
+def test_what_can_never_come_is_an_error(wait: Any, what: str) -> None:
+    """Rank 2 returns without a word: the others would wait for ever."""
+
+    def early(comm: mpicoll.Communicator) -> None:
+        if comm.rank != 2:
+            wait(comm)
+
+    with mpicoll.threads(3) as ranks, pytest.raises(StateError, match=f"waits, for ever:.*{what}"):
+        ranks.run(early)
+
+
+def test_what_a_thread_of_a_rank_may_still_send_is_waited_for() -> None:
+    def late(comm: mpicoll.Communicator) -> float:
+        x = np.zeros(1)
+        if comm.rank == 0:
+            threading.Timer(0.3, comm.send, (np.ones(1), 1)).start()
+            comm.recv(x, 1)
+        else:
+            comm.recv(x, 0)
+            comm.send(x + 1, 0)
+        return float(x[0])
+
+    with mpicoll.threads(2) as ranks:
+        assert ranks.run(late) == [2.0, 1.0]
+
+
+def test_ranks_that_failed_do_not_run_again() -> None:
+    with mpicoll.threads(2) as ranks:
+        with pytest.raises(ZeroDivisionError):
+            ranks.run(lambda comm: 1 / 0)
+        with pytest.raises(StateError, match=r"cannot run any more: rank . has failed: ZeroDivisionError"):
+            ranks.run(lambda comm: 1)
+
+
+def test_ranks_that_disagree_are_told() -> None:
+    def differ(comm: mpicoll.Communicator) -> None:
+        comm.allgather_object(1) if comm.rank else comm.bcast_object(1)
+
+    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match="rank 0 bcast_object, rank 1 allgather_object"):
+        ranks.run(differ)
+
+
+@pytest.mark.parametrize(
+    ("mine", "others"),
+    [
+        (lambda comm: comm.allreduce(np.ones(3)), lambda comm: comm.allreduce(np.ones(4))),
+        (lambda comm: comm.allreduce(np.ones(3)), lambda comm: comm.allreduce(np.ones(3), "max")),
+        (lambda comm: comm.bcast(np.ones(3), 0), lambda comm: comm.bcast(np.ones(3), 1)),
+        (lambda comm: comm.allreduce(np.ones(3)), lambda comm: comm.bcast(np.ones(3))),
+        (lambda comm: comm.allgather(np.ones(3)), lambda comm: comm.allgather(np.ones(3), algorithm="ring")),
+        (lambda comm: comm.bcast(np.ones(3, np.int64)), lambda comm: comm.bcast(np.ones(3))),
+    ],
+    ids=["counts", "ops", "roots", "collectives", "algorithms", "dtypes"],
+)
+def test_ranks_that_make_different_calls_are_told(mine: Any, others: Any) -> None:
+    with mpicoll.threads(3) as ranks, pytest.raises((MessageError, StateError)):
+        ranks.run(lambda comm: mine(comm) if comm.rank == 0 else others(comm))
+
+
+def test_a_message_that_is_too_long() -> None:
+    def talk(comm: mpicoll.Communicator) -> None:
+        comm.send(np.ones(3), 1) if comm.rank == 0 else comm.recv(np.ones(2), 0)
+
+    with mpicoll.threads(2) as ranks, pytest.raises(MessageError, match=r"3 elements.*from rank 0"):
+        ranks.run(talk)
+
+
+def test_objects_are_copies() -> None:
+    def share(comm: mpicoll.Communicator) -> bool:
+        mine = [comm.rank]
+        everyone = comm.allgather_object(mine)
+        everyone[comm.rank].append("changed")
+        return mine == [comm.rank]
+
+    with mpicoll.threads(2) as ranks:
+        assert ranks.run(share) == [True, True]
+
+
+def test_more_ranks_than_cores() -> None:
+    def sums(comm: mpicoll.Communicator) -> float:
+        x = np.full(1000, float(comm.rank))
+        for _ in range(20):
+            comm.allreduce(x, "max", algorithm="recursive_doubling")
+        comm.barrier()
+        return float(x[0])
+
+    with mpicoll.threads(33) as ranks:
+        assert ranks.run(sums) == [32.0] * 33
+
+
+def test_no_thread_is_left() -> None:
+    before = threading.active_count()
+    with mpicoll.threads(4) as ranks:
+        ranks.run(lambda comm: comm.barrier())
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, True, "4"])
+def test_a_size_that_is_none(size: Any) -> None:
+    with pytest.raises(ArgumentError, match="threads: size: expected a number of ranks"), mpicoll.threads(size):
+        pass
+
+
+def test_no_mpi_is_needed() -> None:
+    """Neither loaded nor there to be loaded."""
+    program = """
+import sys
+sys.modules["mpi4py"] = None
+import numpy as np, mpicoll, mpicoll.torch as dist, torch
+def main(comm):
+    dist.init_process_group("gloo")
+    x = torch.full((3,), 1.0 + dist.get_rank(), dtype=torch.bfloat16)
+    dist.all_reduce(x)
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    return x.tolist()
+with mpicoll.threads(3) as ranks:
+    print(ranks.run(main))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr) == (f"{[[18.0] * 3] * 3}\n", "")

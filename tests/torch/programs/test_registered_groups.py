@@ -1,0 +1,249 @@
+"""torch.distributed's groups of our backend: made, split, mixed with gloo's, destroyed and made again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import mpicoll.torch
+from mpicoll.errors import DeviceError, LaunchError, StateError
+
+
+def works(group: object = None) -> None:
+    """The group carries out a collective, and knows its ranks."""
+    x = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(x, group=group)
+    assert x.item() == sum(dist.get_process_group_ranks(group))
+
+
+@pytest.fixture
+def without_group() -> None:
+    dist.destroy_process_group()
+
+
+def test_ours_is_torchs() -> None:
+    assert dist.get_backend() == "mpicoll"
+    assert mpicoll.torch.group.WORLD is dist.group.WORLD
+    assert mpicoll.torch.get_rank() == dist.get_rank()
+    assert mpicoll.torch.get_node_local_rank() >= 0
+    works()
+
+
+def test_again_and_again(without_group: None) -> None:
+    for _ in range(3):
+        dist.init_process_group("mpicoll")
+        works(dist.new_group())
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+
+
+@pytest.mark.parametrize(
+    "backend", ["mpicoll", "MPICOLL", "cpu:mpicoll", "cpu:mpicoll,cuda:nccl", "cpu:gloo,cuda:mpicoll"]
+)
+def test_names(backend: str, without_group: None) -> None:
+    """Whatever else a mixed name holds, torch gives a group in Python every device."""
+    dist.init_process_group(backend, "mpi://", timedelta(minutes=1))
+    assert isinstance(dist.group.WORLD, mpicoll.torch.ProcessGroup)
+    assert dist.group.WORLD.timeout == timedelta(minutes=1)
+    works()
+    works(dist.new_group())
+    dist.destroy_process_group()
+
+
+def test_store_of_ones_own(without_group: None) -> None:
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    store = dist.TCPStore("127.0.0.1", 0, world.size, True, wait_for_workers=False) if world.rank == 0 else None
+    port = world.bcast(store.port if store else None)
+    store = store or dist.TCPStore("127.0.0.1", port, world.size, False)
+    dist.init_process_group("mpicoll", store=store, rank=world.rank, world_size=world.size)
+    works()
+    dist.group.WORLD.get_group_store().set(f"key {world.rank}", "value")
+    dist.barrier()
+    assert dist.group.WORLD.get_group_store().get(f"key {world.size - 1}") == b"value"
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("argument", "by"), [("rank", 1), ("world_size", 1)])
+@pytest.mark.parametrize("method", ["mpi://", None])
+def test_contradictions(argument: str, by: int, method: str | None, without_group: None) -> None:
+    """What is said of rank and size is not what MPI says: every rank raises, by whatever way it was said."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    said = {"rank": world.rank, "world_size": world.size}
+    said[argument] += by
+    if method:
+        with pytest.raises(LaunchError, match=rf"{argument}={said[argument]} .* MPI says"):
+            dist.init_process_group("mpicoll", method, **said)
+    else:
+        with pytest.raises(LaunchError, match=rf"{argument}={said[argument]} .* MPI says"):
+            dist.init_process_group("mpicoll", store=dist.HashStore(), **said)
+    assert not dist.is_initialized()
+
+
+def test_twice() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        dist.init_process_group("mpicoll")
+    works()
+
+
+def test_after_destroy(without_group: None) -> None:
+    dist.init_process_group("mpicoll")
+    world, part = dist.group.WORLD, dist.new_group()
+    dist.destroy_process_group(part)
+    with pytest.raises(ValueError, match="not initialized") as raised:  # by torch, as it looks for more to say
+        dist.all_reduce(torch.ones(1), group=part)
+    assert isinstance(raised.value.__context__, StateError)
+    works()
+    dist.destroy_process_group()
+    with pytest.raises(StateError, match="destroyed"):
+        world.allreduce([torch.ones(1)])
+    with pytest.raises(ValueError, match="not been initialized"):
+        dist.all_reduce(torch.ones(1))
+    world.shutdown()  # does nothing
+    world.abort()
+
+
+def test_aborted(size: int) -> None:
+    part = dist.new_group()
+    part.abort()
+    with pytest.raises(StateError, match="aborted"):
+        dist.all_reduce(torch.ones(1), group=part)
+    works()
+
+
+# -- other groups -----------------------------------------------------------------------------------------------------
+
+
+def test_several_at_once(rank: int, size: int) -> None:
+    """Overlapping groups, used in turn and together; a rank outside takes no part."""
+    several = {(0,), tuple(range(size)), (size - 1,), (0, size - 1)[:size]}
+    groups = {ranks: dist.new_group(list(ranks)) for ranks in sorted(several)}
+    pending = []
+    for ranks, group in groups.items():
+        if rank not in ranks:
+            assert group == dist.GroupMember.NON_GROUP_MEMBER
+            with pytest.warns(UserWarning, match="does not belong to the given group"):
+                dist.all_reduce(torch.ones(1), group=group)
+            continue
+        works(group)
+        assert dist.get_rank(group) == ranks.index(rank)
+        x = torch.ones(1)
+        pending.append((dist.all_reduce(x, group=group, async_op=True), x, len(ranks)))
+    for work, x, n in pending:
+        work.wait()
+        assert x.item() == n
+
+
+def test_recv_from_any_rank_of_a_group(rank: int, size: int) -> None:
+    """torch makes the global rank of the group's."""
+    if size < 3:
+        pytest.skip("needs three ranks")
+    group = dist.new_group([1, 2])
+    if rank == 2:
+        dist.send(torch.ones(1), 1, group=group)
+    if rank == 1:
+        assert dist.recv(torch.empty(1), group=group) == 2
+
+
+def test_local_synchronisation(rank: int, size: int) -> None:
+    """Only the members make it."""
+    half = [r for r in range(size) if r % 2 == rank % 2]
+    works(dist.new_group(half, use_local_synchronization=True))
+
+
+def test_subgroups(rank: int, size: int) -> None:
+    works(dist.new_subgroups(1)[0])
+    mine, _ = dist.new_subgroups_by_enumeration([[r] for r in range(size)])
+    works(mine)
+
+
+def test_gloo_of_the_same_ranks(rank: int, size: int) -> None:
+    """By the store of mpi://."""
+    other = dist.new_group(backend="gloo")
+    assert dist.get_backend(other) == "gloo"
+    works(other)
+    works()
+    dist.destroy_process_group(other)
+
+
+def test_default_of_gloo(without_group: None) -> None:
+    """mpi:// serves any backend, and a group of ours lives within a default one of gloo's."""
+    dist.init_process_group("gloo", init_method="mpi://")
+    assert dist.get_backend() == "gloo"
+    works()
+    ours = dist.new_group(list(range(dist.get_world_size()))[::-1], backend="mpicoll")
+    assert dist.get_backend(ours) == "mpicoll"
+    works(ours)
+    ours.monitored_barrier(timedelta(seconds=30))
+    dist.destroy_process_group()
+
+
+def test_time_limit_of_a_group(rank: int, size: int) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=0.2))
+    if rank == size - 1 and size > 1:
+        dist.barrier()
+        return
+    if size > 1:
+        with pytest.raises(TimeoutError, match=f"did not come: {size - 1}"):
+            group.monitored_barrier()
+    group.set_timeout(timedelta(seconds=5))
+    assert group.timeout == timedelta(seconds=5)
+    dist.barrier()
+
+
+# -- splitting --------------------------------------------------------------------------------------------------------
+
+
+def test_split(rank: int, size: int) -> None:
+    """The group's own method, which needs no accelerator."""
+    world = dist.group.WORLD
+    odd = [r for r in range(size) if r % 2]
+    part = world.split_group(odd, group_name="odd", group_desc="the odd ones") if odd else None
+    assert (part is not None) == (rank in odd)
+    if part is None:
+        return
+    assert (part.group_name, part.group_desc) == ("odd", "the odd ones")
+    assert (part.rank(), part.size(), part.ranks) == (odd.index(rank), len(odd), tuple(odd))
+    x = torch.ones(1)
+    part.allreduce([x]).wait()
+    assert x.item() == len(odd)
+    part.shutdown()
+
+
+def test_split_group_refused_by_torch() -> None:
+    """torch splits groups of accelerators only."""
+    with pytest.raises(RuntimeError, match="No device associated with the default pg"):
+        dist.split_group(split_ranks=[[0]])
+
+
+def test_split_group(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's function, made to believe that the CPU is an accelerator."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: torch.device("cpu"))
+    dist.group.WORLD.bound_device_id = torch.device("cpu", 0)
+    halves = [half for half in (list(range(size // 2)), list(range(size // 2, size))) if half]
+    mine = next(half for half in halves if rank in half)
+    part = dist.split_group(split_ranks=halves)
+    assert dist.get_process_group_ranks(part) == mine
+    works(part)
+    inner = dist.split_group(part, [[0]])
+    assert (inner is not None) == (rank == mine[0])
+    if inner is not None:
+        works(inner)
+    dist.destroy_process_group()
+
+
+# -- what cannot be ---------------------------------------------------------------------------------------------------
+
+
+def test_device_that_no_group_serves() -> None:
+    with pytest.raises(DeviceError, match=r"all_reduce: tensor: .*meta"):
+        dist.all_reduce(torch.ones(1, device="meta"))
+    works()

@@ -1,0 +1,211 @@
+"""Handles of torch's collectives on our group: futures, callbacks, errors, time limits, order."""
+
+from __future__ import annotations
+
+import gc
+import time
+import weakref
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from mpicoll.errors import MessageError
+from tests.torch.programs.training import mlp, vectors
+
+LATE = 0.3
+"""Seconds by which a rank comes too late."""
+
+
+def test_futures(rank: int, size: int) -> None:
+    x = torch.ones(3)
+    work = dist.all_reduce(x, async_op=True)
+    assert work.wait() is True
+    assert work.is_completed()
+    assert work.is_success()
+    assert work.get_future().done()
+    assert work.get_future().value()[0] is x or torch.equal(work.get_future().value()[0], x)
+    assert torch.equal(work.result()[0], torch.full((3,), float(size)))
+
+
+def test_callbacks(rank: int, size: int) -> None:
+    """They are chained and collected; those of one collective run before the next one starts."""
+    x, y = torch.ones(3), torch.ones(2)
+
+    def go_on(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        return done.value()[0] / size
+
+    first = dist.all_reduce(x, async_op=True).get_future().then(go_on)
+    second = dist.all_reduce(y, async_op=True).get_future()
+    third = first.then(lambda f: (f.value() + 1).sum().item())
+    both = torch.futures.collect_all([second, third]).wait()
+    assert torch.equal(both[0].value()[0], torch.full((2,), float(size)))
+    assert both[1].value() == 6.0
+
+
+def test_works_that_nobody_keeps(rank: int, size: int) -> None:
+    """Neither the Work nor its tensors need be kept by the program."""
+    seen: list[float] = []
+    for k in range(20):
+        dist.all_reduce(torch.full((4,), float(k)), async_op=True).get_future().then(
+            lambda f: seen.append(f.value()[0][0].item())
+        )
+        gc.collect(0)
+    dist.barrier()
+    assert seen == [float(k * size) for k in range(20)]
+
+
+def test_tensors_are_let_go(rank: int) -> None:
+    x = torch.ones(1000)
+    work = dist.all_reduce(x, async_op=True)
+    gone = weakref.ref(x), weakref.ref(work)
+    work.wait()
+    del x, work
+    dist.barrier()
+    gc.collect()
+    assert [ref() for ref in gone] == [None, None]
+
+
+def test_order(rank: int, size: int) -> None:
+    """A synchronous collective comes after the asynchronous ones before it."""
+    xs = [torch.full((2,), float(rank + k)) for k in range(6)]
+    works = [dist.all_reduce(x, async_op=True) for x in xs[:3]]
+    dist.all_reduce(xs[3])
+    assert all(w.is_completed() for w in works)
+    works = [dist.all_reduce(x, async_op=True) for x in xs[4:]]
+    for w in works[::-1]:
+        w.wait()
+    assert all(x[0].item() == sum(r + k for r in range(size)) for k, x in enumerate(xs))
+
+
+def test_ranks_may_differ_in_async_op(rank: int, size: int) -> None:
+    x = torch.ones(1)
+    work = dist.all_reduce(x, async_op=rank % 2 == 0)
+    if work is not None:
+        work.wait()
+    assert x.item() == size
+
+
+@pytest.mark.parametrize("functional", [False, True], ids=["all_reduce", "functional"])
+def test_a_collective_before_a_message(functional: bool, rank: int, size: int) -> None:
+    """Rank 1 joins the collective only when it has rank 0's message, which rank 0 sends after starting it."""
+    operators = torch.ops._c10d_functional
+    x = torch.ones(1)
+    if rank == 1:
+        dist.recv(torch.empty(1), 0)
+    if functional:
+        started = operators.all_reduce(x, "sum", dist.group.WORLD.group_name)
+    else:
+        work = dist.all_reduce(x, async_op=True)
+    if rank == 0 and size > 1:
+        dist.send(torch.ones(1), 1)
+    if functional:
+        x = operators.wait_tensor(started)
+    else:
+        work.wait()
+    assert x.item() == size
+
+
+def test_errors_in_futures(rank: int, size: int) -> None:
+    """Shapes that differ are found by all ranks, while the collective runs: the Work and its future raise."""
+    if size == 1:
+        pytest.skip("needs two ranks")
+    out = [torch.empty(2 + (rank == 0)) for _ in range(size)]
+    work = dist.all_gather(out, torch.ones(2 + (rank == 0)), async_op=True)
+    for wait in (work.wait, work.get_future().wait):
+        with pytest.raises(MessageError, match="one shape and dtype"):
+            wait()
+    assert work.is_completed()
+    assert isinstance(work.exception(), MessageError)
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == size
+
+
+def test_errors_reach_cpp(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
+    """DDP's reducer and the functional collectives wait in C++: they raise what the collective raised."""
+    group = dist.new_group()
+    ddp = DistributedDataParallel(mlp(), process_group=group)
+    x, _ = vectors(0)
+    ddp(x).sum().backward()
+
+    def fail(plan: object, collective: str) -> None:
+        raise MessageError("the network is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group.comm, "carry_out", fail)
+        with pytest.raises(MessageError, match="network is down"):
+            ddp(x).sum().backward()
+        started = torch.ops._c10d_functional.all_reduce(x, "sum", group.group_name)
+        with pytest.raises(MessageError, match="network is down"):
+            torch.ops._c10d_functional.wait_tensor(started)
+        dropped = dist.all_reduce(x, group=group, async_op=True)
+        with pytest.raises(MessageError, match="network is down"):
+            dist.destroy_process_group(group)  # nobody has waited for this one
+    assert dropped.exception() is not None
+    dist.barrier()
+
+
+def late(rank: int) -> None:
+    if rank == 0:
+        time.sleep(LATE)
+
+
+@pytest.mark.parametrize("what", ["all_reduce", "barrier"])
+def test_wait_with_a_time_limit(what: str, rank: int, size: int) -> None:
+    """The wait raises; the collective goes on, and completes when the late rank comes."""
+    x = torch.ones(1)
+    late(rank)
+    work = dist.all_reduce(x, async_op=True) if what == "all_reduce" else dist.barrier(async_op=True)
+    if rank > 0:
+        with pytest.raises(TimeoutError, match=r"not complete after 0:00:00\.05"):
+            work.wait(timedelta(seconds=0.05))
+    work.wait()
+    if what == "all_reduce":
+        assert x.item() == size
+
+
+def test_barrier_with_a_time_limit(rank: int, size: int) -> None:
+    late(rank)
+    started = time.monotonic()
+    if rank > 0:
+        with pytest.raises(TimeoutError, match="not all ranks came within"):
+            dist.barrier(timeout=timedelta(seconds=0.05))
+        assert time.monotonic() - started < LATE
+    else:
+        dist.barrier()  # which completes theirs
+    dist.barrier()
+
+
+def test_sequence_numbers() -> None:
+    """The number of collectives called: ranks that differ in it have not called the same."""
+    g = dist.group.WORLD
+    before = g._get_sequence_number_for_group()
+    dist.all_reduce(torch.ones(1))
+    dist.barrier()
+    assert g._get_sequence_number_for_group() == before + 2
+    g._set_sequence_number_for_group()
+    assert g._get_sequence_number_for_group() == 0
+
+
+def test_works_of_messages(rank: int, size: int) -> None:
+    if size == 1:
+        pytest.skip("needs two ranks")
+    x = torch.zeros(2)
+    work = None
+    if rank == 1:
+        work = dist.irecv(x, tag=3)  # from any rank
+        assert not work.is_completed()
+        with pytest.raises(TimeoutError, match="not complete"):
+            work.wait(timedelta(seconds=0.05))
+    dist.barrier()
+    if rank == 0:
+        work = dist.isend(torch.ones(2), 1, tag=3)
+    if work is not None:
+        assert work.wait() is True
+        assert work.is_completed()
+    if rank == 1:
+        assert work._source_rank() == 0
+        assert torch.equal(x, torch.ones(2))

@@ -30,6 +30,14 @@ CPUS, GPUS, MEMORY = 4, 2, 64000
 """What each node claims to have. The processors are shared, and the GPUs are files."""
 STATE = Path("/run/slurm")
 """On a file system that only the cluster sees."""
+ENVIRONMENT = {
+    "SLURM_CONF": f"{STATE}/slurm.conf",
+    "TMPDIR": f"{STATE}/tmp",  # of each node its own
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # all nodes share the same few cores: without it 1 MiB takes 100 times as long
+}
+"""Of what runs on the login node; sbatch hands it on to jobs."""
 PMIX = Path("/usr/lib/x86_64-linux-gnu/pmix2/lib")
 SECONDS_TO_START = 60.0
 NEEDED = ("unshare", "nsenter", "ip", "munged", "slurmctld", "slurmd", "srun")
@@ -83,8 +91,7 @@ class Cluster:
         except BaseException:
             self.__exit__()
             raise
-        self._enter = ["nsenter", "--all", "--target", answer.strip(), "env", f"SLURM_CONF={STATE}/slurm.conf"]
-        self._enter += [f"TMPDIR={STATE}/tmp"]
+        self._enter = ["nsenter", "--all", "--target", answer.strip(), "env"]
         return self
 
     def __exit__(
@@ -101,7 +108,7 @@ class Cluster:
 
     def command(self, *argv: str, cwd: Path | None = None) -> list[str]:
         """What to execute so that ``argv`` runs on the cluster's login node."""
-        return [*self._enter, f"--chdir={cwd or Path.cwd()}", *argv]
+        return [*self._enter, f"--chdir={cwd or Path.cwd()}", *(f"{k}={v}" for k, v in ENVIRONMENT.items()), *argv]
 
     def run(self, *argv: str, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*argv, cwd=cwd), stdin=subprocess.DEVNULL, text=True, **options)

@@ -9,7 +9,7 @@ ARGS ?=
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
-	@echo "make lint       ruff and mypy"
+	@echo "make lint       ruff, mypy and shellcheck"
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
 	@echo "make docs       docs/algorithms.md and its pictures, from the registry"
 	@echo "make gpu-check  the CUDA tests and the comparison with NCCL, with this PYTHON's own packages"
@@ -28,6 +28,7 @@ lint: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/ruff check
 	$(OPENMPI)/bin/ruff format --check
 	$(OPENMPI)/bin/mypy
+	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env .ci/run
 
 compare: $(OPENMPI)/.ready
 	mkdir -p results

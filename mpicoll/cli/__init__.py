@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import mpicoll
-from mpicoll.cli import algorithms, bench, draw, run, simulate, verify
+from mpicoll.cli import algorithms, bench, draw, run, simulate, slurm, verify
 from mpicoll.errors import MpicollError
 from mpicoll.machine.alone import under_launcher
 
 __all__ = ["main"]
 
-COMMANDS = (run, bench, algorithms, verify, draw, simulate)
+COMMANDS = (run, bench, algorithms, verify, draw, simulate, slurm)
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,0 +1,132 @@
+"""``mpicoll slurm``: a job script for a cluster, from a template, filled in."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpicoll.sbatch import Line
+
+__all__ = ["add"]
+
+_TEXT = """\
+Prints a job script for sbatch: one file that needs no other beside it. Without a template it lists them, and the
+presets of sites. Options that are not given keep the template's values; those that are not here can be given to sbatch.
+"""
+
+
+def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``slurm`` to the command line."""
+    from mpicoll.sbatch import OPTIONS
+
+    p = subparsers.add_parser(
+        "slurm",
+        help="write a job script for a cluster",
+        description=_TEXT,
+        usage="mpicoll slurm [TEMPLATE [option ...] [--check | --explain]]",
+        allow_abbrev=False,
+    )
+    p.add_argument("template", nargs="?", type=_template, help="a name from the list")
+    for name, option in OPTIONS.items():
+        p.add_argument(f"--{name}", metavar="VALUE", help=option.help)
+    p.add_argument("--site", type=_site, default="ethernet", metavar="NAME", help="the site's preset (ethernet)")
+    p.add_argument(
+        "--set", type=_variable, action="append", default=[], metavar="NAME=VALUE",
+        help="a variable of the template, as --explain lists them; $NAME in it is expanded in the job",
+    )  # fmt: skip
+    either = p.add_mutually_exclusive_group()
+    either.add_argument(
+        "--check", action="store_true", help="print no script, but whether Slurm would take it; ends with 1 if not"
+    )
+    either.add_argument("--explain", action="store_true", help="print no script, but why each value is what it is")
+    p.set_defaults(handler=_handle, parser=p)
+
+
+def _template(text: str) -> str:
+    from mpicoll.sbatch import TEMPLATES
+
+    if text not in TEMPLATES:
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(TEMPLATES)}; given {text!r}")
+    return text
+
+
+def _site(text: str) -> str:
+    from mpicoll.sbatch import sites
+
+    if text not in sites():
+        raise argparse.ArgumentTypeError(f"expected one of {', '.join(sites())}; given {text!r}")
+    return text
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE; given {text!r}")
+    return name, value
+
+
+def _handle(args: argparse.Namespace) -> int:
+    from mpicoll.sbatch import OPTIONS, script, text
+
+    options = {name: value for name in OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
+    if args.template is None:
+        if options or args.set or args.check or args.explain:
+            args.parser.error("expected a template before its options")
+        return _list()
+    lines = script(args.template, args.site, options, dict(args.set))
+    if args.explain:
+        return _explain(lines)
+    if args.check:
+        return _check(args.template, text(lines))
+    print(text(lines), end="")
+    return 0
+
+
+def _list() -> int:
+    from mpicoll.sbatch import TEMPLATES, about, sites
+
+    for name, file in TEMPLATES.items():
+        print(f"{name:16} {about(file)}")
+    print("\nsites (--site):")
+    for name in sites():
+        print(f"{name:16} {about(f'sites/{name}.env')}")
+    return 0
+
+
+def _explain(lines: list[Line]) -> int:
+    from itertools import groupby
+
+    from mpicoll.sbatch import settings
+
+    for file, of_file in groupby(settings(lines), key=lambda s: s.file):
+        print(f"# slurm/{file}")
+        for why, together in groupby(of_file, key=lambda s: s.why):
+            print("\n".join(setting.text for setting in together))
+            print("".join(f"    {line}\n" for line in why))
+    return 0
+
+
+def _check(template: str, script: str) -> int:
+    """Whether bash can read the script and Slurm would take it."""
+    if subprocess.run(["bash", "-n"], input=script, text=True).returncode:
+        print(f"{template}: bash cannot read it")
+        return 1
+    absent = _why_no_slurm()
+    if absent:
+        print(f"{template}: only the syntax was checked (bash -n), and is right: {absent}")
+        return 0
+    asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
+    print((asked.stdout + asked.stderr).strip())
+    print(f"{template}: Slurm {'would not take it' if asked.returncode else 'would take it'}")
+    return 1 if asked.returncode else 0
+
+
+def _why_no_slurm() -> str | None:
+    if shutil.which("sbatch") is None:
+        return "there is no sbatch on PATH"
+    asked = subprocess.run(["scontrol", "ping"], capture_output=True, text=True)
+    said = (asked.stdout + asked.stderr).strip().splitlines()
+    return f"no Slurm answers here ({said[-1] if said else 'scontrol ping'})" if asked.returncode else None

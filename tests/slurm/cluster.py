@@ -35,7 +35,7 @@ ENVIRONMENT = {
     "TMPDIR": f"{STATE}/tmp",  # of each node its own
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",  # all nodes share the same few cores: without it 1 MiB takes 100 times as long
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # the nodes share a few cores: a rank that spins keeps others from running
 }
 """Of what runs on the login node; sbatch hands it on to jobs."""
 PMIX = Path("/usr/lib/x86_64-linux-gnu/pmix2/lib")
@@ -112,11 +112,6 @@ class Cluster:
 
     def run(self, *argv: str, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*argv, cwd=cwd), stdin=subprocess.DEVNULL, text=True, **options)
-
-    def bytes_from(self, node: str) -> int:
-        """What the node has sent over its network so far, which must be its own."""
-        asked = self.run("ip", "-json", "-stats", "link", "show", "dev", node, check=True, stdout=subprocess.PIPE)
-        return int(json.loads(asked.stdout)[0]["stats64"]["rx"]["bytes"])  # this end of its cable receives them
 
 
 def _sh(*argv: str | Path) -> None:
@@ -283,7 +278,8 @@ def main() -> int:
         with Cluster(args.nodes) as cluster:
             if not cluster.own_networks:
                 print("cluster: networks are not permitted here; all nodes share this machine's", file=sys.stderr)
-            return subprocess.run(cluster.command(*args.command)).returncode
+            # Not subprocess.run, which would kill nsenter first: then nobody buries what nsenter started.
+            return subprocess.Popen(cluster.command(*args.command)).wait()
     except ClusterError as error:
         print(f"cluster: {error}", file=sys.stderr)
         return 2

@@ -1,0 +1,93 @@
+"""Jobs on the emulated cluster: submitted as a user does, from a folder that has ``slurm/`` in it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.cluster import Cluster
+
+REPOSITORY = Path(__file__).parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+MINUTES = 2
+"""What a job may take, so that one that hangs ends as TIMEOUT."""
+SECONDS_TO_END = 300.0
+"""What a test waits for its job, which may be behind others in the queue."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment with an MPI wheel."""
+
+    path: Path
+
+    @property
+    def vendor(self) -> str:
+        return "Open MPI" if (self.path / "bin/ompi_info").exists() else "MPICH"
+
+    @property
+    def pmi(self) -> str:
+        """What srun's --mpi must be for this MPI."""
+        return {"Open MPI": "pmix", "MPICH": "pmi2"}[self.vendor]
+
+    @property
+    def wrong_pmi(self) -> str:
+        """One that srun has and this MPI does not speak."""
+        return {"Open MPI": "pmi2", "MPICH": "pmix"}[self.vendor]
+
+
+@dataclass(frozen=True)
+class Job:
+    cluster: Cluster
+    number: str
+    folder: Path
+    """From where it was submitted."""
+
+    def properties(self) -> list[dict[str, str]]:
+        """What Slurm knows of the job, or of each task of an array."""
+        asked = self.cluster.run("scontrol", "show", "job", "-o", self.number, check=True, stdout=subprocess.PIPE)
+        return [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in asked.stdout.splitlines()]
+
+    def wait(self, seconds: float = SECONDS_TO_END) -> None:
+        """Until it has ended."""
+        deadline = time.monotonic() + seconds
+        while not all(task["JobState"] in ENDED for task in self.properties()):
+            if time.monotonic() > deadline:
+                pytest.fail(f"no end within {seconds:.0f} s: {self.properties()}\n{self.log}")
+            time.sleep(0.2)
+
+    def __getitem__(self, name: str) -> str:
+        """A property, as ``scontrol show job`` names it."""
+        return self.properties()[0][name]
+
+    @property
+    def state(self) -> str:
+        return self["JobState"]
+
+    @property
+    def log(self) -> str:
+        """What it printed, if it has begun."""
+        file = Path(self["StdOut"])
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def results(self, pattern: str) -> Path:
+        """The one file of its folder of results that matches ``pattern``."""
+        files = list(self.folder.glob(f"*-{self.number}/{pattern}"))
+        assert len(files) == 1, f"expected one {pattern}; found {files}\n{self.log}"
+        return files[0]
+
+
+def submit(cluster: Cluster, folder: Path, *argv: str, **variables: str) -> Job:
+    """``sbatch *argv`` from ``folder``, with ``variables`` in its environment."""
+    if not (folder / "slurm").exists():
+        (folder / "slurm").symlink_to(REPOSITORY / "slurm")
+    words = [f"{name}={value}" for name, value in variables.items()]
+    done = cluster.run("env", *words, "sbatch", "--parsable", *argv, cwd=folder, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return Job(cluster, done.stdout.strip(), folder)

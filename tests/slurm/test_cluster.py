@@ -1,0 +1,62 @@
+"""The emulated cluster itself: nothing of it is left, however its user ends, and two do not meet."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.processes import job
+from tests.slurm import cluster
+
+pytestmark = pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing())
+
+
+def outside() -> list[str]:
+    """What the machine shows of mounts, networks and run-time files."""
+    devices, names = os.listdir("/sys/class/net"), [str(p) for p in Path("/run").rglob("*")]
+    return sorted([*Path("/proc/mounts").read_text().splitlines(), *devices, *names])
+
+
+def until(what: object, seconds: float = 20.0) -> None:
+    assert callable(what)
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def by_hand(*command: str) -> list[str]:
+    return [sys.executable, cluster.__file__, "--", *command]
+
+
+def test_code_and_output_are_the_commands() -> None:
+    done = subprocess.run(by_hand("sh", "-c", "sinfo -hNo %N; exit 3"), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 3
+    assert done.stdout.split() == ["node1", "node2"]
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left(tmp_path: Path, end: signal.Signals) -> None:
+    before = outside()
+    with job(by_hand("sh", "-c", "echo up; sleep 1000"), tmp_path / "log", dict(os.environ), tmp_path) as started:
+        until(lambda: "up" in (tmp_path / "log").read_text())
+        assert len(started.running()) > 5
+        assert outside() == before
+        started.process.send_signal(end)
+        until(lambda: not started.running())
+        assert started.process.wait() in (-end, 128 + end)
+    assert outside() == before
+
+
+def test_two_clusters_at_once() -> None:
+    with cluster.Cluster(1) as one, cluster.Cluster(1) as other:
+        for it in (one, other):
+            it.run("sbatch", "--wrap=true", "--output=/dev/null", check=True, stdout=subprocess.PIPE)
+            jobs = it.run("squeue", "-h", "-t", "all", "-o", "%i", check=True, stdout=subprocess.PIPE).stdout.split()
+            assert jobs == ["1"]

@@ -1,0 +1,49 @@
+"""Where the ranks of a job are, and how they reach each other."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+import pytest
+
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import PROGRAMS, Environment, Job
+
+WHERE = f"{PROGRAMS}/where.py"
+
+
+def ranks(job: Job) -> list[dict[str, int]]:
+    """What each rank of programs/where.py said, by rank."""
+    return sorted((json.loads(said) for said in re.findall(r"where (\{.*?\})", job.log)), key=lambda said: said["rank"])
+
+
+@pytest.mark.job("single_node", PROGRAM=WHERE)
+def test_one_node(job: Job, environment: Environment) -> None:
+    assert job.state == "COMPLETED", job.log
+    said = ranks(job)
+    assert [(r["rank"], r["size"]) for r in said] == [(0, 2), (1, 2)], job.log
+    assert len({r["host"] for r in said}) == 1
+
+
+def check_two_nodes(job: Job, cluster: Cluster) -> None:
+    assert job.state == "COMPLETED", job.log
+    said = ranks(job)
+    assert [(r["rank"], r["size"]) for r in said] == [(rank, 4) for rank in range(4)], job.log
+    assert Counter(r["host"] for r in said) == {"node1": 2, "node2": 2}
+    if cluster.own_networks:
+        # Each node's sum depends on all that the other holds. The job has its nodes alone, so it sent this itself.
+        assert all(r["sent"] >= r["bytes"] for r in said), said
+
+
+@pytest.mark.job("multi_node", "--nodes=2", "--ntasks-per-node=2", "--exclusive", PROGRAM=WHERE, LAUNCHER="mpirun")
+def test_mpirun_in_the_allocation(job: Job, cluster: Cluster) -> None:
+    check_two_nodes(job, cluster)
+    assert "launcher mpirun" in job.log
+
+
+@pytest.mark.job("multi_node", "--nodes=2", "--ntasks-per-node=2", "--exclusive", PROGRAM=WHERE, LAUNCHER="srun-{pmi}")
+def test_srun(job: Job, cluster: Cluster, environment: Environment) -> None:
+    check_two_nodes(job, cluster)
+    assert f"launcher srun-{environment.pmi}" in job.log

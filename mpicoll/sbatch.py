@@ -61,8 +61,7 @@ _VARIABLE = re.compile(r"(?P<name>[A-Z_][A-Z_0-9]*)=\$\{(?P=name):-(?P<value>.*?
 _PRESET = re.compile(r"(?P<name>[A-Z_][A-Z_0-9]*)=(?P<value>\S*|'[^']*'|\"[^\"]*\")(?P<tail>\s+#.*)?")
 _COMMENT = re.compile(r"#(?!!|SBATCH\b| shellcheck\b)\s*(?P<words>.*)")
 _LINT = re.compile(r"\s*# shellcheck (shell|source)=.*")
-_COMMON = re.compile(r'source ".*/common\.sh"')
-_SITES = re.compile(r"for \w+ in \$\{SITE//\+/ \}; do")
+_SOURCED = re.compile(r'source "[^"]*/(common\.sh|sites/\$SITE\.env)"')
 
 
 @dataclass(frozen=True)
@@ -116,15 +115,9 @@ def text(lines: list[Line]) -> str:
 
 
 def _composed(file: str, site: str) -> Iterator[Line]:
-    lines = iter(_read(file))
-    for line in lines:
-        if _COMMON.fullmatch(line):
-            yield from _composed("common.sh", site)
-        elif _SITES.fullmatch(line):
-            while next(lines) != "done":
-                pass
-            for preset in site.split("+"):
-                yield from _composed(f"sites/{preset}.env", site)
+    for line in _read(file):
+        if sourced := _SOURCED.fullmatch(line):
+            yield from _composed(sourced[1].replace("$SITE", site), site)
         elif not _LINT.fullmatch(line):
             yield Line(file, line)
 

@@ -26,6 +26,8 @@ ONCE = ["tests/launch", "tests/integrations", "tests/test_imports.py", "tests/te
 """These start their own jobs."""
 PURE = ["tests/algorithms", "tests/analysis", "tests/cli", "tests/test_select.py", "tests/test_threads.py"]
 """These know no MPI: one environment is enough."""
+ELSEWHERE = ["tests/slurm"]
+"""These need a cluster: `make slurm-test` runs them."""
 THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in ("async", "bad_input", "collectives", "groups", "scenarios")]
 """Tests of mpicoll.torch that are run once more in each environment, with torch.distributed itself in its place."""
 IN_THREADS = ["tests/torch", "tests/test_random.py"]
@@ -97,7 +99,7 @@ def main() -> int:
         python = str(Path(environment, "bin", "python").absolute())
         mpi = Path(environment).name
         for size in SIZES:
-            tests = ["tests", *(f"--ignore={path}" for path in ONCE + PURE), *options]
+            tests = ["tests", *(f"--ignore={path}" for path in ONCE + PURE + ELSEWHERE), *options]
             total += launch(f"{mpi}, {size} rank{'s' * (size > 1)}", ranks(python, size, tests), bool(chosen))
         tests = ["--api", "torch", *THROUGH_TORCH, *options]
         total += launch(f"{mpi}, {of_torch} ranks, torch's API", ranks(python, of_torch, tests), bool(chosen))

@@ -37,13 +37,13 @@ def check_two_nodes(job: Job, cluster: Cluster) -> None:
         assert all(r["sent"] >= r["bytes"] for r in said), said
 
 
-@pytest.mark.job("multi_node", "--nodes=2", "--ntasks-per-node=2", "--exclusive", PROGRAM=WHERE, LAUNCHER="mpirun")
+@pytest.mark.job("single_node", "--nodes=2", "--ntasks-per-node=2", "--exclusive", PROGRAM=WHERE, LAUNCHER="mpirun")
 def test_mpirun_in_the_allocation(job: Job, cluster: Cluster) -> None:
     check_two_nodes(job, cluster)
     assert "launcher mpirun" in job.log
 
 
-@pytest.mark.job("multi_node", "--nodes=2", "--ntasks-per-node=2", "--exclusive", PROGRAM=WHERE, LAUNCHER="srun-{pmi}")
+@pytest.mark.job("single_node", "--nodes=2", "--ntasks-per-node=2", "--exclusive", PROGRAM=WHERE, LAUNCHER="srun-{pmi}")
 def test_srun(job: Job, cluster: Cluster, environment: Environment) -> None:
     check_two_nodes(job, cluster)
     assert f"launcher srun-{environment.pmi}" in job.log

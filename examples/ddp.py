@@ -4,7 +4,10 @@ backend's name.
 Start it with
 
     mpicoll run -n 4 examples/ddp.py
+    BACKEND=nccl mpicoll run -n 4 examples/ddp.py    # or gloo: the same program on another backend
 """
+
+import os
 
 import torch
 import torch.distributed as dist
@@ -36,6 +39,7 @@ def make_model() -> nn.Module:
 def train(model: nn.Module) -> list[float]:
     """Train in place; returns each epoch's share of right answers over all ranks."""
     rank, size = dist.get_rank(), dist.get_world_size()
+    device = next(model.parameters()).device
     data = data_set()
     sampler = DistributedSampler(data, size, rank, shuffle=True, seed=2)
     loader = DataLoader(data, batch_size=BATCH // size, sampler=sampler)
@@ -44,8 +48,9 @@ def train(model: nn.Module) -> list[float]:
     shares = []
     for epoch in range(EPOCHS):
         sampler.set_epoch(epoch)
-        right = torch.zeros(1)
+        right = torch.zeros(1, device=device)
         for images, labels in loader:
+            images, labels = images.to(device), labels.to(device)
             optimizer.zero_grad()
             logits = ddp(images)
             nn.functional.cross_entropy(logits, labels).backward()
@@ -57,9 +62,12 @@ def train(model: nn.Module) -> list[float]:
 
 
 def main() -> None:
-    dist.init_process_group("mpicoll")
+    dist.init_process_group(os.environ.get("BACKEND", "mpicoll"))
+    device = torch.device("cpu")
+    if torch.cuda.is_available():  # the ranks of a node take its GPUs in turn
+        device = torch.device("cuda", dist.get_node_local_rank() % torch.cuda.device_count())
     torch.manual_seed(0)
-    for epoch, share in enumerate(train(make_model())):
+    for epoch, share in enumerate(train(make_model().to(device))):
         if dist.get_rank() == 0:
             print(f"{dist.get_world_size()} ranks, epoch {epoch}: {share:.1%} right")
     dist.destroy_process_group()

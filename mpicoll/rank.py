@@ -2,6 +2,8 @@
 
 mpi4py ends the job with MPI_Abort, which an MPI that was never initialised does not do. The other ranks would wait
 in MPI_Init: under MPICH for ever, under Open MPI if they connect to the launcher in the moment in which it gives up.
+
+Besides, it sets the variables that programs written for torchrun read before they initialise anything.
 """
 
 from __future__ import annotations
@@ -15,12 +17,22 @@ from mpi4py import run
 
 __all__ = ["main"]
 
+# Rank, size, and rank among those of the node, as launchers say them. Within Slurm, what Slurm itself says describes
+# mpirun's or mpiexec's daemon, so it comes last.
+_SAID_BY_LAUNCHERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+)
+_READ_BY_PROGRAMS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+
 _SECONDS_TO_READ = 0.25
 _SECONDS_TO_CONNECT = 1.0
 
 
 def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
+    os.environ.update(_for_torch())
     try:
         run.main()
     except BaseException as error:
@@ -29,6 +41,14 @@ def main() -> None:
             # At exit, so that the traceback is printed first.
             atexit.register(_end_job, status if isinstance(status, int) else 1)
         raise
+
+
+def _for_torch() -> dict[str, str]:
+    """RANK, WORLD_SIZE and LOCAL_RANK. Without a MASTER_ADDR, torch's env:// still asks MPI for the rest."""
+    for said in _SAID_BY_LAUNCHERS:
+        if all(variable in os.environ for variable in said):
+            return {name: os.environ[variable] for name, variable in zip(_READ_BY_PROGRAMS, said, strict=True)}
+    return {}
 
 
 def _initialised() -> bool:

@@ -51,7 +51,7 @@ def _or_by_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
     """torch's env://, which demands a rank and MASTER_ADDR; under an MPI launcher that is alone in saying so, mpi://."""
 
     def handler(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Any:
-        elsewhere = "RANK" in os.environ or ("rank=" in url and "MASTER_ADDR" in os.environ)
+        elsewhere = "MASTER_ADDR" in os.environ and ("RANK" in os.environ or "rank=" in url)
         started_by_mpi = not elsewhere and launched_rank() is not None
         return (_by_mpi if started_by_mpi else by_environment)(url, timeout=timeout, **options)
 

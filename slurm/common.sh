@@ -1,67 +1,97 @@
 # shellcheck shell=bash
-# What all templates share, sourced by each: the site's presets, the environment, the launcher, and a report of them.
-# Afterwards `launch script.py ...`, or `launch -m module ...`, starts the job's ranks of a Python program.
+# What all templates share, sourced by each: the site's preset, the environment, the launcher, and a report of them.
+#
+# Afterwards `launch script.py ...`, or `launch -m module ...`, starts the job's ranks of a Python program, DEVICE is
+# cuda or cpu, and the folder RESULTS is there.
 set -euo pipefail
 
-SITE=${SITE:-ethernet}   # presets out of sites/, joined by +, such as infiniband+intel-mpi
-for preset in ${SITE//+/ }; do
-    # shellcheck source=/dev/null
-    source "${MPICOLL_SLURM:-${SLURM_SUBMIT_DIR:-.}/slurm}/sites/$preset.env"
-done
+SITE=${SITE:-ethernet}   # a preset out of sites/: ethernet, infiniband or slingshot
+set -a
+# shellcheck source=/dev/null
+source "${MPICOLL_SLURM:-${SLURM_SUBMIT_DIR:-.}/slurm}/sites/$SITE.env"
+set +a
 
-MPICOLL_MODULES=${MPICOLL_MODULES:-}   # modules to load
+MPICOLL_MODULES=${MPICOLL_MODULES:-}   # modules to load; empty: none
 MPICOLL_ENV=${MPICOLL_ENV:-}   # a virtual environment to activate; empty: python3 as the modules give it
 CONTAINER=${CONTAINER:-}   # an Apptainer image to run in; empty: none
-LAUNCHER=${LAUNCHER:-auto}   # mpirun, srun-NAME with a NAME out of `srun --mpi=list`, or auto
-BIND=${BIND:-cores}   # to what a rank is bound: cores, numa or none
-RESULTS=${RESULTS:-${SLURM_SUBMIT_DIR:-.}/$SLURM_JOB_NAME-$SLURM_JOB_ID}   # the folder for results
+LAUNCHER=${LAUNCHER:-auto}   # mpirun, srun-NAME with a NAME out of `srun --mpi=list`, or auto: srun if it has the MPI's PMI
+BIND=${BIND:-core}   # to what each rank is bound: core (as many as it has), numa or none
+RESULTS=${RESULTS:-${SLURM_SUBMIT_DIR:-.}/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}   # the folder for results
 
 die() {
     echo "mpicoll: $*" >&2
     exit 1
 }
 
-# Scripts of modules and of environments read variables that are not set.
-set +u
+# -- The environment -------------------------------------------------------------------------------------------------
+
+set +u   # modules and environments read variables that are not set
 if [[ -n $MPICOLL_MODULES ]]; then
     # shellcheck source=/dev/null
     type module &> /dev/null || source /etc/profile
     # shellcheck disable=SC2086  # a list of names
-    module load $MPICOLL_MODULES
+    module load $MPICOLL_MODULES || die "MPICOLL_MODULES: module load $MPICOLL_MODULES failed"
 fi
 if [[ -n $MPICOLL_ENV ]]; then
     # shellcheck source=/dev/null
-    source "$MPICOLL_ENV/bin/activate"
+    source "$MPICOLL_ENV/bin/activate" || die "MPICOLL_ENV: expected a virtual environment; given $MPICOLL_ENV"
 fi
 set -u
 
-export PYTHONUNBUFFERED=1   # what a rank prints is in the log even if it is killed
+python=(python3)
+if [[ -n $CONTAINER ]]; then
+    python=(apptainer exec ${SLURM_GPUS_ON_NODE:+--nv} "$CONTAINER" python3)
+fi
+
+export PYTHONUNBUFFERED=1   # what a rank has printed is in the log even if it is killed
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
-export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}   # which srun no longer takes from the job
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}   # since 22.05 srun does not take it from the job
 
-mpi=$(python3 - << 'PYTHON'
+# -- The launcher ----------------------------------------------------------------------------------------------------
+
+mpi=$("${python[@]}" -c '
 import mpi4py
-
 mpi4py.rc.initialize = False
 from mpi4py import MPI
+print(*MPI.Get_library_version().replace("\0", "").split())
+') || die "${python[*]} cannot load MPI: expected mpi4py, and an MPI library, in MPICOLL_ENV or MPICOLL_MODULES"
 
-print(MPI.Get_library_version().splitlines()[0])
-PYTHON
-) || die "python3 ($(type -P python3)) cannot load MPI: expected mpi4py in MPICOLL_ENV or in MPICOLL_MODULES"
-
+# What each MPI speaks when srun starts its ranks. source: https://slurm.schedmd.com/mpi_guide.html
 case $mpi in
     *CRAY*) pmi=cray_shasta ;;
-    "Open MPI"*) pmi=pmix ;;
+    "Open MPI"*)
+        pmi=pmix
+        # Wheels and containers have no munge. source: https://docs.cscs.ch/software/communication/openmpi
+        export PMIX_MCA_psec=${PMIX_MCA_psec:-native}
+        ;;
     *) pmi=pmi2 ;;
 esac
 if [[ $LAUNCHER == auto ]]; then
     LAUNCHER=mpirun
     [[ $(srun --mpi=list 2>&1) != *"$pmi"* ]] || LAUNCHER=srun-$pmi
 fi
+
+case $BIND in
+    core) cpu_bind=cores map_by=slot:PE=$SRUN_CPUS_PER_TASK ;;
+    numa) cpu_bind=ldoms map_by=numa ;;
+    none) cpu_bind=none map_by=slot ;;
+    *) die "BIND: expected core, numa or none; given $BIND" ;;
+esac
 case $LAUNCHER in
-    mpirun) ranks=(python3 -m mpicoll run -n "$SLURM_NTASKS") ;;
-    # Without --kill-on-bad-exit the ranks that are left wait for one that was killed.
-    srun-*) ranks=(srun "--mpi=${LAUNCHER#srun-}" --kill-on-bad-exit=1 python3 -m mpicoll.rank) ;;
+    mpirun)
+        [[ -z $CONTAINER ]] || die "LAUNCHER: expected srun-$pmi for a CONTAINER, whose mpirun reaches no other node; given mpirun"
+        export PRTE_MCA_rmaps_default_mapping_policy=$map_by PRTE_MCA_hwloc_default_binding_policy=$BIND   # Open MPI's
+        export HYDRA_BINDING=$BIND   # MPICH's
+        ranks=(python3 -m mpicoll run -n "$SLURM_NTASKS")
+        ;;
+    srun-*)
+        # Without --kill-on-bad-exit, the ranks that are left would wait for one that was killed.
+        ranks=(srun "--mpi=${LAUNCHER#srun-}" --kill-on-bad-exit=1 "--cpu-bind=$cpu_bind" "${python[@]}" -m mpicoll.rank)
+        if [[ $mpi == Intel* ]]; then
+            # Intel MPI has no PMI of its own. source: https://slurm.schedmd.com/mpi_guide.html#intel_mpi
+            export I_MPI_PMI_LIBRARY=${I_MPI_PMI_LIBRARY:-$(ldconfig -p | awk '/libpmi2\.so / { print $NF; exit }')}
+        fi
+        ;;
     *) die "LAUNCHER: expected auto, mpirun or srun-NAME with a NAME out of \`srun --mpi=list\`; given $LAUNCHER" ;;
 esac
 
@@ -69,6 +99,34 @@ launch() {
     "${ranks[@]}" "$@"
 }
 
+# -- GPUs ------------------------------------------------------------------------------------------------------------
+
+DEVICE=cpu
+if [[ -n ${SLURM_GPUS_ON_NODE:-} ]]; then
+    if problem=$("${python[@]}" -c '
+import sys
+try:
+    import torch
+    torch.zeros(1, device="cuda")
+except Exception as e:
+    sys.exit(str(e).splitlines()[0])
+' 2>&1); then
+        DEVICE=cuda
+        # MPI takes the memory of GPUs only if it is told to, and mpi4py was built against a library that can.
+        # source: https://eth-cscs.github.io/cscs-docs/software/communication/cray-mpich
+        export MPICH_GPU_SUPPORT_ENABLED=${MPICH_GPU_SUPPORT_ENABLED:-1}
+        # source: https://www.intel.com/content/www/us/en/docs/mpi-library/developer-reference-linux/current/gpu-support.html
+        export I_MPI_OFFLOAD=${I_MPI_OFFLOAD:-1}
+    else
+        echo "$SLURM_GPUS_ON_NODE GPUs a node were granted, but torch cannot use them ($problem): on the CPU instead"
+    fi
+fi
+
+# -- The report ------------------------------------------------------------------------------------------------------
+
 mkdir -p "$RESULTS"
-echo "job $SLURM_JOB_ID, $SLURM_JOB_NAME: $SLURM_NTASKS ranks on $SLURM_JOB_NUM_NODES nodes ($SLURM_JOB_NODELIST)"
-echo "site $SITE, launcher $LAUNCHER, $mpi, results in $RESULTS"
+echo "job $SLURM_JOB_ID ($SLURM_JOB_NAME) on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}, results in $RESULTS"
+echo "site $SITE, launcher $LAUNCHER, bound to $BIND, device $DEVICE, $("${python[@]}" --version): $(type -P "${python[0]}")"
+env | grep -E '^(NCCL|UCX|FI|OMPI_MCA|PMIX_MCA|PRTE_MCA|MPICH|MPIR_CVAR|HYDRA|I_MPI|OMP)_' | sort | sed 's/^/  /' || true
+# Ranks that do not find each other end the job here.
+launch -m mpicoll.machine.placement

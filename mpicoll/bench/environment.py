@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.bench.backends import Session
+from mpicoll.machine.placement import ranges
 
 __all__ = ["environment"]
 
@@ -20,7 +21,7 @@ def environment(session: Session) -> dict[str, Any]:
     """Hardware, placement of the ranks, and versions. Collective; every rank gets the same."""
     world = session.world
     nodes = world.allreduce(int(session.node.rank == 0))
-    bindings = world.allgather(_ranges(sorted(os.sched_getaffinity(0))))
+    bindings = world.allgather(ranges(sorted(os.sched_getaffinity(0))))
     return {
         "cpu": _cpu(),
         "cores": os.cpu_count(),
@@ -38,17 +39,6 @@ def environment(session: Session) -> dict[str, Any]:
         "torch": _version("torch"),
         "nccl": _nccl(),
     }
-
-
-def _ranges(cores: list[int]) -> str:
-    """Core numbers as 0-3,8."""
-    runs: list[list[int]] = []
-    for c in cores:
-        if runs and runs[-1][1] == c - 1:
-            runs[-1][1] = c
-        else:
-            runs.append([c, c])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 def _cpu() -> str:

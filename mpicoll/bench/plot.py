@@ -13,27 +13,34 @@ from mpicoll.bench.rules import Rule
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw"]
+__all__ = ["LOOKS", "STYLES", "Style", "draw", "duration"]
 
 
-class _Style(NamedTuple):
+class Style(NamedTuple):
     color: str
     marker: str
     dashes: Any
 
+    def look(self, label: str) -> dict[str, Any]:
+        """A line's properties."""
+        return {
+            "color": self.color, "marker": self.marker, "linestyle": self.dashes, "label": label,
+            "linewidth": 1.6, "markersize": 4.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
+        }  # fmt: skip
+
 
 # Colours that differ in lightness, too: they stay apart in greyscale and for the colour-blind.
-_STYLES = (
-    _Style("#0b3c6f", "o", "-"),
-    _Style("#e08214", "s", (0, (5, 1.5))),
-    _Style("#1b9e77", "^", (0, (1, 1))),
-    _Style("#b2182b", "D", (0, (4, 1.2, 1, 1.2))),
-    _Style("#7570b3", "v", (0, (7, 2))),
-    _Style("#666666", "P", (0, (2, 1, 1, 1, 1, 1))),
+STYLES = (
+    Style("#0b3c6f", "o", "-"),
+    Style("#e08214", "s", (0, (5, 1.5))),
+    Style("#1b9e77", "^", (0, (1, 1))),
+    Style("#b2182b", "D", (0, (4, 1.2, 1, 1.2))),
+    Style("#7570b3", "v", (0, (7, 2))),
+    Style("#666666", "P", (0, (2, 1, 1, 1, 1, 1))),
 )
 _PLACES = {"in": "in place", "out": "out of place"}
 _FAINT = "#5f6368"
-_LOOKS: Any = {
+LOOKS: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -57,8 +64,8 @@ def draw(report: Report, path: Path) -> None:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     rules = [rule for rule in report.rules if rule.sized]
-    styles = dict(zip(report.backends, cycle(_STYLES), strict=False))
-    with matplotlib.rc_context(_LOOKS):
+    styles = dict(zip(report.backends, cycle(STYLES), strict=False))
+    with matplotlib.rc_context(LOOKS):
         height = 3.3 * max(1, len(rules)) + 0.75
         above_footer = (0, 0.3 / height, 1, 1 - 0.3 / height)
         layout = ConstrainedLayoutEngine(rect=above_footer, w_pad=0.1, h_pad=0.12)
@@ -71,7 +78,7 @@ def draw(report: Report, path: Path) -> None:
         figure.savefig(path)
 
 
-def _panels(report: Report, rule: Rule, styles: dict[str, _Style], left: Axes, right: Axes) -> None:
+def _panels(report: Report, rule: Rule, styles: dict[str, Style], left: Axes, right: Axes) -> None:
     usual = rule.placements[0]
     sizes: set[int] = set()
     for backend, style in styles.items():
@@ -81,10 +88,7 @@ def _panels(report: Report, rule: Rule, styles: dict[str, _Style], left: Axes, r
             continue
         at = [m.case.bytes for m in found]
         sizes.update(at)
-        look: dict[str, Any] = {
-            "color": style.color, "marker": style.marker, "linestyle": style.dashes, "label": backend,
-            "linewidth": 1.6, "markersize": 4.5, "markeredgecolor": "white", "markeredgewidth": 0.6,
-        }  # fmt: skip
+        look = style.look(backend)
         left.fill_between(
             at, [m.percentile(10) for m in found], [m.percentile(90) for m in found],
             color=style.color, alpha=0.13, linewidth=0,
@@ -94,7 +98,7 @@ def _panels(report: Report, rule: Rule, styles: dict[str, _Style], left: Axes, r
     for axes in (left, right):
         _size_axis(axes, sorted(sizes))
     left.set_yscale("log")
-    left.yaxis.set_major_formatter(_duration)
+    left.yaxis.set_major_formatter(duration)
     left.set_ylabel("time: median, and band from p10 to p90")
     right.set_ylim(bottom=0)
     right.set_ylabel("bus bandwidth (GB/s), of the median")
@@ -117,7 +121,7 @@ def _size_axis(axes: Axes, sizes: list[int]) -> None:
     axes.set_xlabel("size (bytes)")
 
 
-def _duration(microseconds: float, _: object) -> str:
+def duration(microseconds: float, _: object) -> str:
     unit, scale = next((u, s) for u, s in (("s", 1e6), ("ms", 1e3), ("µs", 1)) if microseconds >= s or u == "µs")
     return f"{microseconds / scale:g} {unit}"
 

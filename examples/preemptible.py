@@ -1,0 +1,109 @@
+"""A training that may be stopped at any time and goes on where it was: it ends as it would have ended without the stop.
+
+On SIGUSR1 or SIGTERM all ranks stop after the same step and leave a checkpoint; started again with the same folder,
+they go on from it. At its end the training leaves a file named ``finished``. Start it with
+
+    mpicoll run -n 4 examples/preemptible.py FOLDER
+
+or under Slurm by slurm/preemptible.sbatch.
+"""
+
+import argparse
+import os
+import signal
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+BATCH, EVERY = 64, 500  # samples of all ranks together; steps from one checkpoint to the next
+
+stop = False
+
+
+def on_signal(number: int, frame: object) -> None:
+    """Only take note: what the ranks are in the middle of must end first."""
+    global stop
+    stop = True
+
+
+def all_stop() -> bool:
+    """Whether any rank has had the signal. They hear it at different times, and must stop after the same step."""
+    asked = torch.tensor(stop)
+    dist.all_reduce(asked, dist.ReduceOp.MAX)
+    return bool(asked)
+
+
+def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """This rank's samples. They follow from the step's number, so there is no state of a data loader to save."""
+    generator = torch.Generator().manual_seed(step)
+    x = torch.randn(BATCH, 16, generator=generator)
+    y = torch.sin(x.sum(1, keepdim=True))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    return x[rank::size], y[rank::size]
+
+
+def save(path: Path, state: dict[str, object]) -> None:
+    """Write a checkpoint so that at every moment the old one or the new one is there, whole."""
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, path)
+
+
+def train(steps: int, path: Path) -> float | None:
+    """Train from the checkpoint on, if there is one; returns the last loss, or None if stopped before the end."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    first = 0
+    if path.exists():
+        saved = torch.load(path)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        first = saved["step"]
+    rank = dist.get_rank()
+    if rank == 0:
+        print(f"{dist.get_world_size()} ranks, steps {first} to {steps}", flush=True)
+    ddp = DistributedDataParallel(model)
+    loss = torch.zeros(())
+    for step in range(first, steps):
+        x, y = batch(step)
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+        stopped = all_stop()
+        if rank == 0 and (stopped or (step + 1) % EVERY == 0 or step + 1 == steps):
+            save(path, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1})
+        if stopped and step + 1 < steps:
+            if rank == 0:
+                print(f"stopped after step {step + 1}, which is saved", flush=True)
+            return None
+    mean = loss.detach()
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    return mean.item()
+
+
+def main(folder: Path, steps: int) -> None:
+    """Train, and say in the folder when it is done."""
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        signal.signal(number, on_signal)
+    dist.init_process_group("mpicoll")
+    loss = train(steps, folder / "checkpoint.pt")
+    if loss is not None and dist.get_rank() == 0:
+        (folder / "finished").write_text(f"step {steps}, loss {loss:.6f}\n")
+        print(f"finished: step {steps}, loss {loss:.6f}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="A training that may be stopped at any time.")
+    parser.add_argument("--steps", type=int, default=5000, help="how many there are (5000)")
+    parser.add_argument("folder", type=Path, help="for the checkpoint; must exist")
+    args = parser.parse_args()
+    main(args.folder, args.steps)

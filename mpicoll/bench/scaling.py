@@ -1,0 +1,121 @@
+"""``python -m mpicoll.bench.scaling FOLDER N``: what ``N`` benchmarks, each on its number of nodes, found side by side.
+
+Reads the records ``nodes-*.json`` in the folder, prints a table, and writes ``scaling.json`` and ``scaling.png`` there.
+Knows neither MPI nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mpicoll.bench.options import size_text
+from mpicoll.bench.plot import LOOKS, STYLES, Style, duration
+from mpicoll.bench.summary import Record, fastest, load
+from mpicoll.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["draw", "gather", "main", "table"]
+
+Point = dict[str, Any]
+
+
+def gather(records: list[Record]) -> list[Point]:
+    """For each collective, backend and number of nodes, the smallest and the largest size in the faster placement."""
+    points = []
+    for record in sorted(records, key=lambda r: int(r["environment"]["nodes"])):
+        e = record["environment"]
+        for name in dict.fromkeys(row["collective"] for row in record["rows"]):
+            of_name = [row for row in record["rows"] if row["collective"] == name]
+            for size in sorted({min(row["size"] for row in of_name), max(row["size"] for row in of_name)}):
+                for backend in dict.fromkeys(row["backend"] for row in of_name if row["size"] == size):
+                    row = fastest([row for row in of_name if row["backend"] == backend], size)
+                    what = {key: row[key] for key in ("collective", "backend", "size", "p50_us", "busbw_gbs", "wrong")}
+                    points.append({**what, "nodes": e["nodes"], "ranks": e["ranks"]})
+    return points
+
+
+def table(points: list[Point]) -> list[str]:
+    """A row for each collective, size and backend, a column for each number of nodes: median, and bus bandwidth."""
+    columns = list(dict.fromkeys((p["nodes"], p["ranks"]) for p in points))
+    cells = {(p["collective"], p["size"], p["backend"], p["nodes"], p["ranks"]): p for p in points}
+    heads = (f"{nodes} nodes, {ranks} ranks" for nodes, ranks in columns)
+    text = [f"{'collective':20}{'size':>6}  {'backend':15}" + "".join(f"{head:>28}" for head in heads)]
+    for name, size, backend in sorted({key[:3] for key in cells}):
+        found = (cells.get((name, size, backend, *column)) for column in columns)
+        row = "".join(f"{_cell(p) if p else 'N/A':>28}" for p in found)
+        text.append(f"{name:20}{size_text(size) if size else '':>6}  {backend:15}{row}")
+    return text
+
+
+def _cell(p: Point) -> str:
+    return f"{p['p50_us']:.1f} us {p['busbw_gbs']:7.2f} GB/s"
+
+
+def draw(points: list[Point], path: Path) -> None:
+    """Two panels for each collective: the time of the smallest size, and the bus bandwidth of the largest."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    names = list(dict.fromkeys(p["collective"] for p in points))
+    backends = dict.fromkeys(p["backend"] for p in points)
+    styles = dict(zip(backends, cycle(STYLES), strict=False))
+    with matplotlib.rc_context(LOOKS):
+        figure = Figure(figsize=(9.2, 3.3 * len(names)), dpi=160, layout="constrained")
+        for name, (left, right) in zip(names, figure.subplots(len(names), 2, squeeze=False), strict=True):
+            of_name = [p for p in points if p["collective"] == name]
+            smallest, largest = (size(p["size"] for p in of_name) for size in (min, max))
+            _panel(left, [p for p in of_name if p["size"] == smallest], "p50_us", styles)
+            _panel(right, [p for p in of_name if p["size"] == largest], "busbw_gbs", styles)
+            left.set_yscale("log")
+            left.yaxis.set_major_formatter(duration)
+            left.set_ylabel(f"median time{f' of {size_text(smallest)}' if smallest else ''}")
+            right.set_ylim(bottom=0)
+            right.set_ylabel(f"bus bandwidth (GB/s){f' of {size_text(largest)}' if largest else ''}")
+            left.set_title(name, loc="left", fontsize=10.5, fontweight="bold", pad=10)
+            left.legend(frameon=False, handlelength=3.4, loc="best")
+        figure.savefig(path)
+
+
+def _panel(axes: Axes, points: list[Point], figure: str, styles: dict[str, Style]) -> None:
+    for backend, style in styles.items():
+        of_backend = [p for p in points if p["backend"] == backend]
+        axes.plot([p["nodes"] for p in of_backend], [p[figure] for p in of_backend], **style.look(backend))
+    nodes = sorted({p["nodes"] for p in points})
+    axes.set_xscale("log", base=2)
+    axes.minorticks_off()
+    axes.set_xticks(nodes, [str(n) for n in nodes])
+    axes.set_xlabel("nodes")
+
+
+def main() -> int:
+    try:
+        if len(sys.argv) != 3 or not sys.argv[2].isdecimal():
+            given = " ".join(sys.argv[1:]) or "none"
+            raise ArgumentError("scaling", "arguments", "a folder and how many records it should hold", given)
+        folder, expected = Path(sys.argv[1]), int(sys.argv[2])
+        files = sorted(folder.glob("nodes-*.json"))
+        if not files:
+            raise ArgumentError("scaling", "folder", "nodes-*.json in it", str(folder))
+        points = gather([load(file) for file in files])
+    except ArgumentError as e:
+        print(f"mpicoll: {e}", file=sys.stderr)
+        return 2
+    print("\n".join(table(points)))
+    (folder / "scaling.json").write_text(json.dumps({"schema": "mpicoll-scaling/1", "points": points}, indent=1) + "\n")
+    draw(points, folder / "scaling.png")
+    if len(files) != expected:
+        print(
+            f"mpicoll: {len(files)} of {expected} records are there: {' '.join(f.name for f in files)}", file=sys.stderr
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
+from itertools import takewhile
 
 from mpicoll.errors import ArgumentError
 
@@ -43,12 +44,13 @@ _WORD = r"\S+", "one word"
 OPTIONS = {
     "nodes": Option(*_COUNT, "nodes"),
     "ntasks-per-node": Option(*_COUNT, "ranks on each node"),
-    "gpus-per-node": Option(r"([\w.-]+:)?[1-9]\d*", "a number, at least 1, or TYPE:NUMBER", "GPUs of each node"),
+    "gpus-per-node": Option(r"0|([\w.-]+:)?[1-9]\d*", "a number or TYPE:NUMBER", "GPUs of each node; 0 asks for none"),
     "cpus-per-task": Option(*_COUNT, "cores of each rank"),
     "mem": Option(r"\d+[KMGT]?", "a number, with K, M, G or T", "memory of each node; 0 is all of it"),
     "time": Option(r"(\d+-)?\d+(:\d\d?){0,2}", "minutes, H:MM:SS or D-HH:MM:SS", "the job's limit"),
     "partition": Option(*_WORD, "the nodes' partition"),
     "account": Option(*_WORD, "whose share it is"),
+    "array": Option(r"[1-9]\d*([,:%-][1-9]\d*)*", "numbers from 1 on, as 1,2,4 or 1-8", "the array's tasks"),
     "qos": Option(*_WORD, "the quality of service"),
     "constraint": Option(*_WORD, "features that the nodes must have"),
     "reservation": Option(*_WORD, "the reservation to run in"),
@@ -57,10 +59,12 @@ OPTIONS = {
 """Those that people set; any other can be given to sbatch itself, beside the script."""
 
 _OPTION = re.compile(r"#SBATCH\s+--(?P<name>[a-z-]+)(=(?P<value>\S+))?(?P<tail>\s+#.*)?")
-_VARIABLE = re.compile(r"(?P<name>[A-Z_][A-Z_0-9]*)=\$\{(?P=name):-(?P<value>.*?)\}(?P<tail>\s+#.*)?")
-_PRESET = re.compile(r"(?P<name>[A-Z_][A-Z_0-9]*)=(?P<value>\S*|'[^']*'|\"[^\"]*\")(?P<tail>\s+#.*)?")
-_COMMENT = re.compile(r"#(?!!|SBATCH\b| shellcheck\b)\s*(?P<words>.*)")
-_LINT = re.compile(r"\s*# shellcheck (shell|source)=.*")
+_VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)=\$\{(?P=name):-(?P<value>.*?)\}(?P<tail>\s+#.*)?")
+_SITE = re.compile(r"(?P<name>SITE)=(?P<value>[\w-]+)(?P<tail>\s+#.*)?")
+_NO_GPUS = "#SBATCH --gpus-per-node=0"
+_COMMENT = re.compile(r"#(?!SBATCH\b| shellcheck\b)\s*(?P<words>.*)")
+_NO_WORDS = re.compile(r"#!|# shellcheck ")
+_SHELLCHECK = re.compile(r"# shellcheck (shell|source)=.*")
 _SOURCED = re.compile(r'source "[^"]*/(common\.sh|sites/\$SITE\.env)"')
 
 
@@ -91,9 +95,10 @@ def sites() -> list[str]:
     return sorted(file.name.removesuffix(".env") for file in files if file.name.endswith(".env"))
 
 
-def about(file: str) -> str:
+def about(file: str) -> list[str]:
     """What a file of ``slurm/`` is: its first comment."""
-    return next(found["words"] for line in _read(file) if (found := _COMMENT.fullmatch(line)) and found["words"])
+    comments = (_COMMENT.fullmatch(line) for line in _read(file) if not _NO_WORDS.match(line))
+    return [found["words"] for found in takewhile(bool, comments) if found]
 
 
 def script(template: str, site: str, options: Mapping[str, str], variables: Mapping[str, str]) -> list[Line]:
@@ -118,33 +123,38 @@ def _composed(file: str, site: str) -> Iterator[Line]:
     for line in _read(file):
         if sourced := _SOURCED.fullmatch(line):
             yield from _composed(sourced[1].replace("$SITE", site), site)
-        elif not _LINT.fullmatch(line):
+        elif not _SHELLCHECK.fullmatch(line):  # of what is a file of its own no more
             yield Line(file, line)
 
 
 # -- filling in -----------------------------------------------------------------------------------------------------
 
 
-def _options_of(lines: list[Line]) -> dict[str, str]:
-    found = (_OPTION.fullmatch(line.text) for line in lines)
-    return {f["name"]: f["value"] or "" for f in found if f}
-
-
 def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> dict[str, str]:
-    """The options, with one rank a GPU where the template has GPUs and only their number was given."""
+    """The options, and those that follow from them."""
     for name, value in options.items():
         if not re.fullmatch(OPTIONS[name].pattern, value):
             raise _bad(template, f"--{name}", OPTIONS[name].expected, repr(value))
-    own, given = _options_of(lines), dict(options)
-    if "gpus-per-node" in own and "gpus-per-node" in given:
-        given.setdefault("ntasks-per-node", given["gpus-per-node"].rpartition(":")[2])
-    found = own | given
-    gpus = found.get("gpus-per-node", "").rpartition(":")[2]
-    ranks = found.get("ntasks-per-node", "1")
-    if gpus and int(ranks) > int(gpus):
+    found = (_OPTION.fullmatch(line.text) for line in lines)
+    own, given = {f["name"]: f["value"] for f in found if f}, dict(options)
+    gpus = int((own | given).get("gpus-per-node", "0").rpartition(":")[2])
+    if "gpus-per-node" in given and gpus:
+        given.setdefault("ntasks-per-node", str(gpus))
+    ranks = int((own | given)["ntasks-per-node"])
+    if 0 < gpus < ranks:
         expected = f"at most {gpus}, as --gpus-per-node says, since each rank has a GPU of its own"
-        raise _bad(template, "--ntasks-per-node", expected, ranks)
+        raise _bad(template, "--ntasks-per-node", expected, str(ranks))
+    if "array" in own:  # of numbers of nodes
+        if "array" in given:
+            given.setdefault("nodes", str(_most(given["array"])))
+        most, nodes = _most((own | given)["array"]), (own | given)["nodes"]
+        if most > int(nodes):
+            raise _bad(template, "--nodes", f"at least {most}, the largest number in --array", nodes)
     return given
+
+
+def _most(array: str) -> int:
+    return max(int(number) for number in re.findall(r"(?<![:%])\b\d+", array))
 
 
 def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
@@ -153,18 +163,21 @@ def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
     rest, end = dict(options), 0
     for line in lines:
         found = _OPTION.fullmatch(line.text)
-        if found:
-            end = len(filled) + 1
-            if found["name"] in rest:
-                given = shlex.quote(rest.pop(found["name"]))
-                line = replace(line, text=f"#SBATCH --{found['name']}={given}{found['tail'] or ''}")
+        if found and found["name"] in rest:
+            line = replace(line, text=_option(found["name"], rest.pop(found["name"])) + (found["tail"] or ""))
         filled.append(line)
-    added = [Line(lines[0].file, f"#SBATCH --{name}={shlex.quote(value)}") for name, value in rest.items()]
-    return filled[:end] + added + filled[end:]
+        end = len(filled) if found else end
+    filled[end:end] = [Line(lines[0].file, _option(name, value)) for name, value in rest.items()]
+    return [line for line in filled if not line.text.startswith(_NO_GPUS)]
+
+
+def _option(name: str, value: str) -> str:
+    return f"#SBATCH --{name}={shlex.quote(value)}"
 
 
 def _with_variables(template: str, lines: list[Line], site: str, variables: Mapping[str, str]) -> list[Line]:
-    known = [found["name"] for line in lines if (found := _VARIABLE.fullmatch(line.text)) and found["name"] != "SITE"]
+    known = dict.fromkeys(found["name"] for line in lines if (found := _VARIABLE.fullmatch(line.text)))
+    known.pop("SITE", None)  # that is --site
     for name in variables:
         if name not in known:
             raise _bad(template, "--set", f"one of {', '.join(known)}", repr(name))
@@ -196,30 +209,24 @@ def _bad(template: str, argument: str, expected: str, given: str) -> ArgumentErr
 
 
 def settings(lines: list[Line]) -> Iterator[Setting]:
-    """What the script sets, in its order: sbatch's options, the template's variables, the site's."""
+    """What the script sets, in its order. Of a variable that is set again the first line alone counts."""
     above: list[str] = []
     begun: set[str] = set()  # files whose first comment, which says what the file is, lies behind
+    seen: set[str] = set()
     fresh = True  # whether the comment above has met no setting yet
     for line in lines:
         comment = _COMMENT.fullmatch(line.text)
         if comment and line.file in begun:
             above = [*(above if fresh else []), comment["words"]]
             fresh = True
-        elif setting := _setting(line):
-            written, behind = setting
-            yield Setting(line.file, written, (behind,) if behind else tuple(above))
+        elif found := next((f for kind in (_OPTION, _VARIABLE, _SITE) if (f := kind.fullmatch(line.text))), None):
+            tail = found["tail"] or ""
+            behind = tail.strip().lstrip("#").strip()
+            if found["name"] not in seen:
+                yield Setting(line.file, line.text.removesuffix(tail), (behind,) if behind else tuple(above))
+            seen.add(found["name"])
             begun.add(line.file)
             fresh = False
         elif not comment and not line.text.startswith("#"):
             begun.add(line.file)
             above, fresh = [], True
-
-
-def _setting(line: Line) -> tuple[str, str] | None:
-    """A line's setting as it is written and the comment behind it; None if it sets nothing."""
-    kinds = [_OPTION, _VARIABLE] + [_PRESET] * (line.file.startswith("sites/") or line.text.startswith("SITE="))
-    found = next((f for kind in kinds if (f := kind.fullmatch(line.text))), None)
-    if found is None:
-        return None
-    tail = found["tail"] or ""
-    return line.text.removesuffix(tail), tail.strip().lstrip("#").strip()

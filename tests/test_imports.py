@@ -133,7 +133,7 @@ def test_layers() -> None:
 
 
 def test_what_runs_without_mpi_and_torch() -> None:
-    pure = ("errors", "dtypes", "schedule", "collectives", "algorithms", "analysis")
+    pure = ("errors", "dtypes", "schedule", "collectives", "algorithms", "analysis", "sbatch")
     assert_none([i for i in IMPORTS if under(i.module, *pure) and under(i.target, "mpi4py", "torch")])
 
 

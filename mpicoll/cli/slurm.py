@@ -89,20 +89,24 @@ def _list() -> int:
     from mpicoll.sbatch import TEMPLATES, about, sites
 
     for name, file in TEMPLATES.items():
-        print(f"{name:16} {about(file)}")
+        print(f"{name:16} {about(file)[0]}")
     print("\nsites (--site):")
     for name in sites():
-        print(f"{name:16} {about(f'sites/{name}.env')}")
+        print(f"{name:16} {about(f'sites/{name}.env')[0]}")
     return 0
 
 
 def _explain(lines: list[Line]) -> int:
     from itertools import groupby
 
-    from mpicoll.sbatch import settings
+    from mpicoll.sbatch import about, settings
 
+    explained: set[str] = set()
     for file, of_file in groupby(settings(lines), key=lambda s: s.file):
-        print(f"# slurm/{file}")
+        print(f"== slurm/{file}")
+        if file not in explained:
+            print("\n".join(about(file)) + "\n")
+        explained.add(file)
         for why, together in groupby(of_file, key=lambda s: s.why):
             print("\n".join(setting.text for setting in together))
             print("".join(f"    {line}\n" for line in why))

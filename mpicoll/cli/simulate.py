@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from mpicoll.cli.arguments import collective
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mpicoll.analysis.fit import Prediction
     from mpicoll.analysis.machines import Machine
@@ -104,7 +104,7 @@ def _compare(args: argparse.Namespace) -> int:
         raise _bad("--plot", f"a name that ends in {', '.join(_PICTURES)}", repr(str(plot)))
     if goal and (names is None or len(names) != 1 or len(sizes) != 1):
         raise _bad("--goal", "one of --algorithms and one size in --sizes", f"{args.algorithms} and {len(sizes)} sizes")
-    found = compared(args.collective, names, ranks, root, machine, sizes)
+    found = compared(args.collective, names, ranks, root, machine, sizes, _watched)
     print(f"# {args.collective}, {ranks} ranks on {machine.name}: {machine.source}")
     print(table(found))
     if plot:
@@ -114,6 +114,15 @@ def _compare(args: argparse.Namespace) -> int:
     if goal and names:
         _write_goal(goal, args.collective, names[0], ranks, root, machine, sizes[0])
     return 0
+
+
+def _watched(names: Sequence[str]) -> Iterable[str]:
+    """With a bar on a terminal: at 100,000 ranks it takes its time."""
+    if not sys.stderr.isatty() or find_spec("tqdm") is None:
+        return names
+    from tqdm import tqdm
+
+    return tqdm(names, unit="algorithm", leave=False)
 
 
 def _machine(text: str) -> Machine:

@@ -50,8 +50,8 @@ COMBINE: dict[str, np.ufunc] = {
 
 _IN_TORCH = {"SUM": "add", "PROD": "mul", "MIN": "minimum", "MAX": "maximum"}
 
-CHUNK = 1 << 15
-"""Elements combined at a time: three float32 chunks stay in the second-level cache."""
+CHUNK = 1 << 16
+"""Elements combined at a time: two float32 chunks stay in the second-level cache."""
 
 
 def storage(dtype: Dtype) -> np.dtype[Any]:
@@ -111,6 +111,10 @@ def fold(
     ``rows`` and ``out`` are 1-D, of equal length and of the dtype's storage; ``out`` may be one of the rows.
     ``factors``, one a row, multiply the rows of a ``premul_sum``.
     """
+    at_once = loaded_torch() is not None or not _is_half(reduction.dtype)
+    if len(rows) == 2 and at_once and factors is None and not reduction.averages:
+        combination(reduction, rows[0], rows[1], out)()
+        return
     combine = COMBINE[reduction.combine]
     decode, encode = _codec(reduction.dtype)
     wide = np.dtype(np.float32) if _is_half(reduction.dtype) else out.dtype

@@ -12,12 +12,12 @@ from tests import test_communicator, test_random
 
 @pytest.fixture
 def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "MAX_COUNT", 40)
+    monkeypatch.setattr(large, "MAX_COUNT", 100)
 
 
 @pytest.mark.usefixtures("small_limit")
 def test_everything_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(test_random, "DRAWS", 250)
+    monkeypatch.setattr(test_random, "DRAWS", 200)
     world = mpicoll.Communicator()
     half = world.split(world.rank % 2)
     assert half is not None
@@ -28,7 +28,7 @@ def test_everything_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_uneven_blocks_and_messages_in_pieces() -> None:
     with mpicoll.Communicator() as comm:
         for dtype in ("float64", "float16"):
-            test_communicator.test_v_variants(comm, lambda n: [30 * (r % 3) for r in range(n)], dtype)
+            test_communicator.test_v_variants(comm, lambda n: [80 * (r % 3) for r in range(n)], dtype)
         test_communicator.test_alltoallv(comm)
         test_communicator.test_slots(comm)
         test_communicator.test_uneven_slots(comm)

@@ -1,17 +1,17 @@
-"""Reductions that the MPI library cannot do, or gets wrong: its collectives move the values, ``kernels`` folds them.
+"""Reductions that the MPI library cannot do, or gets wrong: messages move the values, ``kernels`` folds them.
 
 All values of an element meet in one place and are folded in rank order, so that a 16-bit sum is added up in float32
 and rounded once, and all ranks hold equal bits. A vector is cut into segments, and a segment into one slice a rank:
-each rank takes in its slice from all (all-to-all), folds it, and hands the result on (all-gather, or gather to
-the root).
+each rank takes in its slice from all, folds it, and hands the result on to all, or to the root. The messages are sent
+here, because a rank's own slice need not move and the MPI's all-to-all and all-gather copy it.
 A short vector is gathered by everybody and folded by everybody: one round of messages in place of two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,8 @@ SHORT = 8 << 10
 """Bytes of a vector up to which everybody gathers everything."""
 SEGMENT = 2 << 20
 """Bytes under way at a time: what is gathered stays in cache, and scratch memory stays bounded."""
+PARTNERS = 16
+"""Ranks that one exchanges messages with at a time."""
 
 Array = np.ndarray[Any, Any]
 
@@ -84,40 +86,62 @@ class _Exchange:
             (inbox,) = self._workspace.arrays(given.dtype, size * (b - a))
             yield partial(self._comm.Allgather, [given[a:b], b - a, self._kind], [inbox, b - a, self._kind])
             if out is not None and rows:
-                yield partial(self._fold, inbox.reshape(size, b - a)[:rows], out[a:b])
+                yield partial(self._fold, [*inbox.reshape(size, b - a)[:rows]], out[a:b])
 
     def sliced(self, given: Array, out: Array | None, root: int | None) -> Iterator[Plan]:
         """A slice a rank is folded there, then handed on to the root, or to everybody where that is None."""
-        size, rank, kind = self._comm.size, self._comm.rank, self._kind
+        size, rank = self._comm.size, self._comm.rank
         for a, b in _pieces(given.size, SEGMENT // given.itemsize):
-            counts = [(b - a) // size + (r < (b - a) % size) for r in range(size)]
-            inbox, mine = self._workspace.arrays(given.dtype, size * counts[rank], counts[rank])
-            yield self._all_to_all(given[a:b], counts, _starts(counts), inbox)
-            yield partial(self._fold, inbox.reshape(size, counts[rank]), mine)
-            result = None if out is None else [out[a:b], counts, _starts(counts), kind]
-            if root is None:
-                yield partial(self._comm.Allgatherv, [mine, counts[rank], kind], result)
-            else:
-                yield partial(self._comm.Gatherv, [mine, counts[rank], kind], result, root)
+            ends = [a + (b - a) * r // size for r in range(size + 1)]
+            slices = [slice(*pair) for pair in pairwise(ends)]
+            mine, steps = self._folded([given[s] for s in slices], None if out is None else out[slices[rank]])
+            yield from steps
+            gives = [mine if root in (None, r) else None for r in range(size)]
+            takes = [out[s] if out is not None and root in (None, rank) else None for s in slices]
+            yield self._messages(gives, takes)
 
     def scattered(self, given: Array, out: Array | None, counts: Sequence[int]) -> Iterator[Plan]:
         """A block a rank is folded there, and stays."""
         assert out is not None
+        rank = self._comm.rank
+        blocks = np.split(given, [*accumulate(counts[:-1])])
+        for a, b in _pieces(max(counts), SEGMENT // self._comm.size // given.itemsize):
+            yield from self._folded([block[a:b] for block in blocks], out[a : min(b, counts[rank])])[1]
+
+    def _folded(self, slices: Sequence[Array], out: Array | None) -> tuple[Array, list[Plan]]:
+        """Each rank takes in its slice of everybody's and folds them, to ``out`` or scratch memory: where, and how."""
         size, rank = self._comm.size, self._comm.rank
-        for a, b in _pieces(max(counts), SEGMENT // size // given.itemsize):
-            parts = [max(0, min(n, b) - a) for n in counts]
-            (inbox,) = self._workspace.arrays(given.dtype, size * parts[rank])
-            yield self._all_to_all(given, parts, [start + a for start in _starts(counts)], inbox)
-            yield partial(self._fold, inbox.reshape(size, parts[rank]), out[a : a + parts[rank]])
+        own = slices[rank]
+        (inbox,) = self._workspace.arrays(own.dtype, size * own.size)
+        rows: list[Array] = [*inbox.reshape(size, own.size)]
+        result = rows[rank] if out is None else out
+        rows[rank] = own
+        return result, [self._messages(slices, rows), partial(self._fold, rows, result)]
 
-    def _all_to_all(self, given: Array, counts: Sequence[int], starts: Sequence[int], inbox: Array) -> Plan:
-        size = self._comm.size
-        taken = [inbox.size // size] * size
-        return partial(
-            self._comm.Alltoallv, [given, counts, starts, self._kind], [inbox, taken, _starts(taken), self._kind]
-        )
+    def _messages(self, gives: Sequence[Array | None], takes: Sequence[Array | None]) -> Plan:
+        """To and from each other rank; None or nothing is no message. A few at a time: all at once would flood ranks
+        that are many."""
+        size, rank = self._comm.size, self._comm.rank
+        rounds: list[list[Callable[[], MPI.Request]]] = []
+        for first in range(1, size, PARTNERS):
+            distances = range(first, min(first + PARTNERS, size))
+            taken = self._bound(self._comm.Irecv, takes, [(rank - d) % size for d in distances])
+            rounds.append(taken + self._bound(self._comm.Isend, gives, [(rank + d) % size for d in distances]))
+        finish = MPI.Request.Waitall
 
-    def _fold(self, rows: Array, out: Array) -> None:
+        def exchange() -> None:
+            for starts in rounds:
+                finish([start() for start in starts])
+
+        return exchange
+
+    def _bound(
+        self, start: Callable[..., MPI.Request], arrays: Sequence[Array | None], ranks: Sequence[int]
+    ) -> list[Callable[[], MPI.Request]]:
+        found = ((arrays[r], r) for r in ranks)
+        return [partial(start, [x, x.size, self._kind], r) for x, r in found if x is not None and x.size]
+
+    def _fold(self, rows: Sequence[Array], out: Array) -> None:
         kernels.fold(rows, out, self._reduction, self._factors)
 
 
@@ -125,7 +149,3 @@ def _pieces(count: int, most: int) -> Iterator[tuple[int, int]]:
     step = max(1, most)
     for start in range(0, count, step):
         yield start, min(start + step, count)
-
-
-def _starts(counts: Sequence[int]) -> list[int]:
-    return [0, *accumulate(counts[:-1])]

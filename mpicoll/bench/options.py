@@ -17,7 +17,7 @@ from mpicoll.select import algorithms
 
 __all__ = ["BACKENDS", "DEVICES", "Options", "bad", "read", "size_text"]
 
-BACKENDS = ("mpicoll", "mpi", "mpicoll.torch", "gloo", "nccl")
+BACKENDS = ("mpicoll", "mpi", "mpicoll.torch", "torch", "gloo", "nccl")
 DEVICES = ("cpu", "cuda")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 

@@ -30,7 +30,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument("collective", help="names in MPI's or torch's spelling, comma-separated, or all")
     p.add_argument("-n", default=None, metavar="RANKS", help="ranks to start (2)")
     p.add_argument(
-        "--backends", metavar="NAMES", help="mpicoll, mpi, mpicoll.torch, gloo, nccl: ratios are to the first"
+        "--backends", metavar="NAMES", help="mpicoll, mpi, mpicoll.torch, torch, gloo, nccl: ratios are to the first"
     )
     p.add_argument("--min", default="8", metavar="BYTES", help="the smallest size (8); K, M and G are binary")
     p.add_argument("--max", default="64M", metavar="BYTES", help="the largest size (64M)")

@@ -53,6 +53,7 @@ OPEN = {
     "mpicoll": "communicator",
     "mpi": "mpi",
     "mpicoll.torch": "torchlike:open_mpicoll",
+    "torch": "torchlike:open_torch",
     "gloo": "torchlike:open_gloo",
     "nccl": "torchlike:open_nccl",
 }

@@ -1,4 +1,4 @@
-"""Everything that speaks torch's language: ``mpicoll.torch``, and ``torch.distributed`` over gloo and NCCL.
+"""Everything that speaks torch's language: ``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and NCCL.
 
 They share names and signatures, so they share one implementation, which is given the module to call.
 """
@@ -6,7 +6,6 @@ They share names and signatures, so they share one implementation, which is give
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -18,8 +17,9 @@ from mpicoll.bench.backends import Session, Unavailable
 from mpicoll.bench.backends.communicator import chosen
 from mpicoll.bench.memory import Slot
 from mpicoll.bench.rules import Case
+from mpicoll.registration import register
 
-__all__ = ["open_gloo", "open_mpicoll", "open_nccl"]
+__all__ = ["open_gloo", "open_mpicoll", "open_nccl", "open_torch"]
 
 TIMEOUT = timedelta(seconds=120)
 _OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "avg", "band", "bor", "bxor")}
@@ -93,8 +93,14 @@ def open_mpicoll(session: Session, algorithm: str | None) -> Torchlike:
     return Torchlike(module, lambda case: chosen(case, ranks))
 
 
+def open_torch(session: Session, algorithm: str | None) -> Torchlike:
+    distributed = _distributed()
+    group = distributed.new_group(backend="mpicoll", timeout=TIMEOUT)
+    return Torchlike(distributed, lambda case: chosen(case, group.comm.ranks), group)
+
+
 def open_gloo(session: Session, algorithm: str | None) -> Torchlike:
-    return Torchlike(_distributed(session), lambda _: "gloo")
+    return Torchlike(_distributed(), lambda _: "gloo")
 
 
 def open_nccl(session: Session, algorithm: str | None) -> Torchlike:
@@ -106,7 +112,7 @@ def open_nccl(session: Session, algorithm: str | None) -> Torchlike:
         raise Unavailable("this torch was built without NCCL")
     if session.node.size > torch.cuda.device_count():
         _share_gpus(session, torch.cuda.nccl.version())
-    distributed = _distributed(session)
+    distributed = _distributed()
     return Torchlike(distributed, lambda _: "nccl", distributed.new_group(backend="nccl", timeout=TIMEOUT))
 
 
@@ -120,21 +126,10 @@ def _share_gpus(session: Session, version: tuple[int, ...]) -> None:
         os.environ.setdefault("NCCL_HOSTID", f"mpicoll-bench-{session.world.rank}")
 
 
-def _distributed(session: Session) -> Any:
-    """``torch.distributed``, initialised over gloo with a store on rank 0 whose address MPI hands round. Collective."""
-    torch = _torch()
-    distributed = torch.distributed
-    if distributed.is_initialized():
-        return distributed
-    world, rank = session.world, session.world.rank
-    if session.one_node:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's name need not resolve
-    host = "127.0.0.1" if session.one_node else socket.gethostname()
-    store = None
-    if rank == 0:
-        store = distributed.TCPStore(host, 0, world.size, True, TIMEOUT, wait_for_workers=False)
-    host, port = world.bcast((host, store.port) if store is not None else None)
-    if store is None:
-        store = distributed.TCPStore(host, port, world.size, False, TIMEOUT)
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=world.size, timeout=TIMEOUT)
+def _distributed() -> Any:
+    """``torch.distributed``, initialised over gloo with what MPI knows of the ranks. Collective."""
+    distributed = _torch().distributed
+    if not distributed.is_initialized():
+        register()  # a checkout that is not installed has no entry point
+        distributed.init_process_group("gloo", init_method="mpi://", timeout=TIMEOUT)
     return distributed

@@ -26,8 +26,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-CPUS, GPUS, MEMORY = 4, 2, 64000
-"""What each node claims to have. The processors are shared, and the GPUs are files."""
+GPUS = 2
+"""What each node claims to have; they are files. The cores are the machine's, which all nodes share."""
 STATE = Path("/run/slurm")
 """On a file system that only the cluster sees."""
 ENVIRONMENT = {
@@ -106,11 +106,16 @@ class Cluster:
         self._first.stdout.close()
         self._first.wait()  # the kernel has ended all other processes of the cluster by then
 
-    def command(self, *argv: str, cwd: Path | None = None) -> list[str]:
+    def command(self, *argv: str | Path, cwd: Path | None = None) -> list[str]:
         """What to execute so that ``argv`` runs on the cluster's login node."""
-        return [*self._enter, f"--chdir={cwd or Path.cwd()}", *(f"{k}={v}" for k, v in ENVIRONMENT.items()), *argv]
+        return [
+            *self._enter,
+            f"--chdir={cwd or Path.cwd()}",
+            *(f"{k}={v}" for k, v in ENVIRONMENT.items()),
+            *map(str, argv),
+        ]
 
-    def run(self, *argv: str, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str | Path, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*argv, cwd=cwd), stdin=subprocess.DEVNULL, text=True, **options)
 
 
@@ -182,16 +187,16 @@ def _free_port() -> int:
 
 
 def _configure(nodes: list[str]) -> None:
+    asked = subprocess.run(["slurmd", "-C"], check=True, capture_output=True, text=True)
+    hardware = " ".join(asked.stdout.splitlines()[0].split()[1:])  # NodeName=... CPUs=... ...
     gpus = f"{STATE}/nvidia[0-{GPUS - 1}]"
     machines = "\n".join(
-        f"NodeName={node} Port={_free_port()} CPUs={CPUS} Feature=gpu Gres=gpu:h100:{GPUS} RealMemory={MEMORY}"
-        for node in nodes
+        f"NodeName={node} Port={_free_port()} {hardware} Feature=gpu Gres=gpu:h100:{GPUS}" for node in nodes
     )
     for i in range(GPUS):
         _sh("mknod", STATE / f"nvidia{i}", "c", "1", "3")
     (STATE / "gres.conf").write_text(f"Name=gpu Type=h100 File={gpus}\n")
     (STATE / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # unused, but slurmd ends if it finds none itself
-    (STATE / "mpi.conf").write_text("PMIxEnv=PMIX_MCA_psec=native\n")  # the wheels' PMIx cannot speak munge
     (STATE / "slurm.conf").write_text(
         f"""
 ClusterName=emulated
@@ -206,10 +211,9 @@ SlurmdPidFile={STATE}/%n.pid
 SlurmdLogFile={STATE}/%n.log
 SlurmdSpoolDir={STATE}/spool.%n
 TmpFS={STATE}/tmp
-# What needs cgroups or a data base is left out. The nodes claim more processors than there are, so no task is bound.
+# What needs cgroups or a data base is left out.
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SlurmdParameters=config_overrides
+TaskPlugin=task/affinity
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu

@@ -1,4 +1,4 @@
-"""Jobs on the emulated cluster: submitted as a user does, from a folder that has ``slurm/`` in it."""
+"""Jobs on the emulated cluster: submitted as a user does, from a folder that has ``slurm/`` and ``examples/`` in it."""
 
 from __future__ import annotations
 
@@ -72,9 +72,9 @@ class Job:
 
     @property
     def log(self) -> str:
-        """What it printed, if it has begun."""
-        file = Path(self["StdOut"])
-        return file.read_text(errors="replace") if file.exists() else ""
+        """What it printed so far; that of an array's tasks one after the other."""
+        files = [Path(task["StdOut"]) for task in self.properties()]
+        return "".join(file.read_text(errors="replace") for file in files if file.exists())
 
     def results(self, pattern: str) -> Path:
         """The one file of its folder of results that matches ``pattern``."""
@@ -85,8 +85,8 @@ class Job:
 
 def submit(cluster: Cluster, folder: Path, *argv: str, **variables: str) -> Job:
     """``sbatch *argv`` from ``folder``, with ``variables`` in its environment."""
-    if not (folder / "slurm").exists():
-        (folder / "slurm").symlink_to(REPOSITORY / "slurm")
+    for name in ("slurm", "examples"):
+        (folder / name).symlink_to(REPOSITORY / name)
     words = [f"{name}={value}" for name, value in variables.items()]
     done = cluster.run("env", *words, "sbatch", "--parsable", *argv, cwd=folder, capture_output=True)
     assert done.returncode == 0, done.stderr

@@ -24,31 +24,31 @@ def check_failed(job: Job) -> None:
 KILLED = r"(rank|task) 1\b.*(Killed|signal 9)"
 
 
-@pytest.mark.job("single_node", "--nodes=2", PROGRAM=f"{FAILS} killed", LAUNCHER="mpirun")
+@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} killed", LAUNCHER="mpirun")
 def test_a_rank_that_is_killed_under_mpirun(job: Job) -> None:
     check_failed(job)
     assert re.search(KILLED, job.log), job.log
 
 
-@pytest.mark.job("single_node", "--nodes=2", PROGRAM=f"{FAILS} killed", LAUNCHER="srun-{pmi}")
+@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} killed", LAUNCHER="srun-{pmi}")
 def test_a_rank_that_is_killed_under_srun(job: Job) -> None:
     check_failed(job)
     assert re.search(KILLED, job.log), job.log
 
 
-@pytest.mark.job("single_node", "--nodes=2", PROGRAM=f"{FAILS} raises", LAUNCHER="mpirun")
+@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} raises", LAUNCHER="mpirun")
 def test_a_rank_that_raises_under_mpirun(job: Job) -> None:
     check_failed(job)
     assert "ValueError: of rank 1" in job.log, job.log
 
 
-@pytest.mark.job("single_node", "--nodes=2", PROGRAM=f"{FAILS} raises", LAUNCHER="srun-{pmi}")
+@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} raises", LAUNCHER="srun-{pmi}")
 def test_a_rank_that_raises_under_srun(job: Job) -> None:
     check_failed(job)
     assert "ValueError: of rank 1" in job.log, job.log
 
 
-@pytest.mark.job("single_node", "--nodes=2", PROGRAM=f"{PROGRAMS}/bare.py", LAUNCHER="srun-{wrong_pmi}")
+@pytest.mark.job("multi_node", PROGRAM=f"{PROGRAMS}/bare.py", LAUNCHER="srun-{wrong_pmi}")
 def test_the_wrong_pmi(job: Job) -> None:
     """Each rank would be alone in a world of its own, and a program that knows nothing of mpicoll would go on."""
     assert job.state == "FAILED", job.log

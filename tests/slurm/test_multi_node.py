@@ -33,17 +33,17 @@ def check_two_nodes(job: Job, cluster: Cluster) -> None:
     assert [(r["rank"], r["size"]) for r in said] == [(rank, 4) for rank in range(4)], job.log
     assert Counter(r["host"] for r in said) == {"node1": 2, "node2": 2}
     if cluster.own_networks:
-        # Each node's sum depends on all that the other holds. The job has its nodes alone, so it sent this itself.
+        # Each node's sum depends on all that the other holds. --exclusive: nobody else is on its nodes, so it sent this itself.
         assert all(r["sent"] >= r["bytes"] for r in said), said
 
 
-@pytest.mark.job("single_node", "--nodes=2", "--ntasks-per-node=2", "--exclusive", PROGRAM=WHERE, LAUNCHER="mpirun")
+@pytest.mark.job("multi_node", "--exclusive", PROGRAM=WHERE, LAUNCHER="mpirun")
 def test_mpirun_in_the_allocation(job: Job, cluster: Cluster) -> None:
     check_two_nodes(job, cluster)
     assert "launcher mpirun" in job.log
 
 
-@pytest.mark.job("single_node", "--nodes=2", "--ntasks-per-node=2", "--exclusive", PROGRAM=WHERE, LAUNCHER="srun-{pmi}")
+@pytest.mark.job("multi_node", "--exclusive", PROGRAM=WHERE, LAUNCHER="srun-{pmi}")
 def test_srun(job: Job, cluster: Cluster, environment: Environment) -> None:
     check_two_nodes(job, cluster)
     assert f"launcher srun-{environment.pmi}" in job.log

@@ -1,0 +1,107 @@
+"""The templates with a purpose of their own: that each does what it is for, on two nodes with two ranks each."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mpicoll.collectives import COLLECTIVES
+from tests.slurm.jobs import PROGRAMS, Job
+
+TINY = "--min 8 --max 64 --factor 8"
+
+
+def is_png(file: Path) -> bool:
+    return file.read_bytes().startswith(b"\x89PNG\r\n")
+
+
+@pytest.mark.job("gpu_multi_node", PROGRAM=f"-m mpicoll bench allreduce --device DEVICE {TINY} --seconds 0.1")
+def test_one_rank_a_gpu(job: Job) -> None:
+    """The GPUs are Slurm's, but not torch's."""
+    assert job.state == "COMPLETED", job.log
+    assert "2 GPUs a node were granted, but torch cannot use them" in job.log
+    assert "device cpu" in job.log
+    for node in ("node1", "node2"):
+        assert re.search(rf"^{node}: ranks .*, GPUs 0,1 \| 0,1$", job.log, re.MULTILINE), job.log
+    assert re.search(r"^\s+64 ", job.log, re.MULTILINE), job.log
+
+
+@pytest.mark.job("gpu_multi_node", "--ntasks-per-node=1")
+def test_another_number_of_ranks_than_gpus(job: Job) -> None:
+    assert job.state == "FAILED", job.log
+    assert "one rank a GPU: expected --ntasks-per-node=2; given 1" in job.log
+
+
+@pytest.mark.job("mpi_vs_nccl", SIZES=TINY, SECONDS_A_SIZE="0.05")
+def test_the_comparison(job: Job) -> None:
+    assert job.state == "COMPLETED", job.log
+    assert job["JobName"] == "compare"
+    found = json.loads(job.results("compare.json").read_text())
+    assert found["environment"]["nodes"] == 2
+    assert found["environment"]["ranks"] == 4
+    table = job.results("compare.txt").read_text()
+    for collective in COLLECTIVES:
+        assert collective in table
+    for backend in ("mpi", "mpicoll", "mpicoll.torch", "gloo"):
+        assert re.search(rf"\b{re.escape(backend)}\b", table), table
+    assert len(job.results("compare.csv").read_text().splitlines()) > 2 * 4 * len(COLLECTIVES)
+    assert is_png(job.results("compare.png"))
+    assert table in job.log
+
+
+@pytest.mark.job("ddp_train")
+def test_training(job: Job) -> None:
+    assert job.state == "COMPLETED", job.log
+    assert "4 ranks, epoch 3: " in job.log
+
+
+@pytest.mark.job("ddp_train", BACKEND="nccl")
+def test_training_on_nccl_without_gpus(job: Job) -> None:
+    assert job.state == "COMPLETED", job.log
+    assert "nccl needs GPUs that torch can use: gloo instead" in job.log
+    assert "4 ranks, epoch 3: " in job.log
+
+
+@pytest.mark.job("scaling_array", SIZES=TINY)
+def test_an_array_and_the_job_that_gathers_it(job: Job) -> None:
+    tasks = job.properties()
+    assert [(task["JobState"], task["ArrayTaskId"]) for task in tasks] == [("COMPLETED", "2"), ("COMPLETED", "1")], (
+        job.log
+    )
+    submitted = re.search(r"^Submitted batch job (\d+)$", job.log, re.MULTILINE)
+    assert submitted, job.log
+    gathering = Job(job.cluster, submitted[1], job.folder)
+    gathering.wait()
+    assert gathering.state == "COMPLETED", gathering.log
+    for nodes in (1, 2):
+        found = json.loads(job.results(f"nodes-{nodes}.json").read_text())
+        assert (found["environment"]["nodes"], found["environment"]["ranks"]) == (nodes, 2 * nodes)
+    assert is_png(job.results("scaling.png"))
+    assert json.loads(job.results("scaling.json").read_text())
+    assert "allreduce" in job.results("scaling.txt").read_text()
+
+
+@pytest.mark.job("preemptible", "--time=1", "--signal=B:USR1@55", PROGRAM=f"{PROGRAMS}/stopped_once.py")
+def test_a_job_that_goes_on_after_the_signal(job: Job) -> None:
+    assert job.state == "COMPLETED", job.log
+    assert job["Restarts"] == "1"
+    assert "stopped before its end: to the queue again" in job.log
+    stopped = re.search(r"stopped after step (\d+)", job.log)
+    assert stopped, job.log
+    first = int(stopped[1])
+    assert re.findall(r"4 ranks, steps (\d+) to (\d+)", job.log) == [
+        ("0", "1000000000"),
+        (str(first), str(first + 100)),
+    ]
+    assert job.results("finished").read_text().startswith(f"step {first + 100}, ")
+
+
+@pytest.mark.skipif(bool(shutil.which("apptainer")), reason="says what comes out where there is no Apptainer")
+@pytest.mark.job("apptainer")
+def test_no_apptainer(job: Job) -> None:
+    assert job.state == "FAILED", job.log
+    assert "apptainer: command not found" in job.log

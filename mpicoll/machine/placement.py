@@ -17,7 +17,7 @@ __all__ = ["main", "ranges"]
 def main() -> None:
     """Print the MPI library and the ranks of each node with what they are bound to. Collective; rank 0 prints."""
     world = checked_world()
-    mine = (MPI.Get_processor_name(), ranges(sorted(os.sched_getaffinity(0))), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    mine = (MPI.Get_processor_name(), os.sched_getaffinity(0), os.environ.get("CUDA_VISIBLE_DEVICES"))
     found = world.gather(mine)
     if found is None:
         return
@@ -27,9 +27,15 @@ def main() -> None:
     name, version = MPI.get_vendor()
     print(f"{count(len(found), 'rank')} on {count(len(nodes), 'node')}, {name} {'.'.join(map(str, version))}")
     for node, ranks in nodes.items():
-        line = f"{node}: ranks {ranges(ranks)}, bound to cores {' | '.join(found[rank][1] for rank in ranks)}"
+        cores = [found[rank][1] for rank in ranks]
+        line = f"{node}: ranks {ranges(ranks)}, bound to cores {' | '.join(ranges(sorted(c)) for c in cores)}"
         gpus = [found[rank][2] for rank in ranks]
         print(line + (f", GPUs {' | '.join(map(str, gpus))}" if any(gpus) else ""))
+        shared = len(set().union(*cores))
+        if shared < len(ranks):
+            print(
+                f"{node}: {len(ranks)} ranks take turns on {count(shared, 'core')}: expected a core for each at least"
+            )
 
 
 def count(number: int, what: str) -> str:

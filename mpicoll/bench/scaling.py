@@ -44,7 +44,7 @@ def table(points: list[Point]) -> list[str]:
     """A row for each collective, size and backend, a column for each number of nodes: median, and bus bandwidth."""
     columns = list(dict.fromkeys((p["nodes"], p["ranks"]) for p in points))
     cells = {(p["collective"], p["size"], p["backend"], p["nodes"], p["ranks"]): p for p in points}
-    heads = (f"{nodes} nodes, {ranks} ranks" for nodes, ranks in columns)
+    heads = (f"{nodes} node{'s' * (nodes != 1)}, {ranks} ranks" for nodes, ranks in columns)
     text = [f"{'collective':20}{'size':>6}  {'backend':15}" + "".join(f"{head:>28}" for head in heads)]
     for name, size, backend in sorted({key[:3] for key in cells}):
         found = (cells.get((name, size, backend, *column)) for column in columns)

@@ -1,0 +1,45 @@
+"""examples/preemptible.py: stopped by a signal and started again, it ends as it would have ended."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.launch.jobs import REPOSITORY, ended, run, started, until
+
+pytest.importorskip("torch")
+
+EXAMPLE = str(REPOSITORY / "examples" / "preemptible.py")
+STEPS = 1500
+
+
+def folder(parent: Path, name: str) -> Path:
+    (parent / name).mkdir()
+    return parent / name
+
+
+def test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    whole, parts = folder(tmp_path, "whole"), folder(tmp_path, "parts")
+    program = [EXAMPLE, "--steps", str(STEPS)]
+    assert run(2, *program, str(whole)).code == 0
+
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", *program, str(parts)]
+    with started(*argv) as (it, output):
+        until(lambda: f"steps 0 to {STEPS}" in output.read_text(), "it trains")
+        it.process.send_signal(signal.SIGUSR1)
+        first = ended(it, output)
+    assert first.code == 0, first.output
+    stopped = re.search(r"stopped after step (\d+), which is saved", first.output)
+    assert stopped, first.output
+    assert not (parts / "finished").exists()
+
+    second = run(2, *program, str(parts))
+    assert second.code == 0, second.output
+    assert f"steps {stopped[1]} to {STEPS}" in second.output
+    assert (parts / "finished").read_text() == (whole / "finished").read_text()
+    assert float((parts / "finished").read_text().split()[-1]) < 0.05
+    assert sorted(path.name for path in parts.iterdir()) == ["checkpoint.pt", "finished"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -217,6 +218,16 @@ def test_check_without_slurm(
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = rendered(capsys, "single-node", "--check")
     assert shown == "single-node: only the syntax was checked (bash -n), and is right: there is no sbatch on PATH\n"
+
+
+def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of docs/clusters.md are taken as they stand there."""
+    page = (SLURM.parent / "docs/clusters.md").read_text().replace("\\\n", "")
+    commands = re.findall(r"^mpicoll (slurm\b[^>\n]*)", page, re.MULTILINE)
+    assert len(commands) > 4
+    for command in commands:
+        assert main(shlex.split(command, comments=True)) == 0
+        assert capsys.readouterr().out
 
 
 def test_neither_mpi4py_nor_torch_is_needed() -> None:

@@ -61,7 +61,7 @@ def bench(collective: str, ranks: int, op: str, names: tuple[str, ...]) -> dict[
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "bench.json")
         command = [sys.executable, "-m", "mpicoll", "bench", collective, "-n", str(ranks), "--backends", "mpicoll"]
-        command += ["--algorithms", ",".join(names), "--op", op, "--min", "1M", "--max", "64M", "--factor", "4"]
+        command += ["--algorithms", ",".join(names), "--op", op, "--min", "64K", "--max", "64M", "--factor", "4"]
         subprocess.run([*command, "--seconds", "0.4", "--json", str(output)], check=True, timeout=300)
         found: dict[str, Any] = json.loads(output.read_text())
         return found

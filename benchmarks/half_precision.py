@@ -1,0 +1,76 @@
+"""All-reduce of 16-bit floats against float32's, at equal bytes: 16 bits on the wire, and arithmetic that is ours.
+
+    mpicoll run -n 2 benchmarks/half_precision.py > benchmarks/records/half-precision-2ranks-openmpi.txt
+
+All cases take turns in one job; the figures are microseconds a call of the slowest rank, minimum and median, and how
+many bytes a second each moves in relation to float32 by the MPI's own all-reduce, both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.bench.backends import Session
+from mpicoll.bench.environment import environment
+
+SIZES = (1 << 20, 16 << 20)
+CASES = (
+    ("float32", "native"),
+    ("bfloat16", None),
+    ("float16", None),
+    ("bfloat16", "ring"),
+    ("float16", "ring"),
+    ("bfloat16", "bine"),
+    ("float16", "bine"),
+)
+TURNS, SECONDS = 40, 0.01
+"""Turns of each case, and about how long one takes."""
+
+
+def main() -> None:
+    """Measure, and print on rank 0."""
+    world = MPI.COMM_WORLD
+    comm = mpicoll.Communicator(world)
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    about = environment(Session(world, node, "cpu"))
+    if world.rank == 0:
+        print(f"{about['mpi']}, {world.size} ranks, torch {torch.__version__}, {about['cpu']}")
+        print(f"{'bytes':>9} {'dtype':9} {'algorithm':10} {'min':>8} {'median':>8}  of float32")
+    for nbytes in SIZES:
+        measure(world, comm, nbytes)
+
+
+def measure(world: MPI.Intracomm, comm: mpicoll.Communicator, nbytes: int) -> None:
+    calls = [call(comm, dtype, algorithm, nbytes) for dtype, algorithm in CASES]
+    times: list[list[float]] = [[] for _ in CASES]
+    for _ in range(TURNS + 1):
+        for run, found in zip(calls, times, strict=True):
+            repeat = world.bcast(max(1, int(SECONDS / min(found, default=SECONDS))))
+            world.Barrier()
+            start = perf_counter()
+            for _ in range(repeat):
+                run()
+            found.append(world.allreduce((perf_counter() - start) / repeat, MPI.MAX))
+    if world.rank == 0:
+        # The first turn binds plans and touches memory.
+        figures = [(min(t[1:]), float(np.median(t[1:]))) for t in times]
+        for (dtype, algorithm), (least, middle) in zip(CASES, figures, strict=True):
+            us = f"{least * 1e6:8.0f} {middle * 1e6:8.0f}"
+            of_float32 = f"{figures[0][0] / least:5.2f} {figures[0][1] / middle:5.2f}"
+            print(f"{nbytes:9} {dtype:9} {algorithm or '(default)':10} {us}  {of_float32}")
+
+
+def call(comm: mpicoll.Communicator, dtype: str, algorithm: str | None, nbytes: int) -> Callable[[], object]:
+    kind = getattr(torch, dtype)
+    x = torch.zeros(nbytes // kind.itemsize, dtype=kind)
+    return lambda: comm.allreduce(x, algorithm=algorithm)
+
+
+if __name__ == "__main__":
+    main()

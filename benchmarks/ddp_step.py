@@ -8,8 +8,10 @@ computation; and the all-reduces of the model's buckets alone, which is the comm
 is hidden behind the computation, is what is missing in the step: (computation + communication - step) / communication.
 It is negative where the two slow each other down, as on cores that they share.
 
-mpicoll is also run in line: each all-reduce within the call that starts it, so that nothing can be hidden. And on an
-emulated slow wire, on which every byte of a bucket takes as long as on 10 Gb/s Ethernet besides, without using a core.
+mpicoll itself chooses by the cores that a rank has whether DDP's all-reduces are complete when the call that starts
+them returns, so that nothing can be hidden, or are carried out by a thread. Both are run besides: in line, and on a
+thread. And both on an emulated slow wire, on which every byte of a bucket takes as long as on 10 Gb/s Ethernet besides,
+without using a core.
 
 NCCL, and all the others' tensors in GPU memory, where there is a GPU for each rank of a node.
 """
@@ -45,7 +47,7 @@ LAYERS = 32
 WIRE = 8e-10
 """Seconds a byte: 10 Gb/s."""
 SLOW = ", 10 Gb/s"
-IN_LINE = ", in line"
+IN_LINE, THREAD = ", in line", ", thread"
 UNTIMED, TIMED, ROUNDS = 2, 4, 5
 """Of each turn, calls that count for nothing and calls that count; turns at least."""
 
@@ -141,6 +143,7 @@ def slow(group: Any) -> Any:
 
 def in_line(group: Any) -> Any:
     """``group``, whose asynchronous collectives are complete when their call returns."""
+    group.reducer_in_line = False  # by the way of all others, which a slow wire is in
 
     def do(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         work = CollectiveWork(run, list(result))
@@ -148,6 +151,12 @@ def in_line(group: Any) -> Any:
         return work
 
     group.do = do
+    return group
+
+
+def on_a_thread(group: Any) -> Any:
+    """``group``, whose asynchronous collectives are its worker's, however few cores there are."""
+    group.reducer_in_line = False
     return group
 
 
@@ -164,9 +173,9 @@ def groups_on(device: torch.device) -> dict[str, Any]:
     groups = {"gloo": dist.new_group(backend="gloo"), "mpicoll": dist.group.WORLD}
     if device.type == "cuda":
         groups["nccl"] = dist.new_group(backend="nccl")
-    groups[f"mpicoll{IN_LINE}"] = in_line(dist.new_group())
-    groups[f"mpicoll{SLOW}"] = slow(dist.new_group())
-    groups[f"mpicoll{IN_LINE}{SLOW}"] = slow(in_line(dist.new_group()))
+    for name, way in ((IN_LINE, in_line), (THREAD, on_a_thread)):
+        groups[f"mpicoll{name}"] = way(dist.new_group())
+        groups[f"mpicoll{name}{SLOW}"] = slow(way(dist.new_group()))
     return groups
 
 

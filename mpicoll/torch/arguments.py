@@ -14,7 +14,7 @@ from mpicoll.dtypes import Op
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 from mpicoll.torch.group import ProcessGroup
 
-__all__ = ["NAMES", "checked_timeout", "group_rank", "memory_of", "op_of", "outputs_of", "tensor_of", "tensors_of"]
+__all__ = ["checked_timeout", "group_rank", "memory_of", "op_of", "outputs_of", "tensor_of", "tensors_of"]
 
 _OPS = {
     "sum": ReduceOp.SUM,
@@ -27,13 +27,13 @@ _OPS = {
     "bxor": ReduceOp.BXOR,
 }
 
-NAMES = {id(op): name for name, op in _OPS.items()}
+_NAMES = {id(op): name for name, op in _OPS.items()}
 """Our name of each of torch's constants, by identity: hashing them takes longer than a short message."""
 
 
 def op_of(op: Any, operation: str) -> str | Op:
     """Our op for a torch ReduceOp."""
-    name = NAMES.get(id(op))
+    name = _NAMES.get(id(op))
     if name is not None:
         return name
     if isinstance(op, ReduceOp):

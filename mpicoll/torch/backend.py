@@ -71,7 +71,9 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
         self._calls = self._splits = 0
         self._together: list[Work] | None = None
         ProcessGroup.__init__(self, comm, ranks, name, timeout)
-        self._no_core_to_spare = cores_of_a_rank() < 2
+        self.reducer_in_line = cores_of_a_rank() < 2
+        """Whether DDP's all-reduces are complete when the call that starts them returns: faster than a thread that
+        waits in MPI where a rank has no core to spare for it."""
         world().registered.append(self)
 
     # -- what it is called --------------------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
             tensors = [tensors]
         op, async_op = (dist.ReduceOp.SUM, True) if opts is None else (opts.reduceOp, opts.asyncOp)
         tensor = _only(tensors, "all_reduce")
-        if async_op and self._no_core_to_spare and _reducer_calls():
+        if async_op and self.reducer_in_line and _reducer_calls():
             # Its buckets come in one order on all ranks, with nothing between them. On the worker's thread the wait
             # for the other ranks would take the core from the rest of the backward pass.
             collectives.all_reduce(tensor, op, self, False)

@@ -19,7 +19,7 @@ from torch.distributed import ReduceOp
 
 from mpicoll.call import checked_counts
 from mpicoll.errors import ArgumentError, StateError
-from mpicoll.torch.arguments import NAMES, group_rank, memory_of, op_of, outputs_of, tensor_of, tensors_of
+from mpicoll.torch.arguments import group_rank, memory_of, op_of, outputs_of, tensor_of, tensors_of
 from mpicoll.torch.group import ProcessGroup, member, renamed, world
 from mpicoll.torch.work import Work
 
@@ -50,10 +50,10 @@ def all_reduce(
 ) -> Work | None:
     """Reduce ``tensor`` over the group; every rank's becomes the result."""
     g = world().default if group is None else group
-    name = NAMES.get(id(op))
-    if name and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not async_op and not g.worker.busy:
+    how = op_of(op, "all_reduce")
+    if isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not async_op and not g.worker.busy:
         try:
-            g.comm.allreduce(tensor, name, None, algorithm)  # the short way of the call that matters most
+            g.comm.allreduce(tensor, how, None, algorithm)  # the short way of the call that matters most
         except ArgumentError as e:
             raise renamed(e, "all_reduce", {"x": "tensor"}) from None
         except StateError:
@@ -63,7 +63,7 @@ def all_reduce(
     m = member(group, "all_reduce")
     if m is None:
         return None
-    return _whole(m, "all_reduce", "allreduce", tensor, None, op_of(op, "all_reduce"), 0, async_op, algorithm=algorithm)
+    return _whole(m, "all_reduce", "allreduce", tensor, None, how, 0, async_op, algorithm=algorithm)
 
 
 def broadcast(

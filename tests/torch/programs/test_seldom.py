@@ -12,6 +12,14 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch has newer names for some
 
+NEWER = hasattr(dist, "all_gather_single")
+"""Whether torch has its newer names, since 2.13."""
+
+
+def needs(where: Any, name: str) -> pytest.MarkDecorator:
+    """Of a function that torch 2.11 lacks."""
+    return pytest.mark.skipif(not hasattr(where, name), reason=f"torch {torch.__version__} has no {name}")
+
 
 def row(rank: int) -> torch.Tensor:
     return torch.arange(1.0, 4.0) + 10 * rank
@@ -67,6 +75,7 @@ def test_a_monitored_barrier_is_for_gloo_alone() -> None:
     dist.group.WORLD.monitored_barrier()
 
 
+@needs(dist, "record_comm")
 def test_a_name_for_the_profiler(size: int) -> None:
     x = torch.ones(1)
     with dist.record_comm("step 1"):
@@ -124,6 +133,7 @@ def test_all_gather_coalesced(rank: int, size: int, async_op: bool) -> None:
         assert torch.equal(second, row(r)[:2] * 2)
 
 
+@needs(dist, "all_gather_single")
 def test_newer_names(rank: int, size: int) -> None:
     whole, block = torch.empty(size, 3), torch.empty(1, 3)
     dist.all_gather_single(whole, row(rank)[None])
@@ -146,6 +156,7 @@ def test_complex_numbers(rank: int, size: int) -> None:
 # -- functional collectives -------------------------------------------------------------------------------------------
 
 
+@needs(functional, "all_gather_single")
 def test_functional_of_one_tensor(rank: int, size: int) -> None:
     """Under their newer names, without and with autograd."""
     world = dist.group.WORLD
@@ -160,10 +171,10 @@ def test_functional_of_several_tensors(rank: int, size: int) -> None:
     given = [row(rank), row(rank)[:2] * 2]
     reduced = functional.all_reduce_coalesced(given, "sum", world)
     assert torch.equal(reduced[1], total(size)[:2] * 2)
-    for gather in (functional.all_gather_single_coalesced, functional.all_gather_into_tensor_coalesced):
-        assert torch.equal(gather(given, world)[0], everybodys(size).view(-1))
-    for scatter in (functional.reduce_scatter_single_coalesced, functional.reduce_scatter_tensor_coalesced):
-        found = scatter([everybodys(size), 2 * everybodys(size)], "sum", [0, 0], world)
+    for name in ("all_gather_into_tensor_coalesced", *["all_gather_single_coalesced"] * NEWER):
+        assert torch.equal(getattr(functional, name)(given, world)[0], everybodys(size).view(-1))
+    for name in ("reduce_scatter_tensor_coalesced", *["reduce_scatter_single_coalesced"] * NEWER):
+        found = getattr(functional, name)([everybodys(size), 2 * everybodys(size)], "sum", [0, 0], world)
         assert torch.equal(found[1][0], 2 * size * row(rank))
 
 
@@ -184,6 +195,7 @@ def test_functional_in_place(rank: int, size: int) -> None:
     assert swapped.tolist() == [10.0 * r + rank for r in range(size)]
 
 
+@needs(functional, "isend_inplace")
 @pytest.mark.mpi(min_size=2)
 def test_functional_messages(rank: int, size: int) -> None:
     right, left = (rank + 1) % size, (rank - 1) % size
@@ -194,6 +206,7 @@ def test_functional_messages(rank: int, size: int) -> None:
     functional.wait_tensor(sent)
 
 
+@needs(functional, "batch_p2p_ops_inplace")
 def test_functional_batches_do_not_reach_us(rank: int, size: int) -> None:
     """C++ coalesces them in the group without asking Python: it raises, and the group goes on."""
     x = row(rank)

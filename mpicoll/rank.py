@@ -12,8 +12,11 @@ import atexit
 import os
 import sys
 import time
+from socket import gethostname
 
 from mpi4py import run
+
+from mpicoll.machine.alone import launched_rank
 
 __all__ = ["main"]
 
@@ -37,6 +40,10 @@ def main() -> None:
         run.main()
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) else 1
+        if isinstance(error, Exception) and launched_rank() is not None:
+            print(
+                f"mpicoll: rank {launched_rank()} on {gethostname()} ended by {type(error).__name__}", file=sys.stderr
+            )
         if status is not None and status != 0 and not _initialised():
             # At exit, so that the traceback is printed first.
             atexit.register(_end_job, status if isinstance(status, int) else 1)

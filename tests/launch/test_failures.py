@@ -7,6 +7,7 @@ that must end well though they leave something unfinished.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -100,6 +101,13 @@ def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: obj
         assert piece in result.output, result.output
     assert "went on" not in result.output
     assert "Segmentation fault" not in result.output
+
+
+def test_the_rank_that_raised_is_named(tmp_path: Path) -> None:
+    """Its traceback does not say which it is."""
+    result = run(3, script(tmp_path, f"{BEGIN}if rank == 1: raise KeyError('of the program')\ndist.barrier()\n"))
+    assert result.code != 0, result.output
+    assert re.findall(r"mpicoll: rank (\d) on \S+ ended by (\w+)", result.output) == [("1", "KeyError")], result.output
 
 
 # Jobs that leave something unfinished, and end well.

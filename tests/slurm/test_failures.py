@@ -7,51 +7,61 @@ from datetime import datetime
 
 import pytest
 
-from tests.slurm.jobs import PROGRAMS, Job
+from tests.slurm.jobs import PROGRAMS, Environment, Job
 
 SECONDS = 30
 FAILS = f"{PROGRAMS}/fails.py"
+BARE = f"{PROGRAMS}/bare.py"
 
 
-def check_failed(job: Job) -> None:
+def check_failed(job: Job, how: str) -> None:
+    """As FAILED and in time, and the first line on how a rank ended is about rank 1."""
     assert job.state == "FAILED", job.log
     assert "went on" not in job.log, job.log
     since = re.search(r"fails at (\d+\.\d+)", job.log)
     assert since, job.log
     assert datetime.fromisoformat(job["EndTime"]).timestamp() - float(since[1]) <= SECONDS, job.log
-
-
-KILLED = r"(rank|task) 1\b.*(Killed|signal 9)"
+    ended = re.findall(r"mpicoll: (rank .*) ended (.*)", job.log)
+    assert ended, job.log
+    assert ended[0] == ("rank 1 on node1", how), job.log
 
 
 @pytest.mark.job("multi_node", PROGRAM=f"{FAILS} killed", LAUNCHER="mpirun")
 def test_a_rank_that_is_killed_under_mpirun(job: Job) -> None:
-    check_failed(job)
-    assert re.search(KILLED, job.log), job.log
+    check_failed(job, "by SIGKILL")
 
 
 @pytest.mark.job("multi_node", PROGRAM=f"{FAILS} killed", LAUNCHER="srun-{pmi}")
 def test_a_rank_that_is_killed_under_srun(job: Job) -> None:
-    check_failed(job)
-    assert re.search(KILLED, job.log), job.log
+    check_failed(job, "by SIGKILL")
 
 
 @pytest.mark.job("multi_node", PROGRAM=f"{FAILS} raises", LAUNCHER="mpirun")
 def test_a_rank_that_raises_under_mpirun(job: Job) -> None:
-    check_failed(job)
+    check_failed(job, "by ValueError")
     assert "ValueError: of rank 1" in job.log, job.log
 
 
 @pytest.mark.job("multi_node", PROGRAM=f"{FAILS} raises", LAUNCHER="srun-{pmi}")
 def test_a_rank_that_raises_under_srun(job: Job) -> None:
-    check_failed(job)
+    check_failed(job, "by ValueError")
     assert "ValueError: of rank 1" in job.log, job.log
 
 
-@pytest.mark.job("multi_node", PROGRAM=f"{PROGRAMS}/bare.py", LAUNCHER="srun-{wrong_pmi}")
-def test_the_wrong_pmi(job: Job) -> None:
+def check_refused(job: Job, environment: Environment) -> None:
     """Each rank would be alone in a world of its own, and a program that knows nothing of mpicoll would go on."""
     assert job.state == "FAILED", job.log
-    assert "alone in its MPI world although it was started as one of 4" in job.log, job.log
-    assert "--mpi" in job.log
+    assert f"this MPI expects srun-{environment.pmi} or mpirun; given " in job.log, job.log
     assert "sum of ones" not in job.log
+
+
+@pytest.mark.job("multi_node", PROGRAM=BARE, LAUNCHER="srun-{wrong_pmi}")
+def test_the_wrong_pmi(job: Job, environment: Environment) -> None:
+    check_refused(job, environment)
+
+
+@pytest.mark.job("multi_node", PROGRAM=BARE, LAUNCHER="srun-none")
+def test_no_pmi(job: Job, environment: Environment) -> None:
+    check_refused(job, environment)
+    assert "alone in its MPI world although it was started as one of 4" in job.log, job.log
+    assert "srun was given no --mpi, or one that this MPI does not speak" in job.log

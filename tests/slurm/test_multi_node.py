@@ -32,8 +32,10 @@ def check_two_nodes(job: Job, cluster: Cluster) -> None:
     said = ranks(job)
     assert [(r["rank"], r["size"]) for r in said] == [(rank, 4) for rank in range(4)], job.log
     assert Counter(r["host"] for r in said) == {"node1": 2, "node2": 2}
+    assert "node1: ranks 0-1, bound to cores 0 | 1" in job.log
+    assert "node2: ranks 2-3, bound to cores 0 | 1" in job.log
     if cluster.own_networks:
-        # Each node's sum depends on all that the other holds. --exclusive: nobody else is on its nodes, so it sent this itself.
+        # Each node's sum depends on all that the other holds. With --exclusive nobody else sent this.
         assert all(r["sent"] >= r["bytes"] for r in said), said
 
 

@@ -5,10 +5,17 @@
 # cuda or cpu, and the folder RESULTS is there.
 set -euo pipefail
 
+die() {
+    echo "mpicoll: $*" >&2
+    exit 1
+}
+
 SITE=${SITE:-ethernet}   # a preset out of sites/: ethernet, infiniband or slingshot
 set -a
-# shellcheck source=/dev/null
-source "${MPICOLL_SLURM:-${SLURM_SUBMIT_DIR:-.}/slurm}/sites/$SITE.env"
+{
+    # shellcheck source=/dev/null
+    source "${MPICOLL_SLURM:-${SLURM_SUBMIT_DIR:-.}/slurm}/sites/$SITE.env"
+} || die "SITE: expected ethernet, infiniband or slingshot; given $SITE"
 set +a
 
 MPICOLL_MODULES=${MPICOLL_MODULES:-}   # modules to load; empty: none
@@ -17,11 +24,6 @@ CONTAINER=${CONTAINER:-}   # an Apptainer image to run in; empty: none
 LAUNCHER=${LAUNCHER:-auto}   # mpirun, srun-NAME with a NAME out of `srun --mpi=list`, or auto: srun if it has the MPI's PMI
 BIND=${BIND:-core}   # to what each rank is bound: core (as many as it has), numa or none
 RESULTS=${RESULTS:-${SLURM_SUBMIT_DIR:-.}/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}   # the folder for results
-
-die() {
-    echo "mpicoll: $*" >&2
-    exit 1
-}
 
 # -- The environment -------------------------------------------------------------------------------------------------
 
@@ -40,12 +42,13 @@ set -u
 
 python=(python3)
 if [[ -n $CONTAINER ]]; then
+    type -P apptainer > /dev/null || die "CONTAINER: expected apptainer on PATH, or its module in MPICOLL_MODULES"
     python=(apptainer exec ${SLURM_GPUS_ON_NODE:+--nv} "$CONTAINER" python3)
 fi
 
 export PYTHONUNBUFFERED=1   # what a rank has printed is in the log even if it is killed
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
-export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}   # since 22.05 srun does not take it from the job
+cores=${SLURM_CPUS_PER_TASK:-1}   # of each rank
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$cores}
 
 # -- The launcher ----------------------------------------------------------------------------------------------------
 
@@ -72,21 +75,36 @@ if [[ $LAUNCHER == auto ]]; then
 fi
 
 case $BIND in
-    core) cpu_bind=cores map_by=slot:PE=$SRUN_CPUS_PER_TASK ;;
-    numa) cpu_bind=ldoms map_by=numa ;;
-    none) cpu_bind=none map_by=slot ;;
+    core) cpu_bind=cores map_by=slot:PE=$cores hydra=core:$cores ;;
+    numa) cpu_bind=ldoms map_by=numa hydra=numa ;;
+    none) cpu_bind=none map_by=slot hydra=none ;;
     *) die "BIND: expected core, numa or none; given $BIND" ;;
 esac
+# Of a rank that is killed, launchers say only its process or its node, or name another rank, which ended because of it.
+# So bash stays beside each rank, says that it was killed, and ends in the same way: after an exit code in its place,
+# MPICH's mpirun may wait for ever. A signal to the job reaches bash too, and must not end it before the rank.
+# shellcheck disable=SC2016  # for that bash
+rank=(bash -c '
+    trap : USR1 USR2
+    "$@" && exit
+    code=$?
+    ((code > 128)) && signal=$(kill -l "$code") || exit "$code"
+    echo "mpicoll: rank ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}} on $(hostname) ended by SIG$signal" >&2
+    kill -s "$signal" $$
+' rank "${python[@]}" -m mpicoll.rank)
 case $LAUNCHER in
     mpirun)
         [[ -z $CONTAINER ]] || die "LAUNCHER: expected srun-$pmi for a CONTAINER, whose mpirun reaches no other node; given mpirun"
         export PRTE_MCA_rmaps_default_mapping_policy=$map_by PRTE_MCA_hwloc_default_binding_policy=$BIND   # Open MPI's
-        export HYDRA_BINDING=$BIND   # MPICH's
-        ranks=(python3 -m mpicoll run -n "$SLURM_NTASKS")
+        export HYDRA_BINDING=$hydra   # MPICH's
+        export SLURM_CPU_BIND=none   # mpirun starts its daemons by srun, which would bind them, and the ranks with them
+        export OMPI_MCA_osc=${OMPI_MCA_osc:-^ucx}   # which cannot work in Open MPI's wheel, and says so at every window
+        ranks=(mpirun -n "$SLURM_NTASKS" "${rank[@]}")
         ;;
     srun-*)
-        # Without --kill-on-bad-exit, the ranks that are left would wait for one that was killed.
-        ranks=(srun "--mpi=${LAUNCHER#srun-}" --kill-on-bad-exit=1 "--cpu-bind=$cpu_bind" "${python[@]}" -m mpicoll.rank)
+        # Since 22.05 srun does not take --cpus-per-task from the job. Without --kill-on-bad-exit, the ranks that are left
+        # would wait for one that was killed.
+        ranks=(srun "--mpi=${LAUNCHER#srun-}" "--cpus-per-task=$cores" "--cpu-bind=$cpu_bind" --kill-on-bad-exit=1 "${rank[@]}")
         if [[ $mpi == Intel* ]]; then
             # Intel MPI has no PMI of its own. source: https://slurm.schedmd.com/mpi_guide.html#intel_mpi
             export I_MPI_PMI_LIBRARY=${I_MPI_PMI_LIBRARY:-$(ldconfig -p | awk '/libpmi2\.so / { print $NF; exit }')}
@@ -129,4 +147,5 @@ echo "job $SLURM_JOB_ID ($SLURM_JOB_NAME) on $SLURM_JOB_NODELIST, restart ${SLUR
 echo "site $SITE, launcher $LAUNCHER, bound to $BIND, device $DEVICE, $("${python[@]}" --version): $(type -P "${python[0]}")"
 env | grep -E '^(NCCL|UCX|FI|OMPI_MCA|PMIX_MCA|PRTE_MCA|MPICH|MPIR_CVAR|HYDRA|I_MPI|OMP)_' | sort | sed 's/^/  /' || true
 # Ranks that do not find each other end the job here.
-launch -m mpicoll.machine.placement
+launch -m mpicoll.machine.placement ||
+    die "LAUNCHER: the ranks did not start, or do not find each other; this MPI expects srun-$pmi or mpirun; given $LAUNCHER"

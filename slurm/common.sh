@@ -98,7 +98,6 @@ case $LAUNCHER in
         export PRTE_MCA_rmaps_default_mapping_policy=$map_by PRTE_MCA_hwloc_default_binding_policy=$BIND   # Open MPI's
         export HYDRA_BINDING=$hydra   # MPICH's
         export SLURM_CPU_BIND=none   # mpirun starts its daemons by srun, which would bind them, and the ranks with them
-        export OMPI_MCA_osc=${OMPI_MCA_osc:-^ucx}   # which cannot work in Open MPI's wheel, and says so at every window
         ranks=(mpirun -n "$SLURM_NTASKS" "${rank[@]}")
         ;;
     srun-*)

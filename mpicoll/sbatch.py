@@ -64,8 +64,8 @@ _SITE = re.compile(r"(?P<name>SITE)=(?P<value>[\w-]+)(?P<tail>\s+#.*)?")
 _NO_GPUS = "#SBATCH --gpus-per-node=0"
 _COMMENT = re.compile(r"#(?!SBATCH\b| shellcheck\b)\s*(?P<words>.*)")
 _NO_WORDS = re.compile(r"#!|# shellcheck ")
-_SHELLCHECK = re.compile(r"# shellcheck (shell|source)=.*")
-_SOURCED = re.compile(r'source "[^"]*/(common\.sh|sites/\$SITE\.env)"')
+_SHELLCHECK = re.compile(r"\s*# shellcheck ")
+_SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/\$SITE\.env)"')
 
 
 @dataclass(frozen=True)
@@ -120,10 +120,11 @@ def text(lines: list[Line]) -> str:
 
 
 def _composed(file: str, site: str) -> Iterator[Line]:
-    for line in _read(file):
+    lines = _read(file)
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
         if sourced := _SOURCED.fullmatch(line):
             yield from _composed(sourced[1].replace("$SITE", site), site)
-        elif not _SHELLCHECK.fullmatch(line):  # of what is a file of its own no more
+        elif not (_SHELLCHECK.match(line) and (_SOURCED.fullmatch(after) or "shell=" in line)):
             yield Line(file, line)
 
 

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -235,3 +236,18 @@ def test_neither_mpi4py_nor_torch_is_needed() -> None:
     for arguments in ([], ["single-node"], ["single-node", "--explain"], ["single-node", "--check"]):
         result = subprocess.run([sys.executable, "-c", code, "slurm", *arguments], capture_output=True, text=True)
         assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_wheel_holds_the_templates(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(SLURM.parent / name, tmp_path)
+    for name in ("mpicoll", "slurm"):
+        shutil.copytree(SLURM.parent / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("*.pyc"))
+    code = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+    built = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=tmp_path, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name.removeprefix("mpicoll/slurm/") for name in archive.namelist() if name.startswith("mpicoll/slurm/")}
+    assert held == {str(file.relative_to(SLURM)) for file in SLURM.rglob("*") if file.is_file()}

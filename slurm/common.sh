@@ -66,6 +66,9 @@ case $mpi in
         pmi=pmix
         # Wheels and containers have no munge. source: https://docs.cscs.ch/software/communication/openmpi
         export PMIX_MCA_psec=${PMIX_MCA_psec:-native}
+        # Seconds that a rank waits before it ends the job, so that one that was killed is named before all are
+        # (described by ompi_info --all).
+        export OMPI_MCA_opal_abort_delay=${OMPI_MCA_opal_abort_delay:-1}
         ;;
     *) pmi=pmi2 ;;
 esac
@@ -82,15 +85,17 @@ case $BIND in
 esac
 # Of a rank that is killed, launchers say only its process or its node, or name another rank, which ended because of it.
 # So bash stays beside each rank, says that it was killed, and ends in the same way: after an exit code in its place,
-# MPICH's mpirun may wait for ever. A signal to the job reaches bash too, and must not end it before the rank.
+# MPICH's mpirun may wait for ever. A signal to the job reaches bash too, and must not end it before the rank. Nothing
+# is started for the line: other ranks notice at once, and then the launcher kills bash as well.
 # shellcheck disable=SC2016  # for that bash
 rank=(bash -c '
     trap : USR1 USR2
+    read -r host < /proc/sys/kernel/hostname
     "$@" && exit
     code=$?
-    ((code > 128)) && signal=$(kill -l "$code") || exit "$code"
-    echo "mpicoll: rank ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}} on $(hostname) ended by SIG$signal" >&2
-    kill -s "$signal" $$
+    ((128 < code && code < 193)) || exit "$code"
+    echo "mpicoll: rank ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}} on $host ended by signal $((code - 128))" >&2
+    kill -"$((code - 128))" $$
 ' rank "${python[@]}" -m mpicoll.rank)
 case $LAUNCHER in
     mpirun)

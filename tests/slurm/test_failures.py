@@ -28,12 +28,12 @@ def check_failed(job: Job, how: str) -> None:
 
 @pytest.mark.job("multi_node", PROGRAM=f"{FAILS} killed", LAUNCHER="mpirun")
 def test_a_rank_that_is_killed_under_mpirun(job: Job) -> None:
-    check_failed(job, "by SIGKILL")
+    check_failed(job, "by signal 9")
 
 
 @pytest.mark.job("multi_node", PROGRAM=f"{FAILS} killed", LAUNCHER="srun-{pmi}")
 def test_a_rank_that_is_killed_under_srun(job: Job) -> None:
-    check_failed(job, "by SIGKILL")
+    check_failed(job, "by signal 9")
 
 
 @pytest.mark.job("multi_node", PROGRAM=f"{FAILS} raises", LAUNCHER="mpirun")

@@ -22,7 +22,7 @@ EXPORTED = [
 ]  # fmt: skip
 FUNCTIONS = [name for name in EXPORTED if inspect.isfunction(getattr(dist, name, None))]
 SINCE = {("init_process_group", "device_id"), ("new_group", "device_id"), ("send_object_list", "use_batch")}
-SINCE |= {("recv_object_list", "use_batch"), ("new_group", "sort_ranks")}
+SINCE |= {("recv_object_list", "use_batch"), ("new_group", "sort_ranks"), ("barrier", "timeout")}
 """Parameters that not every torch from 2.11 on need have."""
 
 NEW_NAMES = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}

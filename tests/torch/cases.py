@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,10 @@ class Group:
         return len(self.ranks)
 
 
+SORTS_RANKS = "sort_ranks" in signature(dist.new_group).parameters
+"""Whether a group's ranks may be told to stay in their order; torch learned it after 2.11."""
+
+
 @lru_cache(maxsize=1)
 def make_groups(world: object) -> list[Group]:
     """The default group ``world``, all of it by name, some ranks, some of those, and all in reversed order; collective.
@@ -80,13 +85,13 @@ def make_groups(world: object) -> list[Group]:
     everybody = list(range(size))
     some = everybody[1:] or everybody
     nested = some[::2]
-    backwards = everybody[::-1]
+    backwards = everybody[::-1] if SORTS_RANKS else everybody
     made = [
         ("world", None, everybody),
         ("everybody", dist.new_group(everybody), everybody),
         ("some", dist.new_group(some), some),
         ("nested", dist.new_group(nested), nested),
-        ("backwards", dist.new_group(backwards, sort_ranks=False), backwards),
+        ("backwards", dist.new_group(backwards, **{"sort_ranks": False} if SORTS_RANKS else {}), backwards),
     ]
     return [Group(name, g, ranks, ranks.index(rank) if rank in ranks else None) for name, g, ranks in made]
 

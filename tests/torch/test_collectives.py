@@ -172,9 +172,9 @@ def test_16_bit_sums_are_rounded_once(rank: int, size: int, dtype: torch.dtype, 
 def test_16_bit_sums_are_in_rank_order(groups: list[Group], rank: int) -> None:
     """2^24 + 1 is 2^24 in float32: what is left of the 1 tells in which order the ranks were added."""
     terms = [2.0**24, 1.0, -(2.0**24), 1.0]
-    for g, ranks in ((groups[0], (0, 1, 2, 3)), (groups[4], (3, 2, 1, 0))):
+    for g in (groups[0], groups[4]):
         expected = torch.zeros((), dtype=torch.float32)
-        for r in [r for r in ranks if r < groups[0].size]:
+        for r in g.ranks:
             expected = expected + terms[r]
         for n in (1, 9000):
             x = torch.full((n,), terms[rank], dtype=torch.bfloat16)

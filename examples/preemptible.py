@@ -56,21 +56,23 @@ def save(path: Path, state: dict[str, object]) -> None:
 
 
 def train(steps: int, path: Path) -> float | None:
-    """Train from the checkpoint on, if there is one; returns the last loss, or None if stopped before the end."""
+    """Train from the checkpoint on, if there is one; returns the last loss, or None if stopped before the end.
+
+    That loss is in the checkpoint, too: a job that ended between the last one and its word that it is done finds it.
+    """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    first = 0
+    first, mean = 0, torch.zeros(())  # of the loss over all ranks
     if path.exists():
         saved = torch.load(path)
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
-        first = saved["step"]
+        first, mean = saved["step"], saved["loss"]
     rank = dist.get_rank()
     if rank == 0:
         print(f"{dist.get_world_size()} ranks, steps {first} to {steps}", flush=True)
     ddp = DistributedDataParallel(model)
-    loss = torch.zeros(())
     for step in range(first, steps):
         x, y = batch(step)
         optimizer.zero_grad()
@@ -78,14 +80,16 @@ def train(steps: int, path: Path) -> float | None:
         loss.backward()
         optimizer.step()
         stopped = all_stop()
-        if rank == 0 and (stopped or (step + 1) % EVERY == 0 or step + 1 == steps):
-            save(path, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1})
+        if stopped or (step + 1) % EVERY == 0 or step + 1 == steps:
+            mean = loss.detach()
+            dist.all_reduce(mean, dist.ReduceOp.AVG)
+            state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step + 1, "loss": mean}
+            if rank == 0:
+                save(path, state)
         if stopped and step + 1 < steps:
             if rank == 0:
                 print(f"stopped after step {step + 1}, which is saved", flush=True)
             return None
-    mean = loss.detach()
-    dist.all_reduce(mean, dist.ReduceOp.AVG)
     return mean.item()
 
 

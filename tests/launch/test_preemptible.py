@@ -43,3 +43,10 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert (parts / "finished").read_text() == (whole / "finished").read_text()
     assert float((parts / "finished").read_text().split()[-1]) < 0.05
     assert sorted(path.name for path in parts.iterdir()) == ["checkpoint.pt", "finished"]
+
+    # Killed after its last checkpoint and before it says that it is done: there is no step left that has a loss.
+    (parts / "finished").unlink()
+    third = run(2, *program, str(parts))
+    assert third.code == 0, third.output
+    assert f"steps {STEPS} to {STEPS}" in third.output
+    assert (parts / "finished").read_text() == (whole / "finished").read_text()

@@ -54,7 +54,7 @@ OPTIONS = {
     "qos": Option(*_WORD, "the quality of service"),
     "constraint": Option(*_WORD, "features that the nodes must have"),
     "reservation": Option(*_WORD, "the reservation to run in"),
-    "job-name": Option(*_WORD, "the job's name"),
+    "job-name": Option(r"[^\s/]+", "one word without a slash", "the job's name, and its log's"),
 }
 """Those that people set; any other can be given to sbatch itself, beside the script."""
 
@@ -142,6 +142,10 @@ def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> di
     if "gpus-per-node" in given and gpus:
         given.setdefault("ntasks-per-node", str(gpus))
     ranks = int((own | given)["ntasks-per-node"])
+    if template == "gpu-multi-node" and not gpus:
+        raise _bad(template, "--gpus-per-node", "at least 1, since each rank has one", "0")
+    if template == "gpu-multi-node" and ranks != gpus:
+        raise _bad(template, "--ntasks-per-node", f"{gpus}, as --gpus-per-node says: one rank a GPU", str(ranks))
     if 0 < gpus < ranks:
         expected = f"at most {gpus}, as --gpus-per-node says, since each rank has a GPU of its own"
         raise _bad(template, "--ntasks-per-node", expected, str(ranks))

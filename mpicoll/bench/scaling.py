@@ -27,6 +27,10 @@ Point = dict[str, Any]
 
 def gather(records: list[Record]) -> list[Point]:
     """For each collective, backend and number of nodes, the smallest and the largest size in the faster placement."""
+    of_records = sorted(int(record["environment"]["nodes"]) for record in records)
+    if len(set(of_records)) < len(of_records):
+        given = ", ".join(map(str, of_records))
+        raise ArgumentError("scaling", "records", "each of another number of nodes", given)
     points = []
     for record in sorted(records, key=lambda r: int(r["environment"]["nodes"])):
         e = record["environment"]

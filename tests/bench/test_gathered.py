@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.bench import scaling, summary
+from mpicoll.errors import ArgumentError
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "records" / "allreduce-2ranks-openmpi.json"
 
@@ -67,6 +68,11 @@ def test_scaling(record: summary.Record) -> None:
     head, *rows = scaling.table(points)
     assert head.endswith("4 nodes, 8 ranks")
     assert len(rows) == 2 * len(backends)
+
+
+def test_two_records_of_as_many_nodes(record: summary.Record) -> None:
+    with pytest.raises(ArgumentError, match="expected each of another number of nodes; given 1, 2, 2"):
+        scaling.gather([of_nodes(record, nodes) for nodes in (2, 1, 2)])
 
 
 @pytest.mark.parametrize("expected", [2, 3])

@@ -10,6 +10,8 @@ die() {
     exit 1
 }
 
+[[ -n ${SLURM_JOB_ID:-} ]] || die "expected a job of Slurm's; given none: submit this script with sbatch"
+
 SITE=${SITE:-ethernet}   # a preset out of sites/: ethernet, infiniband or slingshot
 set -a
 {
@@ -46,6 +48,7 @@ if [[ -n $CONTAINER ]]; then
     python=(apptainer exec ${SLURM_GPUS_ON_NODE:+--nv} "$CONTAINER" python3)
 fi
 
+unset SLURM_EXPORT_ENV   # sbatch's --export, which srun would take, too: but what is set here must reach the ranks
 export PYTHONUNBUFFERED=1   # what a rank has printed is in the log even if it is killed
 cores=${SLURM_CPUS_PER_TASK:-1}   # of each rank
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$cores}
@@ -78,40 +81,51 @@ if [[ $LAUNCHER == auto ]]; then
 fi
 
 case $BIND in
-    core) cpu_bind=cores map_by=slot:PE=$cores hydra=core:$cores ;;
-    numa) cpu_bind=ldoms map_by=numa hydra=numa ;;
-    none) cpu_bind=none map_by=slot hydra=none ;;
+    # Since 22.05 srun does not take --cpus-per-task from the job.
+    core) srun_bind=("--cpus-per-task=$cores" --cpu-bind=cores) map_by=slot:PE=$cores hydra=core:$cores ;;
+    numa) srun_bind=(--cpu-bind=ldoms) map_by=numa hydra=numa ;;
+    none) srun_bind=(--cpu-bind=none) map_by=slot hydra=none ;;
     *) die "BIND: expected core, numa or none; given $BIND" ;;
 esac
+# Given a number, srun gives a step that many of the job's CPUs, and no more to bind to.
+[[ $BIND == core ]] || unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK
 # Of a rank that is killed, launchers say only its process or its node, or name another rank, which ended because of it.
 # So bash stays beside each rank, says that it was killed, and ends in the same way: after an exit code in its place,
 # MPICH's mpirun may wait for ever. A signal to the job reaches bash too, and must not end it before the rank. Nothing
 # is started for the line: other ranks notice at once, and then the launcher kills bash as well.
 # shellcheck disable=SC2016  # for that bash
 rank=(bash -c '
-    trap : USR1 USR2
+    trap : USR1 USR2 TERM
     read -r host < /proc/sys/kernel/hostname
     "$@" && exit
     code=$?
     ((128 < code && code < 193)) || exit "$code"
-    echo "mpicoll: rank ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}} on $host ended by signal $((code - 128))" >&2
-    kill -"$((code - 128))" $$
+    number=$((code - 128))
+    ((number == 15)) ||   # TERM: somebody, or Slurm, ended the whole job
+        echo "mpicoll: rank ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}} on $host ended by signal $number" >&2
+    trap - USR1 USR2 TERM
+    kill -"$number" $$
+    exit "$code"   # a signal that ends nothing
 ' rank "${python[@]}" -m mpicoll.rank)
 case $LAUNCHER in
     mpirun)
         [[ -z $CONTAINER ]] || die "LAUNCHER: expected srun-$pmi for a CONTAINER, whose mpirun reaches no other node; given mpirun"
         export PRTE_MCA_rmaps_default_mapping_policy=$map_by PRTE_MCA_hwloc_default_binding_policy=$BIND   # Open MPI's
+        if [[ $mpi == "Open MPI v4"* ]]; then
+            export OMPI_MCA_rmaps_base_mapping_policy=$map_by OMPI_MCA_hwloc_base_binding_policy=$BIND
+        fi
         export HYDRA_BINDING=$hydra   # MPICH's
         export SLURM_CPU_BIND=none   # mpirun starts its daemons by srun, which would bind them, and the ranks with them
         ranks=(mpirun -n "$SLURM_NTASKS" "${rank[@]}")
         ;;
     srun-*)
-        # Since 22.05 srun does not take --cpus-per-task from the job. Without --kill-on-bad-exit, the ranks that are left
-        # would wait for one that was killed.
-        ranks=(srun "--mpi=${LAUNCHER#srun-}" "--cpus-per-task=$cores" "--cpu-bind=$cpu_bind" --kill-on-bad-exit=1 "${rank[@]}")
-        if [[ $mpi == Intel* ]]; then
+        # Without --kill-on-bad-exit, the ranks that are left would wait for one that was killed.
+        ranks=(srun "--mpi=${LAUNCHER#srun-}" "${srun_bind[@]}" --kill-on-bad-exit=1 "${rank[@]}")
+        if [[ $mpi == Intel* && $LAUNCHER == srun-pmi2 ]]; then
             # Intel MPI has no PMI of its own. source: https://slurm.schedmd.com/mpi_guide.html#intel_mpi
-            export I_MPI_PMI_LIBRARY=${I_MPI_PMI_LIBRARY:-$(ldconfig -p | awk '/libpmi2\.so / { print $NF; exit }')}
+            found=$(PATH=$PATH:/sbin ldconfig -p | awk '/libpmi2\.so(\.0)? / { found = $NF } END { print found }')
+            export I_MPI_PMI_LIBRARY=${I_MPI_PMI_LIBRARY:-$found}
+            [[ -n $I_MPI_PMI_LIBRARY ]] || die "I_MPI_PMI_LIBRARY: expected the path of Slurm's libpmi2.so; ldconfig knows none"
         fi
         ;;
     *) die "LAUNCHER: expected auto, mpirun or srun-NAME with a NAME out of \`srun --mpi=list\`; given $LAUNCHER" ;;
@@ -136,7 +150,11 @@ except Exception as e:
         DEVICE=cuda
         # MPI takes the memory of GPUs only if it is told to, and mpi4py was built against a library that can.
         # source: https://eth-cscs.github.io/cscs-docs/software/communication/cray-mpich
-        export MPICH_GPU_SUPPORT_ENABLED=${MPICH_GPU_SUPPORT_ENABLED:-1}
+        # Beside NCCL it can wait for ever, and a script that trains over NCCL has no use for it.
+        # source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/mpi.html#inter-gpu-communication-with-cuda-aware-mpi
+        gpu_support=1
+        [[ ${BACKEND:-} != nccl ]] || gpu_support=0
+        export MPICH_GPU_SUPPORT_ENABLED=${MPICH_GPU_SUPPORT_ENABLED:-$gpu_support}
         # source: https://www.intel.com/content/www/us/en/docs/mpi-library/developer-reference-linux/current/gpu-support.html
         export I_MPI_OFFLOAD=${I_MPI_OFFLOAD:-1}
     else
@@ -150,6 +168,14 @@ mkdir -p "$RESULTS"
 echo "job $SLURM_JOB_ID ($SLURM_JOB_NAME) on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}, results in $RESULTS"
 echo "site $SITE, launcher $LAUNCHER, bound to $BIND, device $DEVICE, $("${python[@]}" --version): $(type -P "${python[0]}")"
 env | grep -E '^(NCCL|UCX|FI|OMPI_MCA|PMIX_MCA|PRTE_MCA|MPICH|MPIR_CVAR|HYDRA|I_MPI|OMP)_' | sort | sed 's/^/  /' || true
+if [[ $SITE == ethernet ]] && card=$(compgen -G '/sys/class/infiniband/*' || compgen -G '/sys/class/cxi/*'); then
+    echo "site ethernet takes TCP only, but $HOSTNAME has a faster network (${card%%$'\n'*}): see SITE"
+fi
 # Ranks that do not find each other end the job here.
-launch -m mpicoll.machine.placement ||
-    die "LAUNCHER: the ranks did not start, or do not find each other; this MPI expects srun-$pmi or mpirun; given $LAUNCHER"
+if ! launch -m mpicoll.machine.placement; then
+    problem="the ranks did not start, or do not find each other"
+    case $LAUNCHER in
+        mpirun | "srun-$pmi") die "$problem: the lines above say why" ;;
+        *) die "LAUNCHER: $problem; this MPI expects srun-$pmi or mpirun; given $LAUNCHER" ;;
+    esac
+fi

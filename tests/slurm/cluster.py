@@ -222,8 +222,12 @@ AuthInfo=cred_expire=5
 KillWait=2
 MinJobAge=3600
 SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=100000
+# Jobs of the partition "urgent" take the place of others, which have some seconds to leave a checkpoint.
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 {machines}
-PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP
+PartitionName=main Nodes=ALL Default=YES MaxTime=60 State=UP PriorityTier=1 GraceTime=20
+PartitionName=urgent Nodes=ALL MaxTime=60 State=UP PriorityTier=2 PreemptMode=OFF
 """
     )
 

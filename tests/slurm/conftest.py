@@ -64,6 +64,14 @@ def queue(cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: py
 
 
 @pytest.fixture
+def released(environment: Environment, queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
+    """The test's own job, submitted with --hold: it starts now, while the test looks on."""
+    mine = queue[request.node.nodeid]
+    mine.cluster.run("scontrol", "release", mine.number, check=True)
+    return mine
+
+
+@pytest.fixture
 def job(environment: Environment, queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
     """The test's own job, which has ended."""
     mine = queue[request.node.nodeid]

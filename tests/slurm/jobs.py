@@ -62,6 +62,14 @@ class Job:
                 pytest.fail(f"no end within {seconds:.0f} s: {self.properties()}\n{self.log}")
             time.sleep(0.2)
 
+    def until(self, pattern: str, seconds: float = SECONDS_TO_END) -> None:
+        """Until ``pattern``, a regular expression, is in its log."""
+        deadline = time.monotonic() + seconds
+        while not re.search(pattern, self.log):
+            if time.monotonic() > deadline or self.state in ENDED:
+                pytest.fail(f"{self.state} without {pattern!r} in its log:\n{self.log}")
+            time.sleep(0.1)
+
     def __getitem__(self, name: str) -> str:
         """A property, as ``scontrol show job`` names it."""
         return self.properties()[0][name]

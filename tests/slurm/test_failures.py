@@ -26,14 +26,24 @@ def check_failed(job: Job, how: str) -> None:
     assert ended[0] == ("rank 1 on node1", how), job.log
 
 
-@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} killed", LAUNCHER="mpirun")
+@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} SIGKILL", LAUNCHER="mpirun")
 def test_a_rank_that_is_killed_under_mpirun(job: Job) -> None:
     check_failed(job, "by signal 9")
 
 
-@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} killed", LAUNCHER="srun-{pmi}")
+@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} SIGKILL", LAUNCHER="srun-{pmi}")
 def test_a_rank_that_is_killed_under_srun(job: Job) -> None:
     check_failed(job, "by signal 9")
+
+
+@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} SIGUSR2", LAUNCHER="mpirun")
+def test_a_signal_that_the_launcher_passes_on_ends_a_rank_under_mpirun(job: Job) -> None:
+    check_failed(job, "by signal 12")
+
+
+@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} SIGUSR2", LAUNCHER="srun-{pmi}")
+def test_a_signal_that_the_launcher_passes_on_ends_a_rank_under_srun(job: Job) -> None:
+    check_failed(job, "by signal 12")
 
 
 @pytest.mark.job("multi_node", PROGRAM=f"{FAILS} raises", LAUNCHER="mpirun")

@@ -49,3 +49,10 @@ def test_mpirun_in_the_allocation(job: Job, cluster: Cluster) -> None:
 def test_srun(job: Job, cluster: Cluster, environment: Environment) -> None:
     check_two_nodes(job, cluster)
     assert f"launcher srun-{environment.pmi}" in job.log
+
+
+@pytest.mark.job(
+    "multi_node", "--exclusive", "--export=MPICOLL_ENV,PROGRAM,LAUNCHER", PROGRAM=WHERE, LAUNCHER="srun-{pmi}"
+)
+def test_what_the_job_sets_reaches_the_ranks_although_sbatch_exports_little(job: Job, cluster: Cluster) -> None:
+    check_two_nodes(job, cluster)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.collectives import COLLECTIVES
-from tests.slurm.jobs import PROGRAMS, Job
+from tests.slurm.jobs import Job
 
 TINY = "--min 8 --max 64 --factor 8"
 
@@ -83,21 +83,6 @@ def test_an_array_and_the_job_that_gathers_it(job: Job) -> None:
     assert is_png(job.results("scaling.png"))
     assert json.loads(job.results("scaling.json").read_text())
     assert "allreduce" in job.results("scaling.txt").read_text()
-
-
-@pytest.mark.job("preemptible", "--time=1", "--signal=B:USR1@55", PROGRAM=f"{PROGRAMS}/stopped_once.py")
-def test_a_job_that_goes_on_after_the_signal(job: Job) -> None:
-    assert job.state == "COMPLETED", job.log
-    assert job["Restarts"] == "1"
-    assert "stopped before its end: to the queue again" in job.log
-    stopped = re.search(r"stopped after step (\d+)", job.log)
-    assert stopped, job.log
-    first = int(stopped[1])
-    assert re.findall(r"4 ranks, steps (\d+) to (\d+)", job.log) == [
-        ("0", "1000000000"),
-        (str(first), str(first + 100)),
-    ]
-    assert job.results("finished").read_text().startswith(f"step {first + 100}, ")
 
 
 @pytest.mark.skipif(bool(shutil.which("apptainer")), reason="says what comes out where there is no Apptainer")

@@ -1,4 +1,4 @@
-"""Rank 1 is killed, or raises, while the others wait for it in a collective."""
+"""Rank 1 is ended by a signal, or raises, while the others wait for it in a collective."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ comm.allreduce(np.ones(1))
 if comm.rank == 1:
     sys.stdout.write(f"fails at {time.time():.3f}\n")
     sys.stdout.flush()
-    if sys.argv[1] == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
+    if sys.argv[1] != "raises":
+        os.kill(os.getpid(), signal.Signals[sys.argv[1]])
     raise ValueError("of rank 1")
 comm.allreduce(np.ones(1))
 sys.stdout.write("went on\n")

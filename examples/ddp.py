@@ -70,7 +70,7 @@ def main() -> None:
     torch.manual_seed(0)
     for epoch, share in enumerate(train(make_model().to(device))):
         if dist.get_rank() == 0:
-            print(f"{dist.get_world_size()} ranks, epoch {epoch}: {share:.1%} right")
+            print(f"{dist.get_world_size()} ranks over {dist.get_backend()}, epoch {epoch}: {share:.1%} right")
     gc.collect()  # of DistributedDataParallel, which keeps gloo's threads: now and then one aborts at Python's end
     dist.destroy_process_group()
 

@@ -36,6 +36,12 @@ def test_another_number_of_ranks_than_gpus(job: Job) -> None:
     assert "one rank a GPU: expected --ntasks-per-node=2; given 1" in job.log
 
 
+@pytest.mark.job("gpu_multi_node", "--gpus-per-node=0")
+def test_no_gpus(job: Job) -> None:
+    assert job.state == "FAILED", job.log
+    assert "one rank a GPU: expected --gpus-per-node to be at least 1; given 0" in job.log
+
+
 @pytest.mark.job("mpi_vs_nccl", SIZES=TINY, SECONDS_A_SIZE="0.05")
 def test_the_comparison(job: Job) -> None:
     assert job.state == "COMPLETED", job.log
@@ -56,14 +62,23 @@ def test_the_comparison(job: Job) -> None:
 @pytest.mark.job("ddp_train")
 def test_training(job: Job) -> None:
     assert job.state == "COMPLETED", job.log
-    assert "4 ranks, epoch 3: " in job.log
+    assert "4 ranks over mpicoll, epoch 3: " in job.log
 
 
 @pytest.mark.job("ddp_train", BACKEND="nccl")
 def test_training_on_nccl_without_gpus(job: Job) -> None:
     assert job.state == "COMPLETED", job.log
     assert "nccl needs GPUs that torch can use: gloo instead" in job.log
-    assert "4 ranks, epoch 3: " in job.log
+    assert "4 ranks over gloo, epoch 3: " in job.log
+
+
+def gathering_of(job: Job) -> Job:
+    """The job that gathers what an array has measured; it has ended."""
+    submitted = re.search(r"^Submitted batch job (\d+)$", job.log, re.MULTILINE)
+    assert submitted, job.log
+    gathering = Job(job.cluster, submitted[1], job.folder)
+    gathering.wait()
+    return gathering
 
 
 @pytest.mark.job("scaling_array", SIZES=TINY)
@@ -72,10 +87,7 @@ def test_an_array_and_the_job_that_gathers_it(job: Job) -> None:
     assert [(task["JobState"], task["ArrayTaskId"]) for task in tasks] == [("COMPLETED", "2"), ("COMPLETED", "1")], (
         job.log
     )
-    submitted = re.search(r"^Submitted batch job (\d+)$", job.log, re.MULTILINE)
-    assert submitted, job.log
-    gathering = Job(job.cluster, submitted[1], job.folder)
-    gathering.wait()
+    gathering = gathering_of(job)
     assert gathering.state == "COMPLETED", gathering.log
     for nodes in (1, 2):
         found = json.loads(job.results(f"nodes-{nodes}.json").read_text())
@@ -83,6 +95,20 @@ def test_an_array_and_the_job_that_gathers_it(job: Job) -> None:
     assert is_png(job.results("scaling.png"))
     assert json.loads(job.results("scaling.json").read_text())
     assert "allreduce" in job.results("scaling.txt").read_text()
+
+
+@pytest.mark.job("scaling_array", "--array=2", BIND="nothing")
+def test_an_array_whose_first_task_fails_is_gathered(job: Job) -> None:
+    assert job.state == "FAILED", job.log
+    gathering = gathering_of(job)
+    assert gathering.state == "FAILED"
+    assert "expected nodes-*.json in it; given" in gathering.log
+
+
+@pytest.mark.job("scaling_array", "--array=4")
+def test_more_nodes_than_the_array_has(job: Job) -> None:
+    assert job.state == "FAILED", job.log
+    assert "--array: expected numbers from 1 to 2, as --nodes says; given 4" in job.log
 
 
 @pytest.mark.skipif(bool(shutil.which("apptainer")), reason="says what comes out where there is no Apptainer")

@@ -26,7 +26,7 @@ def test_ddp(rank: int, size: int, capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == (ddp.EPOCHS if rank == 0 else 0)
     if rank == 0:
-        assert lines[-1].startswith(f"{size} ranks, epoch 3: ")
+        assert lines[-1].startswith(f"{size} ranks over mpicoll, epoch 3: ")
         assert float(lines[-1].split()[-2].removesuffix("%")) > 90
 
 

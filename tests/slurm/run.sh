@@ -13,11 +13,18 @@ skipped() {
 
 ((EUID == 0)) || skipped "emulated nodes need root"
 type -P apt-get > /dev/null || skipped "this is no Debian, whose packages they need: ${packages[*]}"
-if ! dpkg --status "${packages[@]}" &> /dev/null; then
+if ! dpkg --status "${packages[@]}" &> /dev/null; then (
     export DEBIAN_FRONTEND=noninteractive
+    # Debian starts the daemons that it installs unless this forbids it. The emulated cluster starts its own.
+    policy=/usr/sbin/policy-rc.d
+    if [[ ! -e $policy ]]; then
+        trap 'rm -f "$policy"' EXIT
+        printf '#!/bin/sh\nexit 101\n' > "$policy"
+        chmod 755 "$policy"
+    fi
     apt-get update -qq
     apt-get install -qq --no-install-recommends "${packages[@]}" > /dev/null
-fi
+) fi
 
 python=$1/bin/python
 environments=()

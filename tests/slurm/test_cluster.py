@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,9 +19,12 @@ pytestmark = pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing(
 
 
 def outside() -> list[str]:
-    """What the machine shows of mounts, networks and run-time files."""
-    devices, names = os.listdir("/sys/class/net"), [str(p) for p in Path("/run").rglob("*")]
-    return sorted([*Path("/proc/mounts").read_text().splitlines(), *devices, *names])
+    """What the machine shows of the mounts, networks and run-time files that a cluster makes."""
+    places = [*map(str, (cluster.STATE, cluster.PMIX)), "/run/munge", "/run/netns", "/etc/hosts"]
+    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if line.split()[1].startswith((*places,))]
+    devices = [name for name in os.listdir("/sys/class/net") if re.fullmatch(r"switch|node\d+", name)]
+    names = [str(p) for place in places if place.startswith("/run") for p in Path(place).rglob("*")]
+    return sorted([*mounts, *devices, *names])
 
 
 def until(what: object, seconds: float = 20.0) -> None:
@@ -36,7 +40,9 @@ def by_hand(*command: str) -> list[str]:
 
 
 def test_code_and_output_are_the_commands() -> None:
-    done = subprocess.run(by_hand("sh", "-c", "sinfo -hNo %N; exit 3"), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        by_hand("sh", "-c", "sinfo -hNp main -o %N; exit 3"), capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 3
     assert done.stdout.split() == ["node1", "node2"]
 

@@ -19,6 +19,12 @@ def ranks(job: Job) -> list[dict[str, int]]:
     return sorted((json.loads(said) for said in re.findall(r"where (\{.*?\})", job.log)), key=lambda said: said["rank"])
 
 
+def cores(text: str) -> set[int]:
+    """Those of a list such as 0,4-7."""
+    ends = (part.split("-") for part in text.split(","))
+    return {core for first, *last in ends for core in range(int(first), int(*last or [first]) + 1)}
+
+
 @pytest.mark.job("single_node", PROGRAM=WHERE)
 def test_one_node(job: Job, environment: Environment) -> None:
     assert job.state == "COMPLETED", job.log
@@ -32,8 +38,10 @@ def check_two_nodes(job: Job, cluster: Cluster) -> None:
     said = ranks(job)
     assert [(r["rank"], r["size"]) for r in said] == [(rank, 4) for rank in range(4)], job.log
     assert Counter(r["host"] for r in said) == {"node1": 2, "node2": 2}
-    assert "node1: ranks 0-1, bound to cores 0 | 1" in job.log
-    assert "node2: ranks 2-3, bound to cores 0 | 1" in job.log
+    for line in ("node1: ranks 0-1", "node2: ranks 2-3"):
+        bound = re.search(rf"^{line}, bound to cores ([\d,-]+) \| ([\d,-]*\d)\b", job.log, re.MULTILINE)
+        assert bound, job.log
+        assert not cores(bound[1]) & cores(bound[2])
     if cluster.own_networks:
         # Each node's sum depends on all that the other holds. With --exclusive nobody else sent this.
         assert all(r["sent"] >= r["bytes"] for r in said), said

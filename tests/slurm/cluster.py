@@ -273,7 +273,7 @@ def _wait_until_idle(nodes: int) -> None:
                 print(f"{log.name}:\n{log.read_text(errors='replace')[-3000:]}", file=sys.stderr)
             sys.exit(f"the nodes are not idle within {SECONDS_TO_START:.0f} s: {' '.join(states) or 'no answer'}")
         time.sleep(0.1)
-        states = subprocess.run(["sinfo", "-hNo", "%T"], capture_output=True, text=True).stdout.split()
+        states = subprocess.run(["sinfo", "-hNp", "main", "-o", "%T"], capture_output=True, text=True).stdout.split()
 
 
 def main() -> int:

@@ -28,7 +28,10 @@ __all__ = ["bind"]
 SHORT = 8 << 10
 """Bytes of a vector up to which everybody gathers everything."""
 SEGMENT = 2 << 20
-"""Bytes under way at a time: what is gathered stays in cache, and scratch memory stays bounded."""
+"""Bytes of a vector under way at a time: what is gathered stays in cache, and scratch memory stays bounded."""
+SLICE = 64 << 10
+"""Bytes of a rank's slice of a segment, at least, where there are many ranks: else a plan would hold, and send, more
+messages than their overhead is worth."""
 PARTNERS = 16
 """Ranks that one exchanges messages with at a time."""
 
@@ -66,6 +69,7 @@ class _Exchange:
     def __init__(self, comm: MPI.Intracomm, reduction: Reduction, workspace: Workspace) -> None:
         self._comm, self._reduction, self._workspace = comm, reduction, workspace
         self._kind = datatype(reduction.dtype)
+        self._segment = max(SEGMENT, SLICE * comm.size) // reduction.dtype.itemsize
         self._factors: list[Any] | None = None
 
     def before(self) -> list[Plan]:
@@ -82,7 +86,7 @@ class _Exchange:
     def gathered(self, given: Array, out: Array | None, rows: int) -> Iterator[Plan]:
         """Everybody gathers everything, and folds the first ``rows`` ranks' values."""
         size = self._comm.size
-        for a, b in _pieces(given.size, SEGMENT // size // given.itemsize):
+        for a, b in _pieces(given.size, self._segment // size):
             (inbox,) = self._workspace.arrays(given.dtype, size * (b - a))
             yield partial(self._comm.Allgather, [given[a:b], b - a, self._kind], [inbox, b - a, self._kind])
             if out is not None and rows:
@@ -91,7 +95,7 @@ class _Exchange:
     def sliced(self, given: Array, out: Array | None, root: int | None) -> Iterator[Plan]:
         """A slice a rank is folded there, then handed on to the root, or to everybody where that is None."""
         size, rank = self._comm.size, self._comm.rank
-        for a, b in _pieces(given.size, SEGMENT // given.itemsize):
+        for a, b in _pieces(given.size, self._segment):
             ends = [a + (b - a) * r // size for r in range(size + 1)]
             slices = [slice(*pair) for pair in pairwise(ends)]
             mine, steps = self._folded([given[s] for s in slices], None if out is None else out[slices[rank]])
@@ -105,7 +109,7 @@ class _Exchange:
         assert out is not None
         rank = self._comm.rank
         blocks = np.split(given, [*accumulate(counts[:-1])])
-        for a, b in _pieces(max(counts), SEGMENT // self._comm.size // given.itemsize):
+        for a, b in _pieces(max(counts), self._segment // self._comm.size):
             yield from self._folded([block[a:b] for block in blocks], out[a : min(b, counts[rank])])[1]
 
     def _folded(self, slices: Sequence[Array], out: Array | None) -> tuple[Array, list[Plan]]:

@@ -26,36 +26,18 @@ def check_failed(job: Job, how: str) -> None:
     assert ended[0] == ("rank 1 on node1", how), job.log
 
 
-@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} SIGKILL", LAUNCHER="mpirun")
-def test_a_rank_that_is_killed_under_mpirun(job: Job) -> None:
-    check_failed(job, "by signal 9")
-
-
-@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} SIGKILL", LAUNCHER="srun-{pmi}")
-def test_a_rank_that_is_killed_under_srun(job: Job) -> None:
-    check_failed(job, "by signal 9")
-
-
-@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} SIGUSR2", LAUNCHER="mpirun")
-def test_a_signal_that_the_launcher_passes_on_ends_a_rank_under_mpirun(job: Job) -> None:
-    check_failed(job, "by signal 12")
-
-
-@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} SIGUSR2", LAUNCHER="srun-{pmi}")
-def test_a_signal_that_the_launcher_passes_on_ends_a_rank_under_srun(job: Job) -> None:
-    check_failed(job, "by signal 12")
-
-
-@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} raises", LAUNCHER="mpirun")
-def test_a_rank_that_raises_under_mpirun(job: Job) -> None:
-    check_failed(job, "by ValueError")
-    assert "ValueError: of rank 1" in job.log, job.log
-
-
-@pytest.mark.job("multi_node", PROGRAM=f"{FAILS} raises", LAUNCHER="srun-{pmi}")
-def test_a_rank_that_raises_under_srun(job: Job) -> None:
-    check_failed(job, "by ValueError")
-    assert "ValueError: of rank 1" in job.log, job.log
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(how, marks=pytest.mark.job("multi_node", PROGRAM=f"{FAILS} {what}", LAUNCHER=launcher), id=name)
+        for what, how in {"SIGKILL": "by signal 9", "SIGUSR2": "by signal 12", "raises": "by ValueError"}.items()
+        for launcher, name in (("mpirun", f"{what}-mpirun"), ("srun-{pmi}", f"{what}-srun"))
+    ],
+)
+def test_a_rank_that_fails(job: Job, how: str) -> None:
+    """SIGUSR2 is one that launchers pass on to the ranks."""
+    check_failed(job, how)
+    assert ("ValueError: of rank 1" in job.log) == (how == "by ValueError"), job.log
 
 
 def check_refused(job: Job, environment: Environment) -> None:

@@ -3,12 +3,14 @@
 mpi4py ends the job with MPI_Abort, which an MPI that was never initialised does not do. The other ranks would wait
 in MPI_Init: under MPICH for ever, under Open MPI if they connect to the launcher in the moment in which it gives up.
 
-Besides, it sets the variables that programs written for torchrun read before they initialise anything.
+Besides, it sets the variables that programs written for torchrun read before they initialise anything, and has what a
+rank prints leave it line by line.
 """
 
 from __future__ import annotations
 
 import atexit
+import io
 import os
 import sys
 import time
@@ -36,6 +38,7 @@ _SECONDS_TO_CONNECT = 1.0
 def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
     os.environ.update(_for_torch())
+    _print_lines()
     try:
         run.main()
     except BaseException as error:
@@ -56,6 +59,14 @@ def _for_torch() -> dict[str, str]:
         if all(variable in os.environ for variable in said):
             return {name: os.environ[variable] for name, variable in zip(_READ_BY_PROGRAMS, said, strict=True)}
     return {}
+
+
+def _print_lines() -> None:
+    # Later, what a rank has printed is lost if it is killed; in pieces, as PYTHONUNBUFFERED has it, launchers mix it
+    # with what other ranks print.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True, write_through=False)
 
 
 def _initialised() -> bool:

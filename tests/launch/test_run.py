@@ -40,6 +40,19 @@ FAIL = """
 """
 
 
+PRINT = """
+    import os, signal, sys
+    from mpi4py import MPI
+    for line in range(200):
+        print("out", *range(9))
+        print("err", *range(9), file=sys.stderr)
+    MPI.COMM_WORLD.Barrier()
+    if MPI.COMM_WORLD.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    MPI.COMM_WORLD.Barrier()
+"""
+
+
 def reports(folder: Path) -> list[object]:
     return [json.loads(file.read_text()) for file in sorted(folder.iterdir())]
 
@@ -70,6 +83,15 @@ def test_a_failing_rank_ends_the_job(tmp_path: Path, when: str, how: str, code: 
     result = run(3, script(tmp_path, FAIL), when, how)
     assert result.code == code, result.output
     assert ("ValueError: as rank 1 wants it" in result.output) == (how == "raise")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_lines_are_whole_and_none_is_lost(tmp_path: Path, unbuffered: str) -> None:
+    result = run(3, script(tmp_path, PRINT), env={"PYTHONUNBUFFERED": unbuffered})
+    lines = result.output.splitlines()
+    assert result.code != 0
+    for stream in ("out", "err"):
+        assert lines.count(f"{stream} 0 1 2 3 4 5 6 7 8") == 600
 
 
 def test_ctrl_c_ends_the_job(tmp_path: Path) -> None:

@@ -51,17 +51,21 @@ def called(comm: mpicoll.Communicator, collective: str, algorithm: str, n: int, 
             np.testing.assert_array_equal(x, expected, err_msg=where + ", in place")
 
 
-@pytest.mark.parametrize("gathered", [0, 1 << 16], ids=["each run a message", "runs gathered"])
+@pytest.mark.parametrize(
+    ("gathered", "shared"),
+    [(0, 1 << 20), (1 << 16, 1 << 20), (0, 1), (0, 200)],
+    ids=["each run a message", "runs gathered", "shared memory", "long ones in shared memory"],
+)
 @pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "barrier"])
 def test_every_algorithm_in_small_pieces(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, collective: str, gathered: int
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, collective: str, gathered: int, shared: int
 ) -> None:
     """Pieces of 64 bytes: windows of two, last ones that are shorter, pipelines of several segments."""
-    from mpicoll.routes import scheduled
-
     comm = comm.split(0)  # without plans that were bound for other pieces
-    monkeypatch.setattr(scheduled, "PIECE", 64)
-    monkeypatch.setattr(scheduled, "GATHERED", gathered)
+    monkeypatch.setattr("mpicoll.routes.persistent.PIECE", 64)
+    monkeypatch.setattr("mpicoll.routes.persistent.GATHERED", gathered)
+    monkeypatch.setattr("mpicoll.routes.shared.LEAST", shared)
+    monkeypatch.setattr("mpicoll.routes.shared.PLACE", 64)
     for a in algorithms.algorithms(collective):
         if a.segment is not None:
             monkeypatch.setattr(algorithms, "_REGISTRY", algorithms._REGISTRY | {(collective, a.name): small(a)})

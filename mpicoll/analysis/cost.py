@@ -7,7 +7,7 @@ What happens to a message of n bytes between two ranks that talk at a level of t
    ``eager`` bytes first asks the receiver, who answers when it has begun the step that takes it (rendezvous).
 3. After the latency its first byte is at the receiver's port, which takes it in, for n gap, when it is free.
 4. The receiver spends the overhead on it, and the reduction on what it reduces, one message after another. A long
-   message travels in pieces, as ``routes/scheduled.py`` sends them. Where the level lets both overlap, the reduction
+   message travels in pieces, as ``routes/persistent.py`` sends them. Where the level lets both overlap, the reduction
    begins with the first piece and ends a piece's reduction after the last has arrived, if not later.
 
 A step ends when its messages have left and have been taken in; then its copies happen, and the rank's next step
@@ -39,7 +39,7 @@ Times = NDArray[np.float64]
 """Seconds: a row for each rank, message or port, a column for each size."""
 
 PIECE = 1 << 20
-"""Bytes of the pieces of a long message, as in routes/scheduled.py."""
+"""Bytes of the pieces of a long message, as in routes/persistent.py."""
 MOST = 3_000_000
 """Messages of one schedule that are simulated: more take minutes and gigabytes."""
 

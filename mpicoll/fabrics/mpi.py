@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mpi4py import MPI
@@ -13,7 +13,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.fabrics import Fabric, Transfer
 from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.plan import Plan, Workspace
-from mpicoll.routes import exchange, large, native, scheduled
+from mpicoll.routes import exchange, large, native, scheduled, shared
 from mpicoll.schedule import Schedule
 
 __all__ = ["MPIFabric"]
@@ -36,6 +36,8 @@ class MPIFabric(Fabric):
         self.most_tag = self._messages.Get_attr(MPI.TAG_UB) or 0
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         self.one_node = self._is_one_node() if one_node is None else one_node
+        self._shares = False  # whether memory to share was asked for,
+        self._places: shared.Places | None = None  # and what there is of it
 
     @classmethod
     def of_world(cls, ranks: Sequence[int]) -> MPIFabric:
@@ -61,13 +63,27 @@ class MPIFabric(Fabric):
 
     def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
         if isinstance(how, Schedule):
-            return scheduled.bind(self._comm, call, how, workspace)
+            return self._scheduled(call, how, workspace)
         route = _BIND[how]
         if call.collective == "alltoallv":
             return large.if_any(self._comm, call, route(self._comm, call, workspace))
         if call.extent(self.size) > large.MAX_COUNT:
             return large.bind(self._comm, call, lambda part: route(self._comm, part, workspace))
         return route(self._comm, call, workspace)
+
+    def _scheduled(self, call: Call, schedule: Schedule, workspace: Workspace) -> Plan:
+        def bind() -> Plan:
+            return scheduled.bind(self._comm, call, schedule, workspace, self._places)
+
+        def share_and_bind() -> Plan:
+            if not self._shares:
+                self._shares, self._places = True, shared.Places.among(self._comm)
+            return bind()
+
+        # An alltoallv's ranks do not all know how long it is.
+        if self._shares or not self.one_node or call.collective == "alltoallv" or call.nbytes(self.size) < shared.LEAST:
+            return bind()
+        return _Later(share_and_bind)
 
     def usable(self, b: Buffer) -> bool:
         return b.plain and (b.device == "cpu" or takes_device_memory())
@@ -124,6 +140,20 @@ class MPIFabric(Fabric):
 
     def recv(self, source: int | None, tag: int) -> Any:
         return self._messages.recv(source=MPI.ANY_SOURCE if source is None else source, tag=tag)
+
+
+class _Later:
+    """A plan that is bound when it is first run. What all ranks do together then cannot be done where a call is only
+    handed in: others may be waiting for what this rank does after that."""
+
+    def __init__(self, bind: Callable[[], Plan]) -> None:
+        self._bind: Callable[[], Plan] | None = bind
+        self._plan: Plan
+
+    def __call__(self) -> None:
+        if self._bind is not None:
+            self._plan, self._bind = self._bind(), None
+        self._plan()
 
 
 class _Messages(Transfer):

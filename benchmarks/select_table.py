@@ -1,11 +1,12 @@
 """Makes mpicoll/select.json: from which size on which schedule is measured to be faster than what the MPI offers.
 
     python benchmarks/select_table.py measure allreduce reduce:max   # a record: sums, or this operation
+    MPICOLL_SHARED_MEMORY=0 python benchmarks/select_table.py measure allreduce   # for nodes whose ranks share none
     python benchmarks/select_table.py                                # the table, from all records
 
 A record holds the usual placement of each collective, median times over calls that took turns with those of the
-others. A schedule enters the table from the smallest size from which on it won at every size measured, at 2 and at 4
-ranks; so it is never chosen where it was measured to be slower.
+others. At each size the fastest of the schedules enters the table that won by a fifth at 2 and at 4 ranks. Where none
+did, the one of the size before stays if it was no slower than what the MPI offers, which else is taken again.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ RANKS = (2, 4)
 WIN = 1.2
 """A schedule must be faster by this factor: from job to job the same call's time differs by up to a fifth, by where its
 buffers lie."""
-SWEEPS = (("64K", "16M", 4), ("32M", "64M", 2))
+SWEEPS = (("16K", "16M", 4), ("32M", "64M", 2))
 """From, to and factor: finer where vectors leave the caches."""
 CANDIDATES = {
     "bcast": ("scatter_allgather", "chain", "double_binary_tree"),
     "reduce": ("rabenseifner", "chain", "binomial_tree"),
-    "allreduce": ("ring", "rabenseifner", "bine"),
+    "allreduce": ("ring", "rabenseifner", "bine", "recursive_doubling"),
     "allgather": ("ring", "recursive_doubling", "linear"),
     "reduce_scatter": ("ring", "recursive_halving", "pairwise"),
     "alltoall": ("pairwise", "linear"),
@@ -55,7 +56,8 @@ def measure(cases: list[str]) -> None:
                         kept = {k: row[k] for k in ("collective", "size", "p50_us", "time_us", "calls", "wrong")}
                         rows.append({"ranks": ranks, "op": op, "algorithm": row["route"], **kept})
     library = environment["mpi"].rpartition(" ")[0]
-    path = RECORDS / f"select-{library.replace(' ', '').lower()}.json"
+    way = "" if environment["shared_memory"] else "-messages"
+    path = RECORDS / f"select-{library.replace(' ', '').lower()}{way}.json"
     before = json.loads(path.read_text())["rows"] if path.exists() else []
     measured = {(row["collective"], row["op"]) for row in rows}
     rows = [row for row in before if (row["collective"], row["op"]) not in measured] + rows
@@ -72,7 +74,7 @@ def bench(
         output = Path(folder, "bench.json")
         command = [sys.executable, "-m", "mpicoll", "bench", collective, "-n", str(ranks), "--backends", "mpicoll"]
         command += ["--algorithms", ",".join(names), "--op", op, "--min", low, "--max", high, "--factor", str(factor)]
-        subprocess.run([*command, "--seconds", "0.4", "--json", str(output)], check=True, timeout=300)
+        subprocess.run([*command, "--seconds", "0.2", "--json", str(output)], check=True, timeout=300)
         found: dict[str, Any] = json.loads(output.read_text())
         return found
 
@@ -91,34 +93,32 @@ def make_table() -> None:
         for row in record["rows"]:
             times[row["collective"], row["op"]][row["algorithm"]][row["size"], row["ranks"]] = row["p50_us"]
         for (collective, op), by_algorithm in times.items():
-            rows += winners(record["library"], collective, op, by_algorithm)
-    rows.sort(key=lambda r: (r["library"], r["collective"], r["ours"], r["from_bytes"]))
+            shared = record["environment"]["shared_memory"]
+            rows += [
+                {"library": record["library"], "shared": shared, **row} for row in winners(collective, op, by_algorithm)
+            ]
+    rows.sort(key=lambda r: (r["library"], r["shared"], r["collective"], r["ours"], r["from_bytes"]))
     lines = ",\n".join(json.dumps(row) for row in rows)
     TABLE.write_text(f'{{"rows": [\n{lines}\n]}}\n')
 
 
-def winners(
-    library: str, collective: str, op: str, times: dict[str, dict[tuple[int, int], float]]
-) -> list[dict[str, Any]]:
-    """The best schedule from the size on from which it won everywhere, and a better one for longer vectors."""
-    base = times.pop("exchange" if op == OURS else "native")
-    sizes = sorted({size for size, _ in base})
+def winners(collective: str, op: str, times: dict[str, dict[tuple[int, int], float]]) -> list[dict[str, Any]]:
+    """From which size on which schedule, or what the MPI offers, is taken."""
+    other = "exchange" if op == OURS else "native"
+    base = times[other]
     found: list[dict[str, Any]] = []
-    since: dict[str, int] = {}
-    for name, by_case in times.items():
-        for size in reversed(sizes):
-            if not all(base[size, r] >= WIN * by_case[size, r] for r in RANKS):
-                break
-            since[name] = size
-    for size in sizes:
-        able = [name for name, first in since.items() if first <= size]
-        if not able:
-            continue
-        best = min(able, key=lambda name: sum(times[name][size, r] / base[size, r] for r in RANKS))
-        if not found or found[-1]["algorithm"] != best:
-            ours = op == OURS
-            row = {"library": library, "collective": collective, "ours": ours, "ranks": [RANKS[0], RANKS[-1]]}
+    chosen = other
+    for size in sorted({size for size, _ in base}):
+        gains = {name: [base[size, r] / by_case[size, r] for r in RANKS] for name, by_case in times.items()}
+        able = [name for name, gain in gains.items() if min(gain) >= WIN]
+        if able:
+            best = max(able, key=lambda name: sum(gains[name]))
+        else:
+            best = chosen if min(gains[chosen]) >= 1 else other
+        if best != chosen:
+            row = {"collective": collective, "ours": op == OURS, "ranks": [RANKS[0], RANKS[-1]]}
             found.append({**row, "from_bytes": size, "algorithm": best})
+        chosen = best
     return found
 
 

@@ -52,7 +52,7 @@ class Communicator(Messages, Objects):
         self._leaders: tuple[Communicator | None] | None = None
         self.rank: int = fabric.rank
         self.size: int = fabric.size
-        self.ranks = Ranks(fabric.size, fabric.one_node, fabric.library)
+        self.ranks = Ranks(fabric.size, fabric.one_node, fabric.library, fabric.shares)
         lifetime.watch(self)
 
     # -- collectives ------------------------------------------------------------------------------------------------

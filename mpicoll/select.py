@@ -31,12 +31,14 @@ MOST_SEGMENTS = 64
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """What is known of a communicator's ranks: how many, whether one node holds them all, and the MPI library's name
-    (``Open MPI``, ``MPICH``), empty where they are threads of one process."""
+    """What is known of a communicator's ranks: how many, whether one node holds them all, the MPI library's name
+    (``Open MPI``, ``MPICH``), empty where they are threads of one process, and whether schedules pass long messages
+    through memory that the ranks share."""
 
     size: int
     one_node: bool
     library: str
+    shares: bool = False
 
 
 def algorithms(collective: str, ranks: Ranks | None = None) -> tuple[str, ...]:
@@ -98,7 +100,7 @@ def _best(collective: str, reduction: Reduction | None, nbytes: int, ranks: Rank
     otherwise = "exchange" if ours else "native"
     if not ranks.one_node or (reduction is not None and _rounds_more_than_once(reduction, ranks.size)):
         return otherwise
-    for row in _table().get((ranks.library, collective, ours), ()):
+    for row in _table().get((ranks.library, ranks.shares, collective, ours), ()):
         if row.fewest <= ranks.size <= row.most and nbytes >= row.from_bytes:
             return row.algorithm
     return otherwise
@@ -137,13 +139,14 @@ class _Row:
 
 
 @cache
-def _table() -> Mapping[tuple[str, str, bool], list[_Row]]:
-    """The rows of each MPI library, collective and kind of reduction (ours or not), the longest vectors first."""
+def _table() -> Mapping[tuple[str, bool, str, bool], list[_Row]]:
+    """The rows of each MPI library, way of long messages (through shared memory or not), collective, and kind of
+    reduction (ours or not), the longest vectors first."""
     rows = json.loads(resources.files("mpicoll").joinpath("select.json").read_text())["rows"]
-    found: dict[tuple[str, str, bool], list[_Row]] = {}
+    found: dict[tuple[str, bool, str, bool], list[_Row]] = {}
     for r in sorted(rows, key=lambda r: -r["from_bytes"]):
         row = _Row(r["ranks"][0], r["ranks"][1], r["from_bytes"], r["algorithm"])
-        found.setdefault((r["library"], r["collective"], r["ours"]), []).append(row)
+        found.setdefault((r["library"], r["shared"], r["collective"], r["ours"]), []).append(row)
     return found
 
 

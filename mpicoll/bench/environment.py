@@ -13,6 +13,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.bench.backends import Session
 from mpicoll.machine.placement import ranges
+from mpicoll.routes.shared import possible
 
 __all__ = ["environment"]
 
@@ -26,6 +27,7 @@ def environment(session: Session) -> dict[str, Any]:
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "nodes": nodes,
+        "shared_memory": nodes == 1 and possible(world),
         "ranks": world.size,
         "binding": bindings,
         "gpus": world.allgather(_gpu(session)) if session.on_gpu else [],

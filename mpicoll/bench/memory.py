@@ -1,4 +1,8 @@
-"""The buffers: allocated once, as raw bytes, then cut into slots that every backend uses in turn."""
+"""The buffers of each size, as raw bytes, which every backend uses in turn.
+
+Each is an array of its own, as programs have them: cut from a large one they would lie on huge pages, on which MPIs
+that read the memory of other ranks where it lies move short vectors in half the time.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,6 @@ SLOTS = 4
 """Pairs of buffers that calls take turns on, so that none works on memory that the last one left in cache."""
 ROOMY = 256 << 20
 """Bytes beyond which two pairs must do."""
-ALIGNMENT = 64
 POISON = 0xEE
 """Fills what a call is to write. No result is made of it."""
 
@@ -31,8 +34,7 @@ Raw = Any
 
 def _pair(case: Case) -> tuple[int, int]:
     """Bytes set apart for the input and for the result."""
-    both = (case.given_blocks * case.block_bytes, case.gotten_blocks * case.block_bytes)
-    return -(-both[0] // ALIGNMENT) * ALIGNMENT, -(-both[1] // ALIGNMENT) * ALIGNMENT
+    return case.given_blocks * case.block_bytes, case.gotten_blocks * case.block_bytes
 
 
 def _slots(case: Case) -> int:
@@ -41,7 +43,7 @@ def _slots(case: Case) -> int:
 
 def arena_bytes(cases: Sequence[Case]) -> int:
     """Bytes that one rank needs to measure any of these cases."""
-    return max((_slots(c) * sum(_pair(c)) for c in cases), default=0) + ALIGNMENT
+    return max((_slots(c) * sum(_pair(c)) for c in cases), default=0)
 
 
 @dataclass
@@ -89,30 +91,30 @@ class Slot:
 
 
 class Arena:
-    """Memory of one rank, on the host or on its GPU, that all cases share."""
+    """Memory of one rank, on the host or on its GPU: the buffers of one size at a time."""
 
-    def __init__(self, nbytes: int, device: str = "cpu") -> None:
-        self._raw: Raw
-        if device == "cpu":
-            memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-            start = -memory.ctypes.data % ALIGNMENT
-            self._raw = memory[start : start + nbytes]
-        else:
-            import torch
-
-            self._raw = torch.empty(nbytes, dtype=torch.uint8, device=device)
-            self._finish = torch.cuda.synchronize
-        self._host = device == "cpu"
+    def __init__(self, device: str = "cpu") -> None:
+        self._device, self._host = device, device == "cpu"
+        self._pair = (0, 0)
+        self._buffers: list[tuple[Raw, Raw]] = []
 
     def slots(self, case: Case) -> list[Slot]:
-        """The slots of a case, from the start of the memory on: cases are measured one after another."""
-        stride = sum(_pair(case))
-        return [self._slot(case, self._raw[i * stride : (i + 1) * stride]) for i in range(_slots(case))]
+        """The slots of a case: in the same memory as those of the last one, if that was of this size."""
+        pair, slots = _pair(case), _slots(case)
+        if (pair, slots) != (self._pair, len(self._buffers)):
+            self._buffers.clear()
+            self._pair, self._buffers = pair, [(self._new(pair[0]), self._new(pair[1])) for _ in range(slots)]
+        return [self._slot(case, *buffers) for buffers in self._buffers]
 
-    def _slot(self, case: Case, raw: Raw) -> Slot:
-        block, rank = case.block_bytes, case.rank
-        x, out = raw[: case.given_blocks * block], raw[_pair(case)[0] :][: case.gotten_blocks * block]
-        own = slice(rank * block, (rank + 1) * block)
+    def _new(self, nbytes: int) -> Raw:
+        if self._host:
+            return np.empty(nbytes, np.uint8)
+        import torch
+
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+
+    def _slot(self, case: Case, x: Raw, out: Raw) -> Slot:
+        own = slice(case.rank * case.block_bytes, (case.rank + 1) * case.block_bytes)
         if case.in_place:
             match case.rule.collective.gives, case.rule.collective.gets:
                 case "1", "p":
@@ -135,7 +137,7 @@ class Arena:
             writes.append(partial(slot.out.fill if self._host else slot.out.fill_, POISON))
         if slot.x is not None and gives:
             writes += self._fill(slot.x, given(case))
-        return writes if self._host else [*writes, self._finish]
+        return writes if self._host else [*writes, _finish]
 
     def _fill(self, raw: Raw, period: Array) -> list[Callable[[], object]]:
         """Copies that repeat the period over the memory: whole periods, then the rest."""
@@ -158,6 +160,12 @@ class Arena:
         )
         copy = np.copyto if self._host else _copy
         return [partial(copy, to, of) for to, of in parts if to.shape[0]]
+
+
+def _finish() -> None:
+    import torch
+
+    torch.cuda.synchronize()
 
 
 def _copy(to: Any, of: Any) -> None:

@@ -150,7 +150,8 @@ class _Sweep:
 def sweep(options: Options, session: Session, backends: dict[str, Backend], report: Report) -> None:
     """Measure every collective and size, adding to the report and printing on rank 0."""
     rules = [RULES[name] for name in options.collectives]
-    arena = Arena(_room(options, session, rules), session.device)
+    _check_room(options, session, rules)
+    arena = Arena(session.device)
     width = max(map(len, backends), default=0)
     sizes = {rule.name: options.sizes if rule.sized else [0] for rule in rules}
     with Progress(sum(map(len, sizes.values())), session.world.rank == 0) as progress:
@@ -179,8 +180,8 @@ def _case(options: Options, session: Session, rule: Rule, size: int, placement: 
     )
 
 
-def _room(options: Options, session: Session, rules: Sequence[Rule]) -> int:
-    """Bytes that a rank needs for the largest case. Raises ArgumentError where the node has less free memory."""
+def _check_room(options: Options, session: Session, rules: Sequence[Rule]) -> None:
+    """Raise ArgumentError where the node has not the memory that its ranks need for the largest case."""
     cases = [_case(options, session, rule, options.high, p) for rule in rules for p in rule.placements]
     need = arena_bytes(cases)
     free = session.world.allreduce(_free_memory(), MPI.MIN)
@@ -190,7 +191,6 @@ def _room(options: Options, session: Session, rules: Sequence[Rule]) -> int:
             f"buffers of {session.node.size} ranks that fit into the {free >> 20} MiB free on a node",
             f"{options.high} bytes, for which they need {need * session.node.size >> 20} MiB",
         )
-    return need
 
 
 def _free_memory() -> int:

@@ -49,7 +49,9 @@ class Fabric(ABC):
     library: str
     """The MPI library's name, empty where there is none."""
     one_node: bool
-    """Whether all ranks share a node's memory."""
+    """Whether all ranks are on one node."""
+    shares: bool
+    """Whether schedules pass long messages through memory that all ranks share."""
     failure: type[Exception] | tuple[()]
     """What is raised when the fabric itself reports an error."""
     most_tag: int

@@ -27,7 +27,7 @@ class MPIFabric(Fabric):
     failure = MPI.Exception
     address = staticmethod(MPI.Get_address)
 
-    def __init__(self, comm: MPI.Intracomm, one_node: bool | None = None) -> None:
+    def __init__(self, comm: MPI.Intracomm, parent: MPIFabric | None = None) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
         self._comm, self._messages = comm.Dup(), comm.Dup()
@@ -35,9 +35,13 @@ class MPIFabric(Fabric):
         self.library = MPI.get_vendor()[0]
         self.most_tag = self._messages.Get_attr(MPI.TAG_UB) or 0
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        self.one_node = self._is_one_node() if one_node is None else one_node
-        self._shares = False  # whether memory to share was asked for,
-        self._places: shared.Places | None = None  # and what there is of it
+        if parent is not None and parent.one_node:  # all its parts lie there, and share memory if it does
+            self.one_node, self.shares = True, parent.shares
+        else:
+            self.one_node = self._is_one_node()
+            self.shares = self.one_node and shared.possible(self._comm)
+        self._prepared = not self.shares
+        self._places: shared.Places | None = None
 
     @classmethod
     def of_world(cls, ranks: Sequence[int]) -> MPIFabric:
@@ -45,13 +49,13 @@ class MPIFabric(Fabric):
         return cls._among(MPI.COMM_WORLD, ranks, None)
 
     @classmethod
-    def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], one_node: bool | None) -> MPIFabric:
+    def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], parent: MPIFabric | None) -> MPIFabric:
         everybody = comm.Get_group()
         those = everybody.Incl(ranks)
         part = comm.Create_group(those)
         for group in (everybody, those):
             group.Free()
-        child = cls(part, one_node)
+        child = cls(part, parent)
         part.Free()
         return child
 
@@ -75,15 +79,14 @@ class MPIFabric(Fabric):
         def bind() -> Plan:
             return scheduled.bind(self._comm, call, schedule, workspace, self._places)
 
-        def share_and_bind() -> Plan:
-            if not self._shares:
-                self._shares, self._places = True, shared.Places.among(self._comm)
+        def prepare_and_bind() -> Plan:
+            if not self._prepared:
+                self._prepared, self._places = True, shared.Places.among(self._comm)
             return bind()
 
         # An alltoallv's ranks do not all know how long it is.
-        if self._shares or not self.one_node or call.collective == "alltoallv" or call.nbytes(self.size) < shared.LEAST:
-            return bind()
-        return _Later(share_and_bind)
+        short = call.collective == "alltoallv" or call.nbytes(self.size) < shared.LEAST
+        return bind() if self._prepared or short else _Later(prepare_and_bind)
 
     def usable(self, b: Buffer) -> bool:
         return b.plain and (b.device == "cpu" or takes_device_memory())
@@ -108,11 +111,10 @@ class MPIFabric(Fabric):
         return None if color is None else self._child(part)
 
     def subset(self, ranks: Sequence[int]) -> Fabric:
-        return self._among(self._comm, ranks, self.one_node or None)
+        return self._among(self._comm, ranks, self)
 
     def _child(self, comm: MPI.Comm) -> Fabric:
-        # What lies on one node has all its parts there; parts of several nodes ask for themselves.
-        child = MPIFabric(comm, one_node=True if self.one_node else None)  # type: ignore[arg-type]
+        child = MPIFabric(comm, self)  # type: ignore[arg-type]
         comm.Free()
         return child
 

@@ -170,7 +170,7 @@ class ThreadFabric(Fabric):
     """One thread's view of a group of threads."""
 
     library = ""
-    one_node = True
+    one_node = shares = True
     failure = ()
     most_tag = 2**31 - 1
     any_thread = True

@@ -20,7 +20,7 @@ from mpicoll.plan import Plan, sequence
 from mpicoll.routes.persistent import TAGS, Arrival, Persistent
 from mpicoll.routes.spaces import Array, Region
 
-__all__ = ["LEAST", "Places", "Shared"]
+__all__ = ["LEAST", "Places", "Shared", "possible"]
 
 LEAST = 16 << 10
 """Bytes of a message from which on it goes through shared memory."""
@@ -31,6 +31,16 @@ MEMORY = 2 << 20
 PAGE = 4096
 
 
+def possible(comm: MPI.Intracomm) -> bool:
+    """Whether these ranks of one node can pass messages through shared memory. Collective."""
+    return _place(comm.size) >= min(LEAST, PLACE) and share(comm, PAGE) is not None
+
+
+def _place(size: int) -> int:
+    """Bytes of a place among so many ranks."""
+    return 0 if size == 1 else min(PLACE, MEMORY // (2 * (size - 1)) // PAGE * PAGE)
+
+
 class Places:
     """Two places for each pair of ranks, in the sender's block of shared memory."""
 
@@ -39,12 +49,9 @@ class Places:
 
     @classmethod
     def among(cls, comm: MPI.Intracomm) -> Places | None:
-        """Collective among ranks of one node; None if they cannot share memory, or are too many for it."""
-        pairs = comm.size - 1
-        nbytes = min(PLACE, MEMORY // max(2 * pairs, 1) // PAGE * PAGE)
-        if pairs == 0 or nbytes < min(LEAST, PLACE):
-            return None
-        blocks = share(comm, 2 * pairs * nbytes)
+        """Collective among ranks for whom it is ``possible``; None if there is no memory left for it."""
+        nbytes = _place(comm.size)
+        blocks = share(comm, 2 * (comm.size - 1) * nbytes)
         return None if blocks is None else cls(comm.rank, blocks, nbytes)
 
     def to(self, peer: int, turn: int) -> Block:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpicoll.bench.data import expected, given, words
-from mpicoll.bench.memory import POISON, Arena, arena_bytes
+from mpicoll.bench.memory import POISON, Arena
 from mpicoll.bench.rules import RULES, Case, Placement, elements
 from mpicoll.dtypes import DTYPES
 
@@ -43,7 +43,7 @@ def test_a_barrier_has_no_size() -> None:
 def test_a_slot_is_rewritten(name: str, placement: Placement, rank: int) -> None:
     """After a rewrite the input is there again, and a call that does nothing leaves a wrong result."""
     c = case(name, placement, rank)
-    for slot in Arena(arena_bytes([c])).slots(c):
+    for slot in Arena().slots(c):
         for part in (slot.x, slot.out):
             if part is not None:
                 part.fill(1)
@@ -64,7 +64,7 @@ def test_a_slot_is_rewritten(name: str, placement: Placement, rank: int) -> None
 @pytest.mark.parametrize("name", ["allgather", "gather", "reduce_scatter", "scatter"])
 def test_in_place_means_the_ranks_own_slot(name: str) -> None:
     c = case(name, "in")
-    slot = Arena(arena_bytes([c])).slots(c)[0]
+    slot = Arena().slots(c)[0]
     x, out = slot.numpy()
     large, small = (x, out) if RULES[name].collective.gives == "p" else (out, x)
     assert large.shape == (3, 2000)
@@ -74,13 +74,13 @@ def test_in_place_means_the_ranks_own_slot(name: str) -> None:
 @pytest.mark.parametrize("name", ["allreduce", "reduce", "bcast", "scan", "exscan"])
 def test_in_place_means_the_same_memory(name: str) -> None:
     c = case(name, "in")
-    x, out = Arena(arena_bytes([c])).slots(c)[0].numpy()
+    x, out = Arena().slots(c)[0].numpy()
     assert x.ctypes.data == out.ctypes.data
 
 
 def test_slots_share_no_memory() -> None:
     c = case("allgather", "out")
-    slots = Arena(arena_bytes([c])).slots(c)
+    slots = Arena().slots(c)
     assert len(slots) > 1
     parts = [part for slot in slots for part in (slot.x, slot.out)]
     for i, part in enumerate(parts):
@@ -90,6 +90,6 @@ def test_slots_share_no_memory() -> None:
 
 def test_a_rank_without_a_part_has_none() -> None:
     c = case("scatter", "out", rank=0)
-    assert Arena(arena_bytes([c])).slots(c)[0].numpy()[0] is None
+    assert Arena().slots(c)[0].numpy()[0] is None
     c = case("gather", "out", rank=0)
-    assert Arena(arena_bytes([c])).slots(c)[0].numpy()[1] is None
+    assert Arena().slots(c)[0].numpy()[1] is None

@@ -111,10 +111,8 @@ def winners(collective: str, op: str, times: dict[str, dict[tuple[int, int], flo
     for size in sorted({size for size, _ in base}):
         gains = {name: [base[size, r] / by_case[size, r] for r in RANKS] for name, by_case in times.items()}
         able = [name for name, gain in gains.items() if min(gain) >= WIN]
-        if able:
-            best = max(able, key=lambda name: sum(gains[name]))
-        else:
-            best = chosen if min(gains[chosen]) >= 1 else other
+        stays = chosen if min(gains[chosen]) >= 1 else other
+        best = max(able, key=lambda name: sum(gains[name]), default=stays)
         if best != chosen:
             row = {"collective": collective, "ours": op == OURS, "ranks": [RANKS[0], RANKS[-1]]}
             found.append({**row, "from_bytes": size, "algorithm": best})

@@ -119,6 +119,7 @@ class MPIFabric(Fabric):
         return child
 
     def free(self) -> None:
+        self._places = None
         self._comm.Free()
         self._messages.Free()
 

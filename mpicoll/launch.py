@@ -117,6 +117,9 @@ def command(program: Sequence[str], nprocs: int, *, here: bool = False) -> Comma
             adds["OMPI_MCA_mpi_yield_when_idle"] = "1"
     elif launcher.vendor in ("MPICH", "Intel MPI") and here and in_batch_job:
         argv += ["-launcher", "fork", "-hosts", "localhost"]
+    if launcher.vendor == "Intel MPI" and (here or not in_batch_job):
+        # Its mpirun is a shell script around mpiexec, for batch systems: a signal would end it and not reach the ranks.
+        argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path
     adds = {k: v for k, v in adds.items() if k not in os.environ}
     return Command([*argv, sys.executable, "-m", "mpicoll.rank", *program], adds)
 

@@ -73,11 +73,17 @@ case $mpi in
         # (described by ompi_info --all).
         export OMPI_MCA_opal_abort_delay=${OMPI_MCA_opal_abort_delay:-1}
         ;;
+    Intel*)
+        pmi=pmi2
+        # It brings no PMI but its mpirun's. source: https://slurm.schedmd.com/mpi_guide.html#intel_mpi
+        libpmi2=$(PATH=$PATH:/sbin ldconfig -p | awk '/libpmi2\.so(\.0)? / { found = $NF } END { print found }')
+        libpmi2=${I_MPI_PMI_LIBRARY:-$libpmi2}
+        ;;
     *) pmi=pmi2 ;;
 esac
 if [[ $LAUNCHER == auto ]]; then
     LAUNCHER=mpirun
-    [[ $(srun --mpi=list 2>&1) != *"$pmi"* ]] || LAUNCHER=srun-$pmi
+    [[ $(srun --mpi=list 2>&1) != *"$pmi"* || -z ${libpmi2-none needed} ]] || LAUNCHER=srun-$pmi
 fi
 
 case $BIND in
@@ -115,17 +121,25 @@ case $LAUNCHER in
             export OMPI_MCA_rmaps_base_mapping_policy=$map_by OMPI_MCA_hwloc_base_binding_policy=$BIND
         fi
         export HYDRA_BINDING=$hydra   # MPICH's
+        mpirun=mpirun
+        if [[ $mpi == Intel* ]]; then
+            # Its mpirun is a shell script around this, which a signal would end instead of reaching the ranks.
+            mpirun=mpiexec.hydra
+            export I_MPI_HYDRA_BOOTSTRAP=${I_MPI_HYDRA_BOOTSTRAP:-slurm}
+            case $BIND in   # core is what it does by itself: each rank has its share of the cores
+                numa) export I_MPI_PIN_DOMAIN=${I_MPI_PIN_DOMAIN:-numa} ;;
+                none) export I_MPI_PIN=${I_MPI_PIN:-off} ;;
+            esac
+        fi
         export SLURM_CPU_BIND=none   # mpirun starts its daemons by srun, which would bind them, and the ranks with them
-        ranks=(mpirun -n "$SLURM_NTASKS" "${rank[@]}")
+        ranks=("$mpirun" -n "$SLURM_NTASKS" "${rank[@]}")
         ;;
     srun-*)
         # Without --kill-on-bad-exit, the ranks that are left would wait for one that was killed.
         ranks=(srun "--mpi=${LAUNCHER#srun-}" "${srun_bind[@]}" --kill-on-bad-exit=1 "${rank[@]}")
         if [[ $mpi == Intel* && $LAUNCHER == srun-pmi2 ]]; then
-            # Intel MPI has no PMI of its own. source: https://slurm.schedmd.com/mpi_guide.html#intel_mpi
-            found=$(PATH=$PATH:/sbin ldconfig -p | awk '/libpmi2\.so(\.0)? / { found = $NF } END { print found }')
-            export I_MPI_PMI_LIBRARY=${I_MPI_PMI_LIBRARY:-$found}
-            [[ -n $I_MPI_PMI_LIBRARY ]] || die "I_MPI_PMI_LIBRARY: expected the path of Slurm's libpmi2.so; ldconfig knows none"
+            export I_MPI_PMI_LIBRARY=$libpmi2
+            [[ -n $libpmi2 ]] || die "I_MPI_PMI_LIBRARY: expected the path of Slurm's libpmi2.so; ldconfig knows none"
         fi
         ;;
     *) die "LAUNCHER: expected auto, mpirun or srun-NAME with a NAME out of \`srun --mpi=list\`; given $LAUNCHER" ;;

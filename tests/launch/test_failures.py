@@ -72,6 +72,17 @@ mpicoll.Communicator().allreduce(OnDevice() if rank == 1 else np.ones(2, np.floa
         "dist.recv(torch.zeros(1), src=0) if rank == 1 else dist.send(tensor, dst=1) if rank == 0 else dist.barrier()",
         ["MessageError", "recv"],
     ),
+    "a received array that is too short, and the message is here already": (
+        """
+if rank == 0:
+    dist.send(tensor, dst=1)
+    dist.send(tensor, dst=1, tag=1)
+elif rank == 1:
+    dist.recv(tensor, src=0, tag=1)
+    dist.recv(torch.zeros(1), src=0)
+""",
+        ["MessageError", "recv"],
+    ),
     "an error of the program's own": (
         "if rank == 1: raise KeyError('of the program')\ndist.barrier()",
         ["KeyError", "of the program"],

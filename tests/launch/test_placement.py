@@ -20,7 +20,7 @@ def test_variables_of_torchrun(tmp_path: Path) -> None:
 def test_the_report() -> None:
     result = run(2, "-m", "mpicoll.machine.placement")
     assert result.code == 0, result.output
-    assert re.search(r"^2 ranks on 1 node, (Open MPI|MPICH) \d", result.output, re.MULTILINE), result.output
+    assert re.search(r"^2 ranks on 1 node, (Open MPI|MPICH|Intel MPI) \d", result.output, re.MULTILINE), result.output
     assert re.search(r"^\S+: ranks 0-1, bound to cores [\d,-]+ \| [\d,-]+$", result.output, re.MULTILINE), result.output
 
 

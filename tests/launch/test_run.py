@@ -196,6 +196,14 @@ def test_the_launcher_beside_the_interpreter_comes_first(elsewhere: Path) -> Non
     assert launch.find_launcher().path == own
 
 
+def test_intels_mpirun_is_for_batch_jobs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mpirun, mpiexec = (fake(elsewhere, "Intel(R) MPI Library for Linux* OS", name) for name in ("mpirun", "mpiexec"))
+    assert launch.command(["x.py"], 2).argv[0] == mpiexec
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert launch.command(["x.py"], 2).argv[0] == mpirun
+    assert launch.command(["x.py"], 2, here=True).argv[0] == mpiexec
+
+
 def test_a_launcher_that_does_not_start(elsewhere: Path) -> None:
     (elsewhere / "mpirun").write_text("#!/missing/interpreter\n")
     (elsewhere / "mpirun").chmod(0o755)

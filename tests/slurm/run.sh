@@ -4,7 +4,7 @@
 #     tests/slurm/run.sh .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
 set -euo pipefail
 
-packages=(munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins libpmix2 iproute2)
+packages=(munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins libpmix2 libpmi2-0 iproute2)
 
 skipped() {
     echo "The tests on Slurm were SKIPPED: $1"

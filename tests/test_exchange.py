@@ -9,9 +9,11 @@ import mpicoll
 from mpicoll.routes import exchange
 
 
-@pytest.fixture
-def comm(monkeypatch: pytest.MonkeyPatch) -> mpicoll.Communicator:
+@pytest.fixture(params=[1 << 20, 1], ids=["messages", "shared memory"])
+def comm(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> mpicoll.Communicator:
     """Its plans are bound while a rank has one partner at a time, and a slice a few elements."""
+    monkeypatch.setattr("mpicoll.routes.shared.LEAST", request.param)
+    monkeypatch.setattr("mpicoll.routes.shared.PLACE", 64)
     monkeypatch.setattr(exchange, "PARTNERS", 1)
     monkeypatch.setattr(exchange, "SHORT", 0)
     monkeypatch.setattr(exchange, "SEGMENT", 256)

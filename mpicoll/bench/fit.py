@@ -1,6 +1,7 @@
 """Measures what the cost model needs to know of the present machine, and how well it then predicts.
 
 Everything runs through ``routes/scheduled``, so that what is measured is what a schedule costs here, Python and all.
+Its messages are the MPI's: the model knows no shared memory.
 """
 
 from __future__ import annotations

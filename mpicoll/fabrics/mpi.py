@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
@@ -17,8 +18,6 @@ from mpicoll.routes import exchange, large, native, scheduled, shared
 from mpicoll.schedule import Schedule
 
 __all__ = ["MPIFabric"]
-
-_BIND = {"native": native.bind, "exchange": exchange.bind}
 
 
 class MPIFabric(Fabric):
@@ -66,18 +65,22 @@ class MPIFabric(Fabric):
         return alike
 
     def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
-        if isinstance(how, Schedule):
-            return self._scheduled(call, how, workspace)
-        route = _BIND[how]
+        if how != "native":
+            return self._with_memory(call, partial(self._ours, call, how, workspace))
         if call.collective == "alltoallv":
-            return large.if_any(self._comm, call, route(self._comm, call, workspace))
-        if call.extent(self.size) > large.MAX_COUNT:
-            return large.bind(self._comm, call, lambda part: route(self._comm, part, workspace))
-        return route(self._comm, call, workspace)
+            return large.if_any(self._comm, call, native.bind(self._comm, call, workspace))
+        return self._in_parts(call, lambda part: native.bind(self._comm, part, workspace))
 
-    def _scheduled(self, call: Call, schedule: Schedule, workspace: Workspace) -> Plan:
-        def bind() -> Plan:
-            return scheduled.bind(self._comm, call, schedule, workspace, self._places)
+    def _ours(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
+        if isinstance(how, Schedule):
+            return scheduled.bind(self._comm, call, how, workspace, self._places)
+        return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace, self._places))
+
+    def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
+        return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)
+
+    def _with_memory(self, call: Call, bind: Callable[[], Plan]) -> Plan:
+        """What ``bind`` gives, once the ranks have places in shared memory for their long messages, if they can."""
 
         def prepare_and_bind() -> Plan:
             if not self._prepared:

@@ -3,13 +3,14 @@
 All values of an element meet in one place and are folded in rank order, so that a 16-bit sum is added up in float32
 and rounded once, and all ranks hold equal bits. A vector is cut into segments, and a segment into one slice a rank:
 each rank takes in its slice from all, folds it, and hands the result on to all, or to the root. The messages are sent
-here, because a rank's own slice need not move and the MPI's all-to-all and all-gather copy it.
+here, because a rank's own slice need not move and the MPI's all-to-all and all-gather copy it; long ones go through
+memory that the ranks share, where they do.
 A short vector is gathered by everybody and folded by everybody: one round of messages in place of two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -21,6 +22,7 @@ from mpicoll import kernels
 from mpicoll.call import Call
 from mpicoll.dtypes import Reduction
 from mpicoll.plan import Plan, Workspace, sequence
+from mpicoll.routes import shared
 from mpicoll.routes.native import datatype
 
 __all__ = ["bind"]
@@ -38,14 +40,14 @@ PARTNERS = 16
 Array = np.ndarray[Any, Any]
 
 
-def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
-    """The call as exchanges of segments and local folds."""
+def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, places: shared.Places | None = None) -> Plan:
+    """The call as exchanges of segments and local folds; long messages go through ``places``, if there are any."""
     assert call.reduction is not None
     source = call.recv if call.send is None else call.send
     assert source is not None
     given = kernels.values(source)
     out = None if call.recv is None else kernels.values(call.recv)
-    exchange = _Exchange(comm, call.reduction, workspace)
+    exchange = _Exchange(comm, call.reduction, workspace, given.dtype, places)
     match call.collective:
         case "allreduce" if given.nbytes <= SHORT:
             steps = exchange.gathered(given, out, comm.size)
@@ -60,28 +62,36 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
         case _:
             counts = call.sendcounts or (given.size // comm.size,) * comm.size
             steps = exchange.scattered(given, out, counts)
-    return sequence(*exchange.before(), *steps)
+    return exchange.plan(steps)
 
 
 class _Exchange:
     """What the exchanges of one call share; each method gives the steps of one pattern, a few for each segment."""
 
-    def __init__(self, comm: MPI.Intracomm, reduction: Reduction, workspace: Workspace) -> None:
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        reduction: Reduction,
+        workspace: Workspace,
+        dtype: np.dtype[Any],
+        places: shared.Places | None,
+    ) -> None:
         self._comm, self._reduction, self._workspace = comm, reduction, workspace
+        self._route = shared.route(comm, None, dtype, np.empty(0, dtype), places)
+        self._inboxes: list[Array] = []
         self._kind = datatype(reduction.dtype)
         self._segment = max(SEGMENT, SLICE * comm.size) // reduction.dtype.itemsize
         self._factors: list[Any] | None = None
 
-    def before(self) -> list[Plan]:
-        """For a premul_sum: ranks' factors may differ, and who folds a slice needs all of them."""
+    def plan(self, steps: Iterator[Plan]) -> Plan:
+        """The steps as one plan. A premul_sum's ranks may have different factors, and who folds a slice needs all."""
         factor = self._reduction.op.factor
-        if factor is None:
-            return []
 
         def tell() -> None:
             self._factors = self._comm.allgather(factor)
 
-        return [tell]
+        run = sequence(*([] if factor is None else [tell]), *steps)
+        return self._route.plan(run, *self._inboxes)
 
     def gathered(self, given: Array, out: Array | None, rows: int) -> Iterator[Plan]:
         """Everybody gathers everything, and folds the first ``rows`` ranks' values."""
@@ -102,7 +112,7 @@ class _Exchange:
             yield from steps
             gives = [mine if root in (None, r) else None for r in range(size)]
             takes = [out[s] if out is not None and root in (None, rank) else None for s in slices]
-            yield self._messages(gives, takes)
+            yield from self._messages(gives, takes)
 
     def scattered(self, given: Array, out: Array | None, counts: Sequence[int]) -> Iterator[Plan]:
         """A block a rank is folded there, and stays."""
@@ -117,33 +127,27 @@ class _Exchange:
         size, rank = self._comm.size, self._comm.rank
         own = slices[rank]
         (inbox,) = self._workspace.arrays(own.dtype, size * own.size)
+        self._inboxes.append(inbox)
         rows: list[Array] = [*inbox.reshape(size, own.size)]
         result = rows[rank] if out is None else out
         rows[rank] = own
-        return result, [self._messages(slices, rows), partial(self._fold, rows, result)]
+        return result, [*self._messages(slices, rows), partial(self._fold, rows, result)]
 
-    def _messages(self, gives: Sequence[Array | None], takes: Sequence[Array | None]) -> Plan:
+    def _messages(self, gives: Sequence[Array | None], takes: Sequence[Array | None]) -> list[Plan]:
         """To and from each other rank; None or nothing is no message. A few at a time: all at once would flood ranks
         that are many."""
-        size, rank = self._comm.size, self._comm.rank
-        rounds: list[list[Callable[[], MPI.Request]]] = []
+        size, rank, route = self._comm.size, self._comm.rank, self._route
+        before = len(route.steps)
         for first in range(1, size, PARTNERS):
-            distances = range(first, min(first + PARTNERS, size))
-            taken = self._bound(self._comm.Irecv, takes, [(rank - d) % size for d in distances])
-            rounds.append(taken + self._bound(self._comm.Isend, gives, [(rank + d) % size for d in distances]))
-        finish = MPI.Request.Waitall
-
-        def exchange() -> None:
-            for starts in rounds:
-                finish([start() for start in starts])
-
-        return exchange
-
-    def _bound(
-        self, start: Callable[..., MPI.Request], arrays: Sequence[Array | None], ranks: Sequence[int]
-    ) -> list[Callable[[], MPI.Request]]:
-        found = ((arrays[r], r) for r in ranks)
-        return [partial(start, [x, x.size, self._kind], r) for x, r in found if x is not None and x.size]
+            for distance in range(first, min(first + PARTNERS, size)):
+                to, of = (rank + distance) % size, (rank - distance) % size
+                given, taken = gives[to], takes[of]
+                if given is not None and given.size:
+                    route.send(to, [given])
+                if taken is not None and taken.size:
+                    route.recv(of, [taken])
+            route.end_step()
+        return route.steps[before:]
 
     def _fold(self, rows: Sequence[Array], out: Array) -> None:
         kernels.fold(rows, out, self._reduction, self._factors)

@@ -6,6 +6,7 @@ runs travels as one, by a datatype that gathers them.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -27,6 +28,8 @@ PIECE = 1 << 20
 """Bytes of the pieces of a long message: two of them, and what they are combined with, stay in cache."""
 GATHERED = 1 << 16
 """Bytes up to which a message of several runs is gathered into one."""
+SPINS = 20
+"""Looks at requests under way before a rank lets others have its core."""
 TAGS = 1 << 14
 """Half of the tags that MPI guarantees. One is used again only when that many messages between two ranks are done."""
 
@@ -98,6 +101,10 @@ class Persistent(Route[Region]):
         self.steps += self._copies
         self._begin_step()
 
+    def plan(self, run: Plan, *memory: Array) -> Plan:
+        """``run``, which starts these requests; they know their memory's address alone, so this keeps it."""
+        return _Bound(run, self.requests, self.datatypes, memory)
+
     def _combined(self, ours: Region, inbox: Array, target: Region, mine_first: bool) -> Plan:
         assert self._reduction is not None
         done, parts = 0, []
@@ -151,6 +158,25 @@ class Persistent(Route[Region]):
         return request
 
 
+class _Bound:
+    """A plan that gives its requests back when it is dropped."""
+
+    def __init__(
+        self, run: Plan, requests: list[MPI.Prequest], datatypes: list[MPI.Datatype], memory: Sequence[Array]
+    ) -> None:
+        self._run, self._requests, self._datatypes, self._memory = run, requests, datatypes, memory
+
+    def __call__(self) -> None:
+        self._run()
+
+    def __del__(self) -> None:
+        if not MPI.Is_finalized():
+            for request in self._requests:
+                request.Free()
+            for kind in self._datatypes:
+                kind.Free()
+
+
 class Arrival(NamedTuple):
     """What is done when a request is complete, and what starts the next one of its kind."""
 
@@ -195,20 +221,33 @@ def _as_they_come(
 ) -> Plan:
     """A step with several long messages: to wait for a piece of one must not keep another from going on, which may be
     the one that the first one's sender waits for."""
-    start, finish, next_of = MPI.Prequest.Startall, MPI.Request.Waitall, MPI.Request.Waitany
+    start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
     pieces, all_of_it = [a.request for a in arrivals], [*requests, *answers]
 
     def take_as_they_come() -> None:
         start(requests)
         for open_ in opens:
             open_()
-        while (i := next_of(pieces)) != MPI.UNDEFINED:  # until none is started any more
+        while (i := _any_of(pieces)) != MPI.UNDEFINED:  # until none is started any more
             arrivals[i].act()
             if (start_next := arrivals[i].start_next) is not None:
                 start_next()
         finish(all_of_it)
 
     return take_as_they_come
+
+
+def _any_of(requests: list[MPI.Prequest]) -> int:
+    """MPI's Waitany, but that it yields: MPICH's polls until the scheduler takes the core away, milliseconds later,
+    from a rank that another one on this core waits for."""
+    test, turns = MPI.Request.Testany, 0
+    while True:
+        i, found = test(requests)
+        if found:
+            return i
+        turns += 1
+        if turns > SPINS:
+            os.sched_yield()
 
 
 def longest_piece() -> int:

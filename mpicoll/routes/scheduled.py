@@ -12,7 +12,7 @@ from mpicoll.call import Call
 from mpicoll.plan import Plan, Workspace, sequence
 from mpicoll.routes import persistent, shared
 from mpicoll.routes.interpreter import carry_out
-from mpicoll.routes.spaces import Array, Spaces
+from mpicoll.routes.spaces import Spaces
 from mpicoll.schedule import RecvReduce, Schedule
 
 __all__ = ["bind"]
@@ -46,12 +46,10 @@ def bind(
     if reduction is not None and reduction.averages and out is not None and call.terms(rank, size) > 1:
         after.append(partial(kernels.divide, out, call.terms(rank, size), reduction.dtype))
     spaces.use(scratch)
-    if places is None:
-        route = persistent.Persistent(comm, reduction, dtype, staging)
-    else:
-        route = shared.Shared(comm, reduction, dtype, staging, places)
+    route = shared.route(comm, reduction, dtype, staging, places)
     carry_out(schedule, spaces, route)
-    return _Bound([*before, *route.steps, *after], route.requests, route.datatypes, scratch, reduction is not None)
+    run = sequence(*before, *route.steps, *after)
+    return route.plan(run if reduction is None else kernels.quietly(run), scratch)
 
 
 def _staged(schedule: Schedule, spaces: Spaces, most: int) -> int:
@@ -64,30 +62,3 @@ def _staged(schedule: Schedule, spaces: Spaces, most: int) -> int:
         ),
         default=0,
     )
-
-
-class _Bound:
-    """A plan that gives its requests back when it is dropped."""
-
-    def __init__(
-        self,
-        steps: list[Plan],
-        requests: list[MPI.Prequest],
-        datatypes: list[MPI.Datatype],
-        scratch: Array,
-        reduces: bool,
-    ) -> None:
-        self._requests, self._datatypes = requests, datatypes
-        self._scratch = scratch  # requests know its address alone, and the workspace may leave it for a larger block
-        run = sequence(*steps)
-        self._run = kernels.quietly(run) if reduces else run
-
-    def __call__(self) -> None:
-        self._run()
-
-    def __del__(self) -> None:
-        if not MPI.Is_finalized():
-            for request in self._requests:
-                request.Free()
-            for kind in self._datatypes:
-                kind.Free()

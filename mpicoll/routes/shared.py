@@ -20,7 +20,7 @@ from mpicoll.plan import Plan, sequence
 from mpicoll.routes.persistent import TAGS, Arrival, Persistent
 from mpicoll.routes.spaces import Array, Region
 
-__all__ = ["LEAST", "Places", "Shared", "possible"]
+__all__ = ["LEAST", "Places", "possible", "route"]
 
 LEAST = 16 << 10
 """Bytes of a message from which on it goes through shared memory."""
@@ -152,6 +152,15 @@ class Shared(Persistent):
                     piece, room = [], self._most
         if piece:
             yield piece
+
+
+def route(
+    comm: MPI.Intracomm, reduction: Reduction | None, dtype: np.dtype[Any], staging: Array, places: Places | None
+) -> Persistent:
+    """Messages of elements of ``dtype``, the long ones through ``places``, if there are any."""
+    if places is None:
+        return Persistent(comm, reduction, dtype, staging)
+    return Shared(comm, reduction, dtype, staging, places)
 
 
 class _Stream:

@@ -84,7 +84,7 @@ def test_under_launcher(
     assert under_launcher() == launched
 
 
-COMMUNICATOR = "import mpicoll; print('size', mpicoll.Communicator().size)"
+COMMUNICATOR = "import mpicoll; print(f'size {mpicoll.Communicator().size}')"
 
 
 def test_a_process_on_its_own() -> None:

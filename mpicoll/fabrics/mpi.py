@@ -170,7 +170,11 @@ class _Messages(Transfer):
 
     def wait(self) -> None:
         statuses = [MPI.Status() for _ in self._parts]
-        MPI.Request.Waitall(self._parts, statuses)
+        if MPI.get_vendor()[0] == "Open MPI":  # 4.1's Waitall never returns where one has failed already
+            for part, status in zip(self._parts, statuses, strict=True):
+                part.Wait(status)
+        else:
+            MPI.Request.Waitall(self._parts, statuses)
         self._complete(statuses)
 
     def test(self) -> bool:

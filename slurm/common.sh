@@ -79,10 +79,6 @@ case $mpi in
         libpmi2=$(PATH=$PATH:/sbin ldconfig -p | awk '/libpmi2\.so(\.0)? / { found = $NF } END { print found }')
         libpmi2=${I_MPI_PMI_LIBRARY:-$libpmi2}
         ;;
-    "MPICH Version: 4.0."*)
-        pmi=pmi2
-        export MPIR_CVAR_DEVICE_COLLECTIVES=${MPIR_CVAR_DEVICE_COLLECTIVES:-none}   # over shared memory they crash, or are wrong
-        ;;
     *) pmi=pmi2 ;;
 esac
 if [[ $LAUNCHER == auto ]]; then

@@ -11,8 +11,8 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import Op
-from mpicoll.errors import MessageError
+from mpicoll import Op, lifetime
+from mpicoll.errors import LaunchError, MessageError
 
 
 @pytest.fixture(scope="module")
@@ -379,3 +379,15 @@ def test_factors_that_are_equal_but_not_the_same(comm: mpicoll.Communicator) -> 
         x[0] = 1
         comm.allreduce(x, Op.premul_sum(factor))
         assert np.signbit(x[0]) == np.signbit(factor)
+
+
+def test_a_library_that_computes_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As MPICH 4.0.2 does on Debian."""
+    monkeypatch.setattr(MPI, "MIN", MPI.MAX)
+    lifetime._prepare.cache_clear()
+    with pytest.raises(
+        LaunchError, match="computes wrongly: to it the minimum of the unsigned integers 200 and 1 is 200"
+    ):
+        mpicoll.Communicator()
+    monkeypatch.undo()
+    lifetime._check_arithmetic()

@@ -148,6 +148,10 @@ class MPIFabric(Fabric):
         return self._messages.recv(source=MPI.ANY_SOURCE if source is None else source, tag=tag)
 
 
+_ONE_BY_ONE = MPI.get_vendor()[0] == "Open MPI"
+"""Waitall of its version 4.1 never returns where a message has failed already."""
+
+
 class _Later:
     """A plan that is bound when it is first run. What all ranks do together then cannot be done where a call is only
     handed in: others may be waiting for what this rank does after that."""
@@ -170,7 +174,7 @@ class _Messages(Transfer):
 
     def wait(self) -> None:
         statuses = [MPI.Status() for _ in self._parts]
-        if MPI.get_vendor()[0] == "Open MPI":  # 4.1's Waitall never returns where one has failed already
+        if _ONE_BY_ONE:
             for part, status in zip(self._parts, statuses, strict=True):
                 part.Wait(status)
         else:

@@ -196,12 +196,6 @@ def test_the_launcher_beside_the_interpreter_comes_first(elsewhere: Path) -> Non
     assert launch.find_launcher().path == own
 
 
-@pytest.mark.parametrize(("version", "none"), [("4.0.2", True), ("4.1.2", False), ("5.0.2", False)])
-def test_mpich_4_0_reduces_without_shared_memory(elsewhere: Path, version: str, none: bool) -> None:
-    fake(elsewhere, f"HYDRA build details:\n    Version:           {version}\n")
-    assert ("MPIR_CVAR_DEVICE_COLLECTIVES" in launch.command(["x.py"], 2).adds) == none
-
-
 def test_intels_mpirun_is_for_batch_jobs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mpirun, mpiexec = (fake(elsewhere, "Intel(R) MPI Library for Linux* OS", name) for name in ("mpirun", "mpiexec"))
     assert launch.command(["x.py"], 2).argv[0] == mpiexec

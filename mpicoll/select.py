@@ -1,8 +1,8 @@
 """Which algorithm carries out a call.
 
-``native`` is the MPI library's own collective. ``exchange`` moves the values with the MPI's collectives and reduces
-them here: it serves every dtype and operation that no MPI computes rightly. All others are schedules, by their names
-in ``mpicoll.algorithms``.
+``native`` is the MPI library's own collective. ``exchange`` moves the values in messages and reduces them here: it
+serves every dtype and operation that no MPI computes rightly. All others are schedules, by their names in
+``mpicoll.algorithms``.
 
 Where the caller names none, the environment variable MPICOLL_ALGORITHM may (``allreduce:ring,bcast:native``) for the
 calls that this algorithm can serve, and else a table made from measurements decides.
@@ -130,7 +130,7 @@ _WITHOUT_MPI = {
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """From so many bytes on, among so many ranks, this algorithm was measured to be faster than native or exchange."""
+    """From so many bytes on, among so many ranks, this algorithm is taken."""
 
     fewest: int
     most: int

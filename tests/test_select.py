@@ -82,10 +82,10 @@ def test_the_table_is_of_what_there_is() -> None:
     """Every row names an algorithm that serves its ranks, of a library that was measured."""
     rows = [(key, row) for key, rows in select._table().items() for row in rows]
     assert rows
-    for (library, collective, ours), row in rows:
+    for (library, shares, collective, ours), row in rows:
         assert library in ("Open MPI", "MPICH")
         for size in range(row.fewest, row.most + 1):
-            ranks = Ranks(size, True, library)
+            ranks = Ranks(size, True, library, shares)
             how = (MAX if ours else SUM) if select.COLLECTIVES[collective].reduces else None
             assert select.select(collective, how, row.from_bytes, ranks) == row.algorithm
             assert select.select(collective, how, row.from_bytes, ranks, algorithm=row.algorithm) == row.algorithm
@@ -110,3 +110,13 @@ def test_every_collective_has_one_without_mpi() -> None:
         assert select.select(collective, None, 8, THREADS) in select.algorithms(collective, THREADS)
         for uneven in ("gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv"):
             assert select.select(uneven, None, 8, THREADS) in select.algorithms(uneven, THREADS)
+
+
+@pytest.mark.parametrize("library", ["Open MPI", "MPICH"])
+@pytest.mark.parametrize("shares", [True, False])
+def test_long_reductions_take_schedules(library: str, shares: bool) -> None:
+    """The tables hold rows for nodes whose ranks share memory, and for others."""
+    ranks = Ranks(2, True, library, shares)
+    assert select.select("reduce_scatter", SUM, 1 << 20, ranks) not in ("native", "exchange")
+    assert select.select("allreduce", SUM, 64 << 20, ranks) not in ("native", "exchange")
+    assert select.select("allreduce", SUM, 64 << 20, Ranks(2, False, library, False)) == "native"

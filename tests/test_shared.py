@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll import algorithms
 from mpicoll.machine import shared_memory
 from mpicoll.routes import shared
+from mpicoll.schedule import OUTPUT, Place, Recv, Send, Steps, one
 from tests import oracle
 
 pytestmark = [
@@ -43,10 +45,11 @@ def test_long_messages_of_every_size_of_element(dtype: str) -> None:
     with mpicoll.Communicator() as comm:
         fill = np.random.default_rng(7)
         inputs = [oracle.values(fill, dtype, (LONG // 2,)) for _ in range(comm.size)]
+        before = mapped()
         gathered = comm.allgather(inputs[comm.rank], algorithm="ring")
         for row, given in zip(gathered, inputs, strict=True):
             np.testing.assert_array_equal(row, given)
-        assert mapped()
+        assert mapped() == before + comm.size
 
 
 def test_it_is_made_when_it_is_needed_and_given_back() -> None:
@@ -61,6 +64,7 @@ def test_it_is_made_when_it_is_needed_and_given_back() -> None:
     assert part is not None
     assert part.ranks.shares
     assert used(part)
+    assert len(os.listdir("/proc/self/fd")) == files
     part.free()
     comm.free()
     gc.collect()
@@ -103,8 +107,48 @@ def test_a_file_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not used(comm)
 
 
+@pytest.mark.mpi(min_size=3)
 def test_too_many_ranks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "MEMORY", shared.LEAST)
+    """A part of them may have it nevertheless."""
+    monkeypatch.setattr(shared, "MEMORY", 2 * shared.WORTH)
     with mpicoll.Communicator() as comm:
         assert not comm.ranks.shares
         assert not used(comm)
+        part = comm.split(comm.rank // 2)
+        assert part is not None
+        assert part.ranks.shares == (part.size == 2)
+        assert used(part) == (part.size == 2)
+        part.free()
+
+
+def test_an_alltoallv_is_the_same_before_and_after() -> None:
+    """Its ranks do not all know how long it is: one may find the plan of before, and another bind a new one."""
+    with mpicoll.Communicator() as comm:
+        counts = [shared.LEAST] * comm.size
+        x = np.full(sum(counts), comm.rank, np.uint8)
+        outs = [np.empty_like(x), np.empty_like(x)]
+        comm.alltoallv(x, counts, counts, out=outs[0], algorithm="pairwise")
+        assert used(comm)
+        out = outs[0 if comm.rank == 0 else 1]
+        comm.alltoallv(x, counts, counts, out=out, algorithm="pairwise")
+        assert np.array_equal(out, np.repeat(np.arange(comm.size), shared.LEAST))
+
+
+def all_at_once(at: Place) -> Steps:
+    """The root sends everything in one step, and the others take one block after another."""
+    if at.rank == at.root:
+        yield tuple(Send(peer, one(b), OUTPUT) for b in range(3) for peer in range(at.size) if peer != at.root)
+    else:
+        for b in range(3):
+            yield (Recv(at.root, one(b), OUTPUT),)
+
+
+def test_messages_that_both_ends_have_in_different_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+    mpicoll.register(mpicoll.Algorithm("bcast", "all_at_once", all_at_once, lambda at: 3))
+    with mpicoll.Communicator() as comm:
+        given = np.arange(LONG)
+        for root in range(comm.size):
+            x = given + root if comm.rank == root else np.zeros_like(given)
+            comm.bcast(x, root, algorithm="all_at_once")
+            assert np.array_equal(x, given + root)

@@ -17,7 +17,7 @@ segments; a seconds a message, b a byte, g a byte that is combined), what they s
 """
 _ROUTES = {
     "native": "The MPI library's own collective.",
-    "exchange": "The values move with the MPI library's collectives and are combined here: for every dtype and op.",
+    "exchange": "The values move in messages and are combined here, in rank order: for every dtype and op.",
 }
 
 

@@ -51,7 +51,7 @@ class Fabric(ABC):
     one_node: bool
     """Whether all ranks are on one node."""
     shares: bool
-    """Whether schedules pass long messages through memory that all ranks share."""
+    """Whether long messages go through memory that all ranks share."""
     failure: type[Exception] | tuple[()]
     """What is raised when the fabric itself reports an error."""
     most_tag: int

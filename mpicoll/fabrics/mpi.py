@@ -34,11 +34,11 @@ class MPIFabric(Fabric):
         self.library = MPI.get_vendor()[0]
         self.most_tag = self._messages.Get_attr(MPI.TAG_UB) or 0
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        if parent is not None and parent.one_node:  # all its parts lie there, and share memory if it does
-            self.one_node, self.shares = True, parent.shares
-        else:
-            self.one_node = self._is_one_node()
-            self.shares = self.one_node and shared.possible(self._comm)
+        # What lies on one node has all its parts there, and what shares memory shares it with all its parts.
+        self.one_node = (parent is not None and parent.one_node) or self._is_one_node()
+        self.shares = self.size > 1 and (
+            (parent is not None and parent.shares) or (self.one_node and shared.possible(self._comm))
+        )
         self._prepared = not self.shares
         self._places: shared.Places | None = None
 
@@ -73,7 +73,9 @@ class MPIFabric(Fabric):
 
     def _ours(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
         if isinstance(how, Schedule):
-            return scheduled.bind(self._comm, call, how, workspace, self._places)
+            # An alltoallv's ranks do not all know how long it is, nor so whether they have shared memory for it.
+            places = None if call.collective == "alltoallv" else self._places
+            return scheduled.bind(self._comm, call, how, workspace, places)
         return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace, self._places))
 
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
@@ -84,10 +86,10 @@ class MPIFabric(Fabric):
 
         def prepare_and_bind() -> Plan:
             if not self._prepared:
-                self._prepared, self._places = True, shared.Places.among(self._comm)
+                self._places = shared.Places.among(self._comm)
+                self._prepared, self.shares = True, self._places is not None
             return bind()
 
-        # An alltoallv's ranks do not all know how long it is.
         short = call.collective == "alltoallv" or call.nbytes(self.size) < shared.LEAST
         return bind() if self._prepared or short else _Later(prepare_and_bind)
 

@@ -6,6 +6,7 @@ Needs Linux; where ranks cannot see each other's files (containers of their own,
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from typing import Any
@@ -37,7 +38,7 @@ def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
 
 
 def _new(nbytes: int, mark: bytes) -> int | None:
-    """A file in memory, all of it allocated: a page that cannot be had later would kill the rank."""
+    """A file in memory, all of it allocated now: what the system refuses can be told, and a page missed later kills."""
     try:
         file = os.memfd_create("mpicoll")
     except OSError:
@@ -54,7 +55,32 @@ def _new(nbytes: int, mark: bytes) -> int | None:
 def _mapped(pid: int, file: int, mark: bytes, nbytes: int) -> Block | None:
     try:
         with open(f"/proc/{pid}/fd/{file}", "r+b", buffering=0) as other:
-            memory = mmap.mmap(other.fileno(), nbytes + _MARK)
-    except (OSError, ValueError):
+            block = np.asarray(_Mapping(other.fileno(), nbytes + _MARK))
+    except OSError:
         return None
-    return np.frombuffer(memory, np.uint8, nbytes) if memory[nbytes:] == mark else None
+    return block[:nbytes] if block[nbytes:].tobytes() == mark else None
+
+
+class _Mapping:
+    """A file mapped into memory, until nothing refers to it. Python's own mapping would keep a file open besides, and a
+    forked child this memory."""
+
+    def __init__(self, file: int, nbytes: int) -> None:
+        self._address, self._nbytes = None, nbytes
+        address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+        if address == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), "mmap")
+        self._address = address
+        _c.madvise(address, nbytes, mmap.MADV_DONTFORK)
+        self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
+
+    def __del__(self) -> None:
+        if self._address is not None:
+            _c.munmap(self._address, self._nbytes)
+
+
+_c = ctypes.CDLL(None, use_errno=True)
+_c.mmap.restype = ctypes.c_void_p
+_c.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_c.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_c.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -24,6 +24,7 @@ from mpicoll.dtypes import Reduction
 from mpicoll.plan import Plan, Workspace, sequence
 from mpicoll.routes import shared
 from mpicoll.routes.native import datatype
+from mpicoll.routes.persistent import Persistent
 
 __all__ = ["bind"]
 
@@ -47,7 +48,8 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, places: shared.P
     assert source is not None
     given = kernels.values(source)
     out = None if call.recv is None else kernels.values(call.recv)
-    exchange = _Exchange(comm, call.reduction, workspace, given.dtype, places)
+    route = shared.route(comm, call.collective, None, given.dtype, np.empty(0, given.dtype), places)
+    exchange = _Exchange(comm, call.reduction, workspace, route)
     match call.collective:
         case "allreduce" if given.nbytes <= SHORT:
             steps = exchange.gathered(given, out, comm.size)
@@ -68,16 +70,8 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, places: shared.P
 class _Exchange:
     """What the exchanges of one call share; each method gives the steps of one pattern, a few for each segment."""
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        reduction: Reduction,
-        workspace: Workspace,
-        dtype: np.dtype[Any],
-        places: shared.Places | None,
-    ) -> None:
-        self._comm, self._reduction, self._workspace = comm, reduction, workspace
-        self._route = shared.route(comm, None, dtype, np.empty(0, dtype), places)
+    def __init__(self, comm: MPI.Intracomm, reduction: Reduction, workspace: Workspace, route: Persistent) -> None:
+        self._comm, self._reduction, self._workspace, self._route = comm, reduction, workspace, route
         self._inboxes: list[Array] = []
         self._kind = datatype(reduction.dtype)
         self._segment = max(SEGMENT, SLICE * comm.size) // reduction.dtype.itemsize

@@ -30,8 +30,8 @@ GATHERED = 1 << 16
 """Bytes up to which a message of several runs is gathered into one."""
 SPINS = 20
 """Looks at requests under way before a rank lets others have its core."""
-TAGS = 1 << 14
-"""Half of the tags that MPI guarantees. One is used again only when that many messages between two ranks are done."""
+TAGS = (1 << 15) - 2
+"""MPI guarantees two tags more. One is used again only when that many messages between two ranks are done."""
 
 
 class Persistent(Route[Region]):

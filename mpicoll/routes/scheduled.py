@@ -46,7 +46,7 @@ def bind(
     if reduction is not None and reduction.averages and out is not None and call.terms(rank, size) > 1:
         after.append(partial(kernels.divide, out, call.terms(rank, size), reduction.dtype))
     spaces.use(scratch)
-    route = shared.route(comm, reduction, dtype, staging, places)
+    route = shared.route(comm, call.collective, reduction, dtype, staging, places)
     carry_out(schedule, spaces, route)
     run = sequence(*before, *route.steps, *after)
     return route.plan(run if reduction is None else kernels.quietly(run), scratch)

@@ -1,12 +1,13 @@
 """Long messages between ranks of a node, through memory that they share.
 
 The sender copies a piece into one of two places that it has for that peer, and tells it; the peer combines it with its
-own from there, and tells the sender that the place is free. Telling is an MPI message without content: the MPI waits as
-it does for any other message, and orders what each side does with the memory. Short messages are MPI's own.
+own from there, and tells the sender that the place is free. Telling is a short MPI message: the MPI waits as it does
+for any other, and orders what each side does with the memory. Short messages are MPI's own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll.dtypes import Reduction
+from mpicoll.errors import MessageError
 from mpicoll.machine.shared_memory import Block, share
 from mpicoll.plan import Plan, sequence
 from mpicoll.routes.persistent import TAGS, Arrival, Persistent
@@ -26,19 +28,23 @@ LEAST = 16 << 10
 """Bytes of a message from which on it goes through shared memory."""
 PLACE = 512 << 10
 """Bytes of a piece at most: it stays in the second-level cache until it is taken."""
-MEMORY = 2 << 20
+WORTH = 128 << 10
+"""Bytes of a place at least: with more and shorter pieces, telling takes longer than it saves."""
+MEMORY = 4 << 20
 """Bytes of a rank's places for all its peers, at most."""
 PAGE = 4096
+SIGNAL, ANSWER = TAGS, TAGS + 1
+"""The tags by which a peer is told that a piece is there, and that it was taken."""
 
 
 def possible(comm: MPI.Intracomm) -> bool:
     """Whether these ranks of one node can pass messages through shared memory. Collective."""
-    return _place(comm.size) >= min(LEAST, PLACE) and share(comm, PAGE) is not None
+    return MEMORY // (2 * (comm.size - 1)) >= WORTH and share(comm, PAGE) is not None
 
 
 def _place(size: int) -> int:
     """Bytes of a place among so many ranks."""
-    return 0 if size == 1 else min(PLACE, MEMORY // (2 * (size - 1)) // PAGE * PAGE)
+    return min(PLACE, MEMORY // (2 * (size - 1)) // PAGE * PAGE)
 
 
 class Places:
@@ -68,13 +74,24 @@ class Places:
 
 
 class Shared(Persistent):
-    """Collects each step's messages, the long ones as streams of pieces, one to and one from each peer."""
+    """Collects each step's messages, the long ones as streams of pieces, one to and one from each peer.
+
+    The two ends may have a message in different steps: pieces are told of in their order, and take turns on the places
+    in it, from the first of a schedule to the last."""
 
     def __init__(
-        self, comm: MPI.Intracomm, reduction: Reduction | None, dtype: np.dtype[Any], staging: Array, places: Places
+        self,
+        comm: MPI.Intracomm,
+        operation: str,
+        reduction: Reduction | None,
+        dtype: np.dtype[Any],
+        staging: Array,
+        places: Places,
     ) -> None:
-        self._places, self._dtype = places, dtype
+        self._operation, self._places, self._dtype = operation, places, dtype
         self._most = places.nbytes // dtype.itemsize
+        self._put: Counter[int] = Counter()
+        self._taken: Counter[int] = Counter()
         super().__init__(comm, reduction, dtype, staging)
 
     def _begin_step(self) -> None:
@@ -87,51 +104,43 @@ class Shared(Persistent):
             super().send(peer, region)
             return
         if peer not in self._outgoing:
-            tag = self._tag_to(peer)
-            self._outgoing[peer] = self._stream(
-                self._comm.Recv_init([None, 0, MPI.BYTE], peer, TAGS + tag),
-                self._comm.Send_init([None, 0, MPI.BYTE], peer, tag),
-                ahead=2,
-            )
-        actions = self._outgoing[peer].actions
+            self._outgoing[peer] = self._stream(peer, ANSWER, SIGNAL, ahead=2)
         for piece in self._cut(region):
-            place = self._elements(self._places.to(peer, len(actions)))
-            actions.append(_copies((p, run) for run, p in _along(piece, place)))
+            place = self._elements(self._places.to(peer, _next(self._put, peer)))
+            self._outgoing[peer].add(_copies((p, run) for run, p in _along(piece, place)), _nbytes(region))
 
     def recv(self, peer: int, region: Region) -> None:
         if not _is_long(region):
             super().recv(peer, region)
             return
-        actions = self._from(peer).actions
         for piece in self._cut(region):
-            place = self._elements(self._places.from_(peer, len(actions)))
-            actions.append(_copies(_along(piece, place)))
+            self._take(peer, _copies(_along(piece, self._from(peer))), region)
 
     def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
         if not _is_long(into):
             super().recv_reduce(peer, mine, into, mine_first)
             return
-        actions = self._from(peer).actions
         for ours, target in zip(self._cut(mine), self._cut(into), strict=True):
-            place = self._elements(self._places.from_(peer, len(actions)))
-            actions.append(self._combined(ours, place, target, mine_first))
+            self._take(peer, self._combined(ours, self._from(peer), target, mine_first), into)
 
-    def _from(self, peer: int) -> _Stream:
+    def _from(self, peer: int) -> Array:
+        """Where the next piece of this peer's will lie."""
+        return self._elements(self._places.from_(peer, _next(self._taken, peer)))
+
+    def _take(self, peer: int, action: Plan, message: Region) -> None:
         if peer not in self._incoming:
-            tag = self._tag_from(peer)
-            self._incoming[peer] = self._stream(
-                self._comm.Recv_init([None, 0, MPI.BYTE], peer, tag),
-                self._comm.Send_init([None, 0, MPI.BYTE], peer, TAGS + tag),
-                ahead=0,
-            )
-        return self._incoming[peer]
+            self._incoming[peer] = self._stream(peer, SIGNAL, ANSWER, ahead=0)
+        self._incoming[peer].add(action, _nbytes(message))
 
-    def _stream(self, heard: MPI.Prequest, told: MPI.Prequest, ahead: int) -> _Stream:
-        stream = _Stream(self._kept(heard), self._kept(told), ahead)
+    def _stream(self, peer: int, hears: int, tells: int, ahead: int) -> _Stream:
+        word, words = np.zeros(1, np.int64), np.zeros((2, 1), np.int64)
+        heard = self._kept(self._comm.Recv_init(word, peer, hears))
+        told = [self._kept(self._comm.Send_init(each, peer, tells)) for each in words]
+        stream = _Stream(f"{self._operation}: rank {peer}'s message", heard, word, told, words, ahead)
         self._first.append(heard)
         self._arrivals.append(Arrival(heard, stream.hear, None))
         self._opens.append(stream.open)
-        self._answers.append(told)
+        self._answers += told
         return stream
 
     def _elements(self, place: Block) -> Array:
@@ -155,45 +164,72 @@ class Shared(Persistent):
 
 
 def route(
-    comm: MPI.Intracomm, reduction: Reduction | None, dtype: np.dtype[Any], staging: Array, places: Places | None
+    comm: MPI.Intracomm,
+    operation: str,
+    reduction: Reduction | None,
+    dtype: np.dtype[Any],
+    staging: Array,
+    places: Places | None,
 ) -> Persistent:
     """Messages of elements of ``dtype``, the long ones through ``places``, if there are any."""
     if places is None:
         return Persistent(comm, reduction, dtype, staging)
-    return Shared(comm, reduction, dtype, staging, places)
+    return Shared(comm, operation, reduction, dtype, staging, places)
 
 
 class _Stream:
     """Pieces between this rank and a peer, in one step. This rank does its part of the first ``ahead`` at once, and of
-    a later one when it hears of the peer again; after each it tells the peer."""
+    a later one when it hears of the peer again; after each it tells the peer, how long the message is besides."""
 
-    def __init__(self, heard: MPI.Prequest, told: MPI.Prequest, ahead: int) -> None:
-        self.actions: list[Plan] = []
-        self._listen, self._tell, self._wait = heard.Start, told.Start, told.Wait
-        self._ahead = ahead
+    def __init__(
+        self, what: str, heard: MPI.Prequest, word: Array, told: Sequence[MPI.Prequest], words: Array, ahead: int
+    ) -> None:
+        self._what, self._ahead = what, ahead
+        self._actions: list[tuple[Plan, int]] = []
+        self._listen, self._word = heard.Start, word
+        self._tell = [(request.Wait, request.Start, each) for request, each in zip(told, words, strict=True)]
+
+    def add(self, action: Plan, nbytes: int) -> None:
+        """The next piece, of a message of so many bytes."""
+        self._actions.append((action, nbytes))
 
     def open(self) -> None:
         self._done = self._heard = 0
-        for _ in self.actions[: self._ahead]:
+        for _ in self._actions[: self._ahead]:
             self._act()
 
     def hear(self) -> None:
+        nbytes = self._actions[self._heard][1]
+        if self._word[0] != nbytes:
+            raise MessageError(f"{self._what}: expected {nbytes} bytes; given {self._word[0]}")
         self._heard += 1
-        if self._heard < len(self.actions):
+        if self._heard < len(self._actions):
             self._listen()
-        if self._done < len(self.actions):
+        if self._done < len(self._actions):
             self._act()
 
     def _act(self) -> None:
-        self.actions[self._done]()
-        if self._done:
-            self._wait()  # for the last time that it was told, which it heard long since
-        self._tell()
+        action, nbytes = self._actions[self._done]
+        action()
+        wait, tell, word = self._tell[self._done % 2]
+        if self._done >= 2:
+            wait()  # for what it was told two pieces ago, which it has answered since
+        word[0] = nbytes
+        tell()
         self._done += 1
 
 
+def _next(counts: Counter[int], peer: int) -> int:
+    counts[peer] += 1
+    return counts[peer] - 1
+
+
+def _nbytes(region: Region) -> int:
+    return sum(run.nbytes for run in region)
+
+
 def _is_long(region: Region) -> bool:
-    return sum(run.nbytes for run in region) >= LEAST
+    return _nbytes(region) >= LEAST
 
 
 def _along(piece: Region, place: Array) -> Iterator[tuple[Array, Array]]:

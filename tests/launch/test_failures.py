@@ -83,6 +83,10 @@ elif rank == 1:
 """,
         ["MessageError", "recv"],
     ),
+    "a long message of another length": (
+        "mpicoll.Communicator().bcast(np.ones(2**17 - (rank == 1)), algorithm='linear')",
+        ["MessageError", "bcast: rank 0's message: expected", "given 1048576"],
+    ),
     "an error of the program's own": (
         "if rank == 1: raise KeyError('of the program')\ndist.barrier()",
         ["KeyError", "of the program"],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import weakref
 from typing import Any
 
 import numpy as np
@@ -66,17 +67,17 @@ class _Mapping:
     forked child this memory."""
 
     def __init__(self, file: int, nbytes: int) -> None:
-        self._address, self._nbytes = None, nbytes
         address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
         if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "mmap")
-        self._address = address
+        weakref.finalize(self, _unmap, os.getpid(), address, nbytes).atexit = False
         _c.madvise(address, nbytes, mmap.MADV_DONTFORK)
         self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
 
-    def __del__(self) -> None:
-        if self._address is not None:
-            _c.munmap(self._address, self._nbytes)
+
+def _unmap(process: int, address: int, nbytes: int) -> None:
+    if os.getpid() == process:  # a forked child may have something else there
+        _c.munmap(address, nbytes)
 
 
 _c = ctypes.CDLL(None, use_errno=True)

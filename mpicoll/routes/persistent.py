@@ -7,6 +7,7 @@ runs travels as one, by a datatype that gathers them.
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -28,10 +29,14 @@ PIECE = 1 << 20
 """Bytes of the pieces of a long message: two of them, and what they are combined with, stay in cache."""
 GATHERED = 1 << 16
 """Bytes up to which a message of several runs is gathered into one."""
-SPINS = 20
-"""Looks at requests under way before a rank lets others have its core."""
+SPINS, YIELDS = 20, 200
+"""Looks at requests under way before a rank lets others have its core, and before it pauses between two."""
+PAUSE = 2e-5
+"""Seconds."""
 TAGS = (1 << 15) - 2
 """MPI guarantees two tags more. One is used again only when that many messages between two ranks are done."""
+
+_WAITS = MPI.get_vendor()[0] == "Open MPI"
 
 
 class Persistent(Route[Region]):
@@ -238,15 +243,19 @@ def _as_they_come(
 
 
 def _any_of(requests: list[MPI.Prequest]) -> int:
-    """MPI's Waitany, but that it yields: MPICH's polls until the scheduler takes the core away, milliseconds later,
-    from a rank that another one on this core waits for."""
+    """MPI's Waitany. MPICH's polls until the scheduler takes the core away, milliseconds later, from a rank that another
+    one on this core waits for. To poll here keeps other threads out of Python, so it pauses soon."""
+    if _WAITS:
+        return MPI.Request.Waitany(requests)
     test, turns = MPI.Request.Testany, 0
     while True:
         i, found = test(requests)
         if found:
             return i
         turns += 1
-        if turns > SPINS:
+        if turns > YIELDS:
+            time.sleep(PAUSE)
+        elif turns > SPINS:
             os.sched_yield()
 
 

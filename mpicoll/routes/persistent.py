@@ -243,8 +243,8 @@ def _as_they_come(
 
 
 def _any_of(requests: list[MPI.Prequest]) -> int:
-    """MPI's Waitany. MPICH's polls until the scheduler takes the core away, milliseconds later, from a rank that another
-    one on this core waits for. To poll here keeps other threads out of Python, so it pauses soon."""
+    """MPI's Waitany. MPICH's polls until the scheduler takes the core away, milliseconds later, from a rank that one on
+    the same core waits for. To poll here keeps other threads out of Python, so it pauses soon."""
     if _WAITS:
         return MPI.Request.Waitany(requests)
     test, turns = MPI.Request.Testany, 0

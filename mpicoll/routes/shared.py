@@ -39,7 +39,7 @@ SIGNAL, ANSWER = TAGS, TAGS + 1
 
 def possible(comm: MPI.Intracomm) -> bool:
     """Whether these ranks of one node can pass messages through shared memory. Collective."""
-    return MEMORY // (2 * (comm.size - 1)) >= WORTH and share(comm, PAGE) is not None
+    return comm.size > 1 and MEMORY // (2 * (comm.size - 1)) >= WORTH and share(comm, PAGE) is not None
 
 
 def _place(size: int) -> int:

@@ -41,13 +41,14 @@ FAIL = """
 
 
 PRINT = """
-    import os, signal, sys
+    import os, signal, sys, time
     from mpi4py import MPI
     for line in range(200):
         print("out", *range(9))
         print("err", *range(9), file=sys.stderr)
     MPI.COMM_WORLD.Barrier()
     if MPI.COMM_WORLD.rank == 1:
+        time.sleep(0.5)  # launchers, too, take a moment to pass on what they have read
         os.kill(os.getpid(), signal.SIGKILL)
     MPI.COMM_WORLD.Barrier()
 """

@@ -99,6 +99,9 @@ def main(folder: Path, steps: int) -> None:
         signal.signal(number, on_signal)
     dist.init_process_group("mpicoll")
     loss = train(steps, folder / "checkpoint.pt")
+    for number in (signal.SIGUSR1, signal.SIGTERM):
+        # All have stopped when one has had the signal; another's may come when Python has ended and handles none.
+        signal.signal(number, signal.SIG_IGN)
     if loss is not None and dist.get_rank() == 0:
         (folder / "finished").write_text(f"step {steps}, loss {loss:.6f}\n")
         print(f"finished: step {steps}, loss {loss:.6f}")

@@ -1,4 +1,4 @@
-"""What people get who have no checkout: the source distribution, the wheel that is built of it, and that wheel at work."""
+"""What people get who have no checkout: the source distribution, its wheel, and that wheel at work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.launch.jobs import REPOSITORY, Done, done, script
 
 TOP = [
     *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "constraints.txt"),
-    *("pyproject.toml", "setup.cfg", "setup.py", "benchmarks", "docs", "examples", "mpicoll", "slurm", "tests"),
+    *(".ci", "pyproject.toml", "setup.cfg", "setup.py", "benchmarks", "docs", "examples", "mpicoll", "slurm", "tests"),
 ]
 PROGRAM = """
     import numpy as np

@@ -15,6 +15,9 @@ import pytest
 from tests.slurm.cluster import Cluster, missing
 from tests.slurm.jobs import MINUTES, Environment, Job, submit
 
+FIRST = 2**32 - 16
+"""A priority above all that Slurm gives. Merely released, a job would wait for all that are in the queue."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -68,9 +71,10 @@ def queue(cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: py
 
 @pytest.fixture
 def released(environment: Environment, queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
-    """The test's own job, submitted with --hold: it starts now, while the test looks on."""
+    """The test's own job, submitted with --hold: it starts as the next one, while the test looks on."""
     mine = queue[request.node.nodeid]
     mine.cluster.run("scontrol", "release", mine.number, check=True)
+    mine.cluster.run("scontrol", "update", f"JobId={mine.number}", f"Priority={FIRST}", check=True)
     return mine
 
 

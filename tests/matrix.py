@@ -30,34 +30,40 @@ Where = int | str
 JOBS = "jobs of their own"
 PURE = "no MPI"
 
-# What a test can depend on, and so where it runs: on the first MPI, and on the second. A file has its own line or that
-# of the nearest folder; one MPI alone takes both columns.
+# Where a test can fail, there it runs: on the first MPI, and on the second. A file has its own line or that of the
+# nearest folder; one MPI alone takes both columns.
 TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests":                           ((2,),            (3,)),            # any other file, and any new one
-    # The MPI, and how many ranks there are: alone, a pair, a power of two or none.
+    # What MPI carries out: it depends on the MPI, and on how many ranks there are: one, two, a power of two or none.
     "tests/test_communicator.py":      ((1, 2, 3, 4),    (1, 2, 3, 4)),
     "tests/test_exchange.py":          ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/test_large.py":             ((2, 3),          (2, 3)),
     "tests/test_random.py":            ((1, 2, 3, 4),    (1, 2, 3, 4)),
     "tests/test_scheduled.py":         ((1, 2, 3, 4),    (2, 3, 4)),
     "tests/test_shared.py":            ((2, 3, 4),       (2, 3, 4)),
-    # Argument checks: neither, but a rank that is alone has nobody to send to.
+    "tests/test_large.py":             ((2, 3),          (2, 3)),
+    # Argument checks depend on neither; alone, there is nobody to send to.
     "tests/test_bad_input.py":         ((1, 2),          (3,)),
-    # The front ends of torch, and programs that use them.
-    "tests/torch":                     ((1, 2, 3),       (2, 4)),
-    "tests/torch/test_bad_input.py":   ((1, 2),          (3,)),
+    "tests/torch/test_bad_input.py":   ((1, 2),          ()),
     "tests/torch/test_signatures.py":  ((2,),            ()),
-    "tests/torch/programs":            ((1, 2),          (4,)),
-    # The benchmark's sweep and fit among ranks.
+    # mpicoll.torch has groups of some ranks, and threads; programs have meshes of two by two, and uneven shards.
+    "tests/torch":                     ((1, 2, 4),       (2, 3)),
+    "tests/torch/programs":            ((1, 2, 4),       (3,)),
     "tests/bench/test_fit.py":         ((2, 3),          (2,)),
-    "tests/bench/test_sweep.py":       ((1, 2, 3),       (4,)),
+    "tests/bench/test_sweep.py":       ((1, 2),          (3,)),
     # No ranks: these start programs as people do,
     "tests/integrations":              ((JOBS,),         (JOBS,)),
     "tests/launch":                    ((JOBS,),         (JOBS,)),
-    # or call no MPI, and so need but one environment.
+    "tests/launch/test_ddp_step.py":   ((JOBS,),         ()),
+    "tests/launch/test_examples.py":   ((JOBS,),         ()),
+    "tests/launch/test_jobs.py":       ((JOBS,),         ()),
+    "tests/launch/test_matrix.py":     ((JOBS,),         ()),
+    # or call no MPI: one environment is enough.
     "tests/algorithms":                ((PURE,),         ()),
     "tests/analysis":                  ((PURE,),         ()),
-    "tests/bench":                     ((PURE,),         ()),
+    "tests/bench/test_data.py":        ((PURE,),         ()),
+    "tests/bench/test_gathered.py":    ((PURE,),         ()),
+    "tests/bench/test_options.py":     ((PURE,),         ()),
+    "tests/bench/test_rules.py":       ((PURE,),         ()),
     "tests/cli":                       ((PURE,),         ()),
     "tests/test_buffers.py":           ((PURE,),         ()),
     "tests/test_exports.py":           ((PURE,),         ()),

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.launch.jobs import script
-
-LIVES = """
-    import os, sys, time
-    with open(os.path.join(os.environ["MPICOLL_OUTCOMES"], "0"), "w", buffering=1) as notes:
-        for test in range(16):
-            print(f"running test{test}", f"passed test{test}", sep="\\n", file=notes)
-            time.sleep(0.25)
-        time.sleep(float(sys.argv[1]))
-"""
+from tests.launch.jobs import script, until
 
 
 @pytest.fixture
@@ -39,14 +32,49 @@ def test_every_file_runs_somewhere(matrix: Any) -> None:
     assert len(placed) > 50
 
 
-@pytest.mark.parametrize(("silent", "found"), [(0, {"passed": 16}), (1000, {"passed": 16, "failed": 1})])
-def test_a_launch_is_ended_when_it_falls_silent(
-    silent: int, found: dict[str, int], matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+class Slow:
+    """A process whose every second takes a hundred, and in which a test ends in each of the first ``tests``."""
+
+    def __init__(self, notes: Path, tests: int, hangs: bool) -> None:
+        self.notes, self.tests, self.hangs = notes, tests, hangs
+        self.now = 0.0
+
+    def wait(self, seconds: float) -> int:
+        self.now += 100 * seconds
+        if self.tests == 0 and not self.hangs:
+            return 0
+        if self.tests:
+            self.tests -= 1
+            with open(self.notes / "1", "a") as file:
+                file.write("passed it\n")
+        raise subprocess.TimeoutExpired("it", seconds)
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_only_silence_ends_a_launch(hangs: bool, matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = Slow(tmp_path, 50, hangs)
+    monkeypatch.setattr(matrix, "time", SimpleNamespace(monotonic=lambda: process.now))
+    assert matrix.wait(process, tmp_path) == (None if hangs else 0)
+    assert process.now >= 5000 + (matrix.SILENCE if hangs else 0)
+
+
+HANGS = """
+    import os, time
+    with open(os.path.join(os.environ["MPICOLL_OUTCOMES"], "0"), "w") as notes:
+        print("running a", "passed a", "running b", sep="\\n", file=notes)
+    time.sleep(1000)
+"""
+
+
+def test_what_is_said_of_a_launch_that_hangs(
+    matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It lasts longer than the silence that is allowed."""
-    monkeypatch.setattr(matrix, "SILENCE", 3.0)
-    counts = matrix.launch("a launch", [sys.executable, script(tmp_path, LIVES), str(silent)], selected=False)
-    assert {outcome: counts[outcome] for outcome in ("passed", "failed") if counts[outcome]} == found
-    assert ("no test began or ended for 3 s. Last seen:\nrank 0: passed test15" in capsys.readouterr().out) == bool(
-        silent
-    )
+    def wait(process: Any, notes: Path) -> None:
+        until(lambda: "running b" in "".join(file.read_text() for file in notes.iterdir()), "it runs b")
+
+    monkeypatch.setattr(matrix, "wait", wait)
+    counts = matrix.launch("a launch", [sys.executable, script(tmp_path, HANGS)], selected=False)
+    assert (counts["passed"], counts["failed"]) == (1, 1)
+    said = capsys.readouterr().out
+    assert "a launch: 1 passed, 1 failed, 0 skipped in " in said
+    assert "no test began or ended for 600 s. Last seen:\nrank 0: running b\n" in said

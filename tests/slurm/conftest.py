@@ -27,12 +27,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "job(template, *options, **variables): the job that the test looks at")
+    config.addinivalue_line("markers", "any_mpi: nothing depends on the MPI, so one environment is enough")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "environment" in metafunc.fixturenames:
         folders = metafunc.config.getoption("environment", []) or [sys.prefix]
         environments = [Environment(Path(folder).absolute()) for folder in folders]
+        if metafunc.definition.get_closest_marker("any_mpi"):
+            del environments[1:]
         metafunc.parametrize("environment", environments, ids=lambda e: e.path.name, scope="session")
 
 

@@ -60,16 +60,17 @@ class Job:
 
     def until(self, what: Callable[[], bool], why: str) -> None:
         """Wait for ``what`` to be true: as long as jobs begin and end, for this one may be behind them in the queue."""
-        states, since = "", time.monotonic()
+        states, changed, looked = "", time.monotonic(), 0.0
         while not what():
-            now = self.cluster.run(
-                "squeue", "-hr", "-t", "all", "-o", "%i %T", check=True, stdout=subprocess.PIPE
-            ).stdout
-            if now != states:
-                states, since = now, time.monotonic()
-            elif time.monotonic() - since > STANDSTILL:
-                pytest.fail(f"the queue stands still: {why}: {self.properties()}\n{self.log}\n{states}")
-            time.sleep(0.3)
+            if time.monotonic() > looked + 5:
+                looked = time.monotonic()
+                asked = ["squeue", "--noheader", "--array", "--states=all", "--format=%i %T"]
+                now = self.cluster.run(*asked, check=True, stdout=subprocess.PIPE).stdout
+                if now != states:
+                    states, changed = now, looked
+                elif looked - changed > STANDSTILL:
+                    pytest.fail(f"the queue stands still: {why}: {self.properties()}\n{self.log}\n{states}")
+            time.sleep(0.1)
 
     def wait(self) -> None:
         """Until it has ended."""

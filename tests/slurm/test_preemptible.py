@@ -50,6 +50,7 @@ def test_preempted_by_slurm(released: Job) -> None:
     check_went_on(released)
 
 
+@pytest.mark.any_mpi
 @pytest.mark.job("preemptible", "--hold", PROGRAM=STOPPED_ONCE, MAX_RESTARTS="0")
 def test_a_signal_before_the_program_starts(released: Job) -> None:
     """Does not end the job; what does is that there may be no restart."""
@@ -61,6 +62,7 @@ def test_a_signal_before_the_program_starts(released: Job) -> None:
     assert "MAX_RESTARTS: stopped before its end after 0 restarts" in released.log
 
 
+@pytest.mark.any_mpi
 @pytest.mark.job("preemptible", PROGRAM="-m mpicoll.machine.placement")
 def test_a_program_that_never_says_that_it_finished(job: Job) -> None:
     assert job.state == "FAILED", job.log

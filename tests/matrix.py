@@ -22,7 +22,7 @@ from pathlib import Path, PurePath
 from processes import job
 
 HERE = Path(__file__).parent
-SILENCE = 600.0
+SILENCE = 900.0
 """Seconds. A test that starts jobs of its own may wait for several; on a busy machine each takes minutes."""
 
 Where = int | str
@@ -49,6 +49,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/torch":                     ((1, 2, 4),       (2, 3)),
     "tests/torch/programs":            ((1, 2, 4),       (3,)),
     "tests/bench/test_fit.py":         ((2, 3),          (2,)),
+    "tests/bench/test_output.py":      ((2,),            (2,)),
     "tests/bench/test_sweep.py":       ((1, 2),          (3,)),
     # No ranks: these start programs as people do,
     "tests/integrations":              ((JOBS,),         (JOBS,)),
@@ -197,7 +198,7 @@ def main() -> int:
         environments.remove("--quick")
         chosen = [*QUICK, *chosen]
     # A test that takes this long prints where every thread of its rank is.
-    options = ["-q", "--color=no", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={SILENCE / 2:.0f}", *chosen]
+    options = ["-q", "--color=no", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={SILENCE / 3:.0f}", *chosen]
     total: Counter[str] = Counter()
     for title, command in launches(environments, quick):
         total += launch(title, [*command, *options], bool(chosen))

@@ -5,7 +5,7 @@ OPENMPI := .venv/openmpi
 MPICH := .venv/mpich
 ARGS ?=
 
-.PHONY: help test quick slurm-test lint compare docs gpu-check clean
+.PHONY: help environments test quick slurm-test lint compare docs gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
@@ -22,6 +22,8 @@ help:
 	$(PYTHON) -m venv .venv/$*
 	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,integrations,test,dev]"
 	@touch $@
+
+environments: $(OPENMPI)/.ready $(MPICH)/.ready
 
 test: $(OPENMPI)/.ready $(MPICH)/.ready
 	$(PYTHON) tests/matrix.py $(OPENMPI) $(MPICH) -- $(ARGS)

@@ -53,6 +53,8 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/bench/test_sweep.py":       ((1, 2),          (3,)),
     # No ranks: these start programs as people do,
     "tests/integrations":              ((JOBS,),         (JOBS,)),
+    "tests/integrations/test_ignite.py":    ((JOBS,),    ()),
+    "tests/integrations/test_lightning.py": ((),         (JOBS,)),
     "tests/launch":                    ((JOBS,),         (JOBS,)),
     "tests/launch/test_ddp_step.py":   ((JOBS,),         ()),
     "tests/launch/test_examples.py":   ((JOBS,),         ()),

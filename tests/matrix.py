@@ -79,7 +79,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
 }  # fmt: skip
 THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in ("async", "bad_input", "collectives", "groups", "scenarios")]
 """Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
-RANKS_THROUGH_TORCH = (3, 4)
+RANKS_THROUGH_TORCH = (4, 3)
 IN_THREADS = ["tests/torch", "tests/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]

@@ -49,6 +49,7 @@ def effort(algorithm: Algorithm, size: int) -> float:
     return size * busiest
 
 
+@pytest.mark.slow
 @each
 def test_many_ranks(algorithm: Algorithm) -> None:
     for size in LARGE:

@@ -122,9 +122,10 @@ def end_job(status: int) -> None:
                 os.kill(os.getppid(), signal.SIGTERM)
             time.sleep(_SECONDS_TO_END)
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPICH would say that MPI_Abort was called
-        mpi.COMM_WORLD.Abort(status)
+    if mpi is not None and mpi.Is_initialized():
+        if not mpi.Is_finalized():  # else the others wait for nothing any more
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPICH would say that MPI_Abort was called
+            mpi.COMM_WORLD.Abort(status)
     elif "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
         os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # what Hydra's PMI_Abort writes
     elif "OMPI_COMM_WORLD_RANK" in os.environ:

@@ -39,7 +39,7 @@ def main() -> None:
         run.main()
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) else 1
-        if status is not None and status != 0:
+        if status is not None and status != 0 and not _finalised():
             # At exit, so that the traceback is printed first.
             atexit.register(failure.end_job, status if isinstance(status, int) else 1)
         raise
@@ -59,6 +59,11 @@ def _print_lines() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)
+
+
+def _finalised() -> bool:
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and bool(mpi.Is_finalized())
 
 
 if __name__ == "__main__":

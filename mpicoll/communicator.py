@@ -34,10 +34,13 @@ class Communicator(Messages, Objects):
 
     An array ``x`` is a NumPy array, a torch tensor, or anything with the buffer protocol, DLPack or
     ``__cuda_array_interface__``. All ranks of a call give the same op, dtype, number of elements, root and algorithm.
-    Element-wise collectives (``bcast``, ``allreduce``, ``reduce``, ``scan``, ``exscan``) work in place when ``out`` is
-    None; the others make a new array then. Each returns the result. ``op`` is one of ``sum, prod, min, max, avg, band,
-    bor, bxor, land, lor, lxor`` or ``Op.premul_sum(factor)``. ``algorithm`` names how it is done; None leaves it to
-    ``select``.
+
+    One rule for all collectives: ``x`` is only read, and the result is returned. It is a new array where ``out`` is
+    None, and ``out`` where you give one. ``out=x`` works in place, which is fastest: nothing is allocated.
+    (``bcast`` has no ``out``: it fills ``x`` on all ranks but the root.)
+
+    ``op`` is one of ``sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor`` or ``Op.premul_sum(factor)``.
+    ``algorithm`` names how it is done; None leaves it to ``select``.
 
     Raises :class:`~mpicoll.errors.ArgumentError` (DtypeError, DeviceError) before any data moves, on the rank whose
     argument is wrong; StateError after ``free`` or MPI's end; MessageError if what arrives is not what was asked for.
@@ -58,10 +61,12 @@ class Communicator(Messages, Objects):
     # -- collectives ------------------------------------------------------------------------------------------------
 
     def allreduce(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
-        """Every rank gets the reduction over all ranks, element by element."""
+        """Every rank gets the reduction over all ranks, element by element: ``out`` has ``x``'s number of elements."""
+        if out is None:
+            out = self._like("allreduce", x)
         # What plan and carry_out do, in line: the one call in which every tenth of a microsecond counts.
         try:
-            there = None if out is None else self._key(out) or out
+            there = None if out is x else self._key(out) or out
             at: Any
             if type(x) is ndarray:
                 at = ("allreduce", self._address(x), x.size, x.dtype, x.flags.num, there, op, 0, algorithm)
@@ -70,19 +75,20 @@ class Communicator(Messages, Objects):
             plan = self._planned(at)
         except (TypeError, ValueError, BufferError):
             plan = None
-        if plan is not None:
-            try:
-                plan()
-            except self._failure as e:
-                raise failure("allreduce", e) from e
-            return x if out is None else out
-        self._run("allreduce", x, out, op, 0, algorithm)
-        return x if out is None else out
+        if plan is None:
+            return self._elementwise("allreduce", x, out, op, 0, algorithm)
+        try:
+            plan()
+        except self._failure as e:
+            raise failure("allreduce", e) from e
+        return out
 
     def reduce(self, x: Any, op: str | Op = "sum", root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
-        """The root gets the reduction over all ranks; the others' ``x`` is unchanged, their result None."""
-        self._run("reduce", x, out, op, root, algorithm)
-        return None if self.rank != root else x if out is None else out
+        """The root gets the reduction over all ranks. ``out`` is unused on the others, and their result is None."""
+        if self.rank == root:
+            return self._elementwise("reduce", x, out, op, root, algorithm)
+        self._run("reduce", x, None, op, root, algorithm)
+        return None
 
     def bcast(self, x: Any, root: int = 0, algorithm: str | None = None) -> Any:
         """Every rank's ``x`` becomes the root's."""
@@ -91,13 +97,13 @@ class Communicator(Messages, Objects):
 
     def scan(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
         """Rank r gets the reduction over ranks 0 to r."""
-        self._run("scan", x, out, op, 0, algorithm)
-        return x if out is None else out
+        return self._elementwise("scan", x, out, op, 0, algorithm)
 
     def exscan(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
-        """Rank r gets the reduction over ranks 0 to r - 1; rank 0's array is left as it is."""
-        self._run("exscan", x, out, op, 0, algorithm)
-        return x if out is None else out
+        """Rank r gets the reduction over ranks 0 to r - 1. Rank 0 has no result: its ``out`` is left as it is, and
+        without one it gets None."""
+        result = self._elementwise("exscan", x, out, op, 0, algorithm)
+        return None if out is None and self.rank == 0 else result
 
     def allgather(self, x: Any, out: Any = None, algorithm: str | None = None) -> Any:
         """Every rank gets every rank's ``x``, in rank order: ``out`` is (size, \\*x.shape)."""
@@ -275,7 +281,8 @@ class Communicator(Messages, Objects):
     ) -> Plan:
         """The call of the method named ``collective``, checked and bound: ``carry_out`` makes it happen, on any thread.
 
-        The arrays must be kept until then; ``out`` is needed where the method would make one.
+        The arrays must be kept until then. Without ``out`` an element-wise collective works in place; the others need
+        one.
         """
         at: Any = None
         try:
@@ -323,7 +330,20 @@ class Communicator(Messages, Objects):
         if self.closed:
             raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
 
+    def _elementwise(self, collective: str, x: Any, out: Any, op: str | Op, root: int, algorithm: str | None) -> Any:
+        """A call whose result has as many elements as ``x``; returns where it is."""
+        if out is None:
+            out = self._like(collective, x)
+        self._run(collective, x, None if out is x else out, op, root, algorithm)
+        return out
+
     # -- new arrays for results ---------------------------------------------------------------------------------------
+
+    def _like(self, operation: str, x: Any) -> Any:
+        if type(x) is ndarray:  # as_buffer takes microseconds
+            return np.empty(x.shape, x.dtype)
+        b = as_buffer(x, operation, "x")
+        return b.like(b.shape)
 
     def _made(self, operation: str, x: Any) -> Any:
         b = as_buffer(x, operation, "x")

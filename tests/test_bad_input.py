@@ -92,7 +92,7 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ["alltoall: out:"],
     ),
     "read-only input in place": (
-        lambda c, y: c.allreduce(fixed(np.ones(2))),
+        lambda c, y: c.allreduce(x := fixed(np.ones(2)), out=x),
         ArgumentError,
         ["allreduce: x:", "read-only"],
     ),
@@ -101,14 +101,18 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ArgumentError,
         ["scan: out:", "written"],
     ),
-    "bytes, which are read-only": (lambda c, y: c.allreduce(b"ab", "max"), ArgumentError, ["allreduce: x:", "written"]),
+    "bytes, which are read-only": (
+        lambda c, y: c.allreduce(x := b"ab", "max", out=x),
+        ArgumentError,
+        ["allreduce: x:", "written"],
+    ),
     "elements that share memory": (
         lambda c, y: c.allreduce(np.ones(2), out=np.lib.stride_tricks.as_strided(y, (2,), (0,))),
         ArgumentError,
         ["allreduce: out:", "share memory"],
     ),
     "elements that overlap, in place": (
-        lambda c, y: c.allreduce(np.lib.stride_tricks.as_strided(y, (3, 2), (8, 8))),
+        lambda c, y: c.allreduce(x := np.lib.stride_tricks.as_strided(y, (3, 2), (8, 8)), out=x),
         ArgumentError,
         ["allreduce: x:", "share memory"],
     ),
@@ -187,23 +191,23 @@ def test_wrong_arguments(comm: mpicoll.Communicator, case: str) -> None:
 
 def test_a_cached_plan_does_not_serve_an_array_that_has_become_wrong(comm: mpicoll.Communicator) -> None:
     x = np.ones(4)
-    comm.allreduce(x)
+    comm.allreduce(x, out=x)
     x.flags.writeable = False
     with pytest.raises(ArgumentError, match="written"):
-        comm.allreduce(x)
+        comm.allreduce(x, out=x)
     x.flags.writeable = True
     x[:] = 1
     x.dtype = np.dtype("int64")  # the same memory, other elements
     with pytest.raises(DtypeError):
-        comm.allreduce(x, "avg")
+        comm.allreduce(x, "avg", out=x)
     x[:] = 3
-    assert list(comm.allreduce(x)) == [3 * comm.size] * 4
+    assert list(comm.allreduce(x, out=x)) == [3 * comm.size] * 4
 
 
 def test_a_freed_communicator() -> None:
     comm = mpicoll.Communicator()
     x = np.ones(1)
-    comm.allreduce(x)
+    comm.allreduce(x, out=x)
     comm.free()
     comm.free()
     for use in (comm.allreduce, comm.bcast, comm.allgather_object, lambda x: comm.send(x, 0), lambda x: comm.barrier()):

@@ -55,7 +55,7 @@ class Exporter:
 )
 def test_whatever_exports_memory(comm: mpicoll.Communicator, make: Any) -> None:
     x = make()
-    assert comm.allreduce(x) is x
+    assert comm.allreduce(x, out=x) is x
     inside = x.x if isinstance(x, Exporter) else x.detach() if isinstance(x, torch.Tensor) else x
     assert [float(v) for v in inside] == [float(comm.size * (i + 1)) for i in range(len(inside))]
 
@@ -80,6 +80,31 @@ def test_what_cannot_be_reduced_can_be_moved(comm: mpicoll.Communicator, x: Any)
         assert same.all()
 
 
+@pytest.mark.parametrize("make", [lambda: np.full(3, 2.0), lambda: torch.full((3,), 2.0), lambda: b"\2\2\2"])
+def test_the_input_is_only_read_and_out_x_is_in_place(comm: mpicoll.Communicator, make: Any) -> None:
+    size, rank = comm.size, comm.rank
+    expected = {"allreduce": 2 * size, "reduce": 2 * size, "scan": 2 * rank + 2, "exscan": 2 * rank}
+    for name, value in expected.items():
+        x = make()
+        call = getattr(comm, name)
+        for _ in range(2):  # the second time it may be found in the cache
+            y = call(x)
+            assert list(x) == [2] * 3
+            if (name, rank) == ("exscan", 0) or (name == "reduce" and rank != 0):
+                assert y is None
+            else:
+                assert list(y) == [value] * 3
+        if isinstance(x, bytes):
+            continue
+        z = call(x, out=x)
+        if name == "reduce" and rank != 0:
+            assert z is None
+            assert list(x) == [2] * 3
+        else:
+            assert z is x
+            assert list(x) == [2 if (name, rank) == ("exscan", 0) else value] * 3
+
+
 def test_a_new_array_is_of_the_kind_and_shape_of_the_input(comm: mpicoll.Communicator) -> None:
     x = torch.ones(2, 3, dtype=torch.bfloat16)
     y = comm.allgather(x)
@@ -95,12 +120,12 @@ def test_a_plan_serves_the_address_not_the_object(comm: mpicoll.Communicator) ->
         for dtype in ("int32", "float32", "int64"):
             for _ in range(3):
                 x = np.full(n, comm.rank + 1, dtype)
-                assert (comm.allreduce(x) == comm.size * (comm.size + 1) // 2).all()
+                assert (comm.allreduce(x, out=x) == comm.size * (comm.size + 1) // 2).all()
     x = np.ones(4)
-    comm.allreduce(x)
+    comm.allreduce(x, out=x)
     x.resize(1000, refcheck=False)
     x[:] = 1
-    assert (comm.allreduce(x) == comm.size).all()
+    assert (comm.allreduce(x, out=x) == comm.size).all()
 
 
 def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
@@ -111,6 +136,7 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
         x: Any = make()
         seen = weakref.ref(x)
         comm.allreduce(x)
+        comm.allreduce(x, out=x)
         comm.allgather(x)
         del x
         gc.collect()
@@ -120,7 +146,7 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
 def test_the_cache_of_plans_is_bounded(comm: mpicoll.Communicator) -> None:
     block = np.zeros(5000)
     for i in range(len(block)):
-        comm.allreduce(block[i : i + 1])
+        comm.allreduce(x := block[i : i + 1], out=x)
     assert len(comm._plans) <= comm._plans.LIMIT
 
 
@@ -135,7 +161,7 @@ def test_16_bit_sums_are_rounded_once(comm: mpicoll.Communicator, dtype: torch.d
     for x in given:
         exact += x.float()
     mine = given[comm.rank].clone()
-    comm.allreduce(mine)
+    comm.allreduce(mine, out=mine)
     assert torch.equal(mine, exact.to(dtype))
     everyone = comm.allgather(mine.view(torch.int16))
     assert all(torch.equal(everyone[r], everyone[0]) for r in range(comm.size))
@@ -149,7 +175,7 @@ def test_nan_propagates_to_every_rank(comm: mpicoll.Communicator, dtype: str, n:
             x = np.arange(n, dtype=dtype)
             if comm.rank == at:
                 x[n // 2] = np.nan
-            comm.allreduce(x, op)
+            comm.allreduce(x, op, out=x)
             assert np.isnan(x[n // 2])
             assert np.isnan(x).sum() == 1
 
@@ -165,7 +191,7 @@ def test_integer_sums_wrap(comm: mpicoll.Communicator, dtype: str) -> None:
 def test_each_rank_has_its_own_factor(comm: mpicoll.Communicator) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         x = torch.ones(5, dtype=dtype)
-        comm.allreduce(x, Op.premul_sum(comm.rank + 1.0))
+        comm.allreduce(x, Op.premul_sum(comm.rank + 1.0), out=x)
         assert (x == comm.size * (comm.size + 1) / 2).all()
     z = comm.allreduce(np.ones(2, complex), Op.premul_sum(1j))
     assert (z == comm.size * 1j).all()
@@ -377,7 +403,7 @@ def test_factors_that_are_equal_but_not_the_same(comm: mpicoll.Communicator) -> 
     x = np.ones(1)
     for factor in (0.0, -0.0, 0.0):
         x[0] = 1
-        comm.allreduce(x, Op.premul_sum(factor))
+        comm.allreduce(x, Op.premul_sum(factor), out=x)
         assert np.signbit(x[0]) == np.signbit(factor)
 
 

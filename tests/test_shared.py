@@ -35,7 +35,7 @@ def used(comm: mpicoll.Communicator) -> bool:
     """An all-reduce of a long vector is right; whether it brought memory to share."""
     before = mapped()
     x = np.arange(LONG * comm.size / 8)
-    comm.allreduce(x, algorithm="ring")
+    comm.allreduce(x, out=x, algorithm="ring")
     assert np.array_equal(x, comm.size * np.arange(x.size))
     return mapped() == before + comm.size
 

@@ -53,7 +53,7 @@ def all_reduce(
     how = op_of(op, "all_reduce")
     if isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not async_op and not g.worker.busy:
         try:
-            g.comm.allreduce(tensor, how, None, algorithm)  # the short way of the call that matters most
+            g.comm.allreduce(tensor, how, tensor, algorithm)  # the short way of the call that matters most
         except ArgumentError as e:
             raise renamed(e, "all_reduce", {"x": "tensor"}) from None
         except StateError:

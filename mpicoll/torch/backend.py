@@ -199,7 +199,7 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
             for work in under_way:
                 work.wait()
 
-        return self._work(self.do(look, tensors, async_op=True) if under_way else None)
+        return self._work(self._do(look, tensors, True) if under_way else None)
 
     def _start_coalescing(self, device: torch.device | None = None) -> None:
         self._together = []

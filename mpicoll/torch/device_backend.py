@@ -24,7 +24,16 @@ __all__ = ["DeviceBackend", "serve_within", "stays_torchs"]
 _c10d: Any = torch._C._distributed_c10d
 _CUSTOM = _c10d.ProcessGroup.BackendType.CUSTOM
 
-IN_PYTHON = "__init__" in vars(_c10d.Backend)
+
+def _can_be_made() -> bool:
+    try:
+        _c10d.Backend(0, 1)
+    except TypeError:  # "No constructor defined"
+        return False
+    return True
+
+
+IN_PYTHON = _can_be_made()
 """Whether this torch takes a backend that is written in Python."""
 
 FORWARDED = {

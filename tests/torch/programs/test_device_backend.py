@@ -60,7 +60,7 @@ def test_nccl_has_the_gpu() -> None:
         assert not isinstance(serving("cuda"), DeviceBackend)
         assert isinstance(serving("cpu"), DeviceBackend)
     else:  # as with cpu:gloo,cuda:nccl
-        with pytest.raises((RuntimeError, ValueError), match="GPU|CUDA|NCCL"):
+        with pytest.raises((RuntimeError, ValueError), match=r"GPU|CUDA|NCCL"):
             dist.init_process_group("cpu:mpicoll,cuda:nccl", "mpi://")
         dist.init_process_group("mpicoll")
 

@@ -150,9 +150,10 @@ def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callabl
         return partial(fold, (a, b), out, replace(reduction, op=Op("sum")))  # an average is divided at the end
     of_two = getattr(torch, _IN_TORCH[reduction.combine])
     calls = []
-    for start in range(0, out.size, CHUNK):
-        x, y, z = (_as_torch(torch, reduction.dtype, each[start : start + CHUNK]) for each in (a, b, out))
-        calls.append(partial(of_two, x, y, out=z))
+    with torch.inference_mode(False):  # tensors of that mode could not be written to outside it, where this may run
+        for start in range(0, out.size, CHUNK):
+            x, y, z = (_as_torch(torch, reduction.dtype, each[start : start + CHUNK]) for each in (a, b, out))
+            calls.append(partial(of_two, x, y, out=z))
 
     def run() -> None:
         for call in calls:

@@ -56,10 +56,12 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/integrations/test_ignite.py":    ((JOBS,),    ()),
     "tests/integrations/test_lightning.py": ((),         (JOBS,)),
     "tests/launch":                    ((JOBS,),         (JOBS,)),
+    "tests/launch/test_code_blocks.py":    ((JOBS,),     ()),
     "tests/launch/test_ddp_step.py":   ((JOBS,),         ()),
     "tests/launch/test_examples.py":   ((JOBS,),         ()),
     "tests/launch/test_jobs.py":       ((JOBS,),         ()),
     "tests/launch/test_matrix.py":     ((JOBS,),         ()),
+    "tests/launch/test_package.py":    ((JOBS,),         ()),
     # or call no MPI: one environment is enough.
     "tests/algorithms":                ((PURE,),         ()),
     "tests/analysis":                  ((PURE,),         ()),

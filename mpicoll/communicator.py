@@ -55,6 +55,7 @@ class Communicator(Messages, Objects):
         self._leaders: tuple[Communicator | None] | None = None
         self.rank: int = fabric.rank
         self.size: int = fabric.size
+        self.ranks = Ranks(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
         lifetime.watch(self)
 
     # -- collectives ------------------------------------------------------------------------------------------------
@@ -247,12 +248,6 @@ class Communicator(Messages, Objects):
         self.closed = why
         self._plans.clear()
         self._address, self._key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
-
-    @property
-    def ranks(self) -> Ranks:
-        """What the choice of an algorithm depends on."""
-        fabric = self._fabric
-        return Ranks(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
 
     @property
     def any_thread(self) -> bool:

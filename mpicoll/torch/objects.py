@@ -26,7 +26,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> No
     g = member(group, "all_gather_object")
     if g is not None:
         _list_of(object_list, "all_gather_object", "object_list", g.size())
-        object_list[:] = _now(g, lambda: g.comm.allgather_object(obj))
+        object_list[:] = _now(g, "all_gather_object", lambda: g.comm.allgather_object(obj))
 
 
 def gather_object(
@@ -48,7 +48,7 @@ def gather_object(
             f"None on rank {g.global_rank(g.rank())}: only the destination, rank {g.global_rank(root)}, has a list"
         )
         raise ArgumentError("gather_object", "object_gather_list", expected, f"a list of {len(object_gather_list)}")
-    found = _now(g, lambda: g.comm.gather_object(obj, root))
+    found = _now(g, "gather_object", lambda: g.comm.gather_object(obj, root))
     if object_gather_list is not None and found is not None:
         object_gather_list[:] = found
 
@@ -66,7 +66,7 @@ def broadcast_object_list(
         return
     _list_of(object_list, "broadcast_object_list", "object_list", None)
     root = group_rank(g, "broadcast_object_list", "src", src, group_src, default=0)
-    sent = _now(g, lambda: g.comm.bcast_object(object_list, root))
+    sent = _now(g, "broadcast_object_list", lambda: g.comm.bcast_object(object_list, root))
     _take("broadcast_object_list", object_list, sent, g.global_rank(root))
 
 
@@ -88,7 +88,7 @@ def scatter_object_list(
     root = group_rank(g, "scatter_object_list", "src", src, group_src, default=0)
     if g.rank() == root:
         _list_of(scatter_object_input_list, "scatter_object_list", "scatter_object_input_list", g.size())
-    mine = _now(g, lambda: g.comm.scatter_object(scatter_object_input_list, root))
+    mine = _now(g, "scatter_object_list", lambda: g.comm.scatter_object(scatter_object_input_list, root))
     scatter_object_output_list[0] = mine
 
 
@@ -143,8 +143,8 @@ def _take(operation: str, object_list: list[Any], sent: list[Any], source: int) 
     object_list[:] = sent
 
 
-def _now(g: ProcessGroup, call: Callable[[], Any]) -> Any:
+def _now(g: ProcessGroup, operation: str, call: Callable[[], Any]) -> Any:
     """The result of ``call``, behind what is pending in the group."""
     found: list[Any] = []
-    g.do(lambda: found.append(call()), [], async_op=False)
+    g.do(operation, lambda: found.append(call()), [], async_op=False)
     return found[0]

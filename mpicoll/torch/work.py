@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic, sleep
+from typing import Any
 
 import torch
 
@@ -104,6 +105,10 @@ class CollectiveWork(Work):
     def when_complete(self, do: Callable[[Exception | None], None]) -> None:
         """Have ``do`` called with what it raised, if it did, before the callbacks that are added later."""
         self._future.add_done_callback(lambda _: do(self._exception))
+
+    def ends(self, span: Any) -> None:
+        """Have the profiler's range ``span`` end with it."""
+        span._call_end_callbacks_on_future(self._future)
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that it writes, which raises what this would."""

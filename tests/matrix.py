@@ -74,7 +74,9 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/test_exports.py":           ((PURE,),         ()),
     "tests/test_imports.py":           ((PURE,),         ()),
     "tests/test_kernels.py":           ((PURE,),         ()),
+    "tests/test_measured.py":          ((PURE,),         ()),
     "tests/test_select.py":            ((PURE,),         ()),
+    "tests/test_select_table.py":      ((PURE,),         ()),
     "tests/test_threads.py":           ((PURE,),         ()),
     # A cluster: `make slurm-test` runs them.
     "tests/slurm":                     ((),              ()),

@@ -46,7 +46,7 @@ class MPIFabric(Fabric):
         )
         self._prepared = not self.shares
         self._places: shared.Places | None = None
-        self.rules = parent.rules if parent is not None and parent.one_node else self._told(parent)
+        self.rules = self._told(parent)
 
     @classmethod
     def of_world(cls, ranks: Sequence[int]) -> MPIFabric:
@@ -72,6 +72,8 @@ class MPIFabric(Fabric):
 
     def _told(self, parent: MPIFabric | None) -> Rules:
         """Rank 0's rules: the ranks' environments and installations may differ, and their choices must not."""
+        if parent is not None and parent.one_node == self.one_node:
+            return parent.rules
         together = self.one_node and self.size > 1
         crowded = together and oversubscribed(self._comm)
         mine = None

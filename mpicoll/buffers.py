@@ -81,7 +81,8 @@ class Buffer:
         if isinstance(self.array, np.ndarray):
             self.array[...] = source.array.reshape(self.shape)
         else:
-            self.array.copy_(source.array.view(self.shape))
+            with loaded_torch().inference_mode():  # outside it, what was made in it cannot be written to
+                self.array.copy_(source.array.view(self.shape))
 
 
 def as_buffer(x: Any, operation: str, argument: str) -> Buffer:

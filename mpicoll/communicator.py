@@ -55,7 +55,7 @@ class Communicator(Messages, Objects):
         self._leaders: tuple[Communicator | None] | None = None
         self.rank: int = fabric.rank
         self.size: int = fabric.size
-        self.ranks = Ranks(fabric.size, fabric.one_node, fabric.library, fabric.shares)
+        self.ranks = Ranks(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
         lifetime.watch(self)
 
     # -- collectives ------------------------------------------------------------------------------------------------

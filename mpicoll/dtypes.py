@@ -58,7 +58,7 @@ OPS: dict[str, tuple[str, str]] = {
     "prod": ("biufc", "PROD"),
     "min": ("biuf", "MIN"),
     "max": ("biuf", "MAX"),
-    "avg": ("fc", "SUM"),
+    "avg": ("iufc", "SUM"),
     "premul_sum": ("fc", "SUM"),
     "band": ("biu", "BAND"),
     "bor": ("biu", "BOR"),

@@ -150,9 +150,10 @@ def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callabl
         return partial(fold, (a, b), out, replace(reduction, op=Op("sum")))  # an average is divided at the end
     of_two = getattr(torch, _IN_TORCH[reduction.combine])
     calls = []
-    for start in range(0, out.size, CHUNK):
-        x, y, z = (_as_torch(torch, reduction.dtype, each[start : start + CHUNK]) for each in (a, b, out))
-        calls.append(partial(of_two, x, y, out=z))
+    with torch.inference_mode(False):  # tensors of that mode could not be written to outside it, where this may run
+        for start in range(0, out.size, CHUNK):
+            x, y, z = (_as_torch(torch, reduction.dtype, each[start : start + CHUNK]) for each in (a, b, out))
+            calls.append(partial(of_two, x, y, out=z))
 
     def run() -> None:
         for call in calls:
@@ -162,7 +163,7 @@ def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callabl
 
 
 def divide(values: Array, divisor: int, dtype: Dtype) -> None:
-    """Divide float or complex values in place; 16-bit ones in float32."""
+    """Divide values in place: 16-bit ones in float32, integers toward zero."""
     _rewrite(values, values, dtype, lambda x: _divide(x, divisor))
 
 
@@ -189,8 +190,21 @@ def _rewrite(values: Array, out: Array, dtype: Dtype, change: Callable[[Array], 
 
 
 def _divide(values: Array, divisor: int) -> None:
-    parts = values.view(values.real.dtype)  # complex by complex division would round more than once
-    np.divide(parts, divisor, out=parts)
+    if values.dtype.kind in "iu":
+        _divide_integers(values, divisor)
+    else:
+        parts = values.view(values.real.dtype)  # complex by complex division would round more than once
+        np.divide(parts, divisor, out=parts)
+
+
+def _divide_integers(values: Array, divisor: int) -> None:
+    """Toward zero, as C and NCCL divide; in 64 bits, because a short integer may not hold the number of ranks."""
+    for start in range(0, values.size, CHUNK):
+        piece = values[start : start + CHUNK]
+        wide = piece.astype(piece.dtype.kind + "8")
+        if piece.dtype.kind == "i":
+            wide += (wide >> 63) & (divisor - 1)  # what makes of NumPy's quotient, rounded down, the one toward zero
+        piece[...] = wide // divisor
 
 
 Decode = Callable[[Array, Array], Array]

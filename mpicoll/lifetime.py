@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 import weakref
 from functools import lru_cache
 from io import StringIO
@@ -11,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mpicoll.errors import LaunchError, StateError
+from mpicoll.failure import end_job
 from mpicoll.machine.alone import check_may_initialise, check_not_alone
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from mpicoll.communicator import Communicator
 
 __all__ = ["checked_world", "watch"]
-
-_SECONDS_TO_REPORT = 0.25
-"""MPICH's launcher drops what it has not read yet when a rank aborts: the error's last line, which says it all."""
 
 _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
@@ -64,7 +61,7 @@ def _prepare() -> None:
     # MPI_Finalize deletes the attributes of COMM_SELF before anything else.
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=finalised), None)
     if MPI.COMM_WORLD.size > 1:
-        _end_job_with_a_failing_rank(MPI.COMM_WORLD)
+        _end_job_with_a_failing_rank()
 
 
 def _check_arithmetic() -> None:
@@ -81,7 +78,7 @@ def _check_arithmetic() -> None:
         )
 
 
-def _end_job_with_a_failing_rank(world: MPI.Intracomm) -> None:
+def _end_job_with_a_failing_rank() -> None:
     """Without this, an uncaught exception on one rank leaves the others waiting for it for ever."""
     reported = sys.excepthook
 
@@ -92,9 +89,6 @@ def _end_job_with_a_failing_rank(world: MPI.Intracomm) -> None:
             sys.__stderr__.write(sys.stderr.getvalue())
             sys.__stderr__.flush()
             sys.stderr.truncate(0)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        time.sleep(_SECONDS_TO_REPORT)
-        world.Abort(1)
+        end_job(1)
 
     sys.excepthook = hook

@@ -54,3 +54,14 @@ def test_infinities_are_results() -> None:
         kernels.fold(rows, out, reduction("sum", DTYPES["float32"], "test"))
     assert np.isnan(out[0])
     assert np.isinf(out[1])
+
+
+@pytest.mark.parametrize("dtype", [d.name for d in DTYPES.values() if d.kind in "iu"])
+@pytest.mark.parametrize("divisor", [1, 2, 3, 128, 129, 300])
+def test_integers_are_divided_toward_zero(dtype: str, divisor: int) -> None:
+    limits = np.iinfo(dtype)
+    few = np.array([limits.min, limits.min + 1, limits.max - 1, limits.max, *range(8)], dtype)
+    x = np.concatenate([few, np.subtract(0, few[4:]).astype(dtype)])
+    expected = [abs(int(v)) // divisor * (-1 if v < 0 else 1) for v in x]
+    kernels.divide(x, divisor, DTYPES[dtype])
+    assert x.tolist() == expected

@@ -32,7 +32,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument("template", nargs="?", type=_template, help="a name from the list")
     for name, option in OPTIONS.items():
         p.add_argument(f"--{name}", metavar="VALUE", help=option.help)
-    p.add_argument("--site", type=_site, default="ethernet", metavar="NAME", help="the site's preset (ethernet)")
+    p.add_argument(
+        "--site", type=_site, default="auto", metavar="NAME",
+        help="the preset for the network; auto takes the one that suits the job's first node (auto)",
+    )  # fmt: skip
     p.add_argument(
         "--set", type=_variable, action="append", default=[], metavar="NAME=VALUE",
         help="a variable of the template, as --explain lists them; $NAME in it is expanded in the job",

@@ -13,6 +13,7 @@ from mpicoll.buffers import Buffer
 from mpicoll.call import Call
 from mpicoll.plan import Plan, Workspace
 from mpicoll.schedule import Schedule
+from mpicoll.select import Rules
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -52,6 +53,8 @@ class Fabric(ABC):
     """Whether all ranks are on one node."""
     shares: bool
     """Whether long messages go through memory that all ranks share."""
+    rules: Rules
+    """By what algorithms are chosen, equal on all ranks."""
     failure: type[Exception] | tuple[()]
     """What is raised when the fabric itself reports an error."""
     most_tag: int

@@ -8,14 +8,19 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpicoll import measured
 from mpicoll.buffers import Buffer
 from mpicoll.call import Call
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics import Fabric, Transfer
+from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.gpu import takes_device_memory
+from mpicoll.machine.library import library
+from mpicoll.machine.placement import oversubscribed
 from mpicoll.plan import Plan, Workspace
 from mpicoll.routes import exchange, large, native, scheduled, shared
 from mpicoll.schedule import Schedule
+from mpicoll.select import Rules, preferred
 
 __all__ = ["MPIFabric"]
 
@@ -41,6 +46,7 @@ class MPIFabric(Fabric):
         )
         self._prepared = not self.shares
         self._places: shared.Places | None = None
+        self.rules = parent.rules if parent is not None and parent.one_node else self._told(parent)
 
     @classmethod
     def of_world(cls, ranks: Sequence[int]) -> MPIFabric:
@@ -63,6 +69,17 @@ class MPIFabric(Fabric):
         alike = node.size == self.size
         node.Free()
         return alike
+
+    def _told(self, parent: MPIFabric | None) -> Rules:
+        """Rank 0's rules: the ranks' environments and installations may differ, and their choices must not."""
+        together = self.one_node and self.size > 1
+        crowded = together and oversubscribed(self._comm)
+        mine = None
+        if self.rank == 0:
+            wanted = preferred() if parent is None else parent.rules.preferred
+            mine = Rules(wanted, measured.table(fingerprint(), library(), crowded) if together else {})
+        told: Rules = self._comm.bcast(mine)
+        return told
 
     def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
         if how != "native":

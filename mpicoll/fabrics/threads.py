@@ -23,6 +23,7 @@ from mpicoll.fabrics import Fabric, Transfer
 from mpicoll.plan import Plan, Workspace
 from mpicoll.routes import threads as route
 from mpicoll.schedule import Schedule
+from mpicoll.select import Rules, preferred
 
 __all__ = ["Group", "Job", "Seat", "ThreadFabric", "here", "work_for"]
 
@@ -48,6 +49,7 @@ class Job:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.rules = Rules(preferred())
         self.changed = threading.Condition()
         self.broken: str | None = None
         """Why nothing can be waited for any more."""
@@ -177,7 +179,7 @@ class ThreadFabric(Fabric):
 
     def __init__(self, job: Job, group: Group, rank: int, size: int) -> None:
         self._job, self._group = job, group
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.rules = rank, size, job.rules
 
     @staticmethod
     def address(array: Any) -> int:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.bench.options import Options, read, size_text
+from mpicoll.bench.options import Options, read
 from mpicoll.errors import ArgumentError
+from mpicoll.units import size_text
 
-TYPED: dict[str, str | None] = dict.fromkeys(("backends", "algorithms", "json", "csv", "plot"))
+TYPED: dict[str, str | None] = dict.fromkeys(("backends", "algorithms", "json", "csv", "plot", "wide"))
 TYPED |= {"collective": "allreduce", "n": "2", "min": "8", "max": "64M", "factor": "2", "dtype": "float32"}
 TYPED |= {"op": "sum", "root": "0", "device": "cpu", "seconds": "1"}
 
@@ -82,7 +83,7 @@ def test_the_command_gives_the_same_again() -> None:
         ("--dtype", {"dtype": "float31"}),
         ("--op", {"op": "mean"}),
         ("--op", {"op": "premul_sum"}),
-        ("--op", {"op": "avg", "dtype": "int32"}),
+        ("--op", {"op": "avg", "dtype": "bool"}),
         ("--op", {"op": "band"}),
         ("--root", {"root": "2"}),
         ("--root", {"root": "-1"}),
@@ -107,7 +108,7 @@ def test_nonsense_names_its_option(option: str, typed: dict[str, str]) -> None:
 
 
 def test_an_op_is_checked_only_where_something_is_reduced() -> None:
-    assert options(collective="bcast", op="avg", dtype="int32").op == "avg"
+    assert options(collective="bcast", op="avg", dtype="bool").op == "avg"
 
 
 def test_known_algorithms_are_listed() -> None:

@@ -24,6 +24,7 @@ EXPORTED = [
 FUNCTIONS = [name for name in EXPORTED if inspect.isfunction(getattr(dist, name, None))]
 SINCE = {("init_process_group", "device_id"), ("new_group", "device_id"), ("send_object_list", "use_batch")}
 SINCE |= {("recv_object_list", "use_batch"), ("new_group", "sort_ranks"), ("barrier", "timeout")}
+SINCE |= {("init_process_group", "enable_reconfigure")}
 SINCE |= {(name, "weights_only") for name in EXPORTED if "object" in name}
 """Parameters that not every torch from 2.11 on need have."""
 
@@ -62,6 +63,13 @@ def test_objects_are_pickled(name: str) -> None:
     arguments = ([None], None) if name == "all_gather_object" else ([None],)
     with pytest.raises(ArgumentError, match=f"{name}: weights_only: expected False"):
         getattr(dist, name)(*arguments, weights_only=True)
+
+
+def test_ranks_are_mpis() -> None:
+    dist.destroy_process_group()
+    with pytest.raises(ArgumentError, match="init_process_group: enable_reconfigure: expected False"):
+        dist.init_process_group(enable_reconfigure=True)
+    dist.init_process_group()
 
 
 def test_every_collective_takes_an_algorithm() -> None:

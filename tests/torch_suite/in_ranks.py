@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 import unittest
 from datetime import timedelta
@@ -14,6 +15,8 @@ from mpi4py import MPI
 
 folder, after, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
 world = MPI.COMM_WORLD
+PATIENCE = 15.0
+"""Seconds that a rank whose test failed waits for the others."""
 # What torch's module asks of the environment as it is imported.
 os.environ |= {"BACKEND": "mpicoll", "WORLD_SIZE": str(world.size), "RANK": str(world.rank), "TEMP_DIR": str(folder)}
 os.environ.setdefault("INIT_METHOD", "mpi://")
@@ -48,6 +51,17 @@ def carry_out(name: str) -> str:
     return "passed"
 
 
+def together(failed: bool) -> None:
+    """Go on when all ranks have come. If this one failed, others may wait for it where they never end: it ends the
+    job."""
+    deadline = time.monotonic() + PATIENCE
+    request = world.Ibarrier()
+    while not request.Test():
+        time.sleep(0.001)
+        if failed and time.monotonic() > deadline:
+            world.Abort(1)
+
+
 def main() -> None:
     names = [name for name in unittest.TestLoader().getTestCaseNames(Suite) if all(word in name for word in words)]
     with open(folder / str(world.rank), "w", buffering=1) as notes:
@@ -55,14 +69,13 @@ def main() -> None:
             if name <= after and after != "-":
                 continue
             print("running", name, file=notes)
+            outcome = "failed"
             try:
                 outcome = carry_out(name)
             except BaseException:
-                print("failed", name, file=notes)
-                sys.stderr.write(f"rank {world.rank}: {traceback.format_exc()}")
+                sys.stderr.write(f"{name}, rank {world.rank}: {traceback.format_exc()}")
                 sys.stderr.flush()
-                world.Abort(1)
-            world.Barrier()
+            together(outcome == "failed")
             if dist.is_initialized():
                 dist.destroy_process_group()
             print(outcome, name, file=notes)

@@ -74,15 +74,12 @@ class ProcessGroup:
     ) -> Work | None:
         """Carry out ``run``, which writes ``result`` and reads ``given``, after what is pending.
 
-        Returns before that if ``async_op``. A profiler sees a range, named as torch names its own backends', which ends
-        when ``run`` does."""
+        Returns before that if ``async_op``. A profiler sees a range, named as torch names its own backends', until it
+        returns: one that another thread ends may outlive the profiler, and corrupt memory."""
         if not profiler._is_profiler_enabled:
             return self._do(run, result, async_op, given)
-        with profiler.record_function(f"mpicoll:{operation}") as span:
-            work = self._do(run, result, async_op, given)
-            if work is not None:
-                work.ends(span)
-        return work
+        with profiler.record_function(f"mpicoll:{operation}"):
+            return self._do(run, result, async_op, given)
 
     def _do(
         self,
@@ -90,7 +87,7 @@ class ProcessGroup:
         result: Sequence[torch.Tensor],
         async_op: bool,
         given: Sequence[torch.Tensor] = (),
-    ) -> CollectiveWork | None:
+    ) -> Work | None:
         if not async_op and not self.worker.busy:
             run()
             return None

@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from datetime import timedelta
 from time import monotonic, sleep
-from typing import Any
 
 import torch
+from torch.autograd import profiler
 
 from mpicoll.errors import ArgumentError, StateError, TimeoutError
 from mpicoll.fabrics.threads import Seat, here, work_for
@@ -83,7 +83,12 @@ class CollectiveWork(Work):
             self._future.set_exception(self._exception)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if not self.done.wait(_seconds(timeout)):
+        if profiler._is_profiler_enabled:
+            with profiler.record_function("mpicoll:wait"):
+                in_time = self.done.wait(_seconds(timeout))
+        else:
+            in_time = self.done.wait(_seconds(timeout))
+        if not in_time:
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self._exception is not None:
             self.failed_unseen = False
@@ -105,10 +110,6 @@ class CollectiveWork(Work):
     def when_complete(self, do: Callable[[Exception | None], None]) -> None:
         """Have ``do`` called with what it raised, if it did, before the callbacks that are added later."""
         self._future.add_done_callback(lambda _: do(self._exception))
-
-    def ends(self, span: Any) -> None:
-        """Have the profiler's range ``span`` end with it."""
-        span._call_end_callbacks_on_future(self._future)
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that it writes, which raises what this would."""

@@ -156,6 +156,6 @@ def test_a_bar_comes_after_a_moment(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     tqdm = pytest.importorskip("tqdm")
     bar = simulate._watched("ring")([1, 2, 3])
     assert isinstance(bar, tqdm.tqdm)
-    assert (bar.desc, bar.total, bar.delay > 0) == ("ring: ", 3, True)
+    assert (bar.desc, bar.total, bar.delay > 0) == ("ring", 3, True)
     assert list(bar) == [1, 2, 3]
     assert "ring" not in capsys.readouterr().err

@@ -9,7 +9,7 @@
     ├── ScheduleError   (ValueError)    an algorithm's schedule is wrong; names the first rank, step and block
     ├── StateError      (RuntimeError, ValueError)  MPI or a group is not in a state that permits the call
     ├── MessageError    (RuntimeError)  what arrived is not what was asked for
-    ├── TimeoutError    (builtin TimeoutError)  ranks did not answer in time
+    ├── TimeoutError    (builtin TimeoutError, RuntimeError)  ranks did not answer in time
     └── LaunchError     (RuntimeError)  no MPI found, ranks started so that they cannot meet, or a spawned rank failed
 
 An :class:`ArgumentError` carries ``operation``, ``argument``, ``expected`` and ``given`` and is raised
@@ -91,8 +91,10 @@ class MessageError(MpicollError, RuntimeError):
     """What arrived is not what was asked for: another length, or ranks that disagree about a call."""
 
 
-class TimeoutError(MpicollError, builtins.TimeoutError):
-    """Ranks did not answer within the time that the caller gave."""
+class TimeoutError(MpicollError, builtins.TimeoutError, RuntimeError):
+    """Ranks did not answer within the time that the caller gave.
+
+    A RuntimeError too, because that is what torch raises then."""
 
 
 class LaunchError(MpicollError, RuntimeError):

@@ -62,6 +62,8 @@ def fold(op: str, dtype: str, factors: Sequence[float] | None = None) -> Callabl
         total = blocks[0]
         for b in blocks[1:]:
             total = COMBINE[op](total, b)
+        if op == "avg" and t.kind in "iu":
+            return np.array([_toward_zero(int(v), len(blocks)) for v in total.flat], t).reshape(total.shape)
         if op == "avg":  # 16-bit averages are divided in float32 and then rounded
             wide = np.dtype("float32") if dtype in ("float16", "bfloat16") else t
             parts = np.asarray(total, wide, order="C").reshape(-1).view(wide.type().real.dtype)
@@ -69,6 +71,10 @@ def fold(op: str, dtype: str, factors: Sequence[float] | None = None) -> Callabl
         return np.asarray(total).astype(t)
 
     return of
+
+
+def _toward_zero(value: int, divisor: int) -> int:
+    return value // divisor if value >= 0 else -(-value // divisor)
 
 
 def rounded(x: Array, dtype: str) -> Array:

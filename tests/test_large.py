@@ -35,6 +35,7 @@ def test_uneven_blocks_and_messages_in_pieces() -> None:
         test_communicator.test_messages_around_a_ring(comm)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi(min_size=2)
 def test_more_than_2_to_the_31_elements() -> None:
     comm = mpicoll.Communicator()

@@ -73,7 +73,11 @@ class _Folded(_Block):
         r = self.case.reduction
         assert r is not None
         total = reduce(COMBINE[r.combine], (b.period() for b in self.blocks)).astype(np.int64)
-        return total // len(self.blocks) if r.averages else total
+        if not r.averages:
+            return total
+        if r.dtype.kind in "iu":  # short integers wrap before they are divided
+            total = total.astype(storage(r.dtype)).astype(np.int64)
+        return np.asarray(np.sign(total) * (np.abs(total) // len(self.blocks)))
 
 
 def _values(case: Case, rank: int, start: int) -> Period:

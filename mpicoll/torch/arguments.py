@@ -93,10 +93,13 @@ def outputs_of(
     return tensors
 
 
-def checked_timeout(operation: str, timeout: Any) -> None:
-    """ArgumentError unless ``timeout`` is a positive timedelta, or None."""
-    if timeout is not None and (not isinstance(timeout, timedelta) or timeout <= timedelta(0)):
-        raise ArgumentError(operation, "timeout", "a positive datetime.timedelta", repr(timeout))
+def checked_timeout(operation: str, timeout: Any, or_zero: bool = False) -> None:
+    """ArgumentError unless ``timeout`` is a positive timedelta, or None, or zero where that means something."""
+    nothing = timedelta(0)
+    if timeout is None or (isinstance(timeout, timedelta) and (timeout > nothing or (or_zero and timeout == nothing))):
+        return
+    expected = "a datetime.timedelta, zero or more" if or_zero else "a positive datetime.timedelta"
+    raise ArgumentError(operation, "timeout", expected, repr(timeout))
 
 
 def group_rank(

@@ -40,20 +40,21 @@ def barrier(
     if g is None:
         return None
     plan = g.comm.plan("barrier", algorithm=algorithm)
-    return g.do(lambda: g.comm.carry_out(plan, "barrier"), [], async_op)
+    return g.do("barrier", lambda: g.comm.carry_out(plan, "barrier"), [], async_op)
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
     """A barrier that raises TimeoutError after ``timeout`` (the group's, if None), naming the ranks that did not come.
 
     The group's rank 0 waits for all and names all that are missing, whatever ``wait_all_ranks`` says; it tells those
-    that came, which raise as well.
+    that came, which raise as well. With a ``timeout`` of zero rank 0 waits for nobody, and the others wait for it as
+    long as the group's timeout, as they do over gloo.
     """
     g = member(group, "monitored_barrier")
     if g is None:
         return
-    checked_timeout("monitored_barrier", timeout)
-    limit = g.timeout if timeout is None else timeout
+    checked_timeout("monitored_barrier", timeout, or_zero=True)
+    limit = g.timeout if timeout is None or (not timeout and g.rank() > 0) else timeout
     missing = (_lead if g.rank() == 0 else _follow)(g, limit.total_seconds())
     if missing:
         names = ", ".join(str(g.global_rank(r)) for r in missing)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 from torch.distributed import ReduceOp
 
 from mpicoll.call import checked_counts
@@ -51,7 +52,8 @@ def all_reduce(
     """Reduce ``tensor`` over the group; every rank's becomes the result."""
     g = world().default if group is None else group
     how = op_of(op, "all_reduce")
-    if isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not async_op and not g.worker.busy:
+    plain = not async_op and not profiler._is_profiler_enabled
+    if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not g.worker.busy:
         try:
             g.comm.allreduce(tensor, how, tensor, algorithm)  # the short way of the call that matters most
         except ArgumentError as e:
@@ -171,7 +173,7 @@ def _whole(
     def run(_keep: Any = (tensor, out)) -> None:  # a plan holds addresses: this keeps what lies there
         g.comm.carry_out(plan, operation)
 
-    return g.do(run, [tensor if out is None else out], async_op)
+    return g.do(operation, run, [tensor if out is None else out], async_op)
 
 
 def all_gather(
@@ -196,7 +198,7 @@ def all_gather(
         g.comm.carry_out(plan, "all_gather")
         _hand_out(flat, outs)
 
-    return g.do(run, outs, async_op)
+    return g.do("all_gather", run, outs, async_op)
 
 
 def gather(
@@ -230,7 +232,7 @@ def gather(
         if flat is not None:
             _hand_out(flat, outs)
 
-    return g.do(run, outs, async_op, [tensor])
+    return g.do("gather", run, outs, async_op, [tensor])
 
 
 def scatter(
@@ -262,7 +264,7 @@ def scatter(
         g.agreement.alike("scatter", tensor)
         g.comm.carry_out(plan, "scatter")
 
-    return g.do(run, [tensor], async_op)
+    return g.do("scatter", run, [tensor], async_op)
 
 
 def reduce_scatter(
@@ -313,7 +315,7 @@ def all_to_all(
         g.comm.carry_out(plan, "all_to_all")
         _hand_out(torch.split(flat_out, counts_out), outs)
 
-    return g.do(run, outs, async_op)
+    return g.do("all_to_all", run, outs, async_op)
 
 
 def all_to_all_single(
@@ -353,7 +355,7 @@ def all_to_all_single(
         g.agreement.meet("all_to_all_single", "output_split_sizes", to, of)
         g.comm.carry_out(plan, "all_to_all_single")
 
-    return g.do(run, [output], async_op)
+    return g.do("all_to_all_single", run, [output], async_op)
 
 
 def _splits(g: ProcessGroup, argument: str, x: torch.Tensor, sizes: Any) -> Sequence[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -49,6 +50,8 @@ def divided(values: Any, n: int, dtype: str) -> Any:
     """Part by part where the values are complex: NumPy's division by a complex n rounds several times."""
     if values.dtype.kind == "c":
         return (values.view(values.real.dtype) / n).view(values.dtype)
+    if values.dtype.kind in "iu":
+        return np.array([int(math.fabs(v) // n * math.copysign(1, v)) for v in values.tolist()], values.dtype)
     return rounded(values / n, dtype)
 
 

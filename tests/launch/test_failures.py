@@ -105,8 +105,22 @@ def plainly(n: int, *program: str) -> Done:
     return done(*command.argv[: before + 1], *program, env=command.adds)
 
 
-@pytest.mark.parametrize("start", [run, plainly], ids=["mpicoll run", "mpirun"])
-@pytest.mark.parametrize("mistake", MISTAKES)
+# One of each way in which a rank's mistake comes to light: these are also started by `mpicoll run`, which has its own.
+WAYS = (
+    "wrong root",
+    "ranks disagree, found on the worker's thread",
+    "ranks disagree, and the program ends without waiting",
+    "an error of the program's own",
+)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "start"),
+    [
+        *(pytest.param(mistake, plainly, id=f"{mistake}-mpirun") for mistake in MISTAKES),
+        *(pytest.param(mistake, run, id=f"{mistake}-mpicoll run") for mistake in WAYS),
+    ],
+)
 def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: object) -> None:
     assert callable(start)
     text, said = MISTAKES[mistake]

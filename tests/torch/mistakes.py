@@ -112,7 +112,6 @@ def _of_ops(call: Callable[[Scene, Any, torch.dtype], Call]) -> dict[str, Any]:
     rows["op without factor"] = lambda s: call(s, bare, torch.float32), ArgumentError, "op", "factor", "PREMUL"
     ops = dist.ReduceOp
     for name, op, dtype in (
-        ("avg", ops.AVG, torch.int32),
         ("avg", ops.AVG, torch.bool),
         ("band", ops.BAND, torch.float32),
         ("bor", ops.BOR, torch.float64),

@@ -368,6 +368,18 @@ def test_a_monitored_barrier_names_who_is_missing(rank: int, size: int, missing:
     works()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_a_monitored_barrier_with_no_time(rank: int, size: int) -> None:
+    """Rank 0 waits for nobody. The others have no limit of their own: they wait for rank 0, whose limit decides."""
+    if rank == 0:
+        names = ", ".join(str(r) for r in range(1, size))
+        with pytest.raises(RuntimeError, match=rf"monitored_barrier: after 0:00:00, these .* did not come: {names}$"):
+            monitored_barrier(timeout=timedelta(0))
+    dist.barrier()
+    monitored_barrier(timeout=timedelta(seconds=60 if rank == 0 else 0))
+    works()
+
+
 # -- objects ----------------------------------------------------------------------------------------------------------
 
 

@@ -49,7 +49,8 @@ lint: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/slurm/*.sh .ci/run
 
 compare: $(OPENMPI)/.ready
-	mkdir -p results
+	@mkdir -p results
+	@echo "24 sizes on 3 backends: about a minute, on a busy machine a few. Ctrl-C keeps what was measured."
 	$(OPENMPI)/bin/mpicoll bench allreduce -n 2 --backends mpicoll,mpi,gloo --min 8 --max 64M \
 		--json results/compare.json --plot results/compare.png
 

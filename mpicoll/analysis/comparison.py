@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from mpicoll import algorithms
 from mpicoll.analysis.cost import costs
 from mpicoll.analysis.machines import Machine
+from mpicoll.analysis.messages import Watched
 from mpicoll.units import size_text
 
 __all__ = ["Comparison", "Range", "compared", "draw", "duration", "table"]
@@ -75,14 +76,14 @@ def compared(
     root: int,
     machine: Machine,
     sizes: Sequence[int],
-    watched: Callable[[Sequence[str]], Iterable[str]] = iter,
+    watched: Callable[[str], Watched] = lambda name: iter,
 ) -> Comparison:
-    """Cost these algorithms, or all that serve so many ranks and this root; ``watched`` may show how far it is.
+    """Cost these algorithms, or all that serve so many ranks and this root; ``watched`` may show how far each is.
 
     Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them.
     """
     chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
-    found = {name: costs(collective, name, ranks, machine, sizes, root) for name in watched(chosen)}
+    found = {name: costs(collective, name, ranks, machine, sizes, root, watched(name)) for name in chosen}
     notes = {name: each.note for name, each in found.items() if each.note}
     seconds = {name: each.seconds.tolist() for name, each in found.items()}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.analysis.machines import Machine
-from mpicoll.analysis.messages import Messages, Symmetry, TooManyError, gathered, symmetry
+from mpicoll.analysis.messages import Messages, Symmetry, TooManyError, Watched, gathered, symmetry
 from mpicoll.analysis.waves import Wave, waves
 from mpicoll.schedule import Schedule
 from mpicoll.select import schedule
@@ -52,9 +52,18 @@ class Costs:
     note: str = ""
 
 
-def costs(collective: str, algorithm: str, size: int, machine: Machine, nbytes: Sequence[int], root: int = 0) -> Costs:
+def costs(
+    collective: str,
+    algorithm: str,
+    size: int,
+    machine: Machine,
+    nbytes: Sequence[int],
+    root: int = 0,
+    watched: Watched = iter,
+) -> Costs:
     """The time of an algorithm among ``size`` ranks for vectors of these many bytes, cut as a call would cut them.
 
+    ``watched`` may show how far it is: it passes on the ranks whose messages are gathered, then the waves.
     Raises ArgumentError for an algorithm that does not serve so many ranks, or ranks that the machine cannot hold.
     """
     alike: dict[int, list[int]] = {}  # by the vector's blocks: pipelined algorithms cut long vectors into more
@@ -67,7 +76,7 @@ def costs(collective: str, algorithm: str, size: int, machine: Machine, nbytes: 
         each = np.array([nbytes[i] for i in members], np.float64)
         try:
             found[members] = simulated(
-                partial(of_rank, collective, algorithm, size, root, int(each[0])), size, machine, each
+                partial(of_rank, collective, algorithm, size, root, int(each[0])), size, machine, each, watched=watched
             )
         except TooManyError as e:
             note = str(e)
@@ -82,7 +91,12 @@ def of_rank(collective: str, algorithm: str, size: int, root: int, nbytes: int, 
 
 
 def simulated(
-    schedule_of: Callable[[int], Schedule], size: int, machine: Machine, nbytes: Times, symmetric: bool = True
+    schedule_of: Callable[[int], Schedule],
+    size: int,
+    machine: Machine,
+    nbytes: Times,
+    symmetric: bool = True,
+    watched: Watched = iter,
 ) -> Times:
     """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes.
 
@@ -90,21 +104,21 @@ def simulated(
     sample of the schedules shows that they do. Raises TooManyError for more than ``MOST`` messages.
     """
     unit = machine.period if symmetric and machine.placement == "block" else size
-    return Structure(schedule_of, symmetry(schedule_of, size, unit)).seconds(machine, nbytes)
+    return Structure(schedule_of, symmetry(schedule_of, size, unit), watched).seconds(machine, nbytes)
 
 
 class Structure:
     """What of a schedule does not depend on the machine and the sizes: who sends to whom, and what must come first."""
 
-    def __init__(self, schedule_of: Callable[[int], Schedule], among: Symmetry) -> None:
-        self._among = among
-        self._messages = gathered(schedule_of, among, MOST)
+    def __init__(self, schedule_of: Callable[[int], Schedule], among: Symmetry, watched: Watched = iter) -> None:
+        self._among, self._watched = among, watched
+        self._messages = gathered(schedule_of, among, MOST, watched)
         self._waves = list(waves(self._messages))
 
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
         """Until the last rank is done."""
         running = _Running(machine, self._among, self._messages, nbytes)
-        for wave in self._waves:
+        for wave in self._watched(self._waves):
             running.advance(wave)
         found: Times = running.end.max(axis=0)
         return found
@@ -182,12 +196,12 @@ def _ports(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: 
 def served(free: Times, server: Ints, ready: Times, busy: Times) -> Times:
     """When each job starts: a server takes those that are given to it one after another, in the order in which they
     are ready. ``free`` is since when each server is free, and is moved on."""
-    order = np.argsort(server, kind="stable")
-    queues, first, length = np.unique(server[order], return_index=True, return_counts=True)
-    if len(queues) == len(server):
+    if _all_differ(server):
         start = np.maximum(ready, free[server])
         free[server] = start + busy
         return start
+    order = np.argsort(server, kind="stable")
+    queues, first, length = np.unique(server[order], return_index=True, return_counts=True)
     start = np.empty_like(ready)
     size_class = np.frexp(length)[1]
     for each in np.unique(size_class):  # queues of about the same length together
@@ -220,10 +234,16 @@ def _serve(
 
 def latest(until: Times, at: Ints, when: Times) -> None:
     """``until[at]`` is no earlier than ``when``, whose rows may name a row of it several times."""
-    order = np.argsort(at, kind="stable")
-    rows, first = np.unique(at[order], return_index=True)
-    if len(rows) < len(at):
+    rows = at
+    if not _all_differ(at):
+        order = np.argsort(at, kind="stable")
+        rows, first = np.unique(at[order], return_index=True)
         when = np.maximum.reduceat(when[order], first, axis=0)
-    else:
-        rows = at
     until[rows] = np.maximum(until[rows], when)
+
+
+def _all_differ(numbers: Ints) -> bool:
+    """Waves are many, and most are of a few messages, for which NumPy is slow."""
+    if len(numbers) > 64:
+        return len(np.unique(numbers)) == len(numbers)
+    return len(numbers) < 2 or len(set(numbers.tolist())) == len(numbers)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from mpicoll.analysis.fit import Prediction
     from mpicoll.analysis.machines import Machine
+    from mpicoll.analysis.messages import Watched
     from mpicoll.errors import ArgumentError
 
 __all__ = ["add"]
@@ -113,13 +114,14 @@ def _compare(args: argparse.Namespace) -> int:
     return 0
 
 
-def _watched(names: Sequence[str]) -> Iterable[str]:
-    """With a bar on a terminal: at 100,000 ranks it takes its time."""
-    if not sys.stderr.isatty() or find_spec("tqdm") is None:
-        return names
+def _watched(name: str) -> Watched:
+    """With a bar for what takes longer than a moment, on a terminal; elsewhere its state, now and then."""
+    if find_spec("tqdm") is None:
+        return iter
     from tqdm import tqdm
 
-    return tqdm(names, unit="algorithm", leave=False)
+    often = 0.2 if sys.stderr.isatty() else 10.0
+    return partial(tqdm, desc=name, mininterval=often, delay=often * 5, leave=False, file=sys.stderr)
 
 
 def _machines() -> Iterable[str]:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from mpicoll import algorithms
 from mpicoll.analysis import cost
+from mpicoll.analysis.comparison import compared
+from mpicoll.analysis.messages import Watched
 from mpicoll.analysis.presets import MACHINES
-from mpicoll.cli import main
+from mpicoll.cli import main, simulate
 
 
 def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -131,3 +134,28 @@ def test_ranks_that_the_machine_cannot_hold(tmp_path: Path, capsys: pytest.Captu
     file.write_text(json.dumps({**machine, "levels": [{**machine["levels"][0], "ranks": 8}]}))
     assert main(["simulate", "bcast", "-n", "9", "--machine", str(file)]) == 2
     assert "-n: expected at most the 8 ranks of laptop; given 9" in capsys.readouterr().err
+
+
+def test_progress_is_shown_within_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ring among many ranks is one algorithm that takes minutes: its ranks and its waves are counted."""
+    watched: list[tuple[str, int]] = []
+
+    def watch(name: str) -> Watched:
+        def passed_on(items: Sequence[object]) -> Iterator[object]:
+            watched.append((name, len(items)))
+            return iter(items)
+
+        return passed_on
+
+    compared("allreduce", ["ring", "linear"], 8, 0, MACHINES["laptop"], [1024], watch)
+    assert [name for name, _ in watched] == ["ring", "ring", "linear", "linear"]
+    assert watched[1][1] >= 2 * 7  # waves
+
+
+def test_a_bar_comes_after_a_moment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    tqdm = pytest.importorskip("tqdm")
+    bar = simulate._watched("ring")([1, 2, 3])
+    assert isinstance(bar, tqdm.tqdm)
+    assert (bar.desc, bar.total, bar.delay > 0) == ("ring", 3, True)
+    assert list(bar) == [1, 2, 3]
+    assert "ring" not in capsys.readouterr().err

@@ -26,7 +26,7 @@ from processes import job  # noqa: E402
 
 RANKS = 3
 """As PyTorch's own CI has them: groups of two of three, and a rank outside."""
-SILENCE = 120.0
+SILENCE = 300.0
 """Seconds in which no test ends: one hangs."""
 
 

@@ -14,6 +14,7 @@ from typing import Any
 from mpi4py import MPI
 
 folder, after, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+(folder / "test_dir").mkdir(exist_ok=True)
 world = MPI.COMM_WORLD
 PATIENCE = 15.0
 """Seconds that a rank whose test failed waits for the others."""
@@ -29,6 +30,7 @@ sys.path.append(str(Path(__file__).parent))
 from known import KNOWN  # noqa: E402
 
 
+# Tests that are marked to be skipped, because the backend's name is not on a list of torch's, run all the same.
 class Suite(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
     """torch's tests, for which somebody else starts the ranks."""
 

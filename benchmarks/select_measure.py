@@ -89,14 +89,14 @@ class Measuring:
         self.done = {tuple(row[key] for key in ("ranks", "case", "size", "pages")) for row in self.record["rows"]}
 
     def run(self, cases: list[str]) -> None:
-        """Measure what the record has not yet, and write it after each case."""
+        """Measure what the record has not yet, and write it each time."""
         for case in cases:
             for size in SIZES:
                 for kind in MEMORY:
                     if (self.world.size, case, size, kind) not in self.done:
                         self.record["rows"].append(self.point(case, size, kind))
-            if self.world.rank == 0:
-                write(self.record, self.path)
+                        if self.world.rank == 0:
+                            write(self.record, self.path)
 
     def point(self, case: str, size: int, kind: str) -> dict[str, Any]:
         """The median of each algorithm, in microseconds."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy import ndarray
 
-from mpicoll import lifetime, staging
+from mpicoll import lifetime, results, staging
 from mpicoll.buffers import as_buffer
-from mpicoll.call import checked, checked_counts, checked_rank
-from mpicoll.dtypes import Op
+from mpicoll.call import MOST_INT, checked, checked_int, checked_rank, sequence_of
+from mpicoll.dtypes import Op, Reduction, name_of
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics import Fabric, fabric_of
 from mpicoll.messages import Messages
 from mpicoll.objects import Objects
 from mpicoll.plan import Plan, Plans, Workspace, key_by
+from mpicoll.requests import UnderWay
+from mpicoll.schedule import Schedule
 from mpicoll.select import Ranks, schedule, select
 
 if TYPE_CHECKING:
@@ -39,7 +43,8 @@ class Communicator(Messages, Objects):
     None, and ``out`` where you give one. ``out=x`` works in place, which is fastest: nothing is allocated.
     (``bcast`` has no ``out``: it fills ``x`` on all ranks but the root.)
 
-    ``op`` is one of ``sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor`` or ``Op.premul_sum(factor)``.
+    ``op`` is one of ``sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor``, mpi4py's name of one of these
+    (``MPI.SUM``), or ``Op.premul_sum(factor)``.
     ``algorithm`` names how it is done; None leaves it to ``select``.
 
     Raises :class:`~mpicoll.errors.ArgumentError` (DtypeError, DeviceError) before any data moves, on the rank whose
@@ -51,11 +56,12 @@ class Communicator(Messages, Objects):
         self._failure, self._address, self._key = fabric.failure, fabric.address, key_by(fabric.address)
         self._plans, self._workspace = Plans(), Workspace()
         self._planned = self._plans.get
+        self._under_way = UnderWay(fabric.failure)
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
         self.rank: int = fabric.rank
         self.size: int = fabric.size
-        self.ranks = Ranks(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
+        self._ranks = Ranks(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
         lifetime.watch(self)
 
     # -- collectives ------------------------------------------------------------------------------------------------
@@ -63,7 +69,7 @@ class Communicator(Messages, Objects):
     def allreduce(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
         """Every rank gets the reduction over all ranks, element by element: ``out`` has ``x``'s number of elements."""
         if out is None:
-            out = self._like("allreduce", x)
+            out = results.like("allreduce", x)
         # What plan and carry_out do, in line: the one call in which every tenth of a microsecond counts.
         try:
             there = None if out is x else self._key(out) or out
@@ -79,8 +85,9 @@ class Communicator(Messages, Objects):
             return self._elementwise("allreduce", x, out, op, 0, algorithm)
         try:
             plan()
-        except self._failure as e:
-            raise failure("allreduce", e) from e
+        except BaseException as e:
+            self._break(plan, "allreduce", e)
+            raise
         return out
 
     def reduce(self, x: Any, op: str | Op = "sum", root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
@@ -108,14 +115,14 @@ class Communicator(Messages, Objects):
     def allgather(self, x: Any, out: Any = None, algorithm: str | None = None) -> Any:
         """Every rank gets every rank's ``x``, in rank order: ``out`` is (size, \\*x.shape)."""
         if out is None:
-            out = self._made("allgather", x)
+            out = results.one_each("allgather", x, self.size)
         self._run("allgather", x, out, None, 0, algorithm)
         return out
 
     def gather(self, x: Any, root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
         """The root gets every rank's ``x``, in rank order: ``out`` is (size, \\*x.shape) there, unused elsewhere."""
         if out is None and self.rank == root:
-            out = self._made("gather", x)
+            out = results.one_each("gather", x, self.size)
         self._run("gather", x, out, None, root, algorithm)
         return out if self.rank == root else None
 
@@ -123,14 +130,14 @@ class Communicator(Messages, Objects):
         """Rank r gets the root's ``xs[r]``. ``xs`` is (size, \\*out.shape) and used at the root only; ``out`` may be
         None there alone."""
         if out is None and self.rank == root:
-            out = self._block("scatter", xs)
+            out = results.block("scatter", xs, self.size)
         self._run("scatter", xs, out, None, root, algorithm)
         return out
 
     def reduce_scatter(self, xs: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
         """Rank r gets the reduction over all ranks of their ``xs[r]``: ``xs`` is (size, \\*out.shape)."""
         if out is None:
-            out = self._block("reduce_scatter", xs)
+            out = results.block("reduce_scatter", xs, self.size)
         self._run("reduce_scatter", xs, out, op, 0, algorithm)
         return out
 
@@ -151,7 +158,7 @@ class Communicator(Messages, Objects):
     def allgatherv(self, x: Any, counts: Sequence[int], out: Any = None, algorithm: str | None = None) -> Any:
         """Every rank gets every rank's rows: rank r gives ``counts[r]``, ``out`` has their sum."""
         if out is None:
-            out = self._rows("allgatherv", x, counts)
+            out = results.rows("allgatherv", x, counts, self.size)
         self._run("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
         return out
 
@@ -160,7 +167,7 @@ class Communicator(Messages, Objects):
     ) -> Any:
         """The root gets every rank's rows: rank r gives ``counts[r]``, the root's ``out`` has their sum."""
         if out is None and self.rank == root:
-            out = self._rows("gatherv", x, counts)
+            out = results.rows("gatherv", x, counts, self.size)
         self._run("gatherv", x, out, None, root, algorithm, recvcounts=counts)
         return out if self.rank == root else None
 
@@ -169,7 +176,7 @@ class Communicator(Messages, Objects):
     ) -> Any:
         """Rank r gets ``counts[r]`` of the root's rows, in order. ``out`` may be None at the root alone."""
         if out is None and self.rank == root:
-            out = self._rows("scatterv", xs, counts, mine=True)
+            out = results.rows("scatterv", xs, counts, self.size, self.rank)
         self._run("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
         return out
 
@@ -178,7 +185,7 @@ class Communicator(Messages, Objects):
     ) -> Any:
         """Rank r gets ``counts[r]`` rows, in order, of the reduction over all ranks."""
         if out is None:
-            out = self._rows("reduce_scatterv", xs, counts, mine=True)
+            out = results.rows("reduce_scatterv", xs, counts, self.size, self.rank)
         self._run("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
         return out
 
@@ -192,7 +199,7 @@ class Communicator(Messages, Objects):
     ) -> Any:
         """Rank r is given ``sendcounts[r]`` rows, in order, and ``recvcounts[r]`` rows are taken from it."""
         if out is None:
-            out = self._rows("alltoallv", xs, recvcounts)
+            out = results.rows("alltoallv", xs, recvcounts, self.size)
         self._run("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
         return out
 
@@ -218,15 +225,16 @@ class Communicator(Messages, Objects):
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A communicator of the ranks that give the same ``color`` (>= 0), in order of ``key``; None gives None."""
         self._check_open("split")
-        part = self._fabric.split(color, key)
+        mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
+        part = self._fabric.split(mine, checked_int(key, -MOST_INT, MOST_INT, "split", "key"))
         return None if part is None else Communicator(part)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """A communicator of these ranks, in this order; collective among them alone, None on any other rank."""
         self._check_open("subset")
-        mine = [checked_rank(r, self.size, "subset", "ranks") for r in ranks]
+        mine = [checked_rank(r, self.size, "subset", "ranks") for r in sequence_of(ranks, "subset", "ranks", "ranks")]
         if len(set(mine)) != len(mine) or not mine:
-            raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(list(ranks)))
+            raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(mine))
         if self.rank not in mine:
             return None
         return Communicator(self._fabric.subset(mine))
@@ -240,6 +248,7 @@ class Communicator(Messages, Objects):
                 child.free()
         self._leaders = self._node = None
         if not self.closed:
+            self._under_way.let_go()
             self.close("it was freed")
             self._fabric.free()
 
@@ -248,6 +257,19 @@ class Communicator(Messages, Objects):
         self.closed = why
         self._plans.clear()
         self._address, self._key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
+
+    def abandon(self, why: str) -> None:
+        """Close it in a process that may not call MPI."""
+        _cut_short.append(self._plans)
+        self._plans = Plans()
+        self._planned = self._plans.get
+        self._under_way.lost = why
+        self.close(why)
+
+    @property
+    def ranks(self) -> Ranks:
+        """What is known of the ranks. Whether they share memory is known for good once a long call has needed it."""
+        return replace(self._ranks, shares=self._fabric.shares)
 
     @property
     def any_thread(self) -> bool:
@@ -284,6 +306,8 @@ class Communicator(Messages, Objects):
         The arrays must be kept until then. Without ``out`` an element-wise collective works in place; the others need
         one.
         """
+        if op is not None and type(op) is not str and type(op) is not Op:
+            op = name_of(op, collective)
         at: Any = None
         try:
             here = None if x is None else self._key(x)
@@ -298,20 +322,23 @@ class Communicator(Messages, Objects):
         if plan is None:
             self._check_open(collective)
             call = checked(collective, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
-            nbytes = call.nbytes(self.size)
-            chosen = select(collective, call.reduction, nbytes, self.ranks, call.root, algorithm)
-            steps = schedule(collective, chosen, self.rank, self.size, call.root, nbytes)
-            plan, lasts = staging.bind(self._fabric, call, steps or chosen, self._workspace)
+            choice = (collective, call.reduction, call.root, call.nbytes(self.size), algorithm)
+            how = partial(_how, self._fabric, self._ranks, self._fabric.is_long(call), *choice)
+            plan, lasts = staging.bind(self._fabric, call, how, self._workspace)
             if lasts and at is not None:
                 self._plans.keep(at, plan)
         return plan
 
     def carry_out(self, plan: Plan, collective: str) -> None:
-        """Run a plan; what the MPI library reports becomes a MessageError."""
+        """Run a plan; what the MPI library reports becomes a MessageError. After that, or whatever else ends it
+        midway, the communicator cannot be used any more: its ranks may stand at different places of the call."""
+        if self.closed:
+            self._check_open(collective)
         try:
             plan()
-        except self._failure as e:
-            raise failure(collective, e) from e
+        except BaseException as e:
+            self._break(plan, collective, e)
+            raise
 
     def _run(
         self,
@@ -326,6 +353,15 @@ class Communicator(Messages, Objects):
     ) -> None:
         self.carry_out(self.plan(collective, x, out, op, root, algorithm, sendcounts, recvcounts), collective)
 
+    def _break(self, plan: Plan, collective: str, e: BaseException) -> None:
+        """The plan has raised ``e``."""
+        if isinstance(e, StateError):
+            return  # ranks that are threads: what broke their job is said by every later call
+        _cut_short.append(plan)
+        self.close(f"its {collective} ended midway, so its ranks may be at different calls; make a new one ({e})")
+        if isinstance(e, self._failure):
+            raise MessageError(f"{collective}: the MPI library reports: {e}") from e
+
     def _check_open(self, operation: str) -> None:
         if self.closed:
             raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
@@ -333,38 +369,32 @@ class Communicator(Messages, Objects):
     def _elementwise(self, collective: str, x: Any, out: Any, op: str | Op, root: int, algorithm: str | None) -> Any:
         """A call whose result has as many elements as ``x``; returns where it is."""
         if out is None:
-            out = self._like(collective, x)
+            out = results.like(collective, x)
         self._run(collective, x, None if out is x else out, op, root, algorithm)
         return out
 
-    # -- new arrays for results ---------------------------------------------------------------------------------------
 
-    def _like(self, operation: str, x: Any) -> Any:
-        if type(x) is ndarray:  # as_buffer takes microseconds
-            return np.empty(x.shape, x.dtype)
-        b = as_buffer(x, operation, "x")
-        return b.like(b.shape)
-
-    def _made(self, operation: str, x: Any) -> Any:
-        b = as_buffer(x, operation, "x")
-        return b.like((self.size, *b.shape))
-
-    def _block(self, operation: str, xs: Any) -> Any:
-        b = as_buffer(xs, operation, "x")
-        if not b.shape or b.shape[0] != self.size:
-            expected = f"shape ({self.size}, ...), a block a rank (or out, which says how it is cut)"
-            raise ArgumentError(operation, "x", expected, f"shape {b.shape}")
-        return b.like(b.shape[1:])
-
-    def _rows(self, operation: str, x: Any, counts: Any, mine: bool = False) -> Any:
-        b = as_buffer(x, operation, "x")
-        rows = checked_counts(counts, self.size, operation, "counts")
-        return b.like((rows[self.rank] if mine else sum(rows), *b.shape[1:]))
+_cut_short: list[object] = []
+"""Plans that did not come to their end, or that a forked child has of its parent: MPI may still write to memory that
+they hold, and a child may not give their requests back."""
 
 
-def failure(operation: str, reported: Exception) -> MessageError:
-    """What the MPI library reported, as ours."""
-    return MessageError(f"{operation}: the MPI library reports: {reported}")
+def _how(
+    fabric: Fabric,
+    ranks: Ranks,
+    is_long: bool,
+    collective: str,
+    reduction: Reduction | None,
+    root: int,
+    nbytes: int,
+    algorithm: str | None,
+) -> str | Schedule:
+    """How the call is carried out, by what is known of shared memory now; whether there is any matters to a long one
+    alone."""
+    shares = is_long and fabric.shares
+    now = ranks if ranks.shares == shares else replace(ranks, shares=shares)
+    chosen = select(collective, reduction, nbytes, now, root, algorithm)
+    return schedule(collective, chosen, fabric.rank, fabric.size, root, nbytes) or chosen
 
 
 def _nowhere(array: Any) -> int:

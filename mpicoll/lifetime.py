@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import weakref
 from functools import lru_cache
@@ -22,9 +23,30 @@ __all__ = ["checked_world", "watch"]
 
 _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
+_FORKED = (
+    "this process was forked from the one that initialised it, which MPI does not serve: "
+    "communicate in the parent, or start processes by spawn instead of fork"
+)
+_forked = False
+"""Whether this process was forked from one in which MPI was initialised."""
+
+
+def _in_child() -> None:
+    global _forked
+    mpi = sys.modules.get("mpi4py.MPI")
+    _forked = _forked or (mpi is not None and bool(mpi.Is_initialized()))
+    for comm in list(_living):
+        comm.abandon(_FORKED)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
 
 def checked_world() -> MPI.Intracomm:
     """MPI.COMM_WORLD, with MPI initialised; LaunchError or StateError if this process has no proper one."""
+    if _forked:
+        raise StateError(f"Communicator: MPI cannot be used here: {_FORKED}")
     try:
         check_may_initialise()
         from mpi4py import MPI

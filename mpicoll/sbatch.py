@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import takewhile
 
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, misspelt
 
 __all__ = ["OPTIONS", "TEMPLATES", "Line", "Setting", "about", "script", "settings", "sites", "text"]
 
@@ -185,7 +185,7 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
     known.pop("SITE", None)  # that is --site
     for name in variables:
         if name not in known:
-            raise _bad(template, "--set", f"one of {', '.join(known)}", repr(name))
+            raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
     filled: list[Line] = []
     for line in lines:
         found = _VARIABLE.fullmatch(line.text)

@@ -153,7 +153,8 @@ launch() {
 
 DEVICE=cpu
 no_gpus=   # why torch cannot use those of the job
-if [[ -n ${SLURM_GPUS_ON_NODE:-} ]]; then
+# With --exclusive Slurm grants a node's GPUs to those, too, who asked for none.
+if [[ -n ${SLURM_GPUS_ON_NODE:-} && ${SLURM_GPUS_PER_NODE:-} != 0 ]]; then
     if no_gpus=$("${python[@]}" -c '
 import sys
 try:
@@ -193,5 +194,5 @@ if ! launch -m mpicoll.machine.placement; then
     esac
 fi
 if [[ -n $no_gpus ]]; then
-    die "$SLURM_GPUS_ON_NODE GPUs a node were granted, but torch cannot use them (${no_gpus##*$'\n'}): a job for CPUs asks for none"
+    die "$SLURM_GPUS_ON_NODE GPUs a node were granted, but torch cannot use them (${no_gpus##*$'\n'}): a job for CPUs says --gpus-per-node=0"
 fi

@@ -56,10 +56,12 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/integrations/test_ignite.py":    ((JOBS,),    ()),
     "tests/integrations/test_lightning.py": ((),         (JOBS,)),
     "tests/launch":                    ((JOBS,),         (JOBS,)),
+    "tests/launch/test_code_blocks.py": ((JOBS,),        ()),
     "tests/launch/test_ddp_step.py":   ((JOBS,),         ()),
     "tests/launch/test_examples.py":   ((JOBS,),         ()),
     "tests/launch/test_jobs.py":       ((JOBS,),         ()),
     "tests/launch/test_matrix.py":     ((JOBS,),         ()),
+    "tests/launch/test_package.py":    ((JOBS,),         ()),
     # or call no MPI: one environment is enough.
     "tests/algorithms":                ((PURE,),         ()),
     "tests/analysis":                  ((PURE,),         ()),
@@ -72,12 +74,15 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/test_exports.py":           ((PURE,),         ()),
     "tests/test_imports.py":           ((PURE,),         ()),
     "tests/test_kernels.py":           ((PURE,),         ()),
+    "tests/test_measured.py":          ((PURE,),         ()),
     "tests/test_select.py":            ((PURE,),         ()),
+    "tests/test_select_table.py":      ((PURE,),         ()),
     "tests/test_threads.py":           ((PURE,),         ()),
     # A cluster: `make slurm-test` runs them.
     "tests/slurm":                     ((),              ()),
 }  # fmt: skip
-THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in ("async", "bad_input", "collectives", "groups", "scenarios")]
+AGAIN = ("async", "bad_input", "collectives", "groups", "inference_mode", "profiler", "scenarios")
+THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in AGAIN]
 """Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
 RANKS_THROUGH_TORCH = (4, 3)
 IN_THREADS = ["tests/torch", "tests/test_random.py"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import Op, lifetime
+from mpicoll import Op, kernels, lifetime
 from mpicoll.errors import LaunchError, MessageError
 
 
@@ -180,12 +182,61 @@ def test_nan_propagates_to_every_rank(comm: mpicoll.Communicator, dtype: str, n:
             assert np.isnan(x).sum() == 1
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("algorithm", ["exchange", "recursive_doubling"])
+def test_equal_bits_where_only_some_ranks_have_torch(
+    dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of NaNs, too, whatever bits they were."""
+    with mpicoll.Communicator() as comm:
+        if comm.rank == 0:
+            monkeypatch.setattr(kernels, "loaded_torch", lambda: None)
+        for op in ("sum", "max"):
+            for n in (3, 100, 20_000):
+                bits = np.random.default_rng([n, comm.rank]).integers(-(1 << 15), 1 << 15, n, np.int16)
+                x = torch.from_numpy(bits).view(getattr(torch, dtype))
+                comm.allreduce(x, op, out=x, algorithm=algorithm)
+                everyone = comm.allgather(x.view(torch.int16))
+                assert all(torch.equal(each, everyone[0]) for each in everyone), (op, n)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "int64"])
 def test_integer_sums_wrap(comm: mpicoll.Communicator, dtype: str) -> None:
     x = np.full(300, np.iinfo(dtype).max, dtype)
     with np.errstate(over="ignore"):
         expected = np.array(np.iinfo(dtype).max, dtype) * np.array(comm.size, dtype)
     assert (comm.allreduce(x) == expected).all()
+
+
+@pytest.mark.parametrize("name", ["SUM", "PROD", "MIN", "MAX", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR"])
+def test_operations_by_their_names_in_mpi4py(comm: mpicoll.Communicator, name: str) -> None:
+    op = getattr(MPI, name)
+    x = np.array([comm.rank + 1, 2 * comm.rank, 1])
+    for given in (x, torch.from_numpy(x)):
+        for collective in (comm.allreduce, comm.scan, comm.reduce):
+            expected, result = collective(given, name.lower()), collective(given, op)
+            assert (result is None and expected is None) or (result == expected).all()
+    with mpicoll.Communicator() as fresh:
+        for _ in range(2):  # an operation of mpi4py's cannot be hashed, but its plan is found
+            fresh.allreduce(x, op, out=x)
+        assert len(fresh._plans) == 1
+
+
+def test_objects_by_mpi4pys_names(comm: mpicoll.Communicator) -> None:
+    assert comm.allreduce_object(comm.rank + 1, MPI.SUM) == comm.size * (comm.size + 1) // 2
+    assert comm.allreduce_object(comm.rank, MPI.MAX) == comm.size - 1
+    assert comm.allreduce_object((-comm.rank, comm.rank), MPI.MINLOC) == (1 - comm.size, comm.size - 1)
+
+
+@pytest.mark.parametrize(
+    "factor", [Fraction(1, 4), Decimal("0.25"), np.float32(0.25), np.complex64(0.25), np.longdouble(0.25), 2**70]
+)
+def test_factors_of_every_kind_of_number(comm: mpicoll.Communicator, factor: Any) -> None:
+    dtype = np.complex64 if isinstance(factor, np.complex64) else np.float32
+    x = np.full(3, 4, dtype)
+    for algorithm in (None, "native", "ring"):
+        y = comm.allreduce(x, Op.premul_sum(factor), algorithm=algorithm)
+        assert (y == 4 * comm.size * complex(factor)).all()
 
 
 def test_each_rank_has_its_own_factor(comm: mpicoll.Communicator) -> None:

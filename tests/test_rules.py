@@ -12,6 +12,7 @@ import mpicoll
 from mpicoll import measured, select
 from mpicoll.dtypes import DTYPES, reduction
 from mpicoll.errors import ArgumentError
+from mpicoll.fabrics.mpi import MPIFabric
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SUM = reduction("sum", DTYPES["float32"], "allreduce")
@@ -35,6 +36,23 @@ def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> N
             assert select.select("bcast", None, 8, each.ranks) == ("chain" if shares else "native")
             x = np.full(8, 1.0 + each.rank)
             assert each.allreduce(x, out=x)[0] == size * (size + 1) / 2
+
+
+def test_a_node_of_several_has_the_table_of_its_own_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was preferred when the whole was made is kept."""
+    table = {2: {("native", "bcast"): ((8, "chain"),)}}
+    monkeypatch.setattr(measured, "table", lambda *where: table)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
+    with monkeypatch.context() as several:
+        several.setattr(MPIFabric, "_is_one_node", lambda fabric: False)
+        comm = mpicoll.Communicator()
+        part = comm.split(0)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
+    assert part is not None
+    assert part.ranks.rules == comm.ranks.rules == select.Rules("allreduce:ring")
+    assert comm.node.ranks.rules == select.Rules("allreduce:ring", table)
+    part.free()
+    comm.free()
 
 
 def test_a_wrong_environment_of_rank_0_is_told_by_all(monkeypatch: pytest.MonkeyPatch) -> None:

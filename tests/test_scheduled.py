@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_the_actions_of_a_step_do_not_wait_for_each_other(
     three = comm.subset([0, 1, 2])
     if three is not None:
         x = np.full(1 << 20, 1.0 + comm.rank)
-        three.allreduce(x, algorithm="crossing")
+        three.allreduce(x, out=x, algorithm="crossing")
         assert (x == 6).all()
         three.free()
     with pytest.raises(ArgumentError, match="crossing does not: it is for 3 ranks"):
@@ -160,9 +161,14 @@ def test_whatever_can_be_moved(comm: mpicoll.Communicator) -> None:
 
 
 def test_barriers(comm: mpicoll.Communicator) -> None:
+    """Nobody leaves before the last has come: the ranks of a node have one clock."""
     for a in names("barrier"):
-        for _ in range(3):
+        for late in range(comm.size):
+            time.sleep(0.05 if comm.rank == late else 0)
+            came = time.monotonic_ns()
             comm.barrier(algorithm=a)
+            moments = comm.allgather_object((came, time.monotonic_ns()))
+            assert max(came for came, _ in moments) <= min(left for _, left in moments), (a, late)
 
 
 def test_factors_and_averages(comm: mpicoll.Communicator) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mpicoll.collectives import COLLECTIVES, canonical
 from mpicoll.dtypes import DTYPES, OPS, Dtype, reduction
-from mpicoll.errors import ArgumentError, DtypeError
+from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.select import algorithms
 from mpicoll.units import nbytes, size_text
 
@@ -122,7 +122,7 @@ def _names(text: str, option: str, what: str, known: Sequence[str]) -> tuple[str
     names = tuple(n.strip() for n in text.split(","))
     for i, name in enumerate(names):
         if name not in known:
-            raise bad(option, f"{what} out of {', '.join(known)}", repr(name))
+            raise bad(option, f"{what} out of {', '.join(known)}", misspelt(name, known))
         if name in names[:i]:
             raise bad(option, f"each {what} once", repr(text))
     return names

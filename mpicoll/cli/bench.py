@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from mpicoll.cli.arguments import collectives, completes
+
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
@@ -47,7 +49,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "bench", help="measure MPI, gloo and NCCL side by side", description=_TEXT, allow_abbrev=False
     )
     p.set_defaults(handler=_handle)
-    p.add_argument("collective", help="names in MPI's or torch's spelling, comma-separated, or all")
+    completes(
+        p.add_argument("collective", help="names in MPI's or torch's spelling, comma-separated, or all"), collectives
+    )
     p.add_argument("-n", default=None, metavar="RANKS", help="ranks to start (2)")
     p.add_argument(
         "--backends", metavar="NAMES", help="mpicoll, mpi, mpicoll.torch, torch, gloo, nccl: ratios are to the first"

@@ -11,7 +11,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import collective, ranks
+from mpicoll.cli.arguments import collective, collectives, completes, ranks
+from mpicoll.errors import misspelt
 from mpicoll.units import nbytes, size_text
 
 if TYPE_CHECKING:
@@ -40,11 +41,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll simulate (COLLECTIVE [option ...] | --fit) [-n RANKS] [--json FILE]",
         allow_abbrev=False,
     )
-    p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling")
+    completes(
+        p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling"), collectives
+    )
     p.add_argument("-n", dest="ranks", type=ranks, metavar="RANKS", help="ranks (of a fit: those started, 2)")
-    p.add_argument(
+    machine = p.add_argument(
         "--machine", metavar="NAME|FILE", help="a machine's name, or its description in JSON or TOML (laptop)"
     )
+    completes(machine, _machines)
     p.add_argument("--sizes", type=_sizes, metavar="LOW:HIGH", help="bytes of the vector, in steps of 2 (1K:64M)")
     p.add_argument("--algorithms", metavar="NAMES", help="names that `mpicoll algorithms` lists, comma-separated (all)")
     p.add_argument("--root", type=int, metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
@@ -118,6 +122,12 @@ def _watched(names: Sequence[str]) -> Iterable[str]:
     return tqdm(names, unit="algorithm", leave=False)
 
 
+def _machines() -> Iterable[str]:
+    from mpicoll.analysis.presets import MACHINES
+
+    return MACHINES
+
+
 def _machine(text: str) -> Machine:
     from mpicoll.analysis.machines import read
     from mpicoll.analysis.presets import MACHINES
@@ -125,7 +135,7 @@ def _machine(text: str) -> Machine:
     if text in MACHINES:
         return MACHINES[text]
     if not Path(text).exists():
-        raise _bad("--machine", f"{', '.join(MACHINES)}, or a file that describes one", repr(text))
+        raise _bad("--machine", f"{', '.join(MACHINES)}, or a file that describes one", misspelt(text, MACHINES))
     return read(Path(text))
 
 
@@ -138,7 +148,9 @@ def _algorithms(args: argparse.Namespace) -> list[str] | None:
     names = [name.strip() for name in args.algorithms.split(",")]
     for name in names:
         if name not in known:
-            raise _bad("--algorithms", f"out of {', '.join(known)} (the model knows schedules alone)", repr(name))
+            raise _bad(
+                "--algorithms", f"out of {', '.join(known)} (the model knows schedules alone)", misspelt(name, known)
+            )
     return list(dict.fromkeys(names))
 
 

@@ -52,7 +52,9 @@ class Fabric(ABC):
     one_node: bool
     """Whether all ranks are on one node."""
     shares: bool
-    """Whether long messages go through memory that all ranks share."""
+    """Whether long messages go through memory that all ranks share; if not ``settled``, as far as anybody knows."""
+    settled: bool
+    """Whether ``shares`` is known for good."""
     rules: Rules
     """By what algorithms are chosen, equal on all ranks."""
     failure: type[Exception] | tuple[()]
@@ -66,6 +68,14 @@ class Fabric(ABC):
     @abstractmethod
     def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
         """The plan of a call whose buffers are ``usable``."""
+
+    @abstractmethod
+    def is_long(self, call: Call) -> bool:
+        """Whether the call may have long messages: all its ranks find the same."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Get the memory to share, if there is any: ``shares`` is known for good then. Collective."""
 
     @abstractmethod
     def usable(self, b: Buffer) -> bool:

@@ -172,7 +172,7 @@ class ThreadFabric(Fabric):
     """One thread's view of a group of threads."""
 
     library = ""
-    one_node = shares = True
+    one_node = shares = settled = True
     failure = ()
     most_tag = 2**31 - 1
     any_thread = True
@@ -190,6 +190,12 @@ class ThreadFabric(Fabric):
     def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
         assert isinstance(how, Schedule)
         return route.bind(self, call, how)
+
+    def is_long(self, call: Call) -> bool:
+        return True
+
+    def settle(self) -> None:
+        """Threads have one memory."""
 
     def usable(self, b: Buffer) -> bool:
         return b.plain and b.device == "cpu"

@@ -1,6 +1,6 @@
 """A group of ours as the backend of some devices in a group that is torch's own. All that depends on torch's version.
 
-From torch 2.15 on a backend may be written in Python. Before, what Python can make is a whole group, which serves
+From torch 2.14 on a backend may be written in Python. Before, what Python can make is a whole group, which serves
 every device.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
 import torch
+import torch.distributed
 
 from mpicoll.errors import LaunchError
 
@@ -35,6 +36,8 @@ def _can_be_made() -> bool:
 
 IN_PYTHON = _can_be_made()
 """Whether this torch takes a backend that is written in Python."""
+RECORDS = hasattr(torch.distributed.distributed_c10d, "_maybe_attach_flight_recorder")
+"""Whether this torch's flight recorder sees such backends: since 2.15."""
 
 FORWARDED = {
     name: name
@@ -101,11 +104,11 @@ def stays_torchs() -> bool:
     Raises LaunchError for several backends where this torch takes none in Python."""
     named = _asked_for()
     if len(set(named.values())) < 2:
-        return IN_PYTHON and _recorder_asked_for()
+        return RECORDS and _recorder_asked_for()
     if not IN_PYTHON:
         backend = ",".join(f"{device}:{name}" for device, name in named.items())
         raise LaunchError(
-            f"init_process_group: backend {backend!r} was given, but before torch 2.15 a group with mpicoll has "
+            f"init_process_group: backend {backend!r} was given, but before torch 2.14 a group with mpicoll has "
             "no other backend: make a group for each, new_group(backend='mpicoll') beside the default group"
         )
     return True

@@ -88,7 +88,7 @@ def test_a_backend_for_each_device(tmp_path: Path) -> None:
         assert sorted(re.findall(rf"{backend} (\d) 2 2\.0", result.output)) == ["0", "1"]
     else:
         assert result.code != 0
-        assert f"LaunchError: init_process_group: backend '{backend}' was given, but before torch 2.15" in result.output
+        assert f"LaunchError: init_process_group: backend '{backend}' was given, but before torch 2.14" in result.output
 
 
 def test_alone(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@
 
 Run by an environment with mpicoll and torch. torch's test case starts a process for each rank and test; here the ranks
 are MPI's, RANKS of them, which run test after test (``in_ranks``). A test that fails on some ranks may leave the others
-waiting: it ends the job, and another job goes on after it. Fails if a test fails that KNOWN does not name, or one of
-those passes.
+waiting: it ends the job, and another job goes on after it. The tests that KNOWN names are left out, unless words are
+given.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from processes import job  # noqa: E402
 
 RANKS = 3
 """As PyTorch's own CI has them: groups of two of three, and a rank outside."""
-SILENCE = 120.0
+SILENCE = 300.0
 """Seconds in which no test ends: one hangs."""
 
 

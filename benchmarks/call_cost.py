@@ -34,12 +34,12 @@ def main() -> None:
     x, t = np.zeros(2, np.float32), torch.zeros(2)
     calls: dict[str, Callable[[], object]] = {
         "mpi4py, NumPy array": lambda: world.Allreduce(MPI.IN_PLACE, x, MPI.SUM),
-        "Communicator.allreduce, NumPy array": lambda: comm.allreduce(x),
-        "Communicator.allreduce, torch tensor": lambda: comm.allreduce(t),
+        "Communicator.allreduce, NumPy array": lambda: comm.allreduce(x, out=x),
+        "Communicator.allreduce, torch tensor": lambda: comm.allreduce(t, out=t),
         "mpicoll.torch.all_reduce": lambda: dist.all_reduce(t),
         "torch.distributed.all_reduce, mpicoll": lambda: torch.distributed.all_reduce(t),
-        "recursive_doubling, NumPy array": lambda: comm.allreduce(x, algorithm="recursive_doubling"),
-        "ring, NumPy array": lambda: comm.allreduce(x, algorithm="ring"),
+        "recursive_doubling, NumPy array": lambda: comm.allreduce(x, out=x, algorithm="recursive_doubling"),
+        "ring, NumPy array": lambda: comm.allreduce(x, out=x, algorithm="ring"),
     }
     if world.rank == 0:
         print(

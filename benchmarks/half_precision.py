@@ -69,7 +69,7 @@ def measure(world: MPI.Intracomm, comm: mpicoll.Communicator, nbytes: int) -> No
 def call(comm: mpicoll.Communicator, dtype: str, algorithm: str | None, nbytes: int) -> Callable[[], object]:
     kind = getattr(torch, dtype)
     x = torch.zeros(nbytes // kind.itemsize, dtype=kind)
-    return lambda: comm.allreduce(x, algorithm=algorithm)
+    return lambda: comm.allreduce(x, out=x, algorithm=algorithm)
 
 
 if __name__ == "__main__":

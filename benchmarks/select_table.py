@@ -1,12 +1,16 @@
-"""Makes mpicoll/select.json: from which size on which schedule is measured to be faster than what the MPI offers.
+"""Makes mpicoll/select.json: from which size on which schedule is measured to be faster than what would be taken else.
 
-    python benchmarks/select_table.py measure allreduce reduce:max   # a record: sums, or this operation
-    MPICOLL_SHARED_MEMORY=0 python benchmarks/select_table.py measure allreduce   # for nodes whose ranks share none
-    python benchmarks/select_table.py                                # the table, from all records
+    python benchmarks/select_table.py measure                        # a record of this machine and MPI; 10 minutes
+    python benchmarks/select_table.py measure allreduce reduce:max   # some of it: sums, or this operation
+    python benchmarks/select_table.py                                # the table, from the records of all machines
 
-A record holds the usual placement of each collective, median times over calls that took turns with those of the
-others. At each size the fastest of the schedules enters the table that won by a fifth at 2 and at 4 ranks. Where none
-did, the one of the size before stays if it was no slower than what the MPI offers, which else is taken again.
+Measure on a machine that does nothing else. What the record holds already is not measured again: a run that was ended
+goes on where it was, and a record that is removed is made anew.
+
+What was measured on a machine holds for its CPU, MPI library, number of ranks, and whether these take turns on cores.
+At each size the fastest of the schedules is taken that won by a fifth on both kinds of pages. Where none did, the one
+of the size before stays if it was no slower on either; else what it replaced is taken again, from halfway between the
+two sizes on. What several CPUs have in common holds on others too.
 """
 
 from __future__ import annotations
@@ -14,111 +18,146 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
+from mpicoll.bench.options import size_text
+from mpicoll.measured import sections
+
 RECORDS = Path(__file__).parent / "records"
 TABLE = Path(__file__).parents[1] / "mpicoll" / "select.json"
-RANKS = (2, 4)
+RANKS = (2, 3, 4)
 WIN = 1.2
 """A schedule must be faster by this factor: from job to job the same call's time differs by up to a fifth, by where its
 buffers lie."""
-SWEEPS = (("16K", "16M", 4), ("32M", "64M", 2))
-"""From, to and factor: finer where vectors leave the caches."""
-CANDIDATES = {
-    "bcast": ("scatter_allgather", "chain", "double_binary_tree"),
-    "reduce": ("rabenseifner", "chain", "binomial_tree"),
-    "allreduce": ("ring", "rabenseifner", "bine", "recursive_doubling"),
-    "allgather": ("ring", "recursive_doubling", "linear"),
-    "reduce_scatter": ("ring", "recursive_halving", "pairwise"),
-    "alltoall": ("pairwise", "linear"),
-}
-OURS = "max"
-"""A reduction of floats that no MPI computes rightly: exchange is what a schedule must beat there."""
+OTHERWISE = ("native", "exchange")
+
+PAGES = {"huge", "small"}
+
+Record = dict[str, Any]
+Times = dict[str, float]
+"""Microseconds by algorithm."""
+BySize = dict[int, list[Times]]
+"""What was measured at each size: on each kind of pages, and on each CPU."""
+Cases = dict[str, BySize]
+Where = tuple[str, int, bool]
+"""An MPI library, a number of ranks, and whether these take turns on cores."""
 
 
-def measure(cases: list[str]) -> None:
-    """Measure these cases; those that the record holds besides stay there."""
-    rows: list[dict[str, Any]] = []
-    environment: dict[str, Any] = {}
-    for ranks in RANKS:
-        for case in cases:
-            collective, _, named = case.partition(":")
-            op = named or "sum"
-            base = "exchange" if op == OURS else "native"
-            for low, high, factor in SWEEPS:
-                found = bench(collective, ranks, op, (base, *CANDIDATES[collective]), low, high, factor)
-                environment = found["environment"]
-                for row in found["rows"]:
-                    if row["placement"] == usual(found["rows"]):
-                        kept = {k: row[k] for k in ("collective", "size", "p50_us", "time_us", "calls", "wrong")}
-                        rows.append({"ranks": ranks, "op": op, "algorithm": row["route"], **kept})
-    library = environment["mpi"].rpartition(" ")[0]
-    way = "" if environment["shared_memory"] else "-messages"
-    path = RECORDS / f"select-{library.replace(' ', '').lower()}{way}.json"
-    before = json.loads(path.read_text())["rows"] if path.exists() else []
-    measured = {(row["collective"], row["op"]) for row in rows}
-    rows = [row for row in before if (row["collective"], row["op"]) not in measured] + rows
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    path.write_text(
-        f'{{"library": {json.dumps(library)},\n"environment": {json.dumps(environment)},\n"rows": [\n{lines}\n]}}\n'
-    )
-
-
-def bench(
-    collective: str, ranks: int, op: str, names: tuple[str, ...], low: str, high: str, factor: int
-) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "bench.json")
-        command = [sys.executable, "-m", "mpicoll", "bench", collective, "-n", str(ranks), "--backends", "mpicoll"]
-        command += ["--algorithms", ",".join(names), "--op", op, "--min", low, "--max", high, "--factor", str(factor)]
-        subprocess.run([*command, "--seconds", "0.2", "--json", str(output)], check=True, timeout=300)
-        found: dict[str, Any] = json.loads(output.read_text())
-        return found
-
-
-def usual(rows: list[dict[str, Any]]) -> str:
-    """The placement that comes first: the one in which torch's own collective is."""
-    placement: str = rows[0]["placement"]
-    return placement
-
-
-def make_table() -> None:
-    rows: list[dict[str, Any]] = []
-    for path in sorted(RECORDS.glob("select-*.json")):
-        record = json.loads(path.read_text())
-        times: dict[tuple[str, str], dict[str, dict[tuple[int, int], float]]] = defaultdict(lambda: defaultdict(dict))
-        for row in record["rows"]:
-            times[row["collective"], row["op"]][row["algorithm"]][row["size"], row["ranks"]] = row["p50_us"]
-        for (collective, op), by_algorithm in times.items():
-            shared = record["environment"]["shared_memory"]
-            rows += [
-                {"library": record["library"], "shared": shared, **row} for row in winners(collective, op, by_algorithm)
-            ]
-    rows.sort(key=lambda r: (r["library"], r["shared"], r["collective"], r["ours"], r["from_bytes"]))
-    lines = ",\n".join(json.dumps(row) for row in rows)
-    TABLE.write_text(f'{{"rows": [\n{lines}\n]}}\n')
-
-
-def winners(collective: str, op: str, times: dict[str, dict[tuple[int, int], float]]) -> list[dict[str, Any]]:
-    """From which size on which schedule, or what the MPI offers, is taken."""
-    other = "exchange" if op == OURS else "native"
-    base = times[other]
-    found: list[dict[str, Any]] = []
-    chosen = other
-    for size in sorted({size for size, _ in base}):
-        gains = {name: [base[size, r] / by_case[size, r] for r in RANKS] for name, by_case in times.items()}
-        able = [name for name, gain in gains.items() if min(gain) >= WIN]
-        stays = chosen if min(gains[chosen]) >= 1 else other
-        best = max(able, key=lambda name: sum(gains[name]), default=stays)
-        if best != chosen:
-            row = {"collective": collective, "ours": op == OURS, "ranks": [RANKS[0], RANKS[-1]]}
-            found.append({**row, "from_bytes": size, "algorithm": best})
-        chosen = best
+def measured(records: Sequence[Record]) -> dict[Where, dict[str, Cases]]:
+    """What each CPU's record has on both kinds of pages."""
+    found: dict[Where, dict[str, Cases]] = defaultdict(dict)
+    for record in records:
+        for ranks, environment in record["environments"].items():
+            points: dict[tuple[str, int], dict[str, Times]] = defaultdict(dict)
+            for row in record["rows"]:
+                if row["ranks"] == int(ranks):
+                    points[row["case"], row["size"]][row["pages"]] = row["p50_us"]
+            cases: Cases = defaultdict(dict)
+            for (case, size), by_pages in sorted(points.items()):
+                if set(by_pages) == PAGES:
+                    cases[case][size] = list(by_pages.values())
+            found[record["mpi"], int(ranks), environment["oversubscribed"]][record["fingerprint"]] = cases
     return found
 
 
+def common(by_cpu: Sequence[Cases]) -> Cases:
+    """What was measured on all of these CPUs, together."""
+    return {
+        case: {
+            size: [times for cases in by_cpu for times in cases[case][size]]
+            for size in by_cpu[0][case]
+            if all(size in cases[case] for cases in by_cpu)
+        }
+        for case in by_cpu[0]
+        if all(case in cases for cases in by_cpu)
+    }
+
+
+def section(cpu: str | None, where: Where, cases: Cases) -> str:
+    """A part of select.json."""
+    mpi, ranks, oversubscribed = where
+    head = json.dumps({"cpu": cpu, "mpi": mpi, "ranks": ranks, "oversubscribed": oversubscribed})
+    rows: dict[str, list[str]] = {otherwise: [] for otherwise in OTHERWISE}
+    for case, times in cases.items():
+        if times and (found := winners(base(times), times)):
+            rows[base(times)].append(f"\n  {json.dumps(case.partition(':')[0])}: {json.dumps(found)}")
+    return ",\n".join([head[:-1], *(f' "{name}": {{{",".join(those)}}}' for name, those in rows.items())]) + "}"
+
+
+def table(records: Sequence[Record]) -> str:
+    """select.json."""
+    parts = []
+    for where, by_cpu in sorted(measured(records).items()):
+        parts += [section(cpu, where, cases) for cpu, cases in sorted(by_cpu.items())]
+        if len(by_cpu) > 1:
+            parts.append(section(None, where, common(list(by_cpu.values()))))
+    return '{"measured": [' + ",".join(f"\n{part}" for part in parts) + "\n]}\n"
+
+
+def base(times: BySize) -> str:
+    """What a schedule must beat."""
+    return next(name for name in OTHERWISE if name in next(iter(times.values()))[0])
+
+
+def winners(otherwise: str, times: BySize) -> dict[int, str]:
+    """From which size on which schedule, or what the MPI offers, is taken."""
+    found: dict[int, str] = {}
+    chosen, before = otherwise, 0
+    for size in sorted(times):
+        gains = {name: [t[otherwise] / t[name] for t in times[size]] for name in times[size][0]}
+        able = [name for name, each in gains.items() if min(each) >= WIN]
+        stays = chosen if min(gains[chosen]) >= 1 else otherwise
+        best = max(able, key=lambda name: sum(gains[name]), default=stays)
+        if best != chosen:
+            found[isqrt(before * size) if best == otherwise else size] = best
+        chosen, before = best, size
+    return found
+
+
+def shown(records: Sequence[Record]) -> Iterator[str]:
+    """The lines of a table for each record: how many times as fast the best schedule was, on the kind of pages where it
+    won less, and its name."""
+    for record in records:
+        sizes = sorted({row["size"] for row in record["rows"]})
+        yield f"### {record['mpi']}, {next(iter(record['environments'].values()))['cpu']} ({record['fingerprint']})\n"
+        yield "| collective | ranks | " + " | ".join(f"{size_text(size)}iB" for size in sizes) + " |"
+        yield "|---" * (2 + len(sizes)) + "|"
+        cases: dict[tuple[str, int], BySize] = defaultdict(lambda: defaultdict(list))
+        for row in record["rows"]:
+            cases[row["case"], row["ranks"]][row["size"]].append(row["p50_us"])
+        for (case, ranks), times in sorted(cases.items()):
+            cells = [best(base(times), times[size]) for size in sizes]
+            yield f"| {case.replace(':', ' of ')} | {ranks} | " + " | ".join(cells) + " |"
+        yield ""
+
+
+def best(otherwise: str, times: Sequence[Times]) -> str:
+    gains = {name: min(t[otherwise] / t[name] for t in times) for name in times[0] if name != otherwise}
+    name = max(gains, key=lambda name: gains[name])
+    return f"{gains[name]:.2f} {name}"
+
+
+def measure(cases: Sequence[str]) -> None:
+    for ranks in RANKS:
+        program = [str(Path(__file__).with_name("select_measure.py")), *cases]
+        subprocess.run([sys.executable, "-m", "mpicoll", "run", "-n", str(ranks), *program], check=True)
+
+
+def records() -> list[Record]:
+    found = [json.loads(path.read_text()) for path in sorted(RECORDS.glob("select-*.json"))]
+    return [record for record in found if "fingerprint" in record]  # the first ones do not say where they hold
+
+
+def make() -> None:
+    text = table(records())
+    sections(text)  # raises what mpicoll would
+    TABLE.write_text(text)
+    print("\n".join(shown(records())))
+
+
 if __name__ == "__main__":
-    measure(sys.argv[2:]) if sys.argv[1:2] == ["measure"] else make_table()
+    measure(sys.argv[2:]) if sys.argv[1:2] == ["measure"] else make()

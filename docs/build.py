@@ -109,9 +109,7 @@ def _section(table: Collective) -> Iterator[str]:
 
 def _facts(algorithm: Algorithm, table: Collective) -> Iterator[tuple[str, str]]:
     yield "cost", f"`{algorithm.cost}`"
-    reasons = {algorithm.declines(size, root) for size in range(1, 65) for root in {0, size - 1}} - {None}
-    serves = "; ".join(f"not: {reason}" for reason in reasons) or "every number of ranks"
-    yield "serves", serves + ", every root" * table.rooted + f", and {table.name}v" * algorithm.uneven
+    yield "serves", algorithm.serves + ", every root" * table.rooted + f", and {table.name}v" * algorithm.uneven
     if algorithm.segment:
         yield "pipelined", f"in segments of {algorithm.segment >> 10} KiB"
     if table.reduces:

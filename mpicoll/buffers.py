@@ -115,6 +115,8 @@ def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
         raise ArgumentError(operation, argument, "an array without a mask, which would be ignored", "a masked array")
     if t.hasobject:
         raise DtypeError(operation, argument, "a dtype of fixed size (objects go through the object forms)", str(t))
+    if not t.itemsize:
+        raise DtypeError(operation, argument, "elements of at least one byte", f"dtype {t}, of none")
     return Buffer(
         array=x,
         address=x.ctypes.data,
@@ -135,8 +137,8 @@ def _dtype_of_numpy(t: np.dtype[Any]) -> Dtype:
 
 def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
     torch = loaded_torch()
-    if x.layout is not torch.strided or x.is_quantized:
-        kind = "quantized" if x.is_quantized else str(x.layout)
+    if x.layout is not torch.strided or x.is_quantized or x.is_nested:
+        kind = "nested" if x.is_nested else "quantized" if x.is_quantized else str(x.layout)
         raise ArgumentError(operation, argument, "a dense tensor", f"a {kind} tensor")
     if x.device.type not in ("cpu", "cuda"):
         raise DeviceError(operation, argument, "memory of a CPU or a CUDA GPU", f"a tensor on {x.device}")
@@ -190,14 +192,22 @@ def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
 
 def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
     torch = loaded_torch()
+    why: Exception
     try:
-        return _of_numpy(np.from_dlpack(x), operation, argument)
+        array = np.from_dlpack(x)
     except (RuntimeError, BufferError, TypeError, ValueError) as e:
-        # NumPy takes neither bfloat16 nor the memory of a GPU; torch takes both.
-        if torch is None:
-            given = f"{type(x).__name__}, which NumPy cannot take ({e})"
-            raise ArgumentError(operation, argument, "a DLPack array that NumPy or torch can take", given) from e
-        return _of_torch(torch.from_dlpack(x), operation, argument)
+        why = e
+    else:
+        return _of_numpy(array, operation, argument)
+    if torch is not None:  # which takes bfloat16, too, and the memory of a GPU
+        try:
+            tensor = torch.from_dlpack(x)
+        except (RuntimeError, BufferError, TypeError, ValueError) as e:
+            why = e
+        else:
+            return _of_torch(tensor, operation, argument)
+    given = f"{type(x).__name__}, which {'NumPy' if torch is None else 'torch'} cannot take ({why})"
+    raise ArgumentError(operation, argument, "a DLPack array that NumPy or torch can take", given) from why
 
 
 def memory_overlaps(a: Buffer, b: Buffer) -> bool:

@@ -13,7 +13,7 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.dtypes import Reduction, reduction
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 
-__all__ = ["Call", "checked", "checked_counts", "checked_rank"]
+__all__ = ["MOST_INT", "Call", "checked", "checked_counts", "checked_int", "checked_rank", "sequence_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,37 @@ class Call:
         b = self.send or self.recv
         return 0 if b is None else self.extent(size) * b.dtype.itemsize
 
+    def without_arrays(self) -> Call:
+        """The same call on the same plain memory, for a plan: that holds addresses, and no arrays."""
+        send, recv = (None if b is None else b.part(0, b.count) for b in (self.send, self.recv))
+        return replace(self, send=send, recv=recv)
+
     def terms(self, rank: int, size: int) -> int:
         """How many ranks' values make up this rank's result of a reduction."""
         return {"scan": rank + 1, "exscan": rank}.get(self.collective, size)
+
+
+MOST_INT = 2**31 - 1
+"""The largest int of C's, in which MPI counts colours and keys."""
+
+
+def checked_int(given: Any, least: int, most: int, operation: str, argument: str, instead: str = "") -> int:
+    """``given`` as an int, if it is one from ``least`` to ``most``; the message says what may stand ``instead``."""
+    try:
+        found = index(given)
+    except TypeError:
+        found = least - 1
+    if not least <= found <= most:
+        raise ArgumentError(operation, argument, f"{instead}an int from {least} to {most}", repr(given))
+    return found
+
+
+def sequence_of(given: Any, operation: str, argument: str, what: str) -> Sequence[Any]:
+    """``given`` as a sequence, if it can be gone through."""
+    try:
+        return list(given)
+    except TypeError:
+        raise ArgumentError(operation, argument, f"a sequence of {what}", repr(given)) from None
 
 
 def checked_rank(rank: Any, size: int, operation: str, argument: str) -> int:
@@ -106,7 +134,7 @@ def checked(
     in_place = False
     if gets:
         alone = out is None and table.gives == table.gets == "1"
-        recv = send if alone else as_buffer(out, collective, "out")
+        recv = send if alone else _given(out, collective, rank, name == "scatter")
         in_place = alone
     if table.reduces:
         of = send or recv
@@ -126,6 +154,14 @@ def checked(
     if in_place:
         return replace(call, send=None)
     return call if send is None or recv is None else _apart(call, send, recv, rank, size)
+
+
+def _given(out: Any, collective: str, rank: int, root_may_omit: bool) -> Buffer:
+    """The output, which is needed here."""
+    if out is not None:
+        return as_buffer(out, collective, "out")
+    why = ": only the root may leave it out" if root_may_omit else ""
+    raise ArgumentError(collective, "out", f"an array to receive rank {rank}'s block{why}", "None")
 
 
 def _check_sizes(call: Call, size: int, gives: str, gets: str) -> None:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy import ndarray
 
-from mpicoll import lifetime, staging
+from mpicoll import lifetime, results, staging
 from mpicoll.buffers import as_buffer
-from mpicoll.call import checked, checked_counts, checked_rank
-from mpicoll.dtypes import Op
+from mpicoll.call import MOST_INT, checked, checked_int, checked_rank, sequence_of
+from mpicoll.dtypes import Op, Reduction, name_of
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics import Fabric, fabric_of
 from mpicoll.messages import Messages
 from mpicoll.objects import Objects
 from mpicoll.plan import Plan, Plans, Workspace, key_by
+from mpicoll.requests import UnderWay
+from mpicoll.schedule import Schedule
 from mpicoll.select import Ranks, schedule, select
 
 if TYPE_CHECKING:
@@ -34,10 +38,14 @@ class Communicator(Messages, Objects):
 
     An array ``x`` is a NumPy array, a torch tensor, or anything with the buffer protocol, DLPack or
     ``__cuda_array_interface__``. All ranks of a call give the same op, dtype, number of elements, root and algorithm.
-    Element-wise collectives (``bcast``, ``allreduce``, ``reduce``, ``scan``, ``exscan``) work in place when ``out`` is
-    None; the others make a new array then. Each returns the result. ``op`` is one of ``sum, prod, min, max, avg, band,
-    bor, bxor, land, lor, lxor`` or ``Op.premul_sum(factor)``. ``algorithm`` names how it is done; None leaves it to
-    ``select``.
+
+    One rule for all collectives: ``x`` is only read, and the result is returned. It is a new array where ``out`` is
+    None, and ``out`` where you give one. ``out=x`` works in place, which is fastest: nothing is allocated.
+    (``bcast`` has no ``out``: it fills ``x`` on all ranks but the root.)
+
+    ``op`` is one of ``sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor``, mpi4py's name of one of these
+    (``MPI.SUM``), or ``Op.premul_sum(factor)``.
+    ``algorithm`` names how it is done; None leaves it to ``select``.
 
     Raises :class:`~mpicoll.errors.ArgumentError` (DtypeError, DeviceError) before any data moves, on the rank whose
     argument is wrong; StateError after ``free`` or MPI's end; MessageError if what arrives is not what was asked for.
@@ -48,20 +56,23 @@ class Communicator(Messages, Objects):
         self._failure, self._address, self._key = fabric.failure, fabric.address, key_by(fabric.address)
         self._plans, self._workspace = Plans(), Workspace()
         self._planned = self._plans.get
+        self._under_way = UnderWay(fabric.failure)
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
         self.rank: int = fabric.rank
         self.size: int = fabric.size
-        self.ranks = Ranks(fabric.size, fabric.one_node, fabric.library, fabric.shares)
+        self._ranks = Ranks(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
         lifetime.watch(self)
 
     # -- collectives ------------------------------------------------------------------------------------------------
 
     def allreduce(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
-        """Every rank gets the reduction over all ranks, element by element."""
+        """Every rank gets the reduction over all ranks, element by element: ``out`` has ``x``'s number of elements."""
+        if out is None:
+            out = results.like("allreduce", x)
         # What plan and carry_out do, in line: the one call in which every tenth of a microsecond counts.
         try:
-            there = None if out is None else self._key(out) or out
+            there = None if out is x else self._key(out) or out
             at: Any
             if type(x) is ndarray:
                 at = ("allreduce", self._address(x), x.size, x.dtype, x.flags.num, there, op, 0, algorithm)
@@ -70,19 +81,21 @@ class Communicator(Messages, Objects):
             plan = self._planned(at)
         except (TypeError, ValueError, BufferError):
             plan = None
-        if plan is not None:
-            try:
-                plan()
-            except self._failure as e:
-                raise failure("allreduce", e) from e
-            return x if out is None else out
-        self._run("allreduce", x, out, op, 0, algorithm)
-        return x if out is None else out
+        if plan is None:
+            return self._elementwise("allreduce", x, out, op, 0, algorithm)
+        try:
+            plan()
+        except BaseException as e:
+            self._break(plan, "allreduce", e)
+            raise
+        return out
 
     def reduce(self, x: Any, op: str | Op = "sum", root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
-        """The root gets the reduction over all ranks; the others' ``x`` is unchanged, their result None."""
-        self._run("reduce", x, out, op, root, algorithm)
-        return None if self.rank != root else x if out is None else out
+        """The root gets the reduction over all ranks. ``out`` is unused on the others, and their result is None."""
+        if self.rank == root:
+            return self._elementwise("reduce", x, out, op, root, algorithm)
+        self._run("reduce", x, None, op, root, algorithm)
+        return None
 
     def bcast(self, x: Any, root: int = 0, algorithm: str | None = None) -> Any:
         """Every rank's ``x`` becomes the root's."""
@@ -91,25 +104,25 @@ class Communicator(Messages, Objects):
 
     def scan(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
         """Rank r gets the reduction over ranks 0 to r."""
-        self._run("scan", x, out, op, 0, algorithm)
-        return x if out is None else out
+        return self._elementwise("scan", x, out, op, 0, algorithm)
 
     def exscan(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
-        """Rank r gets the reduction over ranks 0 to r - 1; rank 0's array is left as it is."""
-        self._run("exscan", x, out, op, 0, algorithm)
-        return x if out is None else out
+        """Rank r gets the reduction over ranks 0 to r - 1. Rank 0 has no result: its ``out`` is left as it is, and
+        without one it gets None."""
+        result = self._elementwise("exscan", x, out, op, 0, algorithm)
+        return None if out is None and self.rank == 0 else result
 
     def allgather(self, x: Any, out: Any = None, algorithm: str | None = None) -> Any:
         """Every rank gets every rank's ``x``, in rank order: ``out`` is (size, \\*x.shape)."""
         if out is None:
-            out = self._made("allgather", x)
+            out = results.one_each("allgather", x, self.size)
         self._run("allgather", x, out, None, 0, algorithm)
         return out
 
     def gather(self, x: Any, root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
         """The root gets every rank's ``x``, in rank order: ``out`` is (size, \\*x.shape) there, unused elsewhere."""
         if out is None and self.rank == root:
-            out = self._made("gather", x)
+            out = results.one_each("gather", x, self.size)
         self._run("gather", x, out, None, root, algorithm)
         return out if self.rank == root else None
 
@@ -117,14 +130,14 @@ class Communicator(Messages, Objects):
         """Rank r gets the root's ``xs[r]``. ``xs`` is (size, \\*out.shape) and used at the root only; ``out`` may be
         None there alone."""
         if out is None and self.rank == root:
-            out = self._block("scatter", xs)
+            out = results.block("scatter", xs, self.size)
         self._run("scatter", xs, out, None, root, algorithm)
         return out
 
     def reduce_scatter(self, xs: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
         """Rank r gets the reduction over all ranks of their ``xs[r]``: ``xs`` is (size, \\*out.shape)."""
         if out is None:
-            out = self._block("reduce_scatter", xs)
+            out = results.block("reduce_scatter", xs, self.size)
         self._run("reduce_scatter", xs, out, op, 0, algorithm)
         return out
 
@@ -145,7 +158,7 @@ class Communicator(Messages, Objects):
     def allgatherv(self, x: Any, counts: Sequence[int], out: Any = None, algorithm: str | None = None) -> Any:
         """Every rank gets every rank's rows: rank r gives ``counts[r]``, ``out`` has their sum."""
         if out is None:
-            out = self._rows("allgatherv", x, counts)
+            out = results.rows("allgatherv", x, counts, self.size)
         self._run("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
         return out
 
@@ -154,7 +167,7 @@ class Communicator(Messages, Objects):
     ) -> Any:
         """The root gets every rank's rows: rank r gives ``counts[r]``, the root's ``out`` has their sum."""
         if out is None and self.rank == root:
-            out = self._rows("gatherv", x, counts)
+            out = results.rows("gatherv", x, counts, self.size)
         self._run("gatherv", x, out, None, root, algorithm, recvcounts=counts)
         return out if self.rank == root else None
 
@@ -163,7 +176,7 @@ class Communicator(Messages, Objects):
     ) -> Any:
         """Rank r gets ``counts[r]`` of the root's rows, in order. ``out`` may be None at the root alone."""
         if out is None and self.rank == root:
-            out = self._rows("scatterv", xs, counts, mine=True)
+            out = results.rows("scatterv", xs, counts, self.size, self.rank)
         self._run("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
         return out
 
@@ -172,7 +185,7 @@ class Communicator(Messages, Objects):
     ) -> Any:
         """Rank r gets ``counts[r]`` rows, in order, of the reduction over all ranks."""
         if out is None:
-            out = self._rows("reduce_scatterv", xs, counts, mine=True)
+            out = results.rows("reduce_scatterv", xs, counts, self.size, self.rank)
         self._run("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
         return out
 
@@ -186,7 +199,7 @@ class Communicator(Messages, Objects):
     ) -> Any:
         """Rank r is given ``sendcounts[r]`` rows, in order, and ``recvcounts[r]`` rows are taken from it."""
         if out is None:
-            out = self._rows("alltoallv", xs, recvcounts)
+            out = results.rows("alltoallv", xs, recvcounts, self.size)
         self._run("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
         return out
 
@@ -212,15 +225,16 @@ class Communicator(Messages, Objects):
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A communicator of the ranks that give the same ``color`` (>= 0), in order of ``key``; None gives None."""
         self._check_open("split")
-        part = self._fabric.split(color, key)
+        mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
+        part = self._fabric.split(mine, checked_int(key, -MOST_INT, MOST_INT, "split", "key"))
         return None if part is None else Communicator(part)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """A communicator of these ranks, in this order; collective among them alone, None on any other rank."""
         self._check_open("subset")
-        mine = [checked_rank(r, self.size, "subset", "ranks") for r in ranks]
+        mine = [checked_rank(r, self.size, "subset", "ranks") for r in sequence_of(ranks, "subset", "ranks", "ranks")]
         if len(set(mine)) != len(mine) or not mine:
-            raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(list(ranks)))
+            raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(mine))
         if self.rank not in mine:
             return None
         return Communicator(self._fabric.subset(mine))
@@ -234,6 +248,7 @@ class Communicator(Messages, Objects):
                 child.free()
         self._leaders = self._node = None
         if not self.closed:
+            self._under_way.let_go()
             self.close("it was freed")
             self._fabric.free()
 
@@ -242,6 +257,19 @@ class Communicator(Messages, Objects):
         self.closed = why
         self._plans.clear()
         self._address, self._key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
+
+    def abandon(self, why: str) -> None:
+        """Close it in a process that may not call MPI."""
+        _cut_short.append(self._plans)
+        self._plans = Plans()
+        self._planned = self._plans.get
+        self._under_way.lost = why
+        self.close(why)
+
+    @property
+    def ranks(self) -> Ranks:
+        """What is known of the ranks. Whether they share memory is known for good once a long call has needed it."""
+        return replace(self._ranks, shares=self._fabric.shares)
 
     @property
     def any_thread(self) -> bool:
@@ -275,8 +303,11 @@ class Communicator(Messages, Objects):
     ) -> Plan:
         """The call of the method named ``collective``, checked and bound: ``carry_out`` makes it happen, on any thread.
 
-        The arrays must be kept until then; ``out`` is needed where the method would make one.
+        The arrays must be kept until then. Without ``out`` an element-wise collective works in place; the others need
+        one.
         """
+        if op is not None and type(op) is not str and type(op) is not Op:
+            op = name_of(op, collective)
         at: Any = None
         try:
             here = None if x is None else self._key(x)
@@ -291,20 +322,23 @@ class Communicator(Messages, Objects):
         if plan is None:
             self._check_open(collective)
             call = checked(collective, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
-            nbytes = call.nbytes(self.size)
-            chosen = select(collective, call.reduction, nbytes, self.ranks, call.root, algorithm)
-            steps = schedule(collective, chosen, self.rank, self.size, call.root, nbytes)
-            plan, lasts = staging.bind(self._fabric, call, steps or chosen, self._workspace)
+            choice = (collective, call.reduction, call.root, call.nbytes(self.size), algorithm)
+            how = partial(_how, self._fabric, self._ranks, self._fabric.is_long(call), *choice)
+            plan, lasts = staging.bind(self._fabric, call, how, self._workspace)
             if lasts and at is not None:
                 self._plans.keep(at, plan)
         return plan
 
     def carry_out(self, plan: Plan, collective: str) -> None:
-        """Run a plan; what the MPI library reports becomes a MessageError."""
+        """Run a plan; what the MPI library reports becomes a MessageError. After that, or whatever else ends it
+        midway, the communicator cannot be used any more: its ranks may stand at different places of the call."""
+        if self.closed:
+            self._check_open(collective)
         try:
             plan()
-        except self._failure as e:
-            raise failure(collective, e) from e
+        except BaseException as e:
+            self._break(plan, collective, e)
+            raise
 
     def _run(
         self,
@@ -319,32 +353,48 @@ class Communicator(Messages, Objects):
     ) -> None:
         self.carry_out(self.plan(collective, x, out, op, root, algorithm, sendcounts, recvcounts), collective)
 
+    def _break(self, plan: Plan, collective: str, e: BaseException) -> None:
+        """The plan has raised ``e``."""
+        if isinstance(e, StateError):
+            return  # ranks that are threads: what broke their job is said by every later call
+        _cut_short.append(plan)
+        self.close(f"its {collective} ended midway, so its ranks may be at different calls; make a new one ({e})")
+        if isinstance(e, self._failure):
+            raise MessageError(f"{collective}: the MPI library reports: {e}") from e
+
     def _check_open(self, operation: str) -> None:
         if self.closed:
             raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
 
-    # -- new arrays for results ---------------------------------------------------------------------------------------
-
-    def _made(self, operation: str, x: Any) -> Any:
-        b = as_buffer(x, operation, "x")
-        return b.like((self.size, *b.shape))
-
-    def _block(self, operation: str, xs: Any) -> Any:
-        b = as_buffer(xs, operation, "x")
-        if not b.shape or b.shape[0] != self.size:
-            expected = f"shape ({self.size}, ...), a block a rank (or out, which says how it is cut)"
-            raise ArgumentError(operation, "x", expected, f"shape {b.shape}")
-        return b.like(b.shape[1:])
-
-    def _rows(self, operation: str, x: Any, counts: Any, mine: bool = False) -> Any:
-        b = as_buffer(x, operation, "x")
-        rows = checked_counts(counts, self.size, operation, "counts")
-        return b.like((rows[self.rank] if mine else sum(rows), *b.shape[1:]))
+    def _elementwise(self, collective: str, x: Any, out: Any, op: str | Op, root: int, algorithm: str | None) -> Any:
+        """A call whose result has as many elements as ``x``; returns where it is."""
+        if out is None:
+            out = results.like(collective, x)
+        self._run(collective, x, None if out is x else out, op, root, algorithm)
+        return out
 
 
-def failure(operation: str, reported: Exception) -> MessageError:
-    """What the MPI library reported, as ours."""
-    return MessageError(f"{operation}: the MPI library reports: {reported}")
+_cut_short: list[object] = []
+"""Plans that did not come to their end, or that a forked child has of its parent: MPI may still write to memory that
+they hold, and a child may not give their requests back."""
+
+
+def _how(
+    fabric: Fabric,
+    ranks: Ranks,
+    is_long: bool,
+    collective: str,
+    reduction: Reduction | None,
+    root: int,
+    nbytes: int,
+    algorithm: str | None,
+) -> str | Schedule:
+    """How the call is carried out, by what is known of shared memory now; whether there is any matters to a long one
+    alone."""
+    shares = is_long and fabric.shares
+    now = ranks if ranks.shares == shares else replace(ranks, shares=shares)
+    chosen = select(collective, reduction, nbytes, now, root, algorithm)
+    return schedule(collective, chosen, fabric.rank, fabric.size, root, nbytes) or chosen
 
 
 def _nowhere(array: Any) -> int:

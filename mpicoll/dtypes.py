@@ -6,13 +6,16 @@ This module knows names only. An MPI datatype or operation is named as a string,
 
 from __future__ import annotations
 
+import sys
+from cmath import isinf
 from dataclasses import dataclass, field
-from functools import cache
-from numbers import Number
+from functools import cache, lru_cache
+from numbers import Complex, Number, Real
+from typing import Any
 
 from mpicoll.errors import ArgumentError, DtypeError
 
-__all__ = ["DTYPES", "OPS", "Dtype", "Op", "Reduction", "as_op", "reduction"]
+__all__ = ["DTYPES", "OPS", "Dtype", "Op", "Reduction", "as_op", "name_of", "reduction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +85,16 @@ class Op:
 
     name: str
     factor: float | complex | None = None
+    """Given as any kind of number; kept as the float or complex that is nearest."""
     shown: str = field(init=False, repr=False, default="")
     """Tells factors apart that are equal but not the same: 0.0 and -0.0."""
 
     def __post_init__(self) -> None:
         if self.name not in OPS:
             raise ArgumentError("Op", "name", "one of " + ", ".join(OPS), repr(self.name))
-        number = isinstance(self.factor, Number) and not isinstance(self.factor, bool)
-        if not (number if self.name == "premul_sum" else self.factor is None):
+        if self.name == "premul_sum":
+            object.__setattr__(self, "factor", _number(self.factor))
+        elif self.factor is not None:
             raise ArgumentError("Op", "factor", "a number with premul_sum, None otherwise", repr(self.factor))
         object.__setattr__(self, "shown", repr(self.factor))
 
@@ -102,14 +107,46 @@ class Op:
         return self.name if self.factor is None else f"{self.name}({self.factor})"
 
 
-def as_op(op: object, operation: str) -> Op:
-    """``op`` (a name or an :class:`Op`) as an :class:`Op`; ArgumentError for anything else."""
-    if isinstance(op, Op):
-        return op
+def _number(given: Any) -> float | complex:
+    """A factor as a float or, where it is complex, a complex number."""
+    if not isinstance(given, Number) or isinstance(given, bool):
+        raise ArgumentError("Op", "factor", "a number with premul_sum, None otherwise", repr(given))
+    exact: Any = given
+    try:
+        found = complex(exact) if isinstance(exact, Complex) and not isinstance(exact, Real) else float(exact)
+        if found == exact or not isinf(found):  # some kinds become infinite in silence
+            return found
+    except (OverflowError, ValueError):
+        pass
+    raise ArgumentError("Op", "factor", "a number within the range of a float", f"a larger {type(given).__name__}")
+
+
+@cache
+def _of_mpi4py() -> list[tuple[Any, str]]:
+    """mpi4py's predefined operations, which cannot be hashed, and their names."""
+    mpi = sys.modules["mpi4py.MPI"]
+    return [(op, name) for name, op in vars(mpi).items() if name.isupper() and isinstance(op, mpi.Op)]
+
+
+def name_of(op: object, operation: str) -> str:
+    """The name of an operation given as a name, or as mpi4py's MPI.SUM and its kin; ArgumentError for anything else."""
+    given = repr(op)
     if isinstance(op, str) and op in OPS and op != "premul_sum":
-        return Op(op)
+        return op
+    mpi = sys.modules.get("mpi4py.MPI")  # an operation of mpi4py's cannot be here before mpi4py is
+    if mpi is not None and isinstance(op, mpi.Op):
+        found = next((name for each, name in _of_mpi4py() if each == op), None)
+        if found is not None and found.lower() in OPS:
+            return found.lower()
+        given = f"MPI.{found}" if found else "an MPI.Op of the program's own"
     names = ", ".join(o for o in OPS if o != "premul_sum")
-    raise ArgumentError(operation, "op", f"one of {names}, or Op.premul_sum(factor)", repr(op))
+    expected = f"one of {names}, mpi4py's name of one of these (MPI.SUM), or Op.premul_sum(factor)"
+    raise ArgumentError(operation, "op", expected, given)
+
+
+def as_op(op: object, operation: str) -> Op:
+    """``op`` (an :class:`Op`, or what ``name_of`` takes) as an :class:`Op`; ArgumentError for anything else."""
+    return op if isinstance(op, Op) else Op(name_of(op, operation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +172,7 @@ class Reduction:
         return self.op.name == "avg"
 
 
-@cache
+@lru_cache(maxsize=1024)  # each factor is an operation of its own
 def _reduction(op: Op, dtype: Dtype) -> Reduction | None:
     kinds, combine = OPS[op.name]
     if dtype.kind not in kinds:

@@ -19,6 +19,7 @@ on the rank whose argument is wrong.
 from __future__ import annotations
 
 import builtins
+from collections.abc import Iterable
 
 __all__ = [
     "ArgumentError",
@@ -30,6 +31,7 @@ __all__ = [
     "ScheduleError",
     "StateError",
     "TimeoutError",
+    "misspelt",
 ]
 
 
@@ -46,6 +48,14 @@ class ArgumentError(MpicollError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.operation}: {self.argument}: expected {self.expected}; given {self.given}"
+
+
+def misspelt(given: str, known: Iterable[str]) -> str:
+    """A name that is not known, as ``given`` of an ArgumentError, with the one that it may be meant to be."""
+    from difflib import get_close_matches
+
+    near = get_close_matches(given, list(known), 1)
+    return repr(given) + (f" (did you mean {near[0]!r}?)" if near else "")
 
 
 class DtypeError(ArgumentError, TypeError):

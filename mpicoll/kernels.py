@@ -154,10 +154,12 @@ def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callabl
         for start in range(0, out.size, CHUNK):
             x, y, z = (_as_torch(torch, reduction.dtype, each[start : start + CHUNK]) for each in (a, b, out))
             calls.append(partial(of_two, x, y, out=z))
+    unify = _one_nan(out, reduction.dtype)
 
     def run() -> None:
         for call in calls:
             call()
+        unify()
 
     return run
 
@@ -215,9 +217,35 @@ def _codec(dtype: Dtype) -> tuple[Decode, Encode]:
     """(decode, encode) between a dtype's storage and the type it is combined in; decode may use its second argument."""
     if _is_half(dtype):
         if (torch := loaded_torch()) is not None:  # several times faster than NumPy on both
-            return _torch_codec(torch, dtype)
-        return (_decode_bf16, _encode_bf16) if dtype.name == "bfloat16" else (_widen, _narrow)
+            decode, encode = _torch_codec(torch, dtype)
+        else:
+            decode, encode = (_decode_bf16, _encode_bf16) if dtype.name == "bfloat16" else (_widen, _narrow)
+
+        def encode_alike(source: Array, into: Array) -> None:
+            encode(source, into)
+            _one_nan(into, dtype)()
+
+        return decode, encode_alike
     return _as_it_is, _narrow
+
+
+def _one_nan(values: Array, dtype: Dtype) -> Callable[[], object]:
+    """What gives all NaNs among 16-bit values the same bits, bound. NumPy and torch make different ones, torch even by
+    where in a vector they are; and ranks of which only some have torch must find equal bits."""
+    infinity, nan = (0x7F80, 0x7FC0) if dtype.name == "bfloat16" else (0x7C00, 0x7E00)
+    bits, signed = values.view(np.uint16), values.view(np.int16)
+    # NaNs are the largest of either sign: to look for these two costs a tenth of combining the values.
+    last, last_positive, at, at_positive = bits.argmax, signed.argmax, bits.item, signed.item
+
+    def unify() -> None:
+        if at(last()) > infinity | 0x8000 or at_positive(last_positive()) > infinity:
+            bits[(bits & 0x7FFF) > infinity] = nan
+
+    return unify if values.size else _nothing
+
+
+def _nothing() -> None:
+    pass
 
 
 def _is_half(dtype: Dtype) -> bool:

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from mpicoll import spawned
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.machine.alone import under_launcher
 
-__all__ = ["Command", "Launcher", "command", "find_launcher", "run", "spawn"]
+__all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "run", "spawn"]
 
 # What a rank finds in its environment. A job started by a rank, or from a Slurm step, must not inherit it.
 _OF_A_RANK = re.compile(
@@ -94,16 +95,20 @@ def _cores() -> int:
     return len({file.read_text() if file.exists() else str(file) for file in siblings})
 
 
-def command(program: Sequence[str], nprocs: int, *, here: bool = False) -> Command:
+def command(
+    program: Sequence[str], nprocs: int, *, here: bool = False, hostfile: str | None = None, flags: Sequence[str] = ()
+) -> Command:
     """The command that starts ``nprocs`` ranks of ``python *program`` so that an uncaught exception ends them all.
 
-    With ``here`` all ranks stay on this node, whatever a batch system has allocated.
-    Raises LaunchError if there is no launcher.
+    With ``here`` all ranks stay on this node, whatever a batch system has allocated. ``hostfile`` names the nodes, in
+    the launcher's own form, and ``flags`` are the launcher's own. Raises LaunchError if there is no launcher.
     """
     launcher = find_launcher()
     argv = [launcher.path, "-n", str(nprocs)]
     adds: dict[str, str] = {}
-    in_batch_job = any(v in os.environ for v in _BATCH_JOB)
+    in_batch_job = hostfile is not None or any(v in os.environ for v in _BATCH_JOB)
+    if hostfile is not None:
+        argv += ["--hostfile" if launcher.vendor == "Open MPI" else "-f", hostfile]
     if launcher.vendor == "Open MPI":
         if os.geteuid() == 0:
             adds |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -111,7 +116,7 @@ def command(program: Sequence[str], nprocs: int, *, here: bool = False) -> Comma
             adds["OMPI_MCA_osc"] = "^ucx"  # in the wheel it cannot work, and says so whenever a window is made
         if here and in_batch_job:
             argv += ["--host", f"localhost:{nprocs}"]
-        # In a batch job the allocation says how many ranks there may be and where.
+        # In a batch job the allocation says how many ranks there may be and where, and so does a hostfile.
         if nprocs > _cores() and (here or not in_batch_job):
             argv += ["--oversubscribe", "--bind-to", "none"]
             adds["OMPI_MCA_mpi_yield_when_idle"] = "1"
@@ -121,24 +126,55 @@ def command(program: Sequence[str], nprocs: int, *, here: bool = False) -> Comma
         # Its mpirun is a shell script around mpiexec, for batch systems: a signal would end it and not reach the ranks.
         argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path
     adds = {k: v for k, v in adds.items() if k not in os.environ}
-    return Command([*argv, sys.executable, "-m", "mpicoll.rank", *program], adds)
+    return Command([*argv, *flags, sys.executable, "-m", "mpicoll.rank", *program], adds)
 
 
-def run(program: Sequence[str], nprocs: int, *, dry_run: bool = False) -> None:
+def run(
+    program: Sequence[str],
+    nprocs: int,
+    *,
+    hostfile: str | None = None,
+    flags: Sequence[str] = (),
+    dry_run: bool = False,
+) -> None:
     """Become the launcher of ``nprocs`` ranks of ``program``: ``[script, *args]``, ``["-m", module, *args]`` or
     ``["-c", code, *args]``. Does not return: signals and the exit code are the launcher's own.
 
-    With ``dry_run`` prints the command and returns.
-    Raises ArgumentError for a script that is not there, LaunchError if there is no MPI.
+    ``hostfile`` and ``flags`` are as in ``command``. With ``dry_run`` prints the command and returns.
+    Raises ArgumentError for a script or a hostfile that is not there, LaunchError if there is no MPI.
     """
     if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
         raise ArgumentError("run", "script", "a file", repr(program[0]))
-    launch = command(program, nprocs)
+    if hostfile is not None and not os.path.isfile(hostfile):
+        raise ArgumentError("run", "--hostfile", "a file", repr(hostfile))
+    launch = command(program, nprocs, hostfile=hostfile, flags=flags)
     if dry_run:
         print(launch)
         return
     sys.stdout.flush()
     os.execve(launch.argv[0], launch.argv, launch.environment())
+
+
+def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None]) -> int:
+    """Start ``nprocs`` ranks of ``program``, wait for them, and return the launcher's exit code.
+
+    A first Ctrl-C calls ``interrupted``, so that they can end by themselves; a second one, like a SIGTERM, ends them.
+    Raises LaunchError if there is no MPI.
+    """
+    launch = command(program, nprocs)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    sys.stdout.flush()
+    # In a session of its own, so that a terminal's Ctrl-C reaches this process alone.
+    launcher = subprocess.Popen(launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        try:
+            return launcher.wait()
+        except KeyboardInterrupt:
+            interrupted()
+            return launcher.wait()
+    except BaseException:
+        _end(launcher)
+        raise
 
 
 def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import sys
-import time
 import weakref
 from functools import lru_cache
 from io import StringIO
@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mpicoll.errors import LaunchError, StateError
+from mpicoll.failure import end_job
 from mpicoll.machine.alone import check_may_initialise, check_not_alone
 
 if TYPE_CHECKING:
@@ -20,14 +21,32 @@ if TYPE_CHECKING:
 
 __all__ = ["checked_world", "watch"]
 
-_SECONDS_TO_REPORT = 0.25
-"""MPICH's launcher drops what it has not read yet when a rank aborts: the error's last line, which says it all."""
-
 _living: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+_FORKED = (
+    "this process was forked from the one that initialised it, which MPI does not serve: "
+    "communicate in the parent, or start processes by spawn instead of fork"
+)
+_forked = False
+"""Whether this process was forked from one in which MPI was initialised."""
+
+
+def _in_child() -> None:
+    global _forked
+    mpi = sys.modules.get("mpi4py.MPI")
+    _forked = _forked or (mpi is not None and bool(mpi.Is_initialized()))
+    for comm in list(_living):
+        comm.abandon(_FORKED)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def checked_world() -> MPI.Intracomm:
     """MPI.COMM_WORLD, with MPI initialised; LaunchError or StateError if this process has no proper one."""
+    if _forked:
+        raise StateError(f"Communicator: MPI cannot be used here: {_FORKED}")
     try:
         check_may_initialise()
         from mpi4py import MPI
@@ -64,7 +83,7 @@ def _prepare() -> None:
     # MPI_Finalize deletes the attributes of COMM_SELF before anything else.
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=finalised), None)
     if MPI.COMM_WORLD.size > 1:
-        _end_job_with_a_failing_rank(MPI.COMM_WORLD)
+        _end_job_with_a_failing_rank()
 
 
 def _check_arithmetic() -> None:
@@ -81,7 +100,7 @@ def _check_arithmetic() -> None:
         )
 
 
-def _end_job_with_a_failing_rank(world: MPI.Intracomm) -> None:
+def _end_job_with_a_failing_rank() -> None:
     """Without this, an uncaught exception on one rank leaves the others waiting for it for ever."""
     reported = sys.excepthook
 
@@ -92,9 +111,6 @@ def _end_job_with_a_failing_rank(world: MPI.Intracomm) -> None:
             sys.__stderr__.write(sys.stderr.getvalue())
             sys.__stderr__.flush()
             sys.stderr.truncate(0)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        time.sleep(_SECONDS_TO_REPORT)
-        world.Abort(1)
+        end_job(1)
 
     sys.excepthook = hook

@@ -1,4 +1,4 @@
-"""What each rank executes: ``python -m mpi4py``, and an end to the job for a rank that fails before MPI is initialised.
+"""What each rank executes: ``python -m mpi4py``, and an end to the job when a rank fails, with one report of why.
 
 mpi4py ends the job with MPI_Abort, which an MPI that was never initialised does not do. The other ranks would wait
 in MPI_Init: under MPICH for ever, under Open MPI if they connect to the launcher in the moment in which it gives up.
@@ -13,12 +13,10 @@ import atexit
 import io
 import os
 import sys
-import time
-from socket import gethostname
 
 from mpi4py import run
 
-from mpicoll.machine.alone import launched_rank
+from mpicoll import failure
 
 __all__ = ["main"]
 
@@ -31,25 +29,19 @@ _SAID_BY_LAUNCHERS = (
 )
 _READ_BY_PROGRAMS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
-_SECONDS_TO_READ = 0.25
-_SECONDS_TO_CONNECT = 1.0
-
 
 def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
     os.environ.update(_for_torch())
     _print_lines()
+    sys.excepthook = failure.hook
     try:
         run.main()
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) else 1
-        if isinstance(error, Exception) and launched_rank() is not None:
-            print(
-                f"mpicoll: rank {launched_rank()} on {gethostname()} ended by {type(error).__name__}", file=sys.stderr
-            )
-        if status is not None and status != 0 and not _initialised():
+        if status is not None and status != 0 and not _finalised():
             # At exit, so that the traceback is printed first.
-            atexit.register(_end_job, status if isinstance(status, int) else 1)
+            atexit.register(failure.end_job, status if isinstance(status, int) else 1)
         raise
 
 
@@ -69,19 +61,9 @@ def _print_lines() -> None:
             stream.reconfigure(line_buffering=True, write_through=False)
 
 
-def _initialised() -> bool:
+def _finalised() -> bool:
     mpi = sys.modules.get("mpi4py.MPI")
-    return mpi is not None and bool(mpi.Is_initialized())
-
-
-def _end_job(status: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
-        time.sleep(_SECONDS_TO_READ)  # so that the launcher has passed the traceback on when it ends everything
-        os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # what Hydra's PMI_Abort writes
-    elif "OMPI_COMM_WORLD_RANK" in os.environ:
-        time.sleep(_SECONDS_TO_CONNECT)  # once all are connected, Open MPI ends them when one exits with a failure
+    return mpi is not None and bool(mpi.Is_finalized())
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import takewhile
 
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, misspelt
 
 __all__ = ["OPTIONS", "TEMPLATES", "Line", "Setting", "about", "script", "settings", "sites", "text"]
 
@@ -65,7 +65,7 @@ _NO_GPUS = "#SBATCH --gpus-per-node=0"
 _COMMENT = re.compile(r"#(?!SBATCH\b| shellcheck\b)\s*(?P<words>.*)")
 _NO_WORDS = re.compile(r"#!|# shellcheck ")
 _SHELLCHECK = re.compile(r"\s*# shellcheck ")
-_SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/\$SITE\.env)"')
+_SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/[\w$]+\.env)"')
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
     known.pop("SITE", None)  # that is --site
     for name in variables:
         if name not in known:
-            raise _bad(template, "--set", f"one of {', '.join(known)}", repr(name))
+            raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
     filled: list[Line] = []
     for line in lines:
         found = _VARIABLE.fullmatch(line.text)
@@ -214,10 +214,11 @@ def _bad(template: str, argument: str, expected: str, given: str) -> ArgumentErr
 
 
 def settings(lines: list[Line]) -> Iterator[Setting]:
-    """What the script sets, in its order. Of a variable that is set again the first line alone counts."""
+    """What the script sets, in its order. Of a variable that is set again the first line alone counts, and the first
+    of each site's preset: of these, one alone is taken."""
     above: list[str] = []
     begun: set[str] = set()  # files whose first comment, which says what the file is, lies behind
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()  # a variable, and the preset that sets it, if it is one
     fresh = True  # whether the comment above has met no setting yet
     for line in lines:
         comment = _COMMENT.fullmatch(line.text)
@@ -227,9 +228,10 @@ def settings(lines: list[Line]) -> Iterator[Setting]:
         elif found := next((f for kind in (_OPTION, _VARIABLE, _SITE) if (f := kind.fullmatch(line.text))), None):
             tail = found["tail"] or ""
             behind = tail.strip().lstrip("#").strip()
-            if found["name"] not in seen:
+            name, preset = found["name"], line.file if line.file.startswith("sites/") else ""
+            if (name, "") not in seen and (name, preset) not in seen:
                 yield Setting(line.file, line.text.removesuffix(tail), (behind,) if behind else tuple(above))
-            seen.add(found["name"])
+            seen.add((name, preset))
             begun.add(line.file)
             fresh = False
         elif not comment and not line.text.startswith("#"):

@@ -5,40 +5,51 @@ serves every dtype and operation that no MPI computes rightly. All others are sc
 ``mpicoll.algorithms``.
 
 Where the caller names none, the environment variable MPICOLL_ALGORITHM may (``allreduce:ring,bcast:native``) for the
-calls that this algorithm can serve, and else a table made from measurements decides.
+calls that this algorithm can serve. Otherwise a schedule is taken where it was measured to be faster on such a machine.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from mpicoll import algorithms as schedules
 from mpicoll.collectives import COLLECTIVES, canonical
 from mpicoll.dtypes import Reduction
 from mpicoll.errors import ArgumentError
+from mpicoll.measured import Table
 from mpicoll.schedule import Place, Schedule
 
-__all__ = ["Ranks", "algorithms", "schedule", "select"]
+__all__ = ["Ranks", "Rules", "algorithms", "preferred", "schedule", "select"]
 
 MOST_SEGMENTS = 64
 """Segments that a vector is cut into at most: more cost more in messages than they win."""
 
 
 @dataclass(frozen=True, slots=True)
+class Rules:
+    """What decides where the caller names no algorithm: the same on all ranks of a communicator, as long as it lives.
+
+    ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine.
+    """
+
+    preferred: str = ""
+    table: Table = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Ranks:
     """What is known of a communicator's ranks: how many, whether one node holds them all, the MPI library's name
-    (``Open MPI``, ``MPICH``), empty where they are threads of one process, and whether schedules pass long messages
-    through memory that the ranks share."""
+    (``Open MPI``, ``MPICH``), empty where they are threads of one process, whether schedules pass long messages
+    through memory that the ranks share, and their rules."""
 
     size: int
     one_node: bool
     library: str
     shares: bool = False
+    rules: Rules = Rules()
 
 
 def algorithms(collective: str, ranks: Ranks | None = None) -> tuple[str, ...]:
@@ -62,9 +73,9 @@ def select(
         if expected:
             raise ArgumentError(collective, "algorithm", expected, repr(algorithm))
         return algorithm
-    preferred = _from_environment(collective.removesuffix("v"))
-    if preferred is not None and not _why_not(preferred, collective, reduction, ranks, root):
-        return preferred
+    wanted = _wanted(ranks.rules.preferred, collective.removesuffix("v"))
+    if wanted is not None and not _why_not(wanted, collective, reduction, ranks, root):
+        return wanted
     return _best(collective, reduction, nbytes, ranks)
 
 
@@ -98,12 +109,12 @@ def _best(collective: str, reduction: Reduction | None, nbytes: int, ranks: Rank
         return _WITHOUT_MPI[collective.removesuffix("v")]
     ours = reduction is not None and not reduction.mpi
     otherwise = "exchange" if ours else "native"
-    if not ranks.one_node or (reduction is not None and _rounds_more_than_once(reduction, ranks.size)):
+    if not (ranks.one_node and ranks.shares):  # the schedules were measured over shared memory
         return otherwise
-    for row in _table().get((ranks.library, ranks.shares, collective, ours), ()):
-        if row.fewest <= ranks.size <= row.most and nbytes >= row.from_bytes:
-            return row.algorithm
-    return otherwise
+    if reduction is not None and _rounds_more_than_once(reduction, ranks.size):
+        return otherwise
+    rows = ranks.rules.table.get(ranks.size, {}).get((otherwise, collective), ())
+    return next((algorithm for from_bytes, algorithm in rows if nbytes >= from_bytes), otherwise)
 
 
 def _rounds_more_than_once(reduction: Reduction, size: int) -> bool:
@@ -128,42 +139,25 @@ _WITHOUT_MPI = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """From so many bytes on, among so many ranks, this algorithm is taken."""
-
-    fewest: int
-    most: int
-    from_bytes: int
-    algorithm: str
+def preferred() -> str:
+    """MPICOLL_ALGORITHM as this process has it."""
+    return os.environ.get("MPICOLL_ALGORITHM", "")
 
 
-@cache
-def _table() -> Mapping[tuple[str, bool, str, bool], list[_Row]]:
-    """The rows of each MPI library, way of long messages (through shared memory or not), collective, and kind of
-    reduction (ours or not), the longest vectors first."""
-    rows = json.loads(resources.files("mpicoll").joinpath("select.json").read_text())["rows"]
-    found: dict[tuple[str, bool, str, bool], list[_Row]] = {}
-    for r in sorted(rows, key=lambda r: -r["from_bytes"]):
-        row = _Row(r["ranks"][0], r["ranks"][1], r["from_bytes"], r["algorithm"])
-        found.setdefault((r["library"], r["shared"], r["collective"], r["ours"]), []).append(row)
-    return found
-
-
-def _from_environment(collective: str) -> str | None:
-    """The algorithm that MPICOLL_ALGORITHM names for the collective."""
-    name = _preferences().get(collective)
+def _wanted(text: str, collective: str) -> str | None:
+    """The algorithm that the text of MPICOLL_ALGORITHM names for the collective."""
+    name = _read(text).get(collective)
     if name is not None and name not in algorithms(collective):
         expected = f"for {collective} one of {', '.join(algorithms(collective))}"
         raise ArgumentError("mpicoll", "MPICOLL_ALGORITHM", expected, repr(name))
     return name
 
 
-@cache
-def _preferences() -> Mapping[str, str]:
-    """MPICOLL_ALGORITHM, read: the algorithm of each collective that it names."""
+@lru_cache(maxsize=8)
+def _read(text: str) -> Mapping[str, str]:
+    """The algorithm of each collective that the text names."""
     found: dict[str, str] = {}
-    for part in filter(None, (part.strip() for part in os.environ.get("MPICOLL_ALGORITHM", "").split(","))):
+    for part in filter(None, (part.strip() for part in text.split(","))):
         spelled, _, name = (word.strip() for word in part.partition(":"))
         collective = canonical(spelled)
         if collective is None or not name or collective in found:

@@ -6,6 +6,7 @@ reduced by us.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -17,16 +18,52 @@ from mpicoll.schedule import Schedule
 
 __all__ = ["bind", "order_after_stream"]
 
+Choose = Callable[[], str | Schedule]
+"""How a call is carried out, by what is known of the ranks' memory when it is asked."""
 
-def bind(fabric: Fabric, call: Call, how: str | Schedule, workspace: Workspace) -> tuple[Plan, bool]:
+
+def bind(fabric: Fabric, call: Call, choose: Choose, workspace: Workspace) -> tuple[Plan, bool]:
     """The plan of the call, and whether it may serve again: one that copies is bound afresh each time."""
     buffers = [b for b in (call.send, call.recv) if b is not None]
+    usable = all(fabric.usable(b) for b in buffers)
     on_device = [b for b in buffers if b.device != "cpu"]
-    if all(fabric.usable(b) for b in buffers) and (not on_device or _by_mpi_alone(call, how)):
+    if usable:
         for b in on_device:
             order_after_stream(b)
-        return fabric.bind(call, how, workspace), not on_device
-    return partial(_through_copies, fabric, call, how, workspace), False
+    lasts = usable and not on_device
+    if fabric.settled or not fabric.is_long(call):
+        return _bound(fabric, call, choose(), workspace), lasts
+    choose()  # a wrong algorithm is refused here and now
+    return _Later(fabric, call.without_arrays() if lasts else call, choose, workspace), lasts
+
+
+class _Later:
+    """A long call that is handed in before it is known whether the ranks have memory to share. When it is run, all
+    ranks are at the same call: they ask for the memory together, or know alike that there is none, and choose alike.
+    A plan that was bound before they learned that is bound anew."""
+
+    def __init__(self, fabric: Fabric, call: Call, choose: Choose, workspace: Workspace) -> None:
+        self._fabric, self._call, self._choose, self._workspace = fabric, call, choose, workspace
+        self._plan: Plan | None = None
+        self._shares = False
+
+    def __call__(self) -> None:
+        fabric = self._fabric
+        if self._plan is None or self._shares != fabric.shares:
+            how = self._choose()
+            if how != "native" and not fabric.settled:
+                fabric.settle()
+                how = self._choose()
+            self._plan, self._shares = _bound(fabric, self._call, how, self._workspace), fabric.shares
+        self._plan()
+
+
+def _bound(fabric: Fabric, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
+    buffers = [b for b in (call.send, call.recv) if b is not None]
+    on_device = any(b.device != "cpu" for b in buffers)
+    if all(fabric.usable(b) for b in buffers) and (not on_device or _by_mpi_alone(call, how)):
+        return fabric.bind(call, how, workspace)
+    return partial(_through_copies, fabric, call, how, workspace)
 
 
 def order_after_stream(b: Buffer) -> None:

@@ -12,12 +12,12 @@ die() {
 
 [[ -n ${SLURM_JOB_ID:-} ]] || die "expected a job of Slurm's; given none: submit this script with sbatch"
 
-SITE=${SITE:-ethernet}   # a preset out of sites/: ethernet, infiniband or slingshot
+SITE=${SITE:-auto}   # ethernet, infiniband or slingshot; auto takes the one that suits the network of the first node
 set -a
 {
     # shellcheck source=/dev/null
     source "${MPICOLL_SLURM:-${SLURM_SUBMIT_DIR:-.}/slurm}/sites/$SITE.env"
-} || die "SITE: expected ethernet, infiniband or slingshot; given $SITE"
+} || die "SITE: expected auto, ethernet, infiniband or slingshot; given $SITE"
 set +a
 
 MPICOLL_MODULES=${MPICOLL_MODULES:-}   # modules to load; empty: none
@@ -152,8 +152,10 @@ launch() {
 # -- GPUs ------------------------------------------------------------------------------------------------------------
 
 DEVICE=cpu
-if [[ -n ${SLURM_GPUS_ON_NODE:-} ]]; then
-    if problem=$("${python[@]}" -c '
+no_gpus=   # why torch cannot use those of the job
+# With --exclusive Slurm grants a node's GPUs to those, too, who asked for none.
+if [[ -n ${SLURM_GPUS_ON_NODE:-} && ${SLURM_GPUS_PER_NODE:-} != 0 ]]; then
+    if no_gpus=$("${python[@]}" -c '
 import sys
 try:
     import torch
@@ -161,7 +163,7 @@ try:
 except Exception as e:
     sys.exit(str(e).splitlines()[0])
 ' 2>&1); then
-        DEVICE=cuda
+        DEVICE=cuda no_gpus=
         # MPI takes the memory of GPUs only if it is told to, and mpi4py was built against a library that can.
         # source: https://eth-cscs.github.io/cscs-docs/software/communication/cray-mpich
         # Beside NCCL it can wait for ever, and a script that trains over NCCL has no use for it.
@@ -171,8 +173,6 @@ except Exception as e:
         export MPICH_GPU_SUPPORT_ENABLED=${MPICH_GPU_SUPPORT_ENABLED:-$gpu_support}
         # source: https://www.intel.com/content/www/us/en/docs/mpi-library/developer-reference-linux/current/gpu-support.html
         export I_MPI_OFFLOAD=${I_MPI_OFFLOAD:-1}
-    else
-        echo "$SLURM_GPUS_ON_NODE GPUs a node were granted, but torch cannot use them ($problem): on the CPU instead"
     fi
 fi
 
@@ -192,4 +192,7 @@ if ! launch -m mpicoll.machine.placement; then
         mpirun | "srun-$pmi") die "$problem: the lines above say why" ;;
         *) die "LAUNCHER: $problem; this MPI expects srun-$pmi or mpirun; given $LAUNCHER" ;;
     esac
+fi
+if [[ -n $no_gpus ]]; then
+    die "$SLURM_GPUS_ON_NODE GPUs a node were granted, but torch cannot use them (${no_gpus##*$'\n'}): a job for CPUs says --gpus-per-node=0"
 fi

@@ -1,9 +1,10 @@
-"""Runs the tests on each MPI, at 1, 2, 3 and 4 ranks, and those that know no MPI, and counts.
+"""Runs each test where it can fail, as TABLE says, and counts.
 
-    python3 tests/matrix.py .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
+    python3 tests/matrix.py [--quick] .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
 
-Each environment and number of ranks is one launch, with a deadline: a hang is a failure. Needs only the standard
-library, because what the tests need lies in the environments.
+Each number of ranks on each MPI is one launch. A launch in which no test begins or ends for long hangs, and is ended as
+failed; a slow one only takes longer. Needs only the standard library, because what the tests need lies in the
+environments.
 """
 
 from __future__ import annotations
@@ -13,27 +14,102 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
-from itertools import cycle
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePath
 
 from processes import job
 
 HERE = Path(__file__).parent
-DEADLINE = 600.0
-SIZES = (1, 2, 3, 4)
-ONCE = ["tests/launch", "tests/integrations", "tests/test_imports.py", "tests/test_exports.py"]
-"""These start their own jobs."""
-PURE = ["tests/algorithms", "tests/analysis", "tests/cli", "tests/test_select.py", "tests/test_threads.py"]
-"""These know no MPI: one environment is enough."""
-ELSEWHERE = ["tests/slurm"]
-"""These need a cluster: `make slurm-test` runs them."""
-THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in ("async", "bad_input", "collectives", "groups", "scenarios")]
-"""Tests of mpicoll.torch that are run once more in each environment, with torch.distributed itself in its place."""
+SILENCE = 900.0
+"""Seconds. A test that starts jobs of its own may wait for several; on a busy machine each takes minutes."""
+
+Where = int | str
+"""A number of ranks, or one of these:"""
+JOBS = "jobs of their own"
+PURE = "no MPI"
+
+# Where a test can fail, there it runs: on the first MPI, and on the second. A file has its own line or that of the
+# nearest folder; one MPI alone takes both columns.
+TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
+    "tests":                           ((2,),            (3,)),            # any other file, and any new one
+    # What MPI carries out: it depends on the MPI, and on how many ranks there are: one, two, a power of two or none.
+    "tests/test_communicator.py":      ((1, 2, 3, 4),    (1, 2, 3, 4)),
+    "tests/test_exchange.py":          ((1, 2, 3, 4),    (1, 2, 3, 4)),
+    "tests/test_random.py":            ((1, 2, 3, 4),    (1, 2, 3, 4)),
+    "tests/test_scheduled.py":         ((1, 2, 3, 4),    (2, 3, 4)),
+    "tests/test_shared.py":            ((2, 3, 4),       (2, 3, 4)),
+    "tests/test_large.py":             ((2, 3),          (2, 3)),
+    # Argument checks depend on neither; alone, there is nobody to send to.
+    "tests/test_bad_input.py":         ((1, 2),          (3,)),
+    "tests/torch/test_bad_input.py":   ((1, 2),          ()),
+    "tests/torch/test_signatures.py":  ((2,),            ()),
+    # mpicoll.torch has groups of some ranks, and threads; programs have meshes of two by two, and uneven shards.
+    "tests/torch":                     ((1, 2, 4),       (2, 3)),
+    "tests/torch/programs":            ((1, 2, 4),       (3,)),
+    "tests/bench/test_fit.py":         ((2, 3),          (2,)),
+    "tests/bench/test_output.py":      ((2,),            (2,)),
+    "tests/bench/test_sweep.py":       ((1, 2),          (3,)),
+    # No ranks: these start programs as people do,
+    "tests/integrations":              ((JOBS,),         (JOBS,)),
+    "tests/integrations/test_ignite.py":    ((JOBS,),    ()),
+    "tests/integrations/test_lightning.py": ((),         (JOBS,)),
+    "tests/launch":                    ((JOBS,),         (JOBS,)),
+    "tests/launch/test_code_blocks.py": ((JOBS,),        ()),
+    "tests/launch/test_ddp_step.py":   ((JOBS,),         ()),
+    "tests/launch/test_examples.py":   ((JOBS,),         ()),
+    "tests/launch/test_jobs.py":       ((JOBS,),         ()),
+    "tests/launch/test_matrix.py":     ((JOBS,),         ()),
+    "tests/launch/test_package.py":    ((JOBS,),         ()),
+    # or call no MPI: one environment is enough.
+    "tests/algorithms":                ((PURE,),         ()),
+    "tests/analysis":                  ((PURE,),         ()),
+    "tests/bench/test_data.py":        ((PURE,),         ()),
+    "tests/bench/test_gathered.py":    ((PURE,),         ()),
+    "tests/bench/test_options.py":     ((PURE,),         ()),
+    "tests/bench/test_rules.py":       ((PURE,),         ()),
+    "tests/cli":                       ((PURE,),         ()),
+    "tests/test_buffers.py":           ((PURE,),         ()),
+    "tests/test_exports.py":           ((PURE,),         ()),
+    "tests/test_imports.py":           ((PURE,),         ()),
+    "tests/test_kernels.py":           ((PURE,),         ()),
+    "tests/test_measured.py":          ((PURE,),         ()),
+    "tests/test_select.py":            ((PURE,),         ()),
+    "tests/test_select_table.py":      ((PURE,),         ()),
+    "tests/test_threads.py":           ((PURE,),         ()),
+    # A cluster: `make slurm-test` runs them.
+    "tests/slurm":                     ((),              ()),
+}  # fmt: skip
+AGAIN = ("async", "bad_input", "collectives", "groups", "inference_mode", "profiler", "scenarios")
+THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in AGAIN]
+"""Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
+RANKS_THROUGH_TORCH = (4, 3)
 IN_THREADS = ["tests/torch", "tests/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
+QUICK = ["-m", "not slow"]
+"""Of two ranks on the first MPI, and of what knows no MPI: for every day."""
 TAIL = 100
 FRAMES = re.compile(r'  File ".*(/_pytest/|/pytest/|/pluggy/|/mpi4py/run|<frozen runpy>)')  # around every test
+
+
+def files() -> list[str]:
+    return sorted(str(path.relative_to(HERE.parent)) for path in HERE.rglob("test_*.py"))
+
+
+def line(file: str) -> tuple[tuple[Where, ...], tuple[Where, ...]]:
+    """A file's line of the table."""
+    path = PurePath(file)
+    return next(TABLE[str(name)] for name in (path, *path.parents) if str(name) in TABLE)
+
+
+def places(columns: tuple[int, ...]) -> dict[Where, list[str]]:
+    """The files that run at each place of these columns."""
+    found: dict[Where, list[str]] = {}
+    for file in files():
+        for where in dict.fromkeys(where for column in columns for where in line(file)[column]):
+            found.setdefault(where, []).append(file)
+    return dict(sorted(found.items(), key=lambda it: (isinstance(it[0], str), it[0])))
 
 
 def outcomes(folder: Path) -> Counter[str]:
@@ -54,6 +130,20 @@ def standing(folder: Path) -> str:
     return "\n".join(f"rank {rank}: {lines[-1] if lines else 'before its first test'}" for rank, lines in notes.items())
 
 
+def wait(process: subprocess.Popen[str], notes: Path) -> int | None:
+    """The exit code, or None when the ranks have noted nothing for SILENCE seconds."""
+    noted, since = -1, 0.0
+    while True:
+        try:
+            return process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            now = sum(file.stat().st_size for file in notes.iterdir())
+            if now != noted:
+                noted, since = now, time.monotonic()
+            elif time.monotonic() - since > SILENCE:
+                return None
+
+
 def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
     """One launch; returns its counts of passed, failed and skipped."""
     print(f"{title}: ", end="", flush=True)
@@ -62,10 +152,7 @@ def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
         (folder / "ranks").mkdir()
         env = {"OMP_NUM_THREADS": "1", **os.environ, "MPICOLL_OUTCOMES": str(folder / "ranks")}
         with job(argv, folder / "output", env, HERE.parent) as started:
-            try:
-                code: int | None = started.process.wait(DEADLINE)
-            except subprocess.TimeoutExpired:
-                code = None
+            code = wait(started.process, folder / "ranks")
             seconds = started.seconds()
         counts = outcomes(folder / "ranks")
         nothing = counts["passed"] + counts["failed"] == 0
@@ -78,7 +165,7 @@ def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
         if counts["failed"]:
             lines = (folder / "output").read_text(errors="replace").splitlines()
             print("\n".join([line for line in lines if not FRAMES.match(line)][-TAIL:]))
-            how = f"was killed after {DEADLINE:.0f} s" if code is None else f"ended with {code}"
+            how = f"was killed: no test began or ended for {SILENCE:.0f} s" if code is None else f"ended with {code}"
             print(f"{title} {how}. Last seen:\n{standing(folder / 'ranks')}", flush=True)
     return counts
 
@@ -88,25 +175,40 @@ def ranks(python: str, n: int, tests: list[str]) -> list[str]:
     return [python, "-m", "mpicoll", "run", "-n", str(n), "-m", "pytest", "--with-mpi", *tests]
 
 
+def launches(environments: list[str], quick: bool) -> Iterator[tuple[str, list[str]]]:
+    """The title and the command line of each."""
+    columns = ((0,), (1,)) if len(environments) > 1 else ((0, 1),)
+    for i, environment in enumerate(environments):
+        python = str(Path(environment, "bin", "python").absolute())
+        mpi = Path(environment).name
+        for where, tests in places(columns[i % 2]).items():
+            if quick and where not in (2, PURE):
+                continue
+            if isinstance(where, str):
+                yield f"{mpi}, {where}", [python, "-m", "pytest", *tests]
+            else:
+                yield f"{mpi}, {where} rank{'s' * (where > 1)}", ranks(python, where, tests)
+        if not quick:
+            n = RANKS_THROUGH_TORCH[i % 2]
+            yield f"{mpi}, {n} ranks, torch's API", ranks(python, n, ["--api", "torch", *THROUGH_TORCH])
+    if not quick:
+        python = str(Path(environments[0], "bin", "python").absolute())
+        yield "4 threads", [python, "-m", "pytest", "--threads", "4", *IN_THREADS]
+
+
 def main() -> int:
     argv = sys.argv[1:]
     cut = argv.index("--") if "--" in argv else len(argv)
     environments, chosen = argv[:cut], argv[cut + 1 :]
-    total: Counter[str] = Counter()
+    quick = "--quick" in environments
+    if quick:
+        environments.remove("--quick")
+        chosen = [*QUICK, *chosen]
     # A test that takes this long prints where every thread of its rank is.
-    options = ["-q", "--color=no", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={DEADLINE / 3:.0f}", *chosen]
-    for environment, of_torch in zip(environments, cycle((3, 4)), strict=False):
-        python = str(Path(environment, "bin", "python").absolute())
-        mpi = Path(environment).name
-        for size in SIZES:
-            tests = ["tests", *(f"--ignore={path}" for path in ONCE + PURE + ELSEWHERE), *options]
-            total += launch(f"{mpi}, {size} rank{'s' * (size > 1)}", ranks(python, size, tests), bool(chosen))
-        tests = ["--api", "torch", *THROUGH_TORCH, *options]
-        total += launch(f"{mpi}, {of_torch} ranks, torch's API", ranks(python, of_torch, tests), bool(chosen))
-        total += launch(f"{mpi}, launches", [python, "-m", "pytest", *ONCE, *options], bool(chosen))
-    python = str(Path(environments[0], "bin", "python").absolute())
-    total += launch("without MPI", [python, "-m", "pytest", *PURE, *options], bool(chosen))
-    total += launch("4 threads", [python, "-m", "pytest", "--threads", "4", *IN_THREADS, *options], bool(chosen))
+    options = ["-q", "--color=no", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={SILENCE / 3:.0f}", *chosen]
+    total: Counter[str] = Counter()
+    for title, command in launches(environments, quick):
+        total += launch(title, [*command, *options], bool(chosen))
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not total["passed"] else 0
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from mpi4py import MPI
 
 import mpicoll
 from mpicoll import Op
@@ -25,6 +28,21 @@ def fixed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     x.flags.writeable = False
     return x
 
+
+class Exporter:
+    """Speaks DLPack alone."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+
+OWN = MPI.Op.Create(lambda a, b, kind: None)
 
 Call = Callable[[mpicoll.Communicator, np.ndarray[Any, Any]], Any]
 
@@ -91,7 +109,7 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ["alltoall: out:"],
     ),
     "read-only input in place": (
-        lambda c, y: c.allreduce(fixed(np.ones(2))),
+        lambda c, y: c.allreduce(x := fixed(np.ones(2)), out=x),
         ArgumentError,
         ["allreduce: x:", "read-only"],
     ),
@@ -100,14 +118,18 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ArgumentError,
         ["scan: out:", "written"],
     ),
-    "bytes, which are read-only": (lambda c, y: c.allreduce(b"ab", "max"), ArgumentError, ["allreduce: x:", "written"]),
+    "bytes, which are read-only": (
+        lambda c, y: c.allreduce(x := b"ab", "max", out=x),
+        ArgumentError,
+        ["allreduce: x:", "written"],
+    ),
     "elements that share memory": (
         lambda c, y: c.allreduce(np.ones(2), out=np.lib.stride_tricks.as_strided(y, (2,), (0,))),
         ArgumentError,
         ["allreduce: out:", "share memory"],
     ),
     "elements that overlap, in place": (
-        lambda c, y: c.allreduce(np.lib.stride_tricks.as_strided(y, (3, 2), (8, 8))),
+        lambda c, y: c.allreduce(x := np.lib.stride_tricks.as_strided(y, (3, 2), (8, 8)), out=x),
         ArgumentError,
         ["allreduce: x:", "share memory"],
     ),
@@ -161,6 +183,94 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ArgumentError,
         ["allreduce_object: op:", "'mean'"],
     ),
+    "an operation of mpi4py's that is none of these": (
+        lambda c, y: c.allreduce(y, MPI.MINLOC),
+        ArgumentError,
+        ["allreduce: op:", "MPI.SUM", "given MPI.MINLOC"],
+    ),
+    "an operation of the program's own": (
+        lambda c, y: c.reduce(y, OWN),
+        ArgumentError,
+        ["reduce: op:", "given an MPI.Op of the program's own"],
+    ),
+    "band of floats by mpi4py's name": (lambda c, y: c.allreduce(y, MPI.BAND), DtypeError, ["band of float64"]),
+    "a factor that no float holds": (
+        lambda c, y: c.allreduce(y, Op.premul_sum(10**400)),
+        ArgumentError,
+        ["Op: factor:", "range of a float", "int"],
+    ),
+    "a factor of very many digits": (
+        lambda c, y: c.allreduce(y, Op.premul_sum(10**5000)),
+        ArgumentError,
+        ["Op: factor:", "range of a float", "int"],
+    ),
+    "a decimal that no float holds": (
+        lambda c, y: c.allreduce(y, Op.premul_sum(Decimal("1e400"))),  # type: ignore[arg-type]
+        ArgumentError,
+        ["Op: factor:", "range of a float", "Decimal"],
+    ),
+    "a complex factor of NumPy's, of floats": (
+        lambda c, y: c.allreduce(y.astype("f4"), Op.premul_sum(np.complex64(1j))),
+        DtypeError,
+        ["premul_sum(1j) of float32"],
+    ),
+    "a colour that is no int": (lambda c, y: c.split(1.5), ArgumentError, ["split: color:", "None or an int", "1.5"]),  # type: ignore[arg-type]
+    "a negative colour": (lambda c, y: c.split(-1), ArgumentError, ["split: color:", "from 0 to", "-1"]),
+    "a colour in words": (lambda c, y: c.split("a"), ArgumentError, ["split: color:", "'a'"]),  # type: ignore[arg-type]
+    "a colour that MPI cannot count": (lambda c, y: c.split(2**31), ArgumentError, ["split: color:", "2147483647"]),
+    "a key that is no int": (lambda c, y: c.split(0, "a"), ArgumentError, ["split: key:", "'a'"]),  # type: ignore[arg-type]
+    "ranks that are one": (lambda c, y: c.subset(3), ArgumentError, ["subset: ranks:", "a sequence of ranks", "3"]),  # type: ignore[arg-type]
+    "scatter to nowhere": (
+        lambda c, y: c.scatter(None, (c.rank + 1) % c.size) if c.size > 1 else c.plan("scatter", y, None),
+        ArgumentError,
+        ["scatter: out: expected an array to receive rank", "'s block: only the root may leave it out; given None"],
+    ),
+    "scatterv to nowhere": (
+        lambda c, y: (
+            c.scatterv(None, [1] * c.size, (c.rank + 1) % c.size)
+            if c.size > 1
+            else c.plan("scatterv", y, None, sendcounts=[1])
+        ),
+        ArgumentError,
+        ["scatterv: out: expected an array to receive rank", "only the root may leave it out; given None"],
+    ),
+    "counts of more rows than there are": (
+        lambda c, y: c.allgatherv(
+            np.ones(1), [1 if r == c.rank else 2**62 for r in range(c.size)] + [0] * (c.size < 2)
+        ),
+        ArgumentError,
+        ["allgatherv: counts:"],
+    ),
+    "counts that no memory holds": (
+        lambda c, y: c.alltoallv(y[: c.size], [1] * c.size, [2**62] * c.size),
+        ArgumentError,
+        ["alltoallv: counts:", "fit into memory"],
+    ),
+    "counts of tensors that no memory holds": (
+        lambda c, y: c.alltoallv(torch.ones(c.size), [1] * c.size, [2**62] * c.size),
+        ArgumentError,
+        ["alltoallv: counts:", "fit into memory"],
+    ),
+    "a nested tensor": (
+        lambda c, y: c.allreduce(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])),
+        ArgumentError,
+        ["allreduce: x: expected a dense tensor; given a nested tensor"],
+    ),
+    "a jagged tensor": (
+        lambda c, y: c.bcast(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)),
+        ArgumentError,
+        ["bcast: x: expected a dense tensor; given a nested tensor"],
+    ),
+    "DLPack of a tensor that requires a gradient": (
+        lambda c, y: c.allreduce(Exporter(torch.ones(3, requires_grad=True))),
+        ArgumentError,
+        ["allreduce: x: expected a DLPack array", "Exporter", "gradient"],
+    ),
+    "elements of no bytes": (
+        lambda c, y: c.bcast(np.zeros(3, np.dtype([])), algorithm="binomial_tree"),
+        DtypeError,
+        ["bcast: x: expected elements of at least one byte"],
+    ),
     "no communicator": (lambda c, y: mpicoll.Communicator(5), ArgumentError, ["Communicator: comm:", "5"]),  # type: ignore[arg-type]
     "colliding ranks": (lambda c, y: c.subset([0, 0]), ArgumentError, ["subset: ranks:", "[0, 0]"]),
 }
@@ -186,23 +296,23 @@ def test_wrong_arguments(comm: mpicoll.Communicator, case: str) -> None:
 
 def test_a_cached_plan_does_not_serve_an_array_that_has_become_wrong(comm: mpicoll.Communicator) -> None:
     x = np.ones(4)
-    comm.allreduce(x)
+    comm.allreduce(x, out=x)
     x.flags.writeable = False
     with pytest.raises(ArgumentError, match="written"):
-        comm.allreduce(x)
+        comm.allreduce(x, out=x)
     x.flags.writeable = True
     x[:] = 1
     x.dtype = np.dtype("int64")  # the same memory, other elements
     with pytest.raises(DtypeError):
-        comm.allreduce(x, mpicoll.Op.premul_sum(0.5))
+        comm.allreduce(x, mpicoll.Op.premul_sum(0.5), out=x)
     x[:] = 3
-    assert list(comm.allreduce(x)) == [3 * comm.size] * 4
+    assert list(comm.allreduce(x, out=x)) == [3 * comm.size] * 4
 
 
 def test_a_freed_communicator() -> None:
     comm = mpicoll.Communicator()
     x = np.ones(1)
-    comm.allreduce(x)
+    comm.allreduce(x, out=x)
     comm.free()
     comm.free()
     for use in (comm.allreduce, comm.bcast, comm.allgather_object, lambda x: comm.send(x, 0), lambda x: comm.barrier()):

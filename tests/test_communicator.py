@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import array
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import Op, lifetime
+from mpicoll import Op, kernels, lifetime
 from mpicoll.errors import LaunchError, MessageError
 
 
@@ -55,7 +57,7 @@ class Exporter:
 )
 def test_whatever_exports_memory(comm: mpicoll.Communicator, make: Any) -> None:
     x = make()
-    assert comm.allreduce(x) is x
+    assert comm.allreduce(x, out=x) is x
     inside = x.x if isinstance(x, Exporter) else x.detach() if isinstance(x, torch.Tensor) else x
     assert [float(v) for v in inside] == [float(comm.size * (i + 1)) for i in range(len(inside))]
 
@@ -80,6 +82,31 @@ def test_what_cannot_be_reduced_can_be_moved(comm: mpicoll.Communicator, x: Any)
         assert same.all()
 
 
+@pytest.mark.parametrize("make", [lambda: np.full(3, 2.0), lambda: torch.full((3,), 2.0), lambda: b"\2\2\2"])
+def test_the_input_is_only_read_and_out_x_is_in_place(comm: mpicoll.Communicator, make: Any) -> None:
+    size, rank = comm.size, comm.rank
+    expected = {"allreduce": 2 * size, "reduce": 2 * size, "scan": 2 * rank + 2, "exscan": 2 * rank}
+    for name, value in expected.items():
+        x = make()
+        call = getattr(comm, name)
+        for _ in range(2):  # the second time it may be found in the cache
+            y = call(x)
+            assert list(x) == [2] * 3
+            if (name, rank) == ("exscan", 0) or (name == "reduce" and rank != 0):
+                assert y is None
+            else:
+                assert list(y) == [value] * 3
+        if isinstance(x, bytes):
+            continue
+        z = call(x, out=x)
+        if name == "reduce" and rank != 0:
+            assert z is None
+            assert list(x) == [2] * 3
+        else:
+            assert z is x
+            assert list(x) == [2 if (name, rank) == ("exscan", 0) else value] * 3
+
+
 def test_a_new_array_is_of_the_kind_and_shape_of_the_input(comm: mpicoll.Communicator) -> None:
     x = torch.ones(2, 3, dtype=torch.bfloat16)
     y = comm.allgather(x)
@@ -95,12 +122,12 @@ def test_a_plan_serves_the_address_not_the_object(comm: mpicoll.Communicator) ->
         for dtype in ("int32", "float32", "int64"):
             for _ in range(3):
                 x = np.full(n, comm.rank + 1, dtype)
-                assert (comm.allreduce(x) == comm.size * (comm.size + 1) // 2).all()
+                assert (comm.allreduce(x, out=x) == comm.size * (comm.size + 1) // 2).all()
     x = np.ones(4)
-    comm.allreduce(x)
+    comm.allreduce(x, out=x)
     x.resize(1000, refcheck=False)
     x[:] = 1
-    assert (comm.allreduce(x) == comm.size).all()
+    assert (comm.allreduce(x, out=x) == comm.size).all()
 
 
 def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
@@ -111,6 +138,7 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
         x: Any = make()
         seen = weakref.ref(x)
         comm.allreduce(x)
+        comm.allreduce(x, out=x)
         comm.allgather(x)
         del x
         gc.collect()
@@ -120,7 +148,7 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
 def test_the_cache_of_plans_is_bounded(comm: mpicoll.Communicator) -> None:
     block = np.zeros(5000)
     for i in range(len(block)):
-        comm.allreduce(block[i : i + 1])
+        comm.allreduce(x := block[i : i + 1], out=x)
     assert len(comm._plans) <= comm._plans.LIMIT
 
 
@@ -135,7 +163,7 @@ def test_16_bit_sums_are_rounded_once(comm: mpicoll.Communicator, dtype: torch.d
     for x in given:
         exact += x.float()
     mine = given[comm.rank].clone()
-    comm.allreduce(mine)
+    comm.allreduce(mine, out=mine)
     assert torch.equal(mine, exact.to(dtype))
     everyone = comm.allgather(mine.view(torch.int16))
     assert all(torch.equal(everyone[r], everyone[0]) for r in range(comm.size))
@@ -149,9 +177,27 @@ def test_nan_propagates_to_every_rank(comm: mpicoll.Communicator, dtype: str, n:
             x = np.arange(n, dtype=dtype)
             if comm.rank == at:
                 x[n // 2] = np.nan
-            comm.allreduce(x, op)
+            comm.allreduce(x, op, out=x)
             assert np.isnan(x[n // 2])
             assert np.isnan(x).sum() == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("algorithm", ["exchange", "recursive_doubling"])
+def test_equal_bits_where_only_some_ranks_have_torch(
+    dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of NaNs, too, whatever bits they were."""
+    with mpicoll.Communicator() as comm:
+        if comm.rank == 0:
+            monkeypatch.setattr(kernels, "loaded_torch", lambda: None)
+        for op in ("sum", "max"):
+            for n in (3, 100, 20_000):
+                bits = np.random.default_rng([n, comm.rank]).integers(-(1 << 15), 1 << 15, n, np.int16)
+                x = torch.from_numpy(bits).view(getattr(torch, dtype))
+                comm.allreduce(x, op, out=x, algorithm=algorithm)
+                everyone = comm.allgather(x.view(torch.int16))
+                assert all(torch.equal(each, everyone[0]) for each in everyone), (op, n)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32", "int64"])
@@ -162,10 +208,41 @@ def test_integer_sums_wrap(comm: mpicoll.Communicator, dtype: str) -> None:
     assert (comm.allreduce(x) == expected).all()
 
 
+@pytest.mark.parametrize("name", ["SUM", "PROD", "MIN", "MAX", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR"])
+def test_operations_by_their_names_in_mpi4py(comm: mpicoll.Communicator, name: str) -> None:
+    op = getattr(MPI, name)
+    x = np.array([comm.rank + 1, 2 * comm.rank, 1])
+    for given in (x, torch.from_numpy(x)):
+        for collective in (comm.allreduce, comm.scan, comm.reduce):
+            expected, result = collective(given, name.lower()), collective(given, op)
+            assert (result is None and expected is None) or (result == expected).all()
+    with mpicoll.Communicator() as fresh:
+        for _ in range(2):  # an operation of mpi4py's cannot be hashed, but its plan is found
+            fresh.allreduce(x, op, out=x)
+        assert len(fresh._plans) == 1
+
+
+def test_objects_by_mpi4pys_names(comm: mpicoll.Communicator) -> None:
+    assert comm.allreduce_object(comm.rank + 1, MPI.SUM) == comm.size * (comm.size + 1) // 2
+    assert comm.allreduce_object(comm.rank, MPI.MAX) == comm.size - 1
+    assert comm.allreduce_object((-comm.rank, comm.rank), MPI.MINLOC) == (1 - comm.size, comm.size - 1)
+
+
+@pytest.mark.parametrize(
+    "factor", [Fraction(1, 4), Decimal("0.25"), np.float32(0.25), np.complex64(0.25), np.longdouble(0.25), 2**70]
+)
+def test_factors_of_every_kind_of_number(comm: mpicoll.Communicator, factor: Any) -> None:
+    dtype = np.complex64 if isinstance(factor, np.complex64) else np.float32
+    x = np.full(3, 4, dtype)
+    for algorithm in (None, "native", "ring"):
+        y = comm.allreduce(x, Op.premul_sum(factor), algorithm=algorithm)
+        assert (y == 4 * comm.size * complex(factor)).all()
+
+
 def test_each_rank_has_its_own_factor(comm: mpicoll.Communicator) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         x = torch.ones(5, dtype=dtype)
-        comm.allreduce(x, Op.premul_sum(comm.rank + 1.0))
+        comm.allreduce(x, Op.premul_sum(comm.rank + 1.0), out=x)
         assert (x == comm.size * (comm.size + 1) / 2).all()
     z = comm.allreduce(np.ones(2, complex), Op.premul_sum(1j))
     assert (z == comm.size * 1j).all()
@@ -377,7 +454,7 @@ def test_factors_that_are_equal_but_not_the_same(comm: mpicoll.Communicator) -> 
     x = np.ones(1)
     for factor in (0.0, -0.0, 0.0):
         x[0] = 1
-        comm.allreduce(x, Op.premul_sum(factor))
+        comm.allreduce(x, Op.premul_sum(factor), out=x)
         assert np.signbit(x[0]) == np.signbit(factor)
 
 

@@ -121,10 +121,10 @@ def test_the_communicator_on_device_memory(comm: mpicoll.Communicator) -> None:
 def test_what_speaks_cupys_interface(comm: mpicoll.Communicator, op: str) -> None:
     x = torch.full((5,), comm.rank + 1.0, device="cuda")
     expected = {"sum": comm.size * (comm.size + 1) / 2, "max": comm.size, "avg": (comm.size + 1) / 2}[op]
-    comm.allreduce(LikeCuPy(x), op)
+    comm.allreduce(LikeCuPy(x), op, out=LikeCuPy(x))
     assert x.tolist() == [expected] * 5
     strided = torch.full((4, 2), comm.rank + 1.0, device="cuda")
-    comm.allreduce(LikeCuPy(strided[:, 0]), op)
+    comm.allreduce(LikeCuPy(strided[:, 0]), op, out=LikeCuPy(strided[:, 0]))
     assert strided[:, 0].tolist() == [expected] * 4
     assert strided[:, 1].tolist() == [comm.rank + 1.0] * 4
     out = torch.zeros(comm.size, 2, device="cuda")
@@ -252,7 +252,7 @@ def test_an_interface_s_stream_is_waited_for(comm: mpicoll.Communicator) -> None
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         x = _written_late(1000, comm.rank + 1.0)
-    comm.allreduce(LikeCuPy(x, stream=stream.cuda_stream), "max")
+    comm.allreduce(it := LikeCuPy(x, stream=stream.cuda_stream), "max", out=it)
     assert x.unique().tolist() == [float(comm.size)]
 
 
@@ -309,7 +309,7 @@ def test_wrong_arrays_for_the_communicator(comm: mpicoll.Communicator) -> None:
     with pytest.raises(DeviceError, match="allreduce: out: expected memory on cpu"):
         comm.allreduce(host, out=x)
     with pytest.raises(ArgumentError, match="allreduce: x: expected an array that can be written to"):
-        comm.allreduce(LikeCuPy(x, read_only=True))
+        comm.allreduce(it := LikeCuPy(x, read_only=True), out=it)
     with pytest.raises(ArgumentError, match=r"allreduce: out: .*apart from x's"):
         comm.allreduce(x[:3], out=x[1:])
     assert (x == 5).all()
@@ -322,5 +322,5 @@ def test_another_gpu(comm: mpicoll.Communicator) -> None:
     with pytest.raises(DeviceError, match="allreduce: out: expected memory on cuda:0, where x is; given cuda:1"):
         comm.allreduce(x, out=y)
     for a in (x, y):
-        comm.allreduce(a, "max")
+        comm.allreduce(a, "max", out=a)
         assert (a == 5).all()

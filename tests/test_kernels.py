@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll import kernels
+from mpicoll import dtypes, kernels
 from mpicoll.dtypes import DTYPES, Op, reduction
 
 
@@ -46,6 +46,12 @@ def test_factors_multiply_in_float32() -> None:
     assert out[0] == 1  # rounded to float16, 2049 would be 2048
 
 
+def test_factors_do_not_fill_the_memory() -> None:
+    for i in range(5000):
+        assert reduction(Op.premul_sum(i), DTYPES["float64"], "test").op.factor == i
+    assert dtypes._reduction.cache_info().currsize < 5000
+
+
 def test_infinities_are_results() -> None:
     rows = np.array([[np.inf, 3e38], [-np.inf, 3e38]], np.float32)
     out = np.empty(2, np.float32)
@@ -54,6 +60,38 @@ def test_infinities_are_results() -> None:
         kernels.fold(rows, out, reduction("sum", DTYPES["float32"], "test"))
     assert np.isnan(out[0])
     assert np.isinf(out[1])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
+def test_nans_have_the_same_bits_with_and_without_torch(dtype: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of whatever bits they were, and wherever in a vector they are."""
+    kind = DTYPES[dtype]
+    infinity, bits = (0x7F80, 0x7FC0) if dtype == "bfloat16" else (0x7C00, 0x7E00)
+    fill = np.random.default_rng(7)
+    ways = (kernels.loaded_torch, lambda: None)
+    for n in (1, 3, 67, 1000):
+        for given in (2, 3):
+            ordinary = fill.integers(0, infinity // 2, (given, n)).astype(np.uint16)
+            nans = fill.integers(infinity + 1, 0x8000, (given, n)).astype(np.uint16) | (
+                fill.integers(0, 2, (given, n)) << 15
+            )
+            rows = np.where(fill.random((given, n)) < 0.4, nans, ordinary).astype(np.uint16).view(kernels.storage(kind))
+            found = []
+            for way in ways:
+                monkeypatch.setattr(kernels, "loaded_torch", way)
+                folded, combined = np.empty_like(rows[0]), np.empty_like(rows[0])
+                kernels.fold(rows, folded, reduction(op, kind, "test"))
+                with np.errstate(all="ignore"):
+                    kernels.combination(reduction(op, kind, "test"), rows[0], rows[1], combined)()
+                found.append((folded.view(np.uint16), combined.view(np.uint16)))
+            (a, b), (c, d) = found
+            assert np.array_equal(a, c)
+            assert np.array_equal(b, d)
+            for result in (a, b):
+                is_nan = (result & 0x7FFF) > infinity
+                assert is_nan.any() or n < 67
+                assert (result[is_nan] == bits).all()
 
 
 @pytest.mark.parametrize("dtype", [d.name for d in DTYPES.values() if d.kind in "iu"])

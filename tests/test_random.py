@@ -77,13 +77,14 @@ def call(comm: mpicoll.Communicator, d: dict[str, Any], inputs: list[Any]) -> tu
     if table.reduces:
         arguments["op"] = mpicoll.Op.premul_sum(d["factors"][rank]) if d["op"] == "premul_sum" else d["op"]
     unchanged = mine
-    in_place = table.gives == table.gets == "1" and not d["out"]
+    elementwise = table.gives == table.gets == "1" and name != "bcast"
     if name == "scatter":
         # Only the root passes a vector, and only there may the output be made for the caller.
         if rank != d["root"] or d["out"]:
             arguments["out"] = make(np.zeros_like(mine[0]), d["dtype"])
         x = x if rank == d["root"] else None
-    elif in_place:
+    elif elementwise and d["slot"]:
+        arguments["out"] = x
         unchanged = None
     elif name != "bcast" and d["out"]:
         blocks = mine if table.gives == table.gets else mine[0] if table.gives == "p" else np.stack([mine] * size)
@@ -115,7 +116,7 @@ def test_random_calls(communicators: list[mpicoll.Communicator]) -> None:
         where = f"draw {i} on rank {comm.rank} of {comm.size}: {d}"
         if expected is not None:
             np.testing.assert_array_equal(back(result).ravel(), expected, err_msg=where)
-        elif d["name"] in ("reduce", "gather"):
+        elif d["name"] in ("reduce", "gather") or not (d["out"] or d["slot"]):
             assert result is None, where
         if x is not None and (unchanged is not None or (expected is None and d["name"] in ("reduce", "exscan"))):
             np.testing.assert_array_equal(back(x), inputs[comm.rank], err_msg=where)

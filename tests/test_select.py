@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+import mpicoll
 from mpicoll import select
 from mpicoll.dtypes import DTYPES, reduction
 from mpicoll.errors import ArgumentError
-from mpicoll.select import Ranks
+from mpicoll.select import Ranks, Rules
 
 NODE = Ranks(2, True, "Open MPI")
+TABLE = {
+    2: {
+        ("native", "allreduce"): ((1 << 24, "native"), (1 << 20, "bine"), (1 << 16, "recursive_doubling")),
+        ("exchange", "allreduce"): ((1 << 20, "ring"),),
+        ("native", "bcast"): ((1 << 20, "chain"),),
+    },
+    4: {("exchange", "allreduce"): ((1 << 16, "ring"),)},
+}
+MEASURED = Ranks(2, True, "Open MPI", shares=True, rules=Rules(table=TABLE))
 THREADS = Ranks(4, True, "")
 SUM = reduction("sum", DTYPES["float32"], "allreduce")
 MAX = reduction("max", DTYPES["float32"], "allreduce")
 BF16 = reduction("sum", DTYPES["bfloat16"], "allreduce")
 
 
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No environment but the test's."""
-    monkeypatch.delenv("MPICOLL_ALGORITHM", raising=False)
-    select._preferences.cache_clear()
-    yield
-    select._preferences.cache_clear()
+def preferring(text: str) -> Ranks:
+    return replace(MEASURED, rules=Rules(text, TABLE))
 
 
 def test_the_one_named() -> None:
@@ -55,54 +60,51 @@ def test_uneven_blocks_have_fewer(collective: str) -> None:
     assert "bruck" not in select.algorithms("alltoallv")
 
 
-def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPICOLL_ALGORITHM", "all_reduce:ring, bcast : native, ")
-    assert select.select("allreduce", SUM, 8, NODE) == "ring"
-    assert select.select("allreduce", SUM, 8, NODE, algorithm="exchange") == "exchange"
-    assert select.select("bcast", None, 1 << 30, NODE) == "native"
-    assert select.select("reduce", SUM, 8, NODE) == "native"
+def test_the_environment() -> None:
+    ranks = preferring("all_reduce:ring, bcast : native, ")
+    assert select.select("allreduce", SUM, 8, ranks) == "ring"
+    assert select.select("allreduce", SUM, 8, ranks, algorithm="exchange") == "exchange"
+    assert select.select("bcast", None, 1 << 30, ranks) == "native"
+    assert select.select("reduce", SUM, 8, ranks) == "native"
 
 
-def test_the_environment_where_it_cannot_serve(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
-    assert select.select("allreduce", BF16, 8, NODE) == "exchange"
+def test_the_environment_where_it_cannot_serve() -> None:
+    assert select.select("allreduce", BF16, 8, preferring("allreduce:native")) == "exchange"
 
 
 @pytest.mark.parametrize(
     "text",
     ["allreduce", "allreduce:rang", "reduce_all:ring", "allreduce=ring", "bcast:ring,allreduce:ring,all_reduce:ring"],
 )
-def test_an_environment_that_is_wrong(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv("MPICOLL_ALGORITHM", text)
+def test_an_environment_that_is_wrong(text: str) -> None:
     with pytest.raises(ArgumentError, match=r"MPICOLL_ALGORITHM: expected (collective:algorithm|for allreduce one of)"):
-        select.select("allreduce", SUM, 8, NODE)
+        select.select("allreduce", SUM, 8, preferring(text))
 
 
-def test_the_table_is_of_what_there_is() -> None:
-    """Every row names an algorithm that serves its ranks, of a library that was measured."""
-    rows = [(key, row) for key, rows in select._table().items() for row in rows]
-    assert rows
-    for (library, shares, collective, ours), row in rows:
-        assert library in ("Open MPI", "MPICH")
-        for size in range(row.fewest, row.most + 1):
-            ranks = Ranks(size, True, library, shares)
-            how = (MAX if ours else SUM) if select.COLLECTIVES[collective].reduces else None
-            assert select.select(collective, how, row.from_bytes, ranks) == row.algorithm
-            assert select.select(collective, how, row.from_bytes, ranks, algorithm=row.algorithm) == row.algorithm
+def test_the_table() -> None:
+    chosen = [select.select("allreduce", SUM, n, MEASURED) for n in (1 << 16, (1 << 20) - 1, 1 << 20, 1 << 24)]
+    assert chosen == ["recursive_doubling", "recursive_doubling", "bine", "native"]
+    assert select.select("allreduce", SUM, (1 << 16) - 1, MEASURED) == "native"
+    assert select.select("allreduce", MAX, 1 << 20, MEASURED) == "ring"
+    assert select.select("allreduce", MAX, 1 << 16, MEASURED) == "exchange"
+    assert select.select("allgather", None, 1 << 30, MEASURED) == "native"
+    assert select.select("bcast", None, 1 << 30, MEASURED) == "chain"
+
+
+def test_beyond_what_was_measured_it_is_the_mpis_own() -> None:
+    others = [replace(MEASURED, **change) for change in ({"size": 3}, {"one_node": False}, {"shares": False})]
+    for ranks in (*others, Ranks(2, True, "Open MPI", shares=True)):
+        assert select.select("allreduce", SUM, 1 << 20, ranks) == "native"
+        assert select.select("allreduce", MAX, 1 << 20, ranks) == "exchange"
 
 
 def test_16_bit_sums_are_rounded_once() -> None:
     """Among two ranks any algorithm does; among more only the exchange."""
-    for size in (3, 4):
-        for library in ("Open MPI", "MPICH"):
-            assert select.select("allreduce", BF16, 1 << 28, Ranks(size, True, library)) == "exchange"
-            average = reduction("avg", DTYPES["float16"], "allreduce")
-            assert select.select("allreduce", average, 1 << 28, Ranks(2, True, library)) == "exchange"
-
-
-def test_beyond_what_was_measured_it_is_the_mpis_own() -> None:
-    for ranks in (Ranks(2, False, "Open MPI"), Ranks(2, True, "Intel MPI"), Ranks(4096, True, "MPICH")):
-        assert select.select("allreduce", SUM, 1 << 30, ranks) == "native"
+    average = reduction("avg", DTYPES["float16"], "allreduce")
+    assert select.select("allreduce", BF16, 1 << 28, MEASURED) == "ring"
+    assert select.select("allreduce", average, 1 << 28, MEASURED) == "exchange"
+    assert select.select("allreduce", MAX, 1 << 28, replace(MEASURED, size=4)) == "ring"
+    assert select.select("allreduce", BF16, 1 << 28, replace(MEASURED, size=4)) == "exchange"
 
 
 def test_every_collective_has_one_without_mpi() -> None:
@@ -112,11 +114,8 @@ def test_every_collective_has_one_without_mpi() -> None:
             assert select.select(uneven, None, 8, THREADS) in select.algorithms(uneven, THREADS)
 
 
-@pytest.mark.parametrize("library", ["Open MPI", "MPICH"])
-@pytest.mark.parametrize("shares", [True, False])
-def test_long_reductions_take_schedules(library: str, shares: bool) -> None:
-    """The tables hold rows for nodes whose ranks share memory, and for others."""
-    ranks = Ranks(2, True, library, shares)
-    assert select.select("reduce_scatter", SUM, 1 << 20, ranks) not in ("native", "exchange")
-    assert select.select("allreduce", SUM, 64 << 20, ranks) not in ("native", "exchange")
-    assert select.select("allreduce", SUM, 64 << 20, Ranks(2, False, library, False)) == "native"
+def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
+    with mpicoll.threads(2) as ranks:
+        monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
+        assert ranks.run(lambda comm: select.select("allreduce", SUM, 8, comm.ranks)) == ["ring", "ring"]

@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll import algorithms
+from mpicoll import algorithms, communicator
+from mpicoll.call import Call
 from mpicoll.machine import shared_memory
+from mpicoll.plan import Plan, Workspace
 from mpicoll.routes import shared
-from mpicoll.schedule import OUTPUT, Place, Recv, Send, Steps, one
+from mpicoll.schedule import OUTPUT, Place, Recv, Schedule, Send, Steps, one
+from mpicoll.select import Ranks
 from tests import oracle
 
 pytestmark = [
@@ -35,7 +38,7 @@ def used(comm: mpicoll.Communicator) -> bool:
     """An all-reduce of a long vector is right; whether it brought memory to share."""
     before = mapped()
     x = np.arange(LONG * comm.size / 8)
-    comm.allreduce(x, algorithm="ring")
+    comm.allreduce(x, out=x, algorithm="ring")
     assert np.array_equal(x, comm.size * np.arange(x.size))
     return mapped() == before + comm.size
 
@@ -105,6 +108,96 @@ def test_a_file_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
         with mpicoll.Communicator() as comm:
             assert not comm.ranks.shares
             assert not used(comm)
+
+
+def test_a_file_of_another_process_that_is_shorter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To read beyond its end would kill the rank."""
+    with mpicoll.Communicator() as plain:
+        if plain.rank == 0:
+            monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: os.memfd_create("mpicoll"))
+        with mpicoll.Communicator() as comm:
+            assert not comm.ranks.shares
+            assert not used(comm)
+
+
+def test_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    with mpicoll.Communicator() as plain:
+        if plain.rank == 0:
+            monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: os.pipe()[1])
+        with mpicoll.Communicator() as comm:
+            assert not comm.ranks.shares
+            assert not used(comm)
+
+
+def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those beyond it use messages, until others are freed. One rank's budget decides for all."""
+    gc.collect()
+    with mpicoll.Communicator() as world:
+        one = 2 * (world.size - 1) * shared._place(world.size)
+        held = sum(block.nbytes for block in list(shared_memory._own))
+        if world.rank == 0:
+            monkeypatch.setattr(shared_memory, "BUDGET", held + 2 * one + one // 2)
+        groups = [part for part in (world.split(0) for _ in range(4)) if part is not None]
+        assert [used(part) for part in groups] == [True, True, False, False]
+        assert [part.ranks.shares for part in groups] == [True, True, False, False]
+        before = mapped()
+        groups.pop(0).free()
+        gc.collect()
+        assert mapped() == before - world.size
+        again = world.split(0)
+        assert again is not None
+        assert used(again)
+        assert not used(groups[1])  # it was refused, and stays as it is
+        for part in (*groups, again):
+            part.free()
+
+
+def test_ranks_choose_alike_when_memory_turns_out_to_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some ranks hand their calls in before that is known, some after, and some find the plan of before."""
+
+    def by_memory(collective: str, reduction: object, nbytes: int, ranks: Ranks, *_: object) -> str:
+        return "ring" if ranks.shares else "native"
+
+    monkeypatch.setattr(communicator, "select", by_memory)
+    with mpicoll.Communicator() as comm:
+        bound: list[object] = []
+        bind = comm._fabric.bind
+
+        def noting(call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
+            bound.append(how if isinstance(how, str) else how.algorithm)
+            return bind(call, how, workspace)
+
+        monkeypatch.setattr(comm._fabric, "bind", noting)
+        xs = [np.ones(LONG // 8) for _ in range(3)]
+
+        def plan(i: int) -> Plan:
+            return comm.plan("allreduce", xs[i], op="sum")
+
+        assert comm.ranks.shares
+        first, second = plan(0), plan(1) if comm.rank == 0 else None
+        if comm.rank == comm.size - 1:
+            monkeypatch.setattr(os, "posix_fallocate", full)
+        for step in (first, second or plan(1), plan(0), plan(2)):
+            comm.carry_out(step, "allreduce")
+        assert not comm.ranks.shares
+        assert set(bound) == {"native"}
+        assert [x[0] for x in xs] == [comm.size**2, comm.size, comm.size]
+
+
+def test_a_plan_of_before_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that needs no memory leaves it open whether there is any; the plan of that call is kept."""
+    how = {True: "native", False: "ring"}
+    monkeypatch.setattr(communicator, "select", lambda c, r, n, ranks, root, name: name or how[ranks.shares])
+    with mpicoll.Communicator() as comm:
+        x, y = np.ones(LONG // 8), np.ones(LONG // 8)
+        comm.allreduce(x, out=x)  # "native", and kept on all ranks
+        monkeypatch.setattr(os, "posix_fallocate", full)
+        comm.allreduce(y, out=y, algorithm="recursive_doubling")
+        assert not comm.ranks.shares
+        # One rank has the plan of before, and the others have none.
+        z = x if comm.rank == 0 else np.full(LONG // 8, float(comm.size))
+        comm.allreduce(z, out=z)
+        assert (z == comm.size**2).all()
 
 
 @pytest.mark.mpi(min_size=3)

@@ -25,7 +25,9 @@ class Stage(NamedTuple):
 
 def pipelined(stages: Sequence[Stage], segments: int) -> Steps:
     """A step for each time at which any of the stages has a segment to treat."""
-    for time in sorted({stage.start + s for stage in stages for s in range(segments)}):
-        yield tuple(
-            action(one(first + time - start)) for start, action, first in stages if 0 <= time - start < segments
-        )
+    times: dict[int, list[Action]] = {}
+    for start, action, first in stages:
+        for s in range(segments):
+            times.setdefault(start + s, []).append(action(one(first + s)))
+    for time in sorted(times):
+        yield tuple(times[time])

@@ -108,6 +108,12 @@ class Algorithm:
         return Schedule(self.collective, self.name, self.blocks(at), tuple(steps))
 
     @property
+    def serves(self) -> str:
+        """Every number of ranks, or why it does not serve some of the first 64, with the first and the last as root."""
+        reasons = dict.fromkeys(self.declines(size, root) for size in range(1, 65) for root in (0, size - 1))
+        return "; ".join(f"not: {reason}" for reason in reasons if reason) or "every number of ranks"
+
+    @property
     def summary(self) -> str:
         """What it does, in a sentence."""
         return inspect.cleandoc(self.steps.__doc__ or "").partition("\n\n")[0].replace("\n", " ")

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 from mpicoll import algorithms
 from mpicoll.analysis.cost import costs
 from mpicoll.analysis.machines import Machine
+from mpicoll.units import size_text
 
-__all__ = ["Comparison", "Range", "compared", "draw", "duration", "size_text", "table"]
+__all__ = ["Comparison", "Range", "compared", "draw", "duration", "table"]
 
 
 class Range(NamedTuple):
@@ -101,14 +102,6 @@ def table(c: Comparison) -> str:
     lines += [f"{size_text(r.first):>6} to {size_text(r.last):<6} {r.algorithm}" for r in c.ranges]
     lines += [f"not costed where blank: {name}, {note}" for name, note in c.notes.items()]
     return "\n".join(lines)
-
-
-def size_text(n: int) -> str:
-    """Bytes in the largest binary unit that divides them: 65536 is 64K."""
-    for unit, scale in (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
-        if n and n % scale == 0:
-            return f"{n // scale}{unit}"
-    return str(n)
 
 
 def duration(seconds: float) -> str:

@@ -6,9 +6,11 @@ does what its representative does, with all ranks moved by whole periods, added 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +18,15 @@ from numpy.typing import NDArray
 from mpicoll.errors import MpicollError, ScheduleError
 from mpicoll.schedule import Blocks, Copy, RecvReduce, Schedule, Send
 
-__all__ = ["Messages", "Symmetry", "TooManyError", "gathered", "symmetry"]
+__all__ = ["Messages", "Symmetry", "TooManyError", "Watched", "gathered", "symmetry"]
 
 Ints = NDArray[np.int64]
 Of = Callable[[int], Schedule]
 """The schedule of a rank."""
+
+
+Watched = Callable[[Iterable[Any]], Iterable[Any]]
+"""Passes on what it is given, and may show how far it is."""
 
 
 class TooManyError(MpicollError):
@@ -113,31 +119,34 @@ class Messages:
         return len(self.source)
 
 
-def gathered(schedule_of: Of, among: Symmetry, most: int) -> Messages:
+def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = iter) -> Messages:
     """The messages of the representatives' schedules, matched as MPI does: first in, first out by pair of ranks.
 
-    Raises TooManyError for more than ``most``, ScheduleError if one is not matched.
+    ``watched`` may show how far it is. Raises TooManyError for more than ``most``, ScheduleError if one is not matched.
     """
     sends, receives = _Ends(), _Ends()
     first_step, copied = [0], []
     blocks = 1
-    for rank in range(among.period):
+    whole = among.period == among.size
+    for rank in watched(range(among.period)):
         schedule = schedule_of(rank)
         blocks = max(1, schedule.blocks)
         for number, step in enumerate(schedule.steps, first_step[-1]):
             sent = taken = copies = 0
             for action in step:
-                n = _count(action.blocks)
+                kind = type(action)
+                runs = action.blocks
+                n = len(runs[0]) if len(runs) == 1 else sum(map(len, runs))
                 if isinstance(action, Copy):
                     copies += n
-                elif isinstance(action, Send):
-                    periods, peer = divmod(action.peer, among.period)
-                    sends.add((rank, peer, periods, number, sent, n, action.peer))
+                    continue
+                to = action.peer
+                periods, peer = (0, to) if whole else divmod(to, among.period)
+                if kind is Send:
+                    sends.add((rank, peer, periods, number, sent, n, to))
                     sent += 1
                 else:
-                    periods, peer = divmod(action.peer, among.period)
-                    reduces = isinstance(action, RecvReduce)
-                    receives.add((peer, rank, among.back(periods), number, taken, n, reduces))
+                    receives.add((peer, rank, among.back(periods), number, taken, n, kind is RecvReduce))
                     taken += 1
             copied.append(copies / blocks)
         first_step.append(len(copied))
@@ -163,7 +172,7 @@ class _Ends:
     another."""
 
     def __init__(self) -> None:
-        self._numbers: list[int] = []
+        self._numbers = array("q")
         self.add = self._numbers.extend
 
     def __len__(self) -> int:
@@ -171,7 +180,7 @@ class _Ends:
 
     def sorted(self, among: Symmetry) -> Ints:
         """By pair, those of one pair in their order."""
-        table = np.array(self._numbers, np.int64).reshape(-1, 7)
+        table = np.frombuffer(self._numbers, np.int64).reshape(-1, 7)
         pair = (table[:, 0] * among.period + table[:, 1]) * (among.size // among.period) + table[:, 2]
         return table[np.argsort(pair, kind="stable")]
 

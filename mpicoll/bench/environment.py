@@ -6,13 +6,16 @@ import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
 import mpicoll
 from mpicoll.bench.backends import Session
-from mpicoll.machine.placement import ranges
+from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.library import library
+from mpicoll.machine.placement import cpus, oversubscribed, ranges
 from mpicoll.routes.shared import possible
 
 __all__ = ["environment"]
@@ -22,19 +25,22 @@ def environment(session: Session) -> dict[str, Any]:
     """Hardware, placement of the ranks, and versions. Collective; every rank gets the same."""
     world = session.world
     nodes = world.allreduce(int(session.node.rank == 0))
-    bindings = world.allgather(ranges(sorted(os.sched_getaffinity(0))))
+    bindings = world.allgather(ranges(sorted(cpus())))
     return {
         "cpu": _cpu(),
+        "fingerprint": fingerprint(),
         "cores": os.cpu_count(),
         "nodes": nodes,
         "shared_memory": nodes == 1 and possible(world),
         "ranks": world.size,
         "binding": bindings,
+        "oversubscribed": oversubscribed(session.node),
+        "huge_pages": _huge_pages(),
         "gpus": world.allgather(_gpu(session)) if session.on_gpu else [],
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "mpicoll": mpicoll.__version__,
-        "mpi": _mpi(),
+        "mpi": library(),
         "mpi_standard": ".".join(map(str, MPI.Get_version())),
         "mpi4py": _version("mpi4py"),
         "numpy": _version("numpy"),
@@ -52,10 +58,13 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _mpi() -> str:
-    # Not the whole text of Get_library_version, which holds the builder's host and paths.
-    name, number = MPI.get_vendor()
-    return f"{name} {'.'.join(map(str, number))}"
+def _huge_pages() -> str | None:
+    """When the system gives processes huge pages: always, never, or where they ask (madvise)."""
+    try:
+        said = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
+    except OSError:
+        return None
+    return said[said.index("[") + 1 : said.index("]")]
 
 
 def _version(package: str) -> str | None:

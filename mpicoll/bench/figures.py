@@ -62,6 +62,10 @@ class Line:
         return mine.p50 / first.p50 if mine and first else None
 
     @property
+    def wrong(self) -> int:
+        return sum(m.wrong for m in self.by.values())
+
+    @property
     def usual(self) -> Placement:
         return self.case.rule.placements[0]
 
@@ -91,6 +95,7 @@ class Report:
     environment: dict[str, Any]
     notes: list[Note] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    interrupted: bool = False
 
     @property
     def measurements(self) -> list[tuple[Line, Measurement]]:
@@ -98,7 +103,7 @@ class Report:
 
     @property
     def wrong(self) -> int:
-        return sum(m.wrong for _, m in self.measurements)
+        return sum(line.wrong for line in self.lines)
 
     @property
     def rules(self) -> list[Rule]:

@@ -90,11 +90,17 @@ class Slot:
         return np.asarray(raw.view(words(self.case.dtype.itemsize)[0]))
 
 
-class Arena:
-    """Memory of one rank, on the host or on its GPU: the buffers of one size at a time."""
+def of_numpy(nbytes: int) -> Raw:
+    """NumPy's own memory, for which it asks for huge pages from 4 MiB on."""
+    return np.empty(nbytes, np.uint8)
 
-    def __init__(self, device: str = "cpu") -> None:
-        self._device, self._host = device, device == "cpu"
+
+class Arena:
+    """Memory of one rank, on the host or on its GPU: the buffers of one size at a time. ``new`` makes those of the
+    host."""
+
+    def __init__(self, device: str = "cpu", new: Callable[[int], Raw] = of_numpy) -> None:
+        self._device, self._host, self._of_host = device, device == "cpu", new
         self._pair = (0, 0)
         self._buffers: list[tuple[Raw, Raw]] = []
 
@@ -108,7 +114,7 @@ class Arena:
 
     def _new(self, nbytes: int) -> Raw:
         if self._host:
-            return np.empty(nbytes, np.uint8)
+            return self._of_host(nbytes)
         import torch
 
         return torch.empty(nbytes, dtype=torch.uint8, device=self._device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,16 +11,14 @@ from typing import Any
 
 from mpicoll.collectives import COLLECTIVES, canonical
 from mpicoll.dtypes import DTYPES, OPS, Dtype, reduction
-from mpicoll.errors import ArgumentError, DtypeError
+from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.select import algorithms
+from mpicoll.units import nbytes, size_text
 
-__all__ = ["BACKENDS", "DEVICES", "Options", "bad", "read", "size_text"]
+__all__ = ["BACKENDS", "DEVICES", "Options", "bad", "read"]
 
 BACKENDS = ("mpicoll", "mpi", "mpicoll.torch", "torch", "gloo", "nccl")
 DEVICES = ("cpu", "cuda")
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-
-
 PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -34,7 +31,7 @@ class Options:
     """A benchmark's settings. Sizes are bytes; ``seconds`` is the time spent measuring each size of each collective.
 
     ``backends`` is empty where the ranks are to choose what their machine has; ``algorithms`` are lines of mpicoll's
-    own, and empty where it chooses the algorithm itself.
+    own, and empty where it chooses the algorithm itself. ``wide`` prints the columns of nccl-tests.
     """
 
     collectives: tuple[str, ...]
@@ -52,6 +49,7 @@ class Options:
     json: Path | None = None
     csv: Path | None = None
     plot: Path | None = None
+    wide: bool = False
 
     @property
     def sizes(self) -> list[int]:
@@ -70,12 +68,6 @@ class Options:
         if self.algorithms:
             words.append("--algorithms " + ",".join(self.algorithms))
         return " ".join([*words, f"--seconds {self.seconds:g}"])
-
-
-def size_text(n: int) -> str:
-    """Bytes in the largest binary unit that divides them: 65536 is 64K."""
-    unit = next(u for u in reversed(_UNITS) if n % _UNITS[u] == 0 and (n or not u))
-    return f"{n // _UNITS[unit]}{unit}"
 
 
 def read(given: Mapping[str, str | None]) -> Options:
@@ -106,6 +98,7 @@ def read(given: Mapping[str, str | None]) -> Options:
         json=_output(given["json"], "--json"),
         csv=_output(given["csv"], "--csv"),
         plot=_output(given["plot"], "--plot"),
+        wide=given["wide"] is not None,
     )
     if options.plot and find_spec("matplotlib") is None:
         raise bad("--plot", "matplotlib to be installed (pip install matplotlib)", "an environment without it")
@@ -116,10 +109,9 @@ def read(given: Mapping[str, str | None]) -> Options:
 
 def _size(text: str, option: str, dtype: Dtype) -> int:
     """Bytes from a number with an optional binary unit, as ``64M``."""
-    found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if found is None or not int(found[1]):
+    n = nbytes(text)
+    if n is None:
         raise bad(option, "a positive number of bytes, with K, M or G if need be (as 64M)", repr(text))
-    n = int(found[1]) * _UNITS[found[2].upper()]
     if n % dtype.itemsize:
         raise bad(option, f"a multiple of the {dtype.itemsize} bytes of {dtype}", repr(text))
     return n
@@ -130,7 +122,7 @@ def _names(text: str, option: str, what: str, known: Sequence[str]) -> tuple[str
     names = tuple(n.strip() for n in text.split(","))
     for i, name in enumerate(names):
         if name not in known:
-            raise bad(option, f"{what} out of {', '.join(known)}", repr(name))
+            raise bad(option, f"{what} out of {', '.join(known)}", misspelt(name, known))
         if name in names[:i]:
             raise bad(option, f"each {what} once", repr(text))
     return names

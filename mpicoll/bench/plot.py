@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpicoll.bench.figures import Measurement, Report
-from mpicoll.bench.options import size_text
 from mpicoll.bench.rules import Rule
+from mpicoll.units import size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.util import find_spec
 from typing import Any, Self
 
 __all__ = ["TERMINAL", "Progress", "on_terminal"]
@@ -13,9 +14,11 @@ TERMINAL = "MPICOLL_BENCH_TERMINAL"
 
 
 def on_terminal() -> dict[str, str]:
-    """What to add to the ranks' environment."""
+    """What to add to the ranks' environment. Says so where there can be no bar."""
     if not sys.stderr.isatty():
         return {}
+    if find_spec("tqdm") is None:
+        print("mpicoll: no progress bar: tqdm is not installed (pip install tqdm)", file=sys.stderr)
     return {TERMINAL: str(os.get_terminal_size(sys.stderr.fileno()).columns or 80)}
 
 

@@ -12,10 +12,10 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.bench.options import size_text
 from mpicoll.bench.plot import LOOKS, STYLES, Style, duration
 from mpicoll.bench.summary import Record, fastest, load
 from mpicoll.errors import ArgumentError
+from mpicoll.units import size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from mpicoll.bench.options import size_text
 from mpicoll.errors import ArgumentError
+from mpicoll.units import size_text
 
 __all__ = ["Record", "fastest", "lines", "load", "main"]
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from mpi4py import MPI
 
-from mpicoll.bench import table
+from mpicoll.bench import interruption, table
 from mpicoll.bench.backends import Backend, Session, Unavailable, open_backend
 from mpicoll.bench.environment import environment
 from mpicoll.bench.figures import Line, Measurement, Note, Report
@@ -156,20 +156,32 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
     sizes = {rule.name: options.sizes if rule.sized else [0] for rule in rules}
     with Progress(sum(map(len, sizes.values())), session.world.rank == 0) as progress:
         progress.write(table.header(report))
+        progress.write(_how_long(options, sum(map(len, sizes.values()))))
         for rule in rules:
             known = len(report.notes)
-            progress.write(table.heading(rule, width))
+            progress.write(table.heading(rule, width, options.wide))
             part = _Sweep(options, session, backends, report, arena, rule)
             for size in sizes[rule.name]:
+                if interruption.seen(session.world):
+                    report.interrupted = True
+                    break
                 progress.at(f"{rule.name} {size}")
                 lines = part.lines(size)
                 report.lines += lines
                 for line in lines:
-                    progress.write(table.row(line, width))
+                    progress.write(table.row(line, width, options.wide))
                 progress.step()
             for note in table.merged(report.notes[known:]):
                 progress.write(f"# {note}")
+            if report.interrupted:
+                break
         progress.write(table.footer(report))
+
+
+def _how_long(options: Options, sizes: int) -> str:
+    seconds = sizes * options.seconds
+    about = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.2g} s"
+    return f"# about {about} for {sizes} sizes, {options.seconds:g} s each; long calls take longer"
 
 
 def _case(options: Options, session: Session, rule: Rule, size: int, placement: Placement) -> Case:
@@ -203,7 +215,7 @@ def _free_memory() -> int:
 
 
 def _settings(options: Options) -> dict[str, Any]:
-    found = {k: v for k, v in asdict(options).items() if k not in ("json", "csv", "plot")}
+    found = {k: v for k, v in asdict(options).items() if k not in ("json", "csv", "plot", "wide")}
     return found | {"dtype": options.dtype.name, "sizes": options.sizes}
 
 

@@ -1,4 +1,4 @@
-"""The table, in the columns of nccl-tests."""
+"""The table: one that fits 80 columns, medians first, or a wide one in the columns of nccl-tests."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from typing import Any
 
 from mpicoll.bench.figures import Line, Measurement, Note, Report
 from mpicoll.bench.rules import PLACEMENTS, RULES, Rule
+from mpicoll.bench.verdict import verdict
+from mpicoll.units import size_text
 
 __all__ = ["footer", "header", "heading", "merged", "row"]
 
+_NARROW = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
 _WHAT = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{}}"
 _FIGURES = " {:>8} {:>6} {:>6} {:>6}"
 _MORE = "  {:>8} {:>8} {:>7}"
@@ -33,8 +36,32 @@ def header(report: Report) -> str:
     return "\n".join(f"# {line}" for line in lines)
 
 
-def heading(rule: Rule, width: int) -> str:
+def heading(rule: Rule, width: int, wide: bool = False) -> str:
     """The names of the columns. ``width`` is that of the longest backend's name."""
+    if wide:
+        return _wide_heading(rule, width)
+    names = _NARROW.format("size", "p50", "p99", "busbw", "ratio", "wrong", "backend")
+    units = _NARROW.format("(B)", "(us)", "(us)", "(GB/s)", "", "", "").rstrip()
+    return "\n".join(("#", f"# {rule.name} {_GROUPS[rule.placements[0]]}", f"#{names[1:]}", f"#{units[1:]}"))
+
+
+def row(line: Line, width: int, wide: bool = False) -> str:
+    """One size of one backend."""
+    if wide:
+        return _wide_row(line, width)
+    usual, size = line.by.get(line.usual), size_text(line.case.bytes)
+    cells = ("N/A",) * 4
+    if usual:  # its bandwidth, too, is that of the median call
+        cells = (_time(usual.p50), _time(usual.p99), f"{usual.busbw * usual.time / usual.p50:.2f}", _ratio(line))
+    return _NARROW.format(size, *cells, line.wrong, line.backend)
+
+
+def _ratio(line: Line) -> str:
+    ratio = line.ratio(line.usual)
+    return "N/A" if ratio is None else f"{ratio:.2f}"
+
+
+def _wide_heading(rule: Rule, width: int) -> str:
     usual = _GROUPS[rule.placements[0]]
     group = _FIGURES.format("time", "algbw", "busbw", "#wrong")
     units = _FIGURES.format("(us)", "(GB/s)", "(GB/s)", "")
@@ -56,14 +83,12 @@ def _what(cells: Sequence[Any], width: int) -> str:
     return _WHAT.format(*cells, width)
 
 
-def row(line: Line, width: int) -> str:
-    """One size of one backend."""
+def _wide_row(line: Line, width: int) -> str:
     c, kinds = line.case, line.case.rule.collective
     op = c.op if kinds.reduces else "none"
     root = c.root if kinds.rooted else -1
     usual = line.by.get(line.usual)
-    ratio = line.ratio(line.usual)
-    more = (_time(usual.p50), _time(usual.p99), "N/A" if ratio is None else f"{ratio:.2f}") if usual else ("N/A",) * 3
+    more = (_time(usual.p50), _time(usual.p99), _ratio(line)) if usual else ("N/A",) * 3
     return (
         _what([c.bytes, c.count, c.dtype.name, op, root, line.backend], width)
         + "".join(_FIGURES.format(*_figures(line.by.get(p))) for p in PLACEMENTS)
@@ -90,8 +115,9 @@ def merged(notes: Sequence[Note]) -> list[Note]:
 
 
 def footer(report: Report) -> str:
-    """Whether the results were right."""
+    """Whether the results were right, and which backend was the fastest."""
     checked = len(report.measurements)
     if not checked:
         return "# nothing was measured"
-    return f"# {report.wrong} wrong elements in {checked} measurements" + ("" if report.wrong else ": OK")
+    found = f"# {report.wrong} wrong elements in {checked} measurements" + ("" if report.wrong else ": OK")
+    return "\n".join(filter(None, ["#", found, verdict(report)]))

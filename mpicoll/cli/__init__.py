@@ -1,16 +1,18 @@
+# PYTHON_ARGCOMPLETE_OK
 """The command line: one file a subcommand, each with ``add(subparsers)`` and a handler that returns the exit code."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 import mpicoll
 from mpicoll.cli import algorithms, bench, draw, run, simulate, slurm, verify
-from mpicoll.errors import MpicollError
+from mpicoll.errors import MpicollError, misspelt
 from mpicoll.machine.alone import under_launcher
 
 __all__ = ["main"]
@@ -18,21 +20,47 @@ __all__ = ["main"]
 COMMANDS = (run, bench, algorithms, verify, draw, simulate, slurm)
 
 
+_TEXT = """\
+MPI collectives for any array: start ranks, measure, prove, predict. `mpicoll COMMAND --help` says what a command takes.
+"""
+_COMPLETION = """\
+The Tab key completes commands and options in bash and zsh after `pip install argcomplete` and
+eval "$(register-python-argcomplete mpicoll)", for good in ~/.bashrc or ~/.zshrc.
+"""
+
+
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Says what is wrong in one line, and what may have been meant."""
 
     def error(self, message: str) -> NoReturn:
+        command = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
+        if command:
+            known = re.findall(r"[\w-]+", command[2])
+            message = f"expected a command out of {', '.join(known)}; given {misspelt(command[1], known)}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """For arguments that it does not have."""
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        given = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown
+        shown = [misspelt(word, known) if word.startswith("--") else repr(word) for word in given]
+        self.error(f"not an argument of this command: {', '.join(shown)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``mpicoll`` with ``argv`` (the process's own by default) and return its exit code."""
-    parser = Parser("mpicoll", description="MPI collectives for any array: start ranks, measure.", allow_abbrev=False)
+    parser = Parser("mpicoll", description=_TEXT, epilog=_COMPLETION, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"mpicoll {mpicoll.__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for each in COMMANDS:
         each.add(subparsers)
-    args = parser.parse_args(argv)
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for what fits
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        subparsers.choices[args.command].refuse(unknown)
     try:
         code: int = args.handler(args)
     except MpicollError as error:

@@ -6,14 +6,14 @@ import argparse
 import json
 from typing import Any
 
-from mpicoll.cli.arguments import collective
+from mpicoll.cli.arguments import collective, collectives, completes
 
 __all__ = ["add"]
 
 _TEXT = """\
 Lists the algorithms of a collective, or of all: the names that algorithm= takes, what they cost in time (p ranks,
-n bytes in s
-segments; a seconds a message, b a byte, g a byte that is combined), what they serve, and where they come from.
+n bytes in s segments; a seconds a message, b a byte, g a byte that is combined), what they serve, and where they come
+from.
 """
 _ROUTES = {
     "native": "The MPI library's own collective.",
@@ -24,7 +24,9 @@ _ROUTES = {
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``algorithms`` to the command line."""
     p = subparsers.add_parser("algorithms", help="list the algorithms", description=_TEXT, allow_abbrev=False)
-    p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling (all)")
+    completes(
+        p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling (all)"), collectives
+    )
     p.add_argument("--json", action="store_true", help="print a list of objects")
     p.set_defaults(handler=_handle)
 
@@ -55,7 +57,10 @@ def _described(collective: str) -> list[dict[str, Any]]:
                 "name": name,
                 "summary": _ROUTES[name] if a is None else a.summary,
                 "cost": None if a is None else a.cost,
-                "constraints": ["every number of ranks", *([f"{collective}v"] if name in uneven else [])],
+                "constraints": [
+                    "every number of ranks" if a is None else a.serves,
+                    *([f"{collective}v"] if name in uneven else []),
+                ],
                 "segment": None if a is None else a.segment,
                 "source": None if a is None else a.paper,
             }

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterable
 
-__all__ = ["collective"]
+from mpicoll.errors import misspelt
+
+__all__ = ["collective", "collectives", "completes", "one_of", "ranks"]
 
 
 def collective(text: str) -> str:
@@ -13,5 +16,37 @@ def collective(text: str) -> str:
 
     found = canonical(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"expected one of {', '.join(COLLECTIVES)}; given {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"expected one of {', '.join(COLLECTIVES)}; given {misspelt(text, COLLECTIVES)}"
+        )
     return found
+
+
+def one_of(known: Iterable[str]) -> Callable[[str], str]:
+    """A type for argparse: one of these names."""
+    names = list(known)
+
+    def checked(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(names)}; given {misspelt(text, names)}")
+        return text
+
+    return checked
+
+
+def completes(argument: argparse.Action, names: Callable[[], Iterable[str]]) -> None:
+    """Have argcomplete offer these names for the argument."""
+    argument.completer = lambda **_: names()  # type: ignore[attr-defined]
+
+
+def collectives() -> Iterable[str]:
+    from mpicoll.collectives import COLLECTIVES
+
+    return COLLECTIVES
+
+
+def ranks(text: str) -> int:
+    """A number of ranks."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of ranks, at least 1; given {text!r}")
+    return int(text)

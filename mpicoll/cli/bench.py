@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
+
+from mpicoll.cli.arguments import collectives, completes
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -16,9 +21,26 @@ __all__ = ["add"]
 
 _TEXT = """\
 Measures collectives on several backends in one job, on the same buffers, and checks every element of their results.
-The columns are those of nccl-tests. Without a launcher it starts its own ranks; inside `mpicoll run`, mpirun or srun
-it is one of them.
+Without a launcher it starts its own ranks; inside `mpicoll run`, mpirun or srun it is one of them. Ctrl-C ends it after
+the size under way, and keeps what was measured.
 """
+_NOT_HERE = {
+    "-w": "each batch begins with two calls that are not timed",
+    "-c": "every result is checked",
+    "-m": "each call is timed by itself",
+    "-i": "sizes grow by a factor (-f)",
+    "-g": "the number of ranks is -n",
+    "-t": "the number of ranks is -n",
+}
+"""Short flags of nccl-tests that have no meaning here, and why."""
+
+
+class _NotHere(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, _ns: object, _value: object, option: str | None = None) -> None:
+        parser.error(
+            f"{option}: not here: {_NOT_HERE[option or '']}. Of nccl-tests' flags there are -b, -e, -f, -d, -o and -r; "
+            "-n is the number of ranks"
+        )
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -27,23 +49,30 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "bench", help="measure MPI, gloo and NCCL side by side", description=_TEXT, allow_abbrev=False
     )
     p.set_defaults(handler=_handle)
-    p.add_argument("collective", help="names in MPI's or torch's spelling, comma-separated, or all")
+    completes(
+        p.add_argument("collective", help="names in MPI's or torch's spelling, comma-separated, or all"), collectives
+    )
     p.add_argument("-n", default=None, metavar="RANKS", help="ranks to start (2)")
     p.add_argument(
         "--backends", metavar="NAMES", help="mpicoll, mpi, mpicoll.torch, torch, gloo, nccl: ratios are to the first"
     )
-    p.add_argument("--min", default="8", metavar="BYTES", help="the smallest size (8); K, M and G are binary")
-    p.add_argument("--max", default="64M", metavar="BYTES", help="the largest size (64M)")
-    p.add_argument("--factor", default="2", metavar="N", help="from one size to the next (2)")
-    p.add_argument("--dtype", default="float32", metavar="NAME", help="as torch names it (float32)")
-    p.add_argument("--op", default="sum", metavar="NAME", help="what reductions compute (sum)")
-    p.add_argument("--root", default="0", metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
+    p.add_argument("-b", "--min", default="8", metavar="BYTES", help="the smallest size (8); K, M and G are binary")
+    p.add_argument("-e", "--max", default="64M", metavar="BYTES", help="the largest size (64M)")
+    p.add_argument("-f", "--factor", default="2", metavar="N", help="from one size to the next (2)")
+    p.add_argument("-d", "--dtype", default="float32", metavar="NAME", help="as torch names it (float32)")
+    p.add_argument("-o", "--op", default="sum", metavar="NAME", help="what reductions compute (sum)")
+    p.add_argument("-r", "--root", default="0", metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
     p.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (cpu)")
     p.add_argument("--algorithms", metavar="NAMES", help="of mpicoll, each a line of its own")
     p.add_argument("--seconds", default="1.5", metavar="S", help="time to measure one size of one collective (1.5)")
     p.add_argument("--json", metavar="FILE", help="write everything that was measured")
     p.add_argument("--csv", metavar="FILE", help="write the table")
     p.add_argument("--plot", metavar="FILE", help="draw latency and bandwidth, as PNG, PDF or SVG by the file's name")
+    p.add_argument(
+        "--wide", action="store_const", const="", help="print all columns of nccl-tests, out of place and in place"
+    )
+    for flag in _NOT_HERE:
+        p.add_argument(flag, action=_NotHere, nargs="?", help=argparse.SUPPRESS)
 
 
 def _handle(args: argparse.Namespace) -> int:
@@ -52,6 +81,8 @@ def _handle(args: argparse.Namespace) -> int:
     from mpicoll.machine.alone import under_launcher
 
     typed = {name: value for name, value in vars(args).items() if value is None or isinstance(value, str)}
+    for flag in _NOT_HERE:
+        del typed[flag[1:]]
     if under_launcher():
         return _rank(typed)
     typed["n"] = typed["n"] or "2"
@@ -60,13 +91,22 @@ def _handle(args: argparse.Namespace) -> int:
 
 def _launch(typed: dict[str, str | None], ranks: int) -> int:
     from mpicoll import launch
+    from mpicoll.bench.interruption import STOP
     from mpicoll.bench.progress import on_terminal
 
-    os.environ.update(on_terminal())
     collective = typed.pop("collective") or ""
+    wide = ["--wide"] if typed.pop("wide") is not None else []
     options = [f"-n{v}" if name == "n" else f"--{name}={v}" for name, v in typed.items() if v is not None]
-    launch.run(["-m", "mpicoll", "bench", collective, *options], ranks)
-    return 0
+    with TemporaryDirectory(prefix="mpicoll-") as folder:
+        stop = Path(folder, "stop")
+
+        def interrupted() -> None:
+            stop.touch()
+            print("\nmpicoll: ends after the size under way; Ctrl-C again ends at once", file=sys.stderr)
+
+        os.environ.update({**on_terminal(), STOP: str(stop)})
+        code = launch.attended(["-m", "mpicoll", "bench", collective, *options, *wide], ranks, interrupted)
+        return 128 + signal.SIGINT if stop.exists() else code
 
 
 def _rank(typed: dict[str, str | None]) -> int:
@@ -119,4 +159,8 @@ def _measure(options: Options, world: Intracomm) -> int:
             record.write_csv(report, options.csv)
         if options.plot:
             plot.draw(report, options.plot)
+        if report.interrupted:
+            print("# interrupted: what is above was measured before")
+        if written := [str(file) for file in (options.json, options.csv, options.plot) if file]:
+            print(f"# written: {', '.join(written)}")
     return 1 if report.wrong or not report.lines else 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from mpicoll.cli.arguments import collective
+from mpicoll.cli.arguments import collective, collectives, completes
 
 __all__ = ["add"]
 
@@ -19,7 +19,7 @@ with its block. A round is the longest chain of messages that must have happened
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``draw`` to the command line."""
     p = subparsers.add_parser("draw", help="draw an algorithm", description=_TEXT, allow_abbrev=False)
-    p.add_argument("collective", type=collective, help="in MPI's or torch's spelling")
+    completes(p.add_argument("collective", type=collective, help="in MPI's or torch's spelling"), collectives)
     p.add_argument("algorithm", help="a name that `mpicoll algorithms` lists")
     p.add_argument("-n", dest="size", type=int, default=4, metavar="RANKS", help="the number of ranks (4)")
     p.add_argument("-o", dest="file", type=Path, metavar="FILE", required=True, help="SVG or PNG, by the file's name")
@@ -31,11 +31,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _handle(args: argparse.Namespace) -> int:
     from mpicoll.algorithms import algorithms, find
     from mpicoll.analysis.draw import draw
-    from mpicoll.errors import ArgumentError
+    from mpicoll.errors import ArgumentError, misspelt
 
     algorithm = find(args.collective, args.algorithm)
     if algorithm is None:
-        known = ", ".join(a.name for a in algorithms(args.collective))
-        raise ArgumentError("draw", "algorithm", f"one of {known}", repr(args.algorithm))
+        known = [a.name for a in algorithms(args.collective)]
+        raise ArgumentError("draw", "algorithm", f"one of {', '.join(known)}", misspelt(args.algorithm, known))
     draw(algorithm, args.size, args.file, args.root, args.segments)
     return 0

@@ -3,31 +3,49 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from mpicoll import launch
+from mpicoll.cli.arguments import ranks
 
+__all__ = ["add"]
 
-def _ranks(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of ranks, at least 1; given {text!r}")
-    return int(text)
+_TEXT = """\
+Starts N ranks of a Python program with the MPI of this environment. An uncaught exception in one rank ends them all.
+Within a batch job the ranks run on the job's nodes, else on this machine or on the nodes of a hostfile.
+"""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``run`` to the command line."""
     parser = subparsers.add_parser(
         "run",
         help="start a program's ranks",
-        description="Start N ranks of a Python program with the MPI of this environment. An uncaught exception in one "
-        "rank ends them all.",
-        usage="mpicoll run -n N [--dry-run] (script.py | -m module | -c code) [argument ...]",
+        description=_TEXT,
+        usage="mpicoll run -n N [option ...] (script.py | -m module | -c code) [argument ...]",
         allow_abbrev=False,
     )
-    parser.add_argument("-n", dest="nprocs", type=_ranks, required=True, metavar="N", help="the number of ranks")
+    parser.add_argument("-n", "-np", dest="nprocs", type=ranks, required=True, metavar="N", help="the number of ranks")
+    parser.add_argument(
+        "--hostfile", metavar="FILE",
+        help="the nodes to run on, one a line: `node1 slots=4` for Open MPI, `node1:4` for MPICH and Intel MPI",
+    )  # fmt: skip
+    parser.add_argument(
+        "--launcher-args", type=_words, default=[], metavar="FLAGS",
+        help="flags for the MPI's own launcher, in one pair of quotes: --launcher-args='--map-by numa -x NAME'",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the command instead of running it")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="the script and its arguments, passed on as they are")
     parser.set_defaults(handler=_run, parser=parser)
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"expected words as a shell takes them ({error}); given {text!r}") from error
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -37,5 +55,6 @@ def _run(args: argparse.Namespace) -> int:
             flag, rest = name, given + args.script
     if not rest:
         args.parser.error(f"expected {'an argument after ' + flag if flag else 'a script, -m module or -c code'}")
-    launch.run([flag, *rest] if flag else rest, args.nprocs, dry_run=args.dry_run)
+    program = [flag, *rest] if flag else rest
+    launch.run(program, args.nprocs, hostfile=args.hostfile, flags=args.launcher_args, dry_run=args.dry_run)
     return 0

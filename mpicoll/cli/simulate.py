@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import collective
+from mpicoll.cli.arguments import collective, collectives, completes, ranks
+from mpicoll.errors import misspelt
+from mpicoll.units import nbytes, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -28,7 +29,6 @@ Costs a collective's algorithms on a described machine, for any number of ranks,
 which vectors. With --fit it measures the present machine instead, with real ranks: the figures that the model needs,
 and how far its predictions then are from measured times.
 """
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _PICTURES = (".png", ".pdf", ".svg")
 
 
@@ -41,11 +41,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll simulate (COLLECTIVE [option ...] | --fit) [-n RANKS] [--json FILE]",
         allow_abbrev=False,
     )
-    p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling")
-    p.add_argument("-n", dest="ranks", type=_ranks, metavar="RANKS", help="ranks (of a fit: those started, 2)")
-    p.add_argument(
+    completes(
+        p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling"), collectives
+    )
+    p.add_argument("-n", dest="ranks", type=ranks, metavar="RANKS", help="ranks (of a fit: those started, 2)")
+    machine = p.add_argument(
         "--machine", metavar="NAME|FILE", help="a machine's name, or its description in JSON or TOML (laptop)"
     )
+    completes(machine, _machines)
     p.add_argument("--sizes", type=_sizes, metavar="LOW:HIGH", help="bytes of the vector, in steps of 2 (1K:64M)")
     p.add_argument("--algorithms", metavar="NAMES", help="names that `mpicoll algorithms` lists, comma-separated (all)")
     p.add_argument("--root", type=int, metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
@@ -56,16 +59,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.set_defaults(handler=_handle, parser=p)
 
 
-def _ranks(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of ranks, at least 1; given {text!r}")
-    return int(text)
-
-
 def _sizes(text: str) -> list[int]:
-    found = [re.fullmatch(r"(\d+)([KMG]?)", part.strip(), re.IGNORECASE) for part in text.split(":")]
-    sizes = [int(f[1]) * _UNITS[f[2].upper()] for f in found if f]
-    if len(sizes) != len(found) or len(sizes) > 2 or not 0 < sizes[0] <= sizes[-1]:
+    found = [nbytes(part) for part in text.split(":")]
+    sizes = [n for n in found if n is not None]
+    if len(sizes) != len(found) or len(sizes) > 2 or sizes[0] > sizes[-1]:
         raise argparse.ArgumentTypeError(f"expected bytes, or LOW:HIGH, with K, M or G (1K:64M); given {text!r}")
     low, high = sizes[0], sizes[-1]
     return [low << k for k in range((high // low).bit_length())]
@@ -125,6 +122,12 @@ def _watched(names: Sequence[str]) -> Iterable[str]:
     return tqdm(names, unit="algorithm", leave=False)
 
 
+def _machines() -> Iterable[str]:
+    from mpicoll.analysis.presets import MACHINES
+
+    return MACHINES
+
+
 def _machine(text: str) -> Machine:
     from mpicoll.analysis.machines import read
     from mpicoll.analysis.presets import MACHINES
@@ -132,7 +135,7 @@ def _machine(text: str) -> Machine:
     if text in MACHINES:
         return MACHINES[text]
     if not Path(text).exists():
-        raise _bad("--machine", f"{', '.join(MACHINES)}, or a file that describes one", repr(text))
+        raise _bad("--machine", f"{', '.join(MACHINES)}, or a file that describes one", misspelt(text, MACHINES))
     return read(Path(text))
 
 
@@ -145,7 +148,9 @@ def _algorithms(args: argparse.Namespace) -> list[str] | None:
     names = [name.strip() for name in args.algorithms.split(",")]
     for name in names:
         if name not in known:
-            raise _bad("--algorithms", f"out of {', '.join(known)} (the model knows schedules alone)", repr(name))
+            raise _bad(
+                "--algorithms", f"out of {', '.join(known)} (the model knows schedules alone)", misspelt(name, known)
+            )
     return list(dict.fromkeys(names))
 
 
@@ -200,10 +205,10 @@ def _measure(record: Path | None) -> int:
     print(f"# {machine.name}: {machine.source}")
     print(json.dumps(machine.as_dict(), indent=1))
     print(_predictions(predictions))
-    for ranks in sorted({p.ranks for p in predictions}):
-        mine = [p for p in predictions if p.ranks == ranks]
+    for number in sorted({p.ranks for p in predictions}):
+        mine = [p for p in predictions if p.ranks == number]
         median, most = errors(mine)
-        print(f"# {ranks} ranks: {len(mine)} predictions; error: median {median:.0%}, 90th percentile {most:.0%}")
+        print(f"# {number} ranks: {len(mine)} predictions; error: median {median:.0%}, 90th percentile {most:.0%}")
     if predictions and predictions[-1].ranks > (os.cpu_count() or 1):
         print(f"# the model gives each rank a core of its own; here there are {os.cpu_count()}")
     if record:
@@ -213,7 +218,7 @@ def _measure(record: Path | None) -> int:
 
 
 def _predictions(predictions: Sequence[Prediction]) -> str:
-    from mpicoll.analysis.comparison import duration, size_text
+    from mpicoll.analysis.comparison import duration
 
     row = "{:14} {:20} {:>5} {:>6} {:>10} {:>10} {:>6}".format
     lines = [row("collective", "algorithm", "ranks", "size", "measured", "predicted", "error")]

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from typing import TYPE_CHECKING
 
+from mpicoll.cli.arguments import completes, one_of
+
 if TYPE_CHECKING:
     from mpicoll.sbatch import Line
 
@@ -20,7 +22,7 @@ presets of sites. Options that are not given keep the template's values; those t
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``slurm`` to the command line."""
-    from mpicoll.sbatch import OPTIONS
+    from mpicoll.sbatch import OPTIONS, TEMPLATES, sites
 
     p = subparsers.add_parser(
         "slurm",
@@ -29,10 +31,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll slurm [TEMPLATE [option ...] [--check | --explain]]",
         allow_abbrev=False,
     )
-    p.add_argument("template", nargs="?", type=_template, help="a name from the list")
+    completes(p.add_argument("template", nargs="?", type=_template, help="a name from the list"), lambda: TEMPLATES)
     for name, option in OPTIONS.items():
         p.add_argument(f"--{name}", metavar="VALUE", help=option.help)
-    p.add_argument("--site", type=_site, default="ethernet", metavar="NAME", help="the site's preset (ethernet)")
+    site = p.add_argument(
+        "--site", type=_site, default="auto", metavar="NAME",
+        help="the preset for the network; auto takes the one that suits the job's first node (auto)",
+    )  # fmt: skip
+    completes(site, sites)
     p.add_argument(
         "--set", type=_variable, action="append", default=[], metavar="NAME=VALUE",
         help="a variable of the template, as --explain lists them; $NAME in it is expanded in the job",
@@ -48,17 +54,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _template(text: str) -> str:
     from mpicoll.sbatch import TEMPLATES
 
-    if text not in TEMPLATES:
-        raise argparse.ArgumentTypeError(f"expected one of {', '.join(TEMPLATES)}; given {text!r}")
-    return text
+    return one_of(TEMPLATES)(text)
 
 
 def _site(text: str) -> str:
     from mpicoll.sbatch import sites
 
-    if text not in sites():
-        raise argparse.ArgumentTypeError(f"expected one of {', '.join(sites())}; given {text!r}")
-    return text
+    return one_of(sites())(text)
 
 
 def _variable(text: str) -> tuple[str, str]:

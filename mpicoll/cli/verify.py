@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import collective
+from mpicoll.cli.arguments import collective, collectives, completes
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -32,7 +32,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS]",
         allow_abbrev=False,
     )
-    p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling")
+    completes(
+        p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling"), collectives
+    )
     p.add_argument("algorithm", nargs="?", help="a name that `mpicoll algorithms` lists (all of the collective)")
     p.add_argument("--all", action="store_true", help="all algorithms of all collectives")
     p.add_argument(
@@ -69,12 +71,13 @@ def _handle(args: argparse.Namespace) -> int:
 
 def _chosen(collective: str | None, name: str | None) -> list[Algorithm]:
     from mpicoll.algorithms import algorithms
-    from mpicoll.errors import ArgumentError
+    from mpicoll.errors import ArgumentError, misspelt
 
     known = list(algorithms(collective))
     chosen = [a for a in known if name in (None, a.name)]
     if not chosen:
-        raise ArgumentError("verify", "algorithm", "one of " + ", ".join(a.name for a in known), repr(name))
+        names = [a.name for a in known]
+        raise ArgumentError("verify", "algorithm", f"one of {', '.join(names)}", misspelt(str(name), names))
     return chosen
 
 

@@ -13,6 +13,7 @@ from mpicoll.buffers import Buffer
 from mpicoll.call import Call
 from mpicoll.plan import Plan, Workspace
 from mpicoll.schedule import Schedule
+from mpicoll.select import Rules
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -51,7 +52,11 @@ class Fabric(ABC):
     one_node: bool
     """Whether all ranks are on one node."""
     shares: bool
-    """Whether long messages go through memory that all ranks share."""
+    """Whether long messages go through memory that all ranks share; if not ``settled``, as far as anybody knows."""
+    settled: bool
+    """Whether ``shares`` is known for good."""
+    rules: Rules
+    """By what algorithms are chosen, equal on all ranks."""
     failure: type[Exception] | tuple[()]
     """What is raised when the fabric itself reports an error."""
     most_tag: int
@@ -63,6 +68,14 @@ class Fabric(ABC):
     @abstractmethod
     def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
         """The plan of a call whose buffers are ``usable``."""
+
+    @abstractmethod
+    def is_long(self, call: Call) -> bool:
+        """Whether the call may have long messages: all its ranks find the same."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Get the memory to share, if there is any: ``shares`` is known for good then. Collective."""
 
     @abstractmethod
     def usable(self, b: Buffer) -> bool:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
+from mpicoll import measured
 from mpicoll.buffers import Buffer
 from mpicoll.call import Call
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics import Fabric, Transfer
+from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.gpu import takes_device_memory
+from mpicoll.machine.library import library
+from mpicoll.machine.placement import oversubscribed
 from mpicoll.plan import Plan, Workspace
 from mpicoll.routes import exchange, large, native, scheduled, shared
 from mpicoll.schedule import Schedule
+from mpicoll.select import Rules, preferred
 
 __all__ = ["MPIFabric"]
 
@@ -32,15 +36,17 @@ class MPIFabric(Fabric):
         self._comm, self._messages = comm.Dup(), comm.Dup()
         self.rank, self.size = comm.rank, comm.size
         self.library = MPI.get_vendor()[0]
-        self.most_tag = self._messages.Get_attr(MPI.TAG_UB) or 0
+        self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         # What lies on one node has all its parts there, and what shares memory shares it with all its parts.
         self.one_node = (parent is not None and parent.one_node) or self._is_one_node()
-        self.shares = self.size > 1 and (
-            (parent is not None and parent.shares) or (self.one_node and shared.possible(self._comm))
+        self._can_share: bool = self.size > 1 and (
+            (parent is not None and parent._can_share) or (self.one_node and shared.possible(self._comm))
         )
-        self._prepared = not self.shares
+        self.shares = self._can_share
+        self.settled = not self.shares
         self._places: shared.Places | None = None
+        self.rules = self._told(parent)
 
     @classmethod
     def of_world(cls, ranks: Sequence[int]) -> MPIFabric:
@@ -64,9 +70,22 @@ class MPIFabric(Fabric):
         node.Free()
         return alike
 
+    def _told(self, parent: MPIFabric | None) -> Rules:
+        """Rank 0's rules: the ranks' environments and installations may differ, and their choices must not."""
+        if parent is not None and parent.one_node == self.one_node:
+            return parent.rules
+        together = self.one_node and self.size > 1
+        crowded = together and oversubscribed(self._comm)
+        mine = None
+        if self.rank == 0:
+            wanted = preferred() if parent is None else parent.rules.preferred
+            mine = Rules(wanted, measured.table(fingerprint(), library(), crowded) if together else {})
+        told: Rules = self._comm.bcast(mine)
+        return told
+
     def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
         if how != "native":
-            return self._with_memory(call, partial(self._ours, call, how, workspace))
+            return self._ours(call, how, workspace)
         if call.collective == "alltoallv":
             return large.if_any(self._comm, call, native.bind(self._comm, call, workspace))
         return self._in_parts(call, lambda part: native.bind(self._comm, part, workspace))
@@ -81,17 +100,14 @@ class MPIFabric(Fabric):
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
         return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)
 
-    def _with_memory(self, call: Call, bind: Callable[[], Plan]) -> Plan:
-        """What ``bind`` gives, once the ranks have places in shared memory for their long messages, if they can."""
+    def is_long(self, call: Call) -> bool:
+        return call.collective != "alltoallv" and call.nbytes(self.size) >= shared.LEAST
 
-        def prepare_and_bind() -> Plan:
-            if not self._prepared:
-                self._places = shared.Places.among(self._comm)
-                self._prepared, self.shares = True, self._places is not None
-            return bind()
-
-        short = call.collective == "alltoallv" or call.nbytes(self.size) < shared.LEAST
-        return bind() if self._prepared or short else _Later(prepare_and_bind)
+    def settle(self) -> None:
+        if not self.settled:
+            self._places = shared.Places.among(self._comm)
+            self.shares = self._places is not None
+            self.settled = True  # last: another thread may look
 
     def usable(self, b: Buffer) -> bool:
         return b.plain and (b.device == "cpu" or takes_device_memory())
@@ -152,20 +168,6 @@ class MPIFabric(Fabric):
 
 _ONE_BY_ONE = MPI.get_vendor()[0] == "Open MPI"
 """Waitall of its version 4.1 never returns where a message has failed already."""
-
-
-class _Later:
-    """A plan that is bound when it is first run. What all ranks do together then cannot be done where a call is only
-    handed in: others may be waiting for what this rank does after that."""
-
-    def __init__(self, bind: Callable[[], Plan]) -> None:
-        self._bind: Callable[[], Plan] | None = bind
-        self._plan: Plan
-
-    def __call__(self) -> None:
-        if self._bind is not None:
-            self._plan, self._bind = self._bind(), None
-        self._plan()
 
 
 class _Messages(Transfer):

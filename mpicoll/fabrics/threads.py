@@ -23,6 +23,7 @@ from mpicoll.fabrics import Fabric, Transfer
 from mpicoll.plan import Plan, Workspace
 from mpicoll.routes import threads as route
 from mpicoll.schedule import Schedule
+from mpicoll.select import Rules, preferred
 
 __all__ = ["Group", "Job", "Seat", "ThreadFabric", "here", "work_for"]
 
@@ -48,6 +49,7 @@ class Job:
 
     def __init__(self, size: int) -> None:
         self.size = size
+        self.rules = Rules(preferred())
         self.changed = threading.Condition()
         self.broken: str | None = None
         """Why nothing can be waited for any more."""
@@ -170,14 +172,14 @@ class ThreadFabric(Fabric):
     """One thread's view of a group of threads."""
 
     library = ""
-    one_node = shares = True
+    one_node = shares = settled = True
     failure = ()
     most_tag = 2**31 - 1
     any_thread = True
 
     def __init__(self, job: Job, group: Group, rank: int, size: int) -> None:
         self._job, self._group = job, group
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.rules = rank, size, job.rules
 
     @staticmethod
     def address(array: Any) -> int:
@@ -188,6 +190,12 @@ class ThreadFabric(Fabric):
     def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
         assert isinstance(how, Schedule)
         return route.bind(self, call, how)
+
+    def is_long(self, call: Call) -> bool:
+        return True
+
+    def settle(self) -> None:
+        """Threads have one memory."""
 
     def usable(self, b: Buffer) -> bool:
         return b.plain and b.device == "cpu"

@@ -11,7 +11,14 @@ from importlib.util import find_spec
 
 from mpicoll.errors import LaunchError
 
-__all__ = ["check_may_initialise", "check_not_alone", "cores_of_a_rank", "launched_rank", "under_launcher"]
+__all__ = [
+    "check_may_initialise",
+    "check_not_alone",
+    "cores_of_a_rank",
+    "launched_rank",
+    "ranks_here",
+    "under_launcher",
+]
 
 _HOW = (
     "Start it with `mpicoll run -n {n} script.py`, with the mpirun of the MPI that mpi4py loads, or under Slurm with "
@@ -29,8 +36,12 @@ def cores_of_a_rank() -> float:
     mine = len(os.sched_getaffinity(0))
     if mine < (os.cpu_count() or 1):
         return mine
-    beside = _number("OMPI_COMM_WORLD_LOCAL_SIZE") or _number("MPI_LOCALNRANKS") or 1
-    return mine / beside
+    return mine / ranks_here()
+
+
+def ranks_here() -> int:
+    """The ranks that this one's launcher has started on this node; 1 where it does not say."""
+    return _number("OMPI_COMM_WORLD_LOCAL_SIZE") or _number("MPI_LOCALNRANKS") or 1
 
 
 def launched_rank() -> int | None:

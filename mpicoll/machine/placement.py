@@ -6,26 +6,43 @@ A job script runs it first: it ends with an error if the ranks do not find each 
 from __future__ import annotations
 
 import os
+from functools import reduce
+from operator import or_
 
 from mpi4py import MPI
 
 from mpicoll.lifetime import checked_world
+from mpicoll.machine.alone import ranks_here
+from mpicoll.machine.library import library
 
-__all__ = ["main", "ranges"]
+__all__ = ["cpus", "main", "oversubscribed", "ranges"]
+
+
+def cpus() -> set[int]:
+    """The CPUs that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
+def oversubscribed(comm: MPI.Comm) -> bool:
+    """Whether these ranks of one node take turns on its CPUs, with each other or with more ranks that this one's
+    launcher has started there. Collective."""
+    masks: list[int] = comm.allgather(sum(1 << cpu for cpu in cpus()))
+    together = reduce(or_, masks).bit_count()
+    bound_apart = together == sum(mask.bit_count() for mask in masks) and ranks_here() <= (os.cpu_count() or 1)
+    return not bound_apart and max(comm.size, ranks_here()) > together
 
 
 def main() -> None:
     """Print the MPI library and the ranks of each node with what they are bound to. Collective; rank 0 prints."""
     world = checked_world()
-    mine = (MPI.Get_processor_name(), os.sched_getaffinity(0), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    mine = (MPI.Get_processor_name(), cpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
     found = world.gather(mine)
     if found is None:
         return
     nodes: dict[str, list[int]] = {}
     for rank, (node, _, _) in enumerate(found):
         nodes.setdefault(node, []).append(rank)
-    name, version = MPI.get_vendor()
-    print(f"{count(len(found), 'rank')} on {count(len(nodes), 'node')}, {name} {'.'.join(map(str, version))}")
+    print(f"{count(len(found), 'rank')} on {count(len(nodes), 'node')}, {library()}")
     for node, ranks in nodes.items():
         cores = [found[rank][1] for rank in ranks]
         line = f"{node}: ranks {ranges(ranks)}, bound to cores {' | '.join(ranges(sorted(c)) for c in cores)}"

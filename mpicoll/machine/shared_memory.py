@@ -19,29 +19,37 @@ __all__ = ["share"]
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
+BUDGET = 32 << 20
+"""Bytes that a rank makes for all its communicators together, at most: what is made for one is held until it is freed,
+and a program may have hundreds."""
+_NAME = "mpicoll"
 _MARK = 16
 """Random bytes at a block's end: a process of that number in another namespace has another file."""
 
 
 def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
-    """A block of so many bytes a rank, which all ranks map; None where they cannot, or one of them has
-    MPICOLL_SHARED_MEMORY=0. Collective among ranks of one node."""
+    """A block of so many bytes a rank, which all ranks map; None where they cannot, or where one of them has made as
+    much as its ``BUDGET`` permits, or has MPICOLL_SHARED_MEMORY=0. Collective among ranks of one node."""
     file, mark = None, os.urandom(_MARK)
-    if os.environ.get("MPICOLL_SHARED_MEMORY") != "0" and hasattr(os, "memfd_create"):
+    wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0" and hasattr(os, "memfd_create")
+    if wanted and nbytes + sum(each.nbytes for each in list(_own)) <= BUDGET:
         file = _new(nbytes, mark)
     told = comm.allgather(None if file is None else (os.getpid(), file, mark))
     mapped = [None if it is None else _mapped(it[0], it[1], it[2], nbytes) for it in told]
-    found = [block for block in mapped if block is not None]
+    found = [mapping for mapping in mapped if mapping is not None]
     agreed = comm.allreduce(len(found) == comm.size, MPI.LAND)
     if file is not None:
         os.close(file)  # all have opened it
-    return found if agreed else None
+    if not agreed:
+        return None
+    _own.add(found[comm.rank])
+    return [np.asarray(mapping) for mapping in found]
 
 
 def _new(nbytes: int, mark: bytes) -> int | None:
     """A file in memory, all of it allocated now: what the system refuses can be told, and a page missed later kills."""
     try:
-        file = os.memfd_create("mpicoll")
+        file = os.memfd_create(_NAME)
     except OSError:
         return None
     try:
@@ -53,13 +61,18 @@ def _new(nbytes: int, mark: bytes) -> int | None:
     return file
 
 
-def _mapped(pid: int, file: int, mark: bytes, nbytes: int) -> Block | None:
+def _mapped(pid: int, file: int, mark: bytes, nbytes: int) -> _Mapping | None:
+    """The block in another process's file, if it is that: in another namespace of processes, that number is of another
+    process, whose file may be shorter (to read beyond it kills) or no file at all (to open it may do something)."""
+    path = f"/proc/{pid}/fd/{file}"
     try:
-        with open(f"/proc/{pid}/fd/{file}", "r+b", buffering=0) as other:
-            block = np.asarray(_Mapping(other.fileno(), nbytes + _MARK))
+        if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+            return None
+        with open(path, "r+b", buffering=0) as other:
+            ours = os.pread(other.fileno(), _MARK, nbytes) == mark
+            return _Mapping(other.fileno(), nbytes) if ours else None
     except OSError:
         return None
-    return block[:nbytes] if block[nbytes:].tobytes() == mark else None
 
 
 class _Mapping:
@@ -70,9 +83,14 @@ class _Mapping:
         address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
         if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "mmap")
+        self.nbytes = nbytes
         weakref.finalize(self, _unmap, os.getpid(), address, nbytes).atexit = False
         _c.madvise(address, nbytes, mmap.MADV_DONTFORK)
         self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
+
+
+_own: weakref.WeakSet[_Mapping] = weakref.WeakSet()
+"""The memory of the blocks that this rank has made."""
 
 
 def _unmap(process: int, address: int, nbytes: int) -> None:

@@ -58,8 +58,7 @@ def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], Plan]) -> Plan
 def if_any(comm: MPI.Intracomm, call: Call, direct: Plan) -> Plan:
     """``direct``, unless some rank's buffers are too long for it: no rank can tell from its own, so they ask."""
     mine, most = np.array([call.extent(comm.size)]), np.array([0])
-    send, recv = (None if b is None else b.part(0, b.count) for b in (call.send, call.recv))
-    call = replace(call, send=send, recv=recv)  # a plan holds no arrays
+    call = call.without_arrays()
 
     def run() -> None:
         comm.Allreduce(mine, most, MPI.MAX)

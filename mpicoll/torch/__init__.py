@@ -4,9 +4,14 @@ Names and signatures are torch's; what differs is said in the functions' docstri
 MPI: ``init_process_group`` does.
 """
 
+import torch
 from torch.distributed import ReduceOp
 
-from mpicoll import registration
+from mpicoll import registration, torch_versions
+from mpicoll.machine.alone import launched_rank
+
+torch_versions.check(torch.__version__, speaks=launched_rank() in (None, 0))
+
 from mpicoll.torch.barriers import barrier, monitored_barrier
 from mpicoll.torch.collectives import (
     all_gather,

@@ -42,7 +42,7 @@ class Agreement:
         self._comm.alltoall(self._to, out=self._coming)
         wrong = [(r, int(n), of[r]) for r, n in enumerate(self._coming) if n != of[r]]
         self._mine[0] = len(wrong)
-        self._comm.allreduce(self._mine, "max")
+        self._comm.allreduce(self._mine, "max", out=self._mine)
         if self._mine[0]:
             for rank, faults in zip(self._ranks, self._comm.allgather_object(wrong), strict=True):
                 for r, sent, expected in faults:

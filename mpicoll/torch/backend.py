@@ -18,6 +18,7 @@ from mpicoll.errors import ArgumentError, LaunchError, StateError, TimeoutError
 from mpicoll.messages import Request
 from mpicoll.torch import barriers, collectives, reducer
 from mpicoll.torch.arguments import checked_timeout
+from mpicoll.torch.device_backend import DeviceBackend, serve_within, stays_torchs
 from mpicoll.torch.group import ProcessGroup, world
 from mpicoll.torch.handles import Handle, finished, handle_of
 from mpicoll.torch.messages import incoming, outgoing
@@ -33,8 +34,9 @@ _FINISHED = finished()
 """The Work of every synchronous call."""
 
 
-def make(options: Any, backend_options: Any = None) -> RegisteredGroup:
-    """The group that torch asks for. Collective among its ranks."""
+def make(options: Any, backend_options: Any = None) -> RegisteredGroup | DeviceBackend:
+    """The group that torch asks for, or what serves some devices of torch's own. Collective among its ranks."""
+    shared = stays_torchs()
     everybody = lifetime.checked_world()
     members = list(options.global_ranks_in_group)  # none: the default group, of all ranks
     size = everybody.size if members else options.group_size
@@ -51,7 +53,7 @@ def make(options: Any, backend_options: Any = None) -> RegisteredGroup:
     g = RegisteredGroup(comm, members or range(size), options.group_id, options.timeout, options.store)
     if not members:
         g.local_rank = comm.node.rank
-    return g
+    return DeviceBackend(g) if shared else g
 
 
 class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
@@ -71,6 +73,7 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
         ProcessGroup.__init__(self, comm, ranks, name, timeout)
         self.reducer_waits = reducer.waits()
         """Whether a backward pass waits a moment for each of DDP's all-reduces."""
+        serve_within(self)
         world().registered.append(self)
 
     # -- what it is called --------------------------------------------------------------------------------------------
@@ -193,7 +196,7 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
             for work in under_way:
                 work.wait()
 
-        return self._work(self.do(look, tensors, async_op=True) if under_way else None)
+        return self._work(self._do(look, tensors, True) if under_way else None)
 
     def _start_coalescing(self, device: torch.device | None = None) -> None:
         self._together = []

@@ -40,7 +40,7 @@ def barrier(
     if g is None:
         return None
     plan = g.comm.plan("barrier", algorithm=algorithm)
-    return g.do(lambda: g.comm.carry_out(plan, "barrier"), [], async_op)
+    return g.do("barrier", lambda: g.comm.carry_out(plan, "barrier"), [], async_op)
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

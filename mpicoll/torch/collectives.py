@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd import profiler
 from torch.distributed import ReduceOp
 
 from mpicoll.call import checked_counts
@@ -51,12 +52,13 @@ def all_reduce(
     """Reduce ``tensor`` over the group; every rank's becomes the result."""
     g = world().default if group is None else group
     how = op_of(op, "all_reduce")
-    if isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not async_op and g.worker.idle():
+    plain = not async_op and not profiler._is_profiler_enabled
+    if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and g.worker.idle():
         if g.inside:
             g.called_by_two()
         g.inside = True
         try:
-            g.comm.allreduce(tensor, how, None, algorithm)  # the short way of the call that matters most
+            g.comm.allreduce(tensor, how, tensor, algorithm)  # the short way of the call that matters most
         except ArgumentError as e:
             raise renamed(e, "all_reduce", {"x": "tensor"}) from None
         except StateError:
@@ -176,7 +178,7 @@ def _whole(
     def run(_keep: Any = (tensor, out)) -> None:  # a plan holds addresses: this keeps what lies there
         g.comm.carry_out(plan, operation)
 
-    return g.do(run, [tensor if out is None else out], async_op)
+    return g.do(operation, run, [tensor if out is None else out], async_op)
 
 
 def all_gather(
@@ -201,7 +203,7 @@ def all_gather(
         g.comm.carry_out(plan, "all_gather")
         _hand_out(flat, outs)
 
-    return g.do(run, outs, async_op)
+    return g.do("all_gather", run, outs, async_op)
 
 
 def gather(
@@ -235,7 +237,7 @@ def gather(
         if flat is not None:
             _hand_out(flat, outs)
 
-    return g.do(run, outs, async_op, [tensor])
+    return g.do("gather", run, outs, async_op, [tensor])
 
 
 def scatter(
@@ -267,7 +269,7 @@ def scatter(
         g.agreement.alike("scatter", tensor)
         g.comm.carry_out(plan, "scatter")
 
-    return g.do(run, [tensor], async_op)
+    return g.do("scatter", run, [tensor], async_op)
 
 
 def reduce_scatter(
@@ -318,7 +320,7 @@ def all_to_all(
         g.comm.carry_out(plan, "all_to_all")
         _hand_out(torch.split(flat_out, counts_out), outs)
 
-    return g.do(run, outs, async_op)
+    return g.do("all_to_all", run, outs, async_op)
 
 
 def all_to_all_single(
@@ -358,7 +360,7 @@ def all_to_all_single(
         g.agreement.meet("all_to_all_single", "output_split_sizes", to, of)
         g.comm.carry_out(plan, "all_to_all_single")
 
-    return g.do(run, [output], async_op)
+    return g.do("all_to_all_single", run, [output], async_op)
 
 
 def _splits(g: ProcessGroup, argument: str, x: torch.Tensor, sizes: Any) -> Sequence[int]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed
+from torch.autograd import profiler
 
 from mpicoll.communicator import Communicator
 from mpicoll.errors import ArgumentError, StateError
@@ -67,6 +68,7 @@ class ProcessGroup:
 
     def do(
         self,
+        operation: str,
         run: Callable[[], None],
         result: Sequence[torch.Tensor],
         async_op: bool,
@@ -74,7 +76,20 @@ class ProcessGroup:
     ) -> Work | None:
         """Carry out ``run``, which writes ``result`` and reads ``given``, after what is pending.
 
-        Returns before that if ``async_op``."""
+        Returns before that if ``async_op``. A profiler sees a range, named as torch names its own backends', until it
+        returns: one that another thread ends may outlive the profiler, and corrupt memory."""
+        if not profiler._is_profiler_enabled:
+            return self._do(run, result, async_op, given)
+        with profiler.record_function(f"mpicoll:{operation}"):
+            return self._do(run, result, async_op, given)
+
+    def _do(
+        self,
+        run: Callable[[], None],
+        result: Sequence[torch.Tensor],
+        async_op: bool,
+        given: Sequence[torch.Tensor] = (),
+    ) -> Work | None:
         if self.inside:
             self.called_by_two()
         if not async_op and self.worker.idle():

@@ -53,6 +53,7 @@ def init_process_group(
     group_name: str = "",
     pg_options: Any = None,
     device_id: torch.device | int | None = None,
+    enable_reconfigure: bool = False,
 ) -> None:
     """Make the default group, of all ranks of MPI.COMM_WORLD; collective.
 
@@ -64,6 +65,8 @@ def init_process_group(
     if world().default is not None:
         raise StateError("init_process_group: the default group exists already: call destroy_process_group() first")
     _check_backend("init_process_group", backend)
+    if enable_reconfigure:
+        raise ArgumentError("init_process_group", "enable_reconfigure", "False: the ranks are MPI's", "True")
     checked_timeout("init_process_group", timeout)
     comm = Communicator()
     for argument, given, actual in (("world_size", world_size, comm.size), ("rank", rank, comm.rank)):

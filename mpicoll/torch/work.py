@@ -11,6 +11,7 @@ from datetime import timedelta
 from time import monotonic, sleep
 
 import torch
+from torch.autograd import profiler
 
 from mpicoll.errors import ArgumentError, StateError, TimeoutError
 from mpicoll.fabrics.threads import Seat, here, work_for
@@ -101,7 +102,12 @@ class CollectiveWork(Work):
             self._future.set_exception(failure)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if not self.done.wait(_seconds(timeout)):
+        if profiler._is_profiler_enabled:
+            with profiler.record_function("mpicoll:wait"):
+                in_time = self.done.wait(_seconds(timeout))
+        else:
+            in_time = self.done.wait(_seconds(timeout))
+        if not in_time:
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self._exception is not None:
             self.failed_unseen = False

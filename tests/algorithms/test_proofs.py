@@ -31,6 +31,7 @@ def test_cases_are_all_sizes_and_roots() -> None:
         assert found == expected, f"{a.collective} {a.name} declines what it should serve"
 
 
+@pytest.mark.slow
 @each
 def test_up_to_64_ranks(algorithm: Algorithm) -> None:
     for case in cases(algorithm, range(1, 65)):
@@ -48,6 +49,7 @@ def effort(algorithm: Algorithm, size: int) -> float:
     return size * busiest
 
 
+@pytest.mark.slow
 @each
 def test_many_ranks(algorithm: Algorithm) -> None:
     for size in LARGE:

@@ -9,7 +9,6 @@ from types import ModuleType
 
 import pytest
 
-import mpicoll
 from mpicoll import algorithms
 from mpicoll.algorithms.proofs import prove
 from mpicoll.analysis.draw import pictured
@@ -55,8 +54,8 @@ def test_the_example_of_an_own_algorithm(monkeypatch: pytest.MonkeyPatch) -> Non
         exec(whole, names)
     assert f"\nmpicoll.errors.ScheduleError: {caught.value}\n" in page
     exec(corrected, names)
-    star = mpicoll.Algorithm("allreduce", "star", names["star"])  # type: ignore[arg-type]
-    mpicoll.register(star)
+    star = algorithms.find("allreduce", "star")
+    assert star
     proof = prove(star, 64)
     assert f"{proof.messages:>9} {proof.rounds:>6}" in page
     assert (DOCS / "star.svg").read_text().count(">Σ<") == sum(

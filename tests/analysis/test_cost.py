@@ -203,6 +203,7 @@ def test_against_a_plain_simulation(each: algorithms.Algorithm) -> None:
 # -- large and wrong ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["binomial_tree", "binary_tree"])
 def test_a_hundred_thousand_ranks(name: str) -> None:
     found = costs("allreduce", name, 100_000, MACHINES["ib-h100"], [1 << 10]).seconds[0]

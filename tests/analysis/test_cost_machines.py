@@ -153,6 +153,7 @@ def probes(machine: Machine, rng: np.random.Generator) -> list[Probe]:
     ]
 
 
+@pytest.mark.slow
 def test_the_fit_finds_the_machine_again() -> None:
     level = Level(
         name="node", ranks=None, latency=4e-7, gap=(6e-11, 1e-10, 2e-10), overhead=3e-7, ports=1, overlap=False

@@ -22,6 +22,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "ROUNDS", 4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_the_present_machine() -> None:
     if MPI.COMM_WORLD.size < 2:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.bench.options import Options, read, size_text
+from mpicoll.bench.options import Options, read
 from mpicoll.errors import ArgumentError
+from mpicoll.units import size_text
 
-TYPED: dict[str, str | None] = dict.fromkeys(("backends", "algorithms", "json", "csv", "plot"))
+TYPED: dict[str, str | None] = dict.fromkeys(("backends", "algorithms", "json", "csv", "plot", "wide"))
 TYPED |= {"collective": "allreduce", "n": "2", "min": "8", "max": "64M", "factor": "2", "dtype": "float32"}
 TYPED |= {"op": "sum", "root": "0", "device": "cpu", "seconds": "1"}
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from mpicoll.bench.rules import RULES, Case, Placement
 from mpicoll.dtypes import DTYPES
 
 ENVIRONMENT = {
-    "cpu": "A Processor", "cores": 2, "nodes": 1, "shared_memory": True, "ranks": 4, "binding": ["0", "1", "0", "1"],
+    "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,
+    "nodes": 1, "shared_memory": True, "ranks": 4, "binding": ["0", "1", "0", "1"],
     "gpus": [], "system": "Linux x86_64", "python": "3.11", "mpicoll": "0.1.0", "mpi": "Open MPI 5.0.11",
     "mpi_standard": "3.1", "mpi4py": "4.1.2", "numpy": "2.4.6", "torch": None, "nccl": None,
 }  # fmt: skip
@@ -55,20 +58,61 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
     assert gathered.busbw == pytest.approx(0.5 * 3 / 4)
 
 
-def test_rows_line_up_with_the_heading() -> None:
-    found = report()
-    lines = table.heading(RULES["allreduce"], 7).splitlines() + [table.row(line, 7) for line in found.lines]
-    ends = {len(line) for line in lines if "ratio" in line or "mpi" in line or "gloo" in line}
-    assert len(ends) == 1
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_line_up_with_the_heading(wide: bool) -> None:
+    lines = table.heading(RULES["allreduce"], 7, wide).splitlines()
+    lines += [table.row(line, 7, wide) for line in report().lines]
+    ends = {re.search(r"ratio| \d+\.\d\d(?=( +0  \w+)?$)", line) for line in lines if re.search("ratio|mpi|gloo", line)}
+    assert len({found.end() for found in ends if found}) == 1
+    assert None not in ends
 
 
 def test_a_row_says_what_there_is() -> None:
     found = report()
-    cells = table.row(found.lines[5], 7).split()
+    cells = table.row(found.lines[5], 7, wide=True).split()
     assert cells[:6] == ["4000", "1000", "float32", "sum", "-1", "gloo"]
     assert cells[6:10] == ["N/A"] * 4
     assert cells[-1] == "50.00"
     assert cells[-3] == "100.00"
+    bandwidth = 4000 / 100 / 1e3 * 2 * 3 / 4  # of the median call
+    assert table.row(found.lines[5], 7).split() == [
+        "4000",
+        "100.00",
+        "4412.0",
+        f"{bandwidth:.2f}",
+        "50.00",
+        "0",
+        "gloo",
+    ]
+
+
+def test_a_row_fits_80_columns() -> None:
+    long = replace(report().lines[-1], backend="mpicoll:neighbour_exchange")
+    assert len(table.row(long, 7)) <= 80
+    assert "wrong" in table.heading(RULES["allreduce"], 7)
+
+
+def judged(*times: dict[str, float]) -> str:
+    """The verdict's lines on backends that take so long, for vectors of 8 bytes, 16 bytes, and so on."""
+    found = Report("mpicoll bench allreduce", "", {}, ENVIRONMENT)
+    for k, each in enumerate(times):
+        by = {name: measured("in", 2 << k, name, [us]) for name, us in each.items()}
+        found.lines += [Line(name, m.case, {"in": m}, {}) for name, m in by.items()]
+    return table.verdict(found)
+
+
+def test_the_verdict() -> None:
+    small, large = {"mpicoll": 2.0, "mpi": 1.0, "gloo": 90.0}, {"mpicoll": 1.0, "mpi": 3.0, "gloo": 90.0}
+    assert " ".join(judged(small, small, large).replace("#", "").split()) == (
+        "allreduce: the fastest is mpi from 8 to 16 (2 times as fast as the next), "
+        "then mpicoll at 32 (3 times as fast as the next)."
+    )
+    alike = {"mpicoll": 0.98, "mpi": 1.0}
+    assert "mpi from 8 to 32 (0.98 to 2 times" in judged(small, alike, small)
+    changing = judged(small, large, small, large, small)
+    assert "changes from size to size: mpi at 3 sizes, mpicoll at 2 sizes." in " ".join(changing.split("\n#   "))
+    assert judged({"mpi": 1.0}) == ""
+    assert all(len(line) <= 80 and line.startswith("# ") for line in judged(small, large, small).splitlines())
 
 
 def test_ratios_are_to_the_first_backend() -> None:

@@ -55,7 +55,8 @@ def test_a_script_needs_no_file_beside_it(capsys: pytest.CaptureFixture[str], te
         assert script.startswith("#!/usr/bin/env bash\n# Written by: mpicoll slurm ")
         assert not re.search(r"^\s*source .*(common\.sh|\.env\")", script, re.MULTILINE)
         assert f"\nSITE={site} " in script
-        own = [line for line in (SLURM / "sites" / f"{site}.env").read_text().splitlines() if line[:1] not in ("", "#")]
+        lines = (SLURM / "sites" / f"{site}.env").read_text().splitlines()
+        own = [line for line in lines if line[:1] not in ("", "#") and "source" not in line]
         assert all(f"\n{line}\n" in script for line in own)
         assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
 
@@ -113,7 +114,7 @@ def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) 
     script = rendered(capsys, *given)
     assert (
         script.splitlines()[1]
-        == "# Written by: mpicoll slurm single-node --site=ethernet --mem=4G '--set=PROGRAM=train.py --lr 1'"
+        == "# Written by: mpicoll slurm single-node --site=auto --mem=4G '--set=PROGRAM=train.py --lr 1'"
     )
 
 
@@ -172,11 +173,63 @@ def test_an_array_over_nodes_asks_for_the_most_of_them(capsys: pytest.CaptureFix
     assert re.search(r"^#SBATCH --nodes=8 ", script, re.MULTILINE)
 
 
+NETWORKS = {
+    "none": ({}, "ethernet"),
+    "InfiniBand": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "4: ACTIVE")}, "infiniband"),
+    "InfiniBand on the second card": (
+        {
+            "infiniband/mlx5_0/ports/1": ("Ethernet", "4: ACTIVE"),
+            "infiniband/mlx5_1/ports/1": ("InfiniBand", "4: ACTIVE"),
+        },
+        "infiniband",
+    ),
+    "InfiniBand without a cable": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "1: DOWN")}, "ethernet"),
+    "RoCE": ({"infiniband/mlx5_0/ports/1": ("Ethernet", "4: ACTIVE")}, "ethernet"),
+    "Slingshot": ({"cxi/cxi0": ("", "")}, "slingshot"),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_without_a_site_the_job_looks_at_its_network(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, network: str
+) -> None:
+    """What is set must be what the preset of that network sets, and nothing else."""
+    ports, expected = NETWORKS[network]
+    for port, (layer, state) in ports.items():
+        folder = tmp_path / port
+        folder.mkdir(parents=True)
+        (folder / "link_layer").write_text(f"{layer}\n")
+        (folder / "state").write_text(f"{state}\n")
+
+    def set_by(*arguments: str) -> str:
+        script = rendered(capsys, "compare", *arguments).replace("/sys/class/", f"{tmp_path}/")
+        presets = script[script.index("\nSITE=") : script.index("\nset +a\n")]
+        shown = subprocess.run(
+            ["bash", "-euc", f"{presets}\nunset BASH_EXECUTION_STRING; set -o posix; set"],
+            capture_output=True,
+            text=True,
+            env={},
+        )
+        assert (shown.returncode, shown.stderr) == (0, "")
+        return "\n".join(re.findall(r"^(?:SITE|NCCL|OMPI|FI|I_MPI|MPIR)\w*=.*", shown.stdout, re.MULTILINE))
+
+    assert set_by() == set_by("--site", expected)
+    assert f"SITE={expected}" in set_by()
+
+
+def test_explain_shows_the_presets_that_the_job_chooses_from(capsys: pytest.CaptureFixture[str]) -> None:
+    explained = rendered(capsys, "compare", "--explain")
+    for site in ("slingshot", "infiniband", "ethernet"):
+        assert f"== slurm/sites/{site}.env\n" in explained
+    for value in ("IB", "Socket", "AWS Libfabric"):
+        assert f"NCCL_NET=${{NCCL_NET:-{value}}}\n" in explained
+
+
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_explain(capsys: pytest.CaptureFixture[str], template: str) -> None:
     """All that may be set is there, in the words of the files."""
     lines = sbatch.script(template, "ethernet", {}, {})
-    explained = rendered(capsys, template, "--explain").splitlines()
+    explained = rendered(capsys, template, "--site", "ethernet", "--explain").splitlines()
     seen = set()
     for line in lines:
         found = re.match(r"#SBATCH --([\w-]+)|(\w+)=\$\{\2:-", line.text)

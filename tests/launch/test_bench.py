@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from tests.launch.jobs import REPOSITORY, Done, done, python, run
+from tests.launch.jobs import REPOSITORY, Done, done, ended, python, run, started, until
 
 QUICK = ("--max", "1K", "--factor", "128", "--seconds", "0.01")
 
 
 def bench(*words: str, ranks: int = 2, env: dict[str, str] | None = None) -> Done:
     return python("-m", "mpicoll", "bench", *words, f"-n{ranks}", env=env)
+
+
+def found_last(output: str) -> str:
+    return output.splitlines()[-1]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
@@ -25,8 +32,9 @@ def test_all_collectives_at_any_number_of_ranks(ranks: int) -> None:
     assert "# 0 wrong elements in" in found.output
     lines = found.output.splitlines()
     # The table and nothing else: neither a progress bar nor a complaint.
-    assert all(line.startswith("#") or line.split()[0].isdecimal() for line in lines)
-    assert len([line for line in lines if line.startswith("# ") and len(line.split()) == 2]) == 11
+    assert all(line.startswith("#") or re.fullmatch(r"\d+K?", line.split()[0]) for line in lines)
+    assert len([line for line in lines if re.fullmatch(r"# \w+ (in|out-of)-place", line)]) == 11
+    assert all(len(line) <= 80 for line in lines if not line.startswith("#"))
 
 
 def test_files_are_written(tmp_path: Path) -> None:
@@ -42,6 +50,8 @@ def test_files_are_written(tmp_path: Path) -> None:
     assert all(len(r["times_us"]) == r["calls"] and r["wrong"] == 0 for r in found["rows"])
     assert {r["route"] for r in found["rows"]} == {"native"}
     assert str(tmp_path) not in (tmp_path / "f.json").read_text()
+    written = [word for word in words if not word.startswith("--")]
+    assert found_last(result.output) == f"# written: {', '.join(written)}"
     rows = (tmp_path / "f.csv").read_text().splitlines()
     assert len(rows) == len(found["rows"]) + 1
     if find_spec("matplotlib"):
@@ -59,7 +69,7 @@ def test_torch_runs_beside_mpi_and_nccl_says_why_not() -> None:
         assert (
             f"# {backend} does not run allreduce out of place: torch's all_reduce works in place only" in found.output
         )
-        measured = [line for line in found.output.splitlines() if f" {backend} " in line and not line.startswith("#")]
+        measured = [line for line in found.output.splitlines() if line.split()[-1] == backend]
         assert len(measured) == 4
 
 
@@ -68,7 +78,35 @@ def test_bfloat16() -> None:
     found = bench("allreduce", "--backends", "mpicoll,mpi", "--dtype", "bfloat16", *QUICK)
     assert found.code == 0, found.output
     assert "# mpi does not run allreduce: MPI has no datatype for bfloat16" in found.output
-    assert " mpicoll " in found.output
+    assert [line.split()[0] for line in found.output.splitlines() if line.endswith("  mpicoll")] == ["8", "1K"]
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "f.json"
+    words = ["bench", "allreduce", "-n2", "--backends", "mpi", "--max", "64K", "--seconds", "1", "--json", str(file)]
+    with started(sys.executable, "-m", "mpicoll", *words) as (it, output):
+        until(lambda: bool(re.search(r"^ +16 ", output.read_text(), re.MULTILINE)), "a second size")
+        os.kill(it.process.pid, signal.SIGINT)
+        result = ended(it, output)
+    assert result.code == 130, result.output
+    assert "mpicoll: ends after the size under way" in result.output
+    assert result.output.splitlines()[-2:] == [
+        "# interrupted: what is above was measured before",
+        f"# written: {file}",
+    ]
+    sizes = [row["size"] for row in json.loads(file.read_text())["rows"] if row["placement"] == "in-place"]
+    assert sizes[:2] == [8, 16]
+    assert len(sizes) < 14
+
+
+def test_the_flags_of_nccl_tests() -> None:
+    words = "-b 8 -e 64 -f 8 -d float64 -o max --backends mpi --wide --seconds 0.01"
+    found = bench("allreduce", *words.split())
+    assert found.code == 0, found.output
+    assert [line.split()[:4] for line in found.output.splitlines() if line[0] != "#"] == [
+        ["8", "1", "float64", "max"],
+        ["64", "8", "float64", "max"],
+    ]
 
 
 def test_as_ranks_of_a_job_that_runs_already() -> None:
@@ -91,6 +129,10 @@ def test_a_world_of_another_size_is_refused() -> None:
         (
             ["allreduce", "--min", "1M", "--max", "8"],
             "mpicoll: bench: --min: expected no more than --max (8); given 1M",
+        ),
+        (
+            ["allreduce", "-w", "5"],
+            "mpicoll bench: -w: not here: each batch begins with two calls",
         ),
         (["allgahter"], "mpicoll: bench: collective: expected collective out of bcast"),
         (["allreduce", "--backends", "mpi,nickel"], "given 'nickel'"),

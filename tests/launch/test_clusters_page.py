@@ -92,7 +92,8 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
         template(folder, env={"MPICOLL_ENV": "/nowhere"}),
         template(folder, env={"MPICOLL_MODULES": "nowhere"}),
         template(folder, env={"LAUNCHER": "srun-nothing"}),
-        template(folder, env={"SLURM_GPUS_ON_NODE": "2", **nothing, "PROGRAM": f"{dies} raises"}),
+        template(folder, env={"SLURM_GPUS_ON_NODE": "2", **nothing}),
+        template(folder, env={"PROGRAM": f"{dies} raises"}),
         template(folder, env={"PROGRAM": f"{dies} is-killed"}),
     ]
     return "\n".join(outputs)

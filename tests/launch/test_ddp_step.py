@@ -31,8 +31,6 @@ def test_every_backend_has_a_row(tmp_path: Path) -> None:
         assert row["hidden"] == pytest.approx((together - row["step_ms"]) / row["communication_ms"], rel=0.05, abs=0.05)
         if "10 Gb/s" in row["backend"]:
             assert row["communication_ms"] > 1e3 * 8e-10 * sum(row["buckets"])
-        if "in line" in row["backend"]:
-            assert row["hidden"] < 0.5  # nothing can be: the rest is noise
     assert found["environment"]["ranks"] == 2
     assert str(tmp_path) not in record.read_text()
     assert picture.exists() == (find_spec("matplotlib") is not None)

@@ -1,9 +1,8 @@
-"""The examples with ranks that are threads of this process, and what docs/ shows of them. (Among ranks of MPI the
-examples run in tests/torch/test_scenarios.py.)"""
+"""The examples with ranks that are threads of this process. (Among ranks of MPI they run in
+tests/torch/test_scenarios.py.)"""
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,29 +31,6 @@ def printed(name: str, capsys: pytest.CaptureFixture[str], *args: Any) -> list[s
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.chdir(ROOT)
-
-
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("page", ["tutorial", "threads"])
-def test_what_the_manual_shows(page: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Programs that use mpicoll run, and print what the block without a language after them says, in any order;
-    anything else in Python is a part of an example."""
-    examples = "".join(path.read_text() for path in sorted(EXAMPLES.glob("*.py")))
-    blocks = BLOCK.findall((ROOT / "docs" / f"{page}.md").read_text())
-    ran = 0
-    for (language, text), (next_language, said) in zip(blocks, [*blocks[1:], ("", "$")], strict=True):
-        if language != "python":
-            continue
-        if "import mpicoll" in text:
-            exec(compile(text, page, "exec"), {"__name__": page})
-            out = capsys.readouterr().out
-            assert next_language or said.startswith("$") or sorted(out.splitlines()) == sorted(said.splitlines())
-            ran += 1
-        elif "import" not in text:
-            assert text in examples
-    assert ran == {"tutorial": 1, "threads": 4}[page]
 
 
 def test_reduce(capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,8 +105,22 @@ def plainly(n: int, *program: str) -> Done:
     return done(*command.argv[: before + 1], *program, env=command.adds)
 
 
-@pytest.mark.parametrize("start", [run, plainly], ids=["mpicoll run", "mpirun"])
-@pytest.mark.parametrize("mistake", MISTAKES)
+# One of each way in which a rank's mistake comes to light: these are also started by `mpicoll run`, which has its own.
+WAYS = (
+    "wrong root",
+    "ranks disagree, found on the worker's thread",
+    "ranks disagree, and the program ends without waiting",
+    "an error of the program's own",
+)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "start"),
+    [
+        *(pytest.param(mistake, plainly, id=f"{mistake}-mpirun") for mistake in MISTAKES),
+        *(pytest.param(mistake, run, id=f"{mistake}-mpicoll run") for mistake in WAYS),
+    ],
+)
 def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: object) -> None:
     assert callable(start)
     text, said = MISTAKES[mistake]
@@ -118,11 +132,42 @@ def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: obj
     assert "Segmentation fault" not in result.output
 
 
-def test_the_rank_that_raised_is_named(tmp_path: Path) -> None:
-    """Its traceback does not say which it is."""
-    result = run(3, script(tmp_path, f"{BEGIN}if rank == 1: raise KeyError('of the program')\ndist.barrier()\n"))
-    assert result.code != 0, result.output
-    assert re.findall(r"mpicoll: rank (\d) on \S+ ended by (\w+)", result.output) == [("1", "KeyError")], result.output
+FAILURES = {
+    "of the program": "raise KeyError('of the program')",
+    "of a call": "comm.allreduce(np.ones(2), op='nope')",
+    "before MPI is initialised": "import no_such_module",
+}
+
+
+@pytest.mark.parametrize("who", ["one rank", "all ranks"])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: str, who: str) -> None:
+    """No frame of what starts the program or of mpicoll's inside, no box of the launcher's, and the ranks' numbers."""
+    begin = "from mpicoll.machine.alone import launched_rank\n"
+    if failure != "before MPI is initialised":
+        begin += "import mpicoll, numpy as np\ncomm = mpicoll.Communicator()\n"
+    fails = f"def step():\n    {FAILURES[failure]}\n"
+    which = "launched_rank() == 1" if who == "one rank" else "True"
+    wait = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+    program = script(tmp_path, f"{begin}{fails}if {which}:\n    step()\n{wait}")
+    result = run(3, program)
+    lines = result.output.splitlines()
+    assert result.code == 1, result.output
+    ranks = "rank 1" if who == "one rank" else "ranks 0-2"
+    assert re.fullmatch(rf"mpicoll: {ranks} on \S+ ended by \w+", lines[0]), result.output
+    assert [re.findall(r'File "(.*?)"', line) for line in lines if line.startswith("  File")] == [[program]] * 2
+    assert lines[1] == "Traceback (most recent call last):", result.output
+    assert "Error: " in lines[-1], result.output
+    assert len([line for line in lines if not line.startswith(" ")]) == 3, result.output
+
+
+def test_failures_that_differ_are_said_each(tmp_path: Path) -> None:
+    fails = f"{BEGIN}dist.barrier()\nif rank < 2: raise KeyError(f'of rank {{rank}}')\ndist.barrier()\n"
+    result = run(3, script(tmp_path, fails))
+    assert result.code == 1, result.output
+    for rank in (0, 1):
+        said = rf"mpicoll: rank {rank} on \S+ ended by KeyError\nTraceback.*\n(  .*\n)+KeyError: 'of rank {rank}'\n"
+        assert re.search(said, result.output), result.output
 
 
 # Jobs that leave something unfinished, and end well.

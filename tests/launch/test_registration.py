@@ -67,7 +67,7 @@ def test_registered_once() -> None:
         ("'mpicoll'", "mpicoll"),
         ("'gloo'", "gloo"),
         ("'gloo', 'mpi://'", "gloo"),
-        ("'cpu:mpicoll,cuda:nccl'", "cpu:mpicoll,cuda:nccl"),
+        ("'cpu:mpicoll,cuda:mpicoll'", "cpu:mpicoll,cuda:mpicoll"),
     ],
 )
 def test_under_a_launcher(arguments: str, backend: str, tmp_path: Path) -> None:
@@ -75,6 +75,20 @@ def test_under_a_launcher(arguments: str, backend: str, tmp_path: Path) -> None:
     result = run(2, script(tmp_path, f"{BEGIN}\ndist.init_process_group({arguments})\n{WORKS}"))
     assert result.code == 0, result.output
     assert sorted(re.findall(rf"{backend} (\d) 2 2\.0", result.output)) == ["0", "1"]
+
+
+def test_a_backend_for_each_device(tmp_path: Path) -> None:
+    """Where torch takes a backend in Python; elsewhere it is refused."""
+    from mpicoll.torch.device_backend import IN_PYTHON
+
+    backend = "cpu:gloo,cuda:mpicoll"
+    result = run(2, script(tmp_path, f"{BEGIN}\ndist.init_process_group('{backend}')\n{WORKS}"))
+    if IN_PYTHON:
+        assert result.code == 0, result.output
+        assert sorted(re.findall(rf"{backend} (\d) 2 2\.0", result.output)) == ["0", "1"]
+    else:
+        assert result.code != 0
+        assert f"LaunchError: init_process_group: backend '{backend}' was given, but before torch 2.15" in result.output
 
 
 def test_alone(tmp_path: Path) -> None:

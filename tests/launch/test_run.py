@@ -48,7 +48,8 @@ PRINT = """
         print("err", *range(9), file=sys.stderr)
     MPI.COMM_WORLD.Barrier()
     if MPI.COMM_WORLD.rank == 1:
-        time.sleep(0.5)  # launchers, too, take a moment to pass on what they have read
+        while open("output").read().count("\\n") < 1200:  # the launcher, too, takes a moment to pass lines on
+            time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGKILL)
     MPI.COMM_WORLD.Barrier()
 """
@@ -129,13 +130,18 @@ def test_dry_run_prints_a_command_that_works(tmp_path: Path) -> None:
     ("words", "says"),
     [
         ([], "required: COMMAND"),
-        (["fly"], "'fly'"),
+        (["fly"], "given 'fly'"),
         (["run"], "required: -n"),
-        (["run", "-n", "0", "x.py"], "-n: expected a number of ranks, at least 1; given '0'"),
-        (["run", "-n", "x", "x.py"], "-n: expected a number of ranks, at least 1; given 'x'"),
+        (["run", "-n", "0", "x.py"], "-n/-np: expected a number of ranks, at least 1; given '0'"),
+        (["run", "-n", "x", "x.py"], "-n/-np: expected a number of ranks, at least 1; given 'x'"),
         (["run", "-n", "2"], "expected a script, -m module or -c code"),
         (["run", "-n", "2", "-m"], "expected an argument after -m"),
         (["run", "-n", "2", "--fast", "x.py"], "--fast"),
+        (["run", "-n", "2", "--hostfile", "none", "-c", "pass"], "run: --hostfile: expected a file; given 'none'"),
+        (
+            ["run", "-n", "2", "--launcher-args", "'", "-c", "pass"],
+            "--launcher-args: expected words as a shell takes them",
+        ),
         (["run", "-n", "2", "missing.py"], "run: script: expected a file; given 'missing.py'"),
     ],
 )
@@ -145,6 +151,31 @@ def test_nonsense_is_refused_in_one_line(words: list[str], says: str) -> None:
     assert says in result.output
     assert result.output.count("\n") == 1
     assert result.output.startswith("mpicoll")
+
+
+def test_a_hostfile_and_the_launchers_own_flags(tmp_path: Path) -> None:
+    """Of one node, which both launchers reach without ssh."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost\nlocalhost\n")
+    flags = "--map-by :OVERSUBSCRIBE -x" if launch.find_launcher().vendor == "Open MPI" else "-genvlist"
+    words = ["--hostfile", str(hosts), f"--launcher-args={flags} ONE_OF_MINE"]
+    code = "import os; from mpi4py import MPI; print(MPI.COMM_WORLD.size, os.environ['ONE_OF_MINE'])"
+    result = python("-m", "mpicoll", "run", "-np", "2", *words, "-c", code, env={"ONE_OF_MINE": "seen"})
+    assert (result.code, result.output) == (0, "2 seen\n" * 2)
+    shown = python("-m", "mpicoll", "run", "-np", "2", *words, "--dry-run", "-c", code)
+    assert flags.split()[-1] + " ONE_OF_MINE " in shown.output
+    assert "--oversubscribe" not in shown.output
+
+
+@pytest.mark.parametrize(
+    ("version", "flag"), [("mpirun (Open MPI) 5.0.11", "--hostfile"), ("HYDRA build details:", "-f")]
+)
+def test_a_hostfile_says_where_there_are_how_many_ranks(elsewhere: Path, version: str, flag: str) -> None:
+    fake(elsewhere, version)
+    argv = launch.command(["x.py"], 4096, hostfile="hosts", flags=["--own", "a b"]).argv
+    assert argv[argv.index(flag) + 1] == "hosts"
+    assert argv[argv.index(sys.executable) - 2 :][:2] == ["--own", "a b"]
+    assert "--oversubscribe" not in argv
 
 
 def test_version_and_help() -> None:

@@ -39,7 +39,7 @@ ENVIRONMENT = {
 }
 """Of what runs on the login node; sbatch hands it on to jobs."""
 PMIX = Path("/usr/lib/x86_64-linux-gnu/pmix2/lib")
-SECONDS_TO_START = 60.0
+SECONDS_TO_START = 300.0
 NEEDED = ("unshare", "nsenter", "ip", "munged", "slurmctld", "slurmd", "srun")
 
 

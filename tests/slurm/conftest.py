@@ -15,6 +15,9 @@ import pytest
 from tests.slurm.cluster import Cluster, missing
 from tests.slurm.jobs import MINUTES, Environment, Job, submit
 
+FIRST = 2**32 - 16
+"""A priority above all that Slurm gives. Merely released, a job would wait for all that are in the queue."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -24,12 +27,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "job(template, *options, **variables): the job that the test looks at")
+    config.addinivalue_line("markers", "any_mpi: nothing depends on the MPI, so one environment is enough")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "environment" in metafunc.fixturenames:
         folders = metafunc.config.getoption("environment", []) or [sys.prefix]
         environments = [Environment(Path(folder).absolute()) for folder in folders]
+        if metafunc.definition.get_closest_marker("any_mpi"):
+            del environments[1:]
         metafunc.parametrize("environment", environments, ids=lambda e: e.path.name, scope="session")
 
 
@@ -68,9 +74,10 @@ def queue(cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: py
 
 @pytest.fixture
 def released(environment: Environment, queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
-    """The test's own job, submitted with --hold: it starts now, while the test looks on."""
+    """The test's own job, submitted with --hold: it starts as the next one, while the test looks on."""
     mine = queue[request.node.nodeid]
     mine.cluster.run("scontrol", "release", mine.number, check=True)
+    mine.cluster.run("scontrol", "update", f"JobId={mine.number}", f"Priority={FIRST}", check=True)
     return mine
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +17,10 @@ from tests.slurm.cluster import Cluster
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
-MINUTES = 2
-"""What a job may take, so that one that hangs ends as TIMEOUT."""
-SECONDS_TO_END = 300.0
-"""What a test waits for its job, which may be behind others in the queue."""
+MINUTES = 10
+"""What a job may take before Slurm ends it as TIMEOUT. Each takes seconds on a quiet machine."""
+STANDSTILL = 60.0 * (MINUTES + 2)
+"""Seconds in which some job of the queue begins or ends, if Slurm itself works."""
 
 
 @dataclass(frozen=True)
@@ -57,21 +58,28 @@ class Job:
         asked = self.cluster.run("scontrol", "show", "job", "-o", self.number, check=True, stdout=subprocess.PIPE)
         return [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in asked.stdout.splitlines()]
 
-    def wait(self, seconds: float = SECONDS_TO_END) -> None:
-        """Until it has ended."""
-        deadline = time.monotonic() + seconds
-        while not all(task["JobState"] in ENDED for task in self.properties()):
-            if time.monotonic() > deadline:
-                pytest.fail(f"no end within {seconds:.0f} s: {self.properties()}\n{self.log}")
-            time.sleep(0.2)
-
-    def until(self, pattern: str, seconds: float = SECONDS_TO_END) -> None:
-        """Until ``pattern``, a regular expression, is in its log."""
-        deadline = time.monotonic() + seconds
-        while not re.search(pattern, self.log):
-            if time.monotonic() > deadline or self.state in ENDED:
-                pytest.fail(f"{self.state} without {pattern!r} in its log:\n{self.log}")
+    def until(self, what: Callable[[], bool], why: str) -> None:
+        """Wait for ``what`` to be true: as long as jobs begin and end, for this one may be behind them in the queue."""
+        states, changed, looked = "", time.monotonic(), 0.0
+        while not what():
+            if time.monotonic() > looked + 5:
+                looked = time.monotonic()
+                asked = ["squeue", "--noheader", "--array", "--states=all", "--format=%i %T"]
+                now = self.cluster.run(*asked, check=True, stdout=subprocess.PIPE).stdout
+                if now != states:
+                    states, changed = now, looked
+                elif looked - changed > STANDSTILL:
+                    pytest.fail(f"the queue stands still: {why}: {self.properties()}\n{self.log}\n{states}")
             time.sleep(0.1)
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        self.until(lambda: all(task["JobState"] in ENDED for task in self.properties()), "the job ends")
+
+    def says(self, pattern: str) -> None:
+        """Until ``pattern``, a regular expression, is in its log."""
+        self.until(lambda: bool(re.search(pattern, self.log)) or self.state in ENDED, f"{pattern!r} in its log")
+        assert re.search(pattern, self.log), f"{self.state} without {pattern!r} in its log:\n{self.log}"
 
     def __getitem__(self, name: str) -> str:
         """A property, as ``scontrol show job`` names it."""

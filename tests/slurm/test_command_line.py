@@ -27,6 +27,7 @@ def test_a_script_piped_into_sbatch(cluster: Cluster, environment: Environment, 
     assert [file.name for file in tmp_path.glob("*.out")] == [f"piped-{job.number}.out"]
 
 
+@pytest.mark.any_mpi
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_slurm_would_take_it(cluster: Cluster, environment: Environment, template: str) -> None:
     done = cluster.run(
@@ -36,6 +37,7 @@ def test_slurm_would_take_it(cluster: Cluster, environment: Environment, templat
     assert "would take it" in done.stdout
 
 
+@pytest.mark.any_mpi
 def test_slurm_would_not_take_it(cluster: Cluster, environment: Environment) -> None:
     done = cluster.run(
         environment.path / "bin/mpicoll", "slurm", "multi-node", "--partition=absent", "--check", capture_output=True

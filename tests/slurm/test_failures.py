@@ -7,9 +7,10 @@ from datetime import datetime
 
 import pytest
 
-from tests.slurm.jobs import PROGRAMS, Environment, Job
+from tests.slurm.jobs import MINUTES, PROGRAMS, Environment, Job
 
-SECONDS = 30
+SECONDS = 60 * MINUTES / 2
+"""Well before Slurm would end it."""
 FAILS = f"{PROGRAMS}/fails.py"
 BARE = f"{PROGRAMS}/bare.py"
 

@@ -12,6 +12,8 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PROGRAMS, Environment, Job
 
 WHERE = f"{PROGRAMS}/where.py"
+WHOLE_NODES = ("--exclusive", "--gpus-per-node=0")
+"""Their GPUs, too, although the job asks for none."""
 
 
 def ranks(job: Job) -> list[dict[str, int]]:
@@ -47,20 +49,20 @@ def check_two_nodes(job: Job, cluster: Cluster) -> None:
         assert all(r["sent"] >= r["bytes"] for r in said), said
 
 
-@pytest.mark.job("multi_node", "--exclusive", PROGRAM=WHERE, LAUNCHER="mpirun")
+@pytest.mark.job("multi_node", *WHOLE_NODES, PROGRAM=WHERE, LAUNCHER="mpirun")
 def test_mpirun_in_the_allocation(job: Job, cluster: Cluster) -> None:
     check_two_nodes(job, cluster)
     assert "launcher mpirun" in job.log
 
 
-@pytest.mark.job("multi_node", "--exclusive", PROGRAM=WHERE, LAUNCHER="srun-{pmi}")
+@pytest.mark.job("multi_node", *WHOLE_NODES, PROGRAM=WHERE, LAUNCHER="srun-{pmi}")
 def test_srun(job: Job, cluster: Cluster, environment: Environment) -> None:
     check_two_nodes(job, cluster)
     assert f"launcher srun-{environment.pmi}" in job.log
 
 
 @pytest.mark.job(
-    "multi_node", "--exclusive", "--export=MPICOLL_ENV,PROGRAM,LAUNCHER", PROGRAM=WHERE, LAUNCHER="srun-{pmi}"
+    "multi_node", *WHOLE_NODES, "--export=MPICOLL_ENV,PROGRAM,LAUNCHER", PROGRAM=WHERE, LAUNCHER="srun-{pmi}"
 )
 def test_what_the_job_sets_reaches_the_ranks_although_sbatch_exports_little(job: Job, cluster: Cluster) -> None:
     check_two_nodes(job, cluster)

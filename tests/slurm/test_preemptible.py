@@ -36,7 +36,7 @@ def check_went_on(job: Job) -> None:
 
 @pytest.mark.job("preemptible", "--hold", PROGRAM=STOPPED_ONCE, LAUNCHER="mpirun")
 def test_a_signal_and_another_while_it_stops(released: Job) -> None:
-    released.until(TRAINS)
+    released.says(TRAINS)
     signal(released)
     signal(released)
     check_went_on(released)
@@ -44,16 +44,17 @@ def test_a_signal_and_another_while_it_stops(released: Job) -> None:
 
 @pytest.mark.job("preemptible", "--hold", PROGRAM=STOPPED_ONCE, LAUNCHER="srun-{pmi}")
 def test_preempted_by_slurm(released: Job) -> None:
-    released.until(TRAINS)
+    released.says(TRAINS)
     urgent = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"]
     released.cluster.run("sbatch", *urgent, cwd=released.folder, check=True)
     check_went_on(released)
 
 
+@pytest.mark.any_mpi
 @pytest.mark.job("preemptible", "--hold", PROGRAM=STOPPED_ONCE, MAX_RESTARTS="0")
 def test_a_signal_before_the_program_starts(released: Job) -> None:
     """Does not end the job; what does is that there may be no restart."""
-    released.until("results in ")
+    released.says("results in ")
     signal(released)
     released.wait()
     assert released.state == "FAILED", released.log
@@ -61,6 +62,7 @@ def test_a_signal_before_the_program_starts(released: Job) -> None:
     assert "MAX_RESTARTS: stopped before its end after 0 restarts" in released.log
 
 
+@pytest.mark.any_mpi
 @pytest.mark.job("preemptible", PROGRAM="-m mpicoll.machine.placement")
 def test_a_program_that_never_says_that_it_finished(job: Job) -> None:
     assert job.state == "FAILED", job.log

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -257,18 +259,18 @@ def test_gradients_and_graphs_are_left_alone(size: int) -> None:
 
 
 def test_barrier(rank: int, size: int) -> None:
-    """Nobody leaves before all have come: a message sent before it is there after it."""
-    seen = torch.zeros(1)
-    pending = dist.irecv(seen, (rank - 1) % size)
-    dist.isend(torch.ones(1), (rank + 1) % size).wait()
-    for async_op in (False, True):
-        work = dist.barrier(async_op=async_op)
-        if async_op:
-            assert work is not None
-            assert work.wait() is True
-    assert pending is not None
-    assert pending.wait() is True
-    assert seen.item() == 1
+    """Nobody leaves before the last has come: the ranks of a node have one clock."""
+    for late in range(size):
+        for async_op in (False, True):
+            time.sleep(0.05 if rank == late else 0)
+            came = time.monotonic_ns()
+            work = dist.barrier(async_op=async_op)
+            if async_op:
+                assert work is not None
+                assert work.wait() is True
+            moments: list[Any] = [None] * size
+            dist.all_gather_object(moments, (came, time.monotonic_ns()))
+            assert max(came for came, _ in moments) <= min(left for _, left in moments), (late, async_op)
 
 
 def draw(rng: np.random.Generator, g: Group, seed: int) -> Case:

@@ -9,6 +9,7 @@ import pytest
 import torch.distributed
 
 import mpicoll.torch as dist
+from mpicoll.errors import ArgumentError
 from tests.torch import cases
 
 EXPORTED = [
@@ -23,6 +24,8 @@ EXPORTED = [
 FUNCTIONS = [name for name in EXPORTED if inspect.isfunction(getattr(dist, name, None))]
 SINCE = {("init_process_group", "device_id"), ("new_group", "device_id"), ("send_object_list", "use_batch")}
 SINCE |= {("recv_object_list", "use_batch"), ("new_group", "sort_ranks"), ("barrier", "timeout")}
+SINCE |= {("init_process_group", "enable_reconfigure")}
+SINCE |= {(name, "weights_only") for name in EXPORTED if "object" in name}
 """Parameters that not every torch from 2.11 on need have."""
 
 NEW_NAMES = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
@@ -53,6 +56,20 @@ def test_parameters_are_torchs(name: str) -> None:
     theirs = parameters(torch.distributed.P2POp.__init__ if name == "P2POp" else getattr(torch.distributed, name))
     known = {parameter for parameter, _, _ in theirs}
     assert [p for p in ours if p != OURS and (p[0] in known or (name, p[0]) not in SINCE)] == theirs
+
+
+@pytest.mark.parametrize("name", [name for name in EXPORTED if "object" in name])
+def test_objects_are_pickled(name: str) -> None:
+    arguments = ([None], None) if name == "all_gather_object" else ([None],)
+    with pytest.raises(ArgumentError, match=f"{name}: weights_only: expected False"):
+        getattr(dist, name)(*arguments, weights_only=True)
+
+
+def test_ranks_are_mpis() -> None:
+    dist.destroy_process_group()
+    with pytest.raises(ArgumentError, match="init_process_group: enable_reconfigure: expected False"):
+        dist.init_process_group(enable_reconfigure=True)
+    dist.init_process_group()
 
 
 def test_every_collective_takes_an_algorithm() -> None:

@@ -51,8 +51,11 @@ class OfArrays:
             named["op"] = case.op
         if case.rule.collective.rooted and case.root:
             named["root"] = case.root
-        same = case.in_place and case.rule.collective.gives == case.rule.collective.gets
-        if out is not None and not same:
+        table = case.rule.collective
+        if case.in_place and table.gives == table.gets:
+            if table.reduces:
+                named["out"] = x
+        elif out is not None:
             named["out"] = out
         if self._algorithm:
             named["algorithm"] = self._algorithm

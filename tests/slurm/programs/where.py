@@ -24,7 +24,7 @@ x = np.random.default_rng(comm.rank).integers(0, 2**40, 2**19)
 expected = sum(np.random.default_rng(rank).integers(0, 2**40, 2**19) for rank in range(comm.size))
 MPI.COMM_WORLD.Barrier()
 before = sent()
-comm.allreduce(x)
+comm.allreduce(x, out=x)
 MPI.COMM_WORLD.Barrier()
 assert (x == expected).all()
 said = {"rank": comm.rank, "size": comm.size, "host": socket.gethostname(), "sent": sent() - before, "bytes": x.nbytes}

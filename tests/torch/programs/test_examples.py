@@ -14,7 +14,7 @@ from tests.torch.programs.training import shared_folder
 EXAMPLES = Path(__file__).parents[3] / "examples"
 sys.path.append(str(EXAMPLES))
 
-pytestmark = pytest.mark.filterwarnings("ignore:Detected an existing checkpoint")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:Detected an existing checkpoint")]
 
 
 def test_ddp(rank: int, size: int, capsys: pytest.CaptureFixture[str]) -> None:

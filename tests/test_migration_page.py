@@ -1,0 +1,48 @@
+"""docs/migrate_mpi4py.md: both sides of each row leave the same in every variable, on every rank."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+
+PAGE = (Path(__file__).parents[1] / "docs/migrate_mpi4py.md").read_text()
+ROW = re.compile(r"^\| `(.*?)` \| `(.*?)` \|$", re.MULTILINE)
+BEFORE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def plain(value: Any) -> Any:
+    """What can be compared, of an array, a communicator or anything else."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, (MPI.Comm, mpicoll.Communicator)):
+        return (value.rank, value.size) if value else None  # mpi4py's null communicator is false
+    return value
+
+
+def left_by(names: dict[str, Any]) -> dict[str, Any]:
+    """The variables of a program; requests and modules are no results."""
+    skipped = {"__builtins__", "world", "comm", "r"}
+    return {k: plain(v) for k, v in names.items() if k not in skipped and not isinstance(v, ModuleType)}
+
+
+@pytest.mark.mpi(min_size=2)
+def test_both_sides_leave_the_same() -> None:
+    (before,) = BEFORE.findall(PAGE)
+    theirs: dict[str, Any] = {}
+    ours: dict[str, Any] = {}
+    exec(before, theirs)
+    exec(before, ours)
+    rows = ROW.findall(PAGE)
+    assert len(rows) > 40
+    for of_mpi4py, of_mpicoll in rows:
+        exec(of_mpi4py, theirs)
+        exec(of_mpicoll, ours)
+        assert left_by(ours) == left_by(theirs), of_mpicoll

@@ -1,0 +1,87 @@
+"""What rank 0 tells the ranks of a communicator, so that all choose the same algorithm."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll import measured, select
+from mpicoll.dtypes import DTYPES, reduction
+from mpicoll.errors import ArgumentError
+from mpicoll.fabrics.mpi import MPIFabric
+
+pytestmark = pytest.mark.mpi(min_size=2)
+SUM = reduction("sum", DTYPES["float32"], "allreduce")
+
+
+def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their environments, installations and cores may differ. A communicator's choice never changes."""
+    with mpicoll.Communicator() as plain:
+        rank, size, shares = plain.rank, plain.size, plain.ranks.shares
+    table = {size: {("native", "bcast"): ((8, "chain" if rank == 0 else "linear"),)}}
+    monkeypatch.setattr(measured, "table", lambda *where: table)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring" if rank == 0 else "allreduce:native,reduce:binomial_tree")
+    with mpicoll.Communicator() as comm:
+        monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
+        monkeypatch.setattr(measured, "table", lambda *where: {})
+        part, node = comm.split(0, key=-comm.rank), comm.node
+        for each in (comm, part, node, comm.subset(range(size))):
+            assert each is not None
+            assert select.select("allreduce", SUM, 8, each.ranks) == "ring"
+            assert select.select("reduce", SUM, 8, each.ranks) == "native"
+            assert select.select("bcast", None, 8, each.ranks) == ("chain" if shares else "native")
+            x = np.full(8, 1.0 + each.rank)
+            assert each.allreduce(x, out=x)[0] == size * (size + 1) / 2
+
+
+def test_a_node_of_several_has_the_table_of_its_own_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was preferred when the whole was made is kept."""
+    table = {2: {("native", "bcast"): ((8, "chain"),)}}
+    monkeypatch.setattr(measured, "table", lambda *where: table)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
+    with monkeypatch.context() as several:
+        several.setattr(MPIFabric, "_is_one_node", lambda fabric: False)
+        comm = mpicoll.Communicator()
+        part = comm.split(0)
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
+    assert part is not None
+    assert part.ranks.rules == comm.ranks.rules == select.Rules("allreduce:ring")
+    assert comm.node.ranks.rules == select.Rules("allreduce:ring", table)
+    part.free()
+    comm.free()
+
+
+def test_a_wrong_environment_of_rank_0_is_told_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    with mpicoll.Communicator() as plain:
+        monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:rang" if plain.rank == 0 else "")
+    with mpicoll.Communicator() as comm, pytest.raises(ArgumentError, match=r"MPICOLL_ALGORITHM: .*given 'rang'"):
+        comm.allreduce(np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "launched", "expected"),
+    [
+        (lambda rank, size: range(size), None, False),
+        (lambda rank, size: range(size - 1), None, True),
+        (lambda rank, size: [0], None, True),
+        (lambda rank, size: [rank], 64, False),  # bound, each to its own
+        (lambda rank, size: range(size), 64, True),  # beside others
+        (lambda rank, size: [rank], 65, True),
+    ],
+)
+def test_ranks_that_take_turns_on_cores(
+    monkeypatch: pytest.MonkeyPatch, allowed: Any, launched: int | None, expected: bool
+) -> None:
+    from mpi4py import MPI
+
+    from mpicoll.machine import placement
+
+    world = MPI.COMM_WORLD
+    monkeypatch.setattr(placement, "cpus", lambda: set(allowed(world.rank, world.size)))
+    monkeypatch.setattr(placement, "ranks_here", lambda: launched or 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    assert placement.oversubscribed(world) == expected

@@ -1,0 +1,178 @@
+"""Communicators that can no longer be used: after a call that ended midway, and in a forked child."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll import lifetime
+from mpicoll.errors import MessageError, StateError
+from mpicoll.routes import shared
+
+Use = Callable[[mpicoll.Communicator, Any], object]
+
+USES: list[Use] = [
+    lambda c, x: c.allreduce(x, out=x),
+    lambda c, x: c.barrier(),
+    lambda c, x: c.allgather_object(1),
+    lambda c, x: c.send(x, 0),
+    lambda c, x: c.split(0),
+    lambda c, x: c.node,
+]
+
+
+# -- a call that ended midway -----------------------------------------------------------------------------------------
+
+
+def check_unusable(comm: mpicoll.Communicator, x: Any, why: str) -> None:
+    for use in USES:
+        with pytest.raises(StateError, match=why):
+            use(comm, x)
+    comm.free()  # not collective any more
+    with pytest.raises(StateError, match=why):
+        comm.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory")
+def test_a_collective_that_ended_midway() -> None:
+    """Each rank takes a message as long as its own, and another rank's is longer or shorter."""
+    comm = mpicoll.Communicator()
+    x = np.zeros(shared.LEAST + 8 * comm.rank, np.uint8)
+    comm.allreduce(x[:8], "max", out=x[:8])  # a plan that must not be found any more
+    with pytest.raises(MessageError, match=r"allgather: rank .'s message: expected"):
+        comm.allgather(x, algorithm="ring")
+    check_unusable(comm, x[:8], "its allgather ended midway.*make a new one")
+    with mpicoll.Communicator() as new:
+        assert new.allreduce(np.ones(1))[0] == new.size
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_collective_that_mpi_reports() -> None:
+    comm = mpicoll.Communicator()
+
+    def failing() -> None:
+        raise MPI.Exception(MPI.ERR_TRUNCATE)
+
+    with pytest.raises(MessageError, match=r"scan: the MPI library reports: .*[Tt]runcate"):
+        comm.carry_out(failing, "scan")
+    check_unusable(comm, np.ones(1), "its scan ended midway.*[Tt]runcate")
+
+
+def test_a_plan_that_was_handed_in_before() -> None:
+    comm = mpicoll.Communicator()
+    x = np.ones(1)
+    plan = comm.plan("allreduce", x, op="sum")
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        comm.carry_out(interrupted, "scan")
+    with pytest.raises(StateError, match=r"allreduce: .* its scan ended midway"):
+        comm.carry_out(plan, "allreduce")
+    assert x[0] == 1
+
+
+@pytest.mark.mpi(min_size=2)
+def test_what_leaves_a_communicator_sound() -> None:
+    """A message that is too long or too short has been taken; a wrong argument has moved nothing."""
+    with mpicoll.Communicator() as comm:
+        for sent in (3, 5):
+            if comm.rank == 0:
+                comm.send(np.ones(sent), 1)
+            elif comm.rank == 1:
+                with pytest.raises(MessageError, match="recv: "):
+                    comm.recv(np.zeros(4), 0)
+            assert comm.allreduce(np.ones(1))[0] == comm.size
+        with pytest.raises(mpicoll.errors.ArgumentError):
+            comm.allreduce(np.ones(2), out=np.ones(3))
+        assert comm.allreduce(np.ones(1))[0] == comm.size
+
+
+def test_threads_that_make_different_calls() -> None:
+    def differ(comm: mpicoll.Communicator) -> str:
+        if comm.rank == 0:
+            with pytest.raises(MessageError, match="rank 1 is in"):
+                comm.allreduce(np.ones(3), algorithm="linear")
+            with pytest.raises(StateError, match="its allreduce ended midway"):
+                comm.allreduce(np.ones(3), algorithm="linear")
+            comm.allgather_object("never")
+        else:
+            comm.allreduce(np.ones(4), algorithm="linear")
+        return "an end"
+
+    with mpicoll.threads(2) as ranks, pytest.raises((MessageError, StateError)):
+        ranks.run(differ)
+
+
+# -- a forked child ---------------------------------------------------------------------------------------------------
+
+
+def in_child(check: Callable[[], None]) -> None:
+    """``check`` passes in a forked child."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            check()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_child() -> None:
+    with mpicoll.Communicator() as comm:
+        after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        x, y = np.ones(1000), np.zeros(1000)
+        comm.allreduce(x, out=x)
+        comm.allreduce(x, out=x, algorithm="ring")  # whose requests may not be given back there
+        comm.barrier()
+        pending = comm.irecv(y, before)
+
+        def check() -> None:
+            for use in USES:
+                with pytest.raises(StateError, match="forked"):
+                    use(comm, x)
+            for ask in (pending.wait, pending.test, pending.cancel, mpicoll.Communicator):
+                with pytest.raises(StateError, match="forked"):
+                    ask()
+
+        in_child(check)
+        comm.send(x, after)  # the parent is as it was
+        pending.wait()
+        assert (y == float(comm.size) ** 2).all()
+        assert comm.allreduce(np.ones(1))[0] == comm.size
+
+
+def test_a_child_of_a_thread_that_is_a_rank() -> None:
+    def fork(comm: mpicoll.Communicator) -> float:
+        def check() -> None:
+            with pytest.raises(StateError, match="forked"):
+                comm.allreduce(np.ones(1))
+
+        in_child(check)
+        return float(comm.allreduce(np.ones(1))[0])
+
+    with mpicoll.threads(2) as ranks:
+        assert ranks.run(fork) == [2.0, 2.0]
+
+
+def test_a_process_that_knew_no_mpi_is_not_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it forks may initialise MPI for itself."""
+    monkeypatch.delitem(sys.modules, "mpi4py.MPI", raising=False)
+    monkeypatch.setattr(lifetime, "_living", [])
+    monkeypatch.setattr(lifetime, "_forked", False)
+    lifetime._in_child()
+    assert not lifetime._forked

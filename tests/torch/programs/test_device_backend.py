@@ -1,0 +1,172 @@
+"""Ours beside other backends in one group, and torch's flight recorder: where torch takes a backend in Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import mpicoll.torch
+from mpicoll.errors import LaunchError
+from mpicoll.torch.device_backend import IN_PYTHON, DeviceBackend
+
+needs_one = pytest.mark.skipif(not IN_PYTHON, reason="torch takes no backend in Python before 2.15")
+
+
+@pytest.fixture(autouse=True)
+def without_group(default_group: None) -> Iterator[None]:
+    dist.destroy_process_group()
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def serving(device: str) -> object:
+    return dist.group.WORLD._get_backend(torch.device(device))
+
+
+@pytest.mark.skipif(IN_PYTHON, reason="torch takes a backend in Python")
+def test_refused_before() -> None:
+    backend = "cpu:mpicoll,cuda:nccl"
+    with pytest.raises(LaunchError, match=f"backend '{backend}' was given, but before torch 2.15 .* make a group for"):
+        dist.init_process_group(backend, "mpi://")
+
+
+@needs_one
+def test_gloo_has_the_cpu() -> None:
+    dist.init_process_group("cpu:gloo,cuda:mpicoll", "mpi://")
+    assert isinstance(serving("cuda"), DeviceBackend)
+    assert type(serving("cpu")).__name__ == "ProcessGroupGloo"
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert x.tolist() == [dist.get_world_size()] * 3
+    assert serving("cuda")._get_sequence_number_for_group() == 0
+
+
+@needs_one
+def test_nccl_has_the_gpu() -> None:
+    if torch.cuda.is_available():
+        dist.init_process_group("cpu:mpicoll,cuda:nccl", "mpi://")
+        assert not isinstance(serving("cuda"), DeviceBackend)
+        assert isinstance(serving("cpu"), DeviceBackend)
+    else:  # as with cpu:gloo,cuda:nccl
+        with pytest.raises((RuntimeError, ValueError), match=r"GPU|CUDA|NCCL"):
+            dist.init_process_group("cpu:mpicoll,cuda:nccl", "mpi://")
+        dist.init_process_group("mpicoll")
+
+
+@pytest.fixture
+def ours_on_the_cpu() -> DeviceBackend:
+    dist.init_process_group("cpu:mpicoll,cuda:gloo", "mpi://")
+    found = serving("cpu")
+    assert isinstance(found, DeviceBackend)
+    assert type(serving("cuda")).__name__ == "ProcessGroupGloo"
+    return found
+
+
+@needs_one
+def test_collectives(ours_on_the_cpu: DeviceBackend) -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine, everybodys = torch.tensor([float(rank)]), torch.arange(float(size))
+    x = mine.clone()
+    dist.all_reduce(x)
+    assert x.item() == everybodys.sum()
+    x = mine.clone()
+    dist.reduce(x, 0)
+    assert x.item() == (everybodys.sum() if rank == 0 else rank)
+    x = mine.clone()
+    dist.broadcast(x, size - 1)
+    assert x.item() == size - 1
+    out = torch.empty(size)
+    dist.all_gather_into_tensor(out, mine)
+    assert torch.equal(out, everybodys)
+    parts = [torch.empty(1) for _ in range(size)]
+    dist.all_gather(parts, mine)
+    assert torch.equal(torch.cat(parts), everybodys)
+    dist.gather(mine, parts if rank == 0 else None, 0)
+    assert torch.equal(torch.cat(parts), everybodys)
+    dist.scatter(x, parts if rank == 0 else None, 0)
+    assert x.item() == rank
+    dist.reduce_scatter_tensor(x, everybodys)
+    assert x.item() == size * rank
+    dist.reduce_scatter(x, parts)
+    assert x.item() == size * rank
+    dist.all_to_all_single(out, torch.full([size], float(rank)))
+    assert torch.equal(out, everybodys)
+    dist.all_to_all(parts, [mine] * size)
+    assert torch.equal(torch.cat(parts), everybodys)
+    dist.barrier()
+    found: list[object] = [None] * size
+    dist.all_gather_object(found, {"rank": rank})
+    assert found == [{"rank": r} for r in range(size)]
+    sent = dist.isend(mine, (rank + 1) % size)
+    dist.recv(x, (rank - 1) % size)
+    sent.wait()
+    assert x.item() == (rank - 1) % size
+    assert ours_on_the_cpu._get_sequence_number_for_group() == 14
+
+
+@needs_one
+def test_asynchronous(ours_on_the_cpu: DeviceBackend) -> None:
+    x, size = torch.ones(2), dist.get_world_size()
+    work = dist.all_reduce(x, async_op=True)
+    assert work.wait()
+    assert x.tolist() == [size] * 2
+    future = dist.all_reduce(x, async_op=True).get_future()
+    assert future.then(lambda f: f.value()[0][0].item()).wait() == size * size
+
+
+@needs_one
+def test_other_groups(ours_on_the_cpu: DeviceBackend) -> None:
+    x, size = torch.ones(1), dist.get_world_size()
+    other = dist.new_group()
+    assert isinstance(other._get_backend(torch.device("cpu")), DeviceBackend)
+    dist.all_reduce(x, group=other)
+    assert x.item() == size
+    ours = dist.new_group(backend="mpicoll")
+    assert isinstance(ours, mpicoll.torch.ProcessGroup)
+    mpicoll.torch.all_reduce(x, group=ours)
+    assert x.item() == size * size
+
+
+@needs_one
+def test_programs(ours_on_the_cpu: DeviceBackend) -> None:
+    """DDP, FSDP2 and functional collectives."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole = DistributedDataParallel(torch.nn.Linear(4, 3))
+    whole(torch.full((2, 4), float(rank))).sum().backward()
+    assert torch.equal(whole.module.weight.grad, torch.full((3, 4), float(size - 1)))
+    sharded = fully_shard(torch.nn.Linear(4, 3 * size), mesh=init_device_mesh("cpu", (size,)))
+    sharded(torch.full((2, 4), float(rank))).sum().backward()
+    assert torch.equal(sharded.weight.grad.full_tensor(), torch.full((3 * size, 4), float(size - 1)))
+    assert functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).item() == size
+
+
+def recorded() -> list[str]:
+    """What the flight recorder has of ours."""
+    trace = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="mpicoll"))
+    return [entry["profiling_name"] for entry in trace.get("entries", [])]
+
+
+@pytest.mark.parametrize("size", ["2000", "0", None])
+def test_flight_recorder(size: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It records where it was asked for, if this torch can; a group works either way."""
+    monkeypatch.delenv("TORCH_FR_BUFFER_SIZE", raising=False)
+    if size:
+        monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", size)
+    before = len(recorded()) if IN_PYTHON else 0
+    for _ in range(2):
+        dist.init_process_group("mpicoll")
+        x = torch.ones(1)
+        dist.all_reduce(x, group=dist.new_group())
+        assert x.item() == dist.get_world_size()
+        dist.destroy_process_group()
+    if IN_PYTHON:
+        assert recorded()[before:].count("mpicoll:all_reduce") == (2 if size == "2000" else 0)

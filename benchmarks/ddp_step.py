@@ -128,7 +128,7 @@ class Trainee:
 
 def slow(group: Any) -> Any:
     """``group``, whose collectives take :data:`WIRE` a byte longer, where they are carried out."""
-    do = group.do
+    do = group._do
 
     def delayed(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         def on_the_wire() -> None:
@@ -137,7 +137,7 @@ def slow(group: Any) -> Any:
 
         return do(on_the_wire, result, async_op, given)
 
-    group.do = delayed
+    group._do = delayed
     return group
 
 
@@ -150,7 +150,7 @@ def in_line(group: Any) -> Any:
         work.carry_out()
         return work
 
-    group.do = do
+    group._do = do
     return group
 
 

@@ -8,10 +8,10 @@ computation; and the all-reduces of the model's buckets alone, which is the comm
 is hidden behind the computation, is what is missing in the step: (computation + communication - step) / communication.
 It is negative where the two slow each other down, as on cores that they share.
 
-mpicoll itself chooses by the cores that a rank has whether DDP's all-reduces are complete when the call that starts
-them returns, so that nothing can be hidden, or are carried out by a thread. Both are run besides: in line, and on a
-thread. And both on an emulated slow wire, on which every byte of a bucket takes as long as on 10 Gb/s Ethernet besides,
-without using a core.
+mpicoll itself chooses by the cores that a rank has whether a backward pass waits for each of DDP's all-reduces, so that
+nothing can be hidden, or goes on while a thread carries them out. Both are run besides: in line, without any thread,
+and on a thread that nothing waits for. And both on an emulated slow wire, on which every byte of a bucket takes as long
+as on 10 Gb/s Ethernet besides, without using a core.
 
 NCCL, and all the others' tensors in GPU memory, where there is a GPU for each rank of a node.
 """
@@ -128,7 +128,7 @@ class Trainee:
 
 def slow(group: Any) -> Any:
     """``group``, whose collectives take :data:`WIRE` a byte longer, where they are carried out."""
-    do = group.do
+    do = group._do
 
     def delayed(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         def on_the_wire() -> None:
@@ -137,26 +137,26 @@ def slow(group: Any) -> Any:
 
         return do(on_the_wire, result, async_op, given)
 
-    group.do = delayed
+    group._do = delayed
     return group
 
 
 def in_line(group: Any) -> Any:
     """``group``, whose asynchronous collectives are complete when their call returns."""
-    group.reducer_in_line = False  # by the way of all others, which a slow wire is in
+    group.reducer_waits = False  # by the way of all others, which a slow wire is in
 
     def do(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         work = CollectiveWork(run, list(result))
         work.carry_out()
         return work
 
-    group.do = do
+    group._do = do
     return group
 
 
 def on_a_thread(group: Any) -> Any:
     """``group``, whose asynchronous collectives are its worker's, however few cores there are."""
-    group.reducer_in_line = False
+    group.reducer_waits = False
     return group
 
 

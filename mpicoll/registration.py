@@ -50,10 +50,15 @@ def _make(options: Any, backend_options: Any = None) -> Any:
 def _or_by_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
     """torch's env://, which demands a rank and MASTER_ADDR; under an MPI launcher that is alone in saying so, mpi://."""
 
-    def handler(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Any:
+    def handler(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Iterator[Any]:
         elsewhere = "MASTER_ADDR" in os.environ and ("RANK" in os.environ or "rank=" in url)
         started_by_mpi = not elsewhere and launched_rank() is not None
-        return (_by_mpi if started_by_mpi else by_environment)(url, timeout=timeout, **options)
+        try:
+            yield from (_by_mpi if started_by_mpi else by_environment)(url, timeout=timeout, **options)
+        except ValueError as e:  # of a variable that is not set
+            if launched_rank() is None:
+                e.add_note("no launcher found: use `mpicoll run -n N script.py`")
+            raise
 
     return handler
 

@@ -5,7 +5,6 @@ torch calls its methods from Python, and from C++ through the binding (functiona
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -15,16 +14,15 @@ import torch.distributed as dist
 
 from mpicoll import lifetime
 from mpicoll.communicator import Communicator
-from mpicoll.errors import ArgumentError, LaunchError, TimeoutError
-from mpicoll.machine.alone import cores_of_a_rank
+from mpicoll.errors import ArgumentError, LaunchError, StateError, TimeoutError
 from mpicoll.messages import Request
-from mpicoll.torch import barriers, collectives
+from mpicoll.torch import barriers, collectives, reducer
 from mpicoll.torch.arguments import checked_timeout
 from mpicoll.torch.device_backend import DeviceBackend, serve_within, stays_torchs
 from mpicoll.torch.group import ProcessGroup, world
 from mpicoll.torch.handles import Handle, finished, handle_of
 from mpicoll.torch.messages import incoming, outgoing
-from mpicoll.torch.work import MessageWork, Work
+from mpicoll.torch.work import CollectiveWork, MessageWork, Work
 
 __all__ = ["RegisteredGroup", "make"]
 
@@ -73,9 +71,8 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
         self._calls = self._splits = 0
         self._together: list[Work] | None = None
         ProcessGroup.__init__(self, comm, ranks, name, timeout)
-        self.reducer_in_line = cores_of_a_rank() < 2
-        """Whether DDP's all-reduces are complete when the call that starts them returns: faster than a thread that
-        waits in MPI where a rank has no core to spare for it."""
+        self.reducer_waits = reducer.waits()
+        """Whether a backward pass waits a moment for each of DDP's all-reduces."""
         serve_within(self)
         world().registered.append(self)
 
@@ -215,13 +212,13 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
             tensors = [tensors]
         op, async_op = (dist.ReduceOp.SUM, True) if opts is None else (opts.reduceOp, opts.asyncOp)
         tensor = _only(tensors, "all_reduce")
-        if async_op and self.reducer_in_line and _reducer_calls():
-            # Its buckets come in one order on all ranks, with nothing between them. On the worker's thread the wait
-            # for the other ranks would take the core from the rest of the backward pass.
-            collectives.all_reduce(tensor, op, self, False)
-            self._calls += 1
-            return finished([tensor])
-        return self._work(collectives.all_reduce(tensor, op, self, async_op))
+        work = collectives.all_reduce(tensor, op, self, async_op)
+        if self.reducer_waits and isinstance(work, CollectiveWork) and reducer.called_by_reducer():
+            work.done.wait(reducer.MOMENT)
+            if work.is_completed():
+                self._calls += 1
+                return finished(work.result())
+        return self._work(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Any:
         works = [collectives.all_reduce(t, opts.reduceOp, self, opts.asyncOp) for t in tensors]
@@ -339,16 +336,13 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
         self.close()
 
     def abort(self) -> None:
-        """Give up what is pending; the communicator is not freed, because the other ranks may not come to it."""
+        """Give up what is pending: whoever waits for it gets a StateError. The communicator is not freed, because the
+        other ranks may not come to it. What MPI is still in when the program ends, ends the job."""
         if self in world().registered:
             world().registered.remove(self)
+            world().aborted.append(self)
             self.comm.close("it was aborted")
-
-
-def _reducer_calls() -> bool:
-    """Whether what called our caller is DDP's reducer: C++, called by autograd's engine and by no Python since."""
-    caller = sys._getframe(1).f_back  # None on a thread of the engine's own
-    return caller is None or caller.f_globals.get("__name__") == "torch.autograd.graph"
+            self.worker.abandon(StateError(f"{self} was aborted"))
 
 
 def _only(given: Sequence[Any], operation: str) -> Any:

@@ -53,7 +53,10 @@ def all_reduce(
     g = world().default if group is None else group
     how = op_of(op, "all_reduce")
     plain = not async_op and not profiler._is_profiler_enabled
-    if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and not g.worker.busy:
+    if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and g.worker.idle():
+        if g.inside:
+            g.called_by_two()
+        g.inside = True
         try:
             g.comm.allreduce(tensor, how, tensor, algorithm)  # the short way of the call that matters most
         except ArgumentError as e:
@@ -61,6 +64,8 @@ def all_reduce(
         except StateError:
             member(group, "all_reduce")  # says which group it is
             raise
+        finally:
+            g.inside = False
         return None
     m = member(group, "all_reduce")
     if m is None:

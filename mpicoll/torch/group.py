@@ -39,6 +39,8 @@ class ProcessGroup:
         self.group_name = name
         self.timeout = timeout
         self.worker = Worker()
+        self.inside = False
+        """Whether a thread is in a synchronous collective of the group."""
         self.agreement = Agreement(comm, self.ranks)
         self.local_rank = 0
         """Of a default group: this rank's among those of its node."""
@@ -88,8 +90,14 @@ class ProcessGroup:
         async_op: bool,
         given: Sequence[torch.Tensor] = (),
     ) -> Work | None:
-        if not async_op and not self.worker.busy:
-            run()
+        if self.inside:
+            self.called_by_two()
+        if not async_op and self.worker.idle():
+            self.inside = True
+            try:
+                run()
+            finally:
+                self.inside = False
             return None
         for tensor in (*result, *given):
             if tensor.is_cuda:  # the worker's current stream is not the caller's
@@ -102,8 +110,24 @@ class ProcessGroup:
         work = self.worker.submit(run, list(result))
         if async_op:
             return work
-        work.wait()
+        self.inside = True
+        try:
+            work.wait()
+        finally:
+            self.inside = False
         return None
+
+    def called_by_two(self) -> None:
+        """Raise StateError for a call by a second thread, now and later; the group's own thread may call.
+
+        Ranks would not agree whose call comes first. A group of which one rank takes part no more is of no use."""
+        if self.worker.is_here():
+            return
+        self.comm.close(
+            "two threads called its collectives at once, so that ranks do not agree whose comes first. Make a group "
+            "for each thread: dist.new_group(), which an async_save takes as process_group"
+        )
+        raise StateError(f"{self} cannot be used any more: {self.comm.closed}")
 
     def plan(
         self, operation: str, names: dict[str, str], collective: str, x: Any, out: Any = None, **arguments: Any
@@ -147,6 +171,7 @@ class Groups:
         """Those that mpicoll.torch made, the default one first."""
         self.registered: list[ProcessGroup] = []
         """Those that torch.distributed made."""
+        self.aborted: list[ProcessGroup] = []
         self.made = 0
 
     @property
@@ -158,9 +183,15 @@ class Groups:
         return registered if isinstance(registered, ProcessGroup) and here.seat is None else None
 
     def finish(self) -> None:
-        """Complete what is pending."""
+        """Complete what is pending. Raises StateError where that cannot be, because its group was aborted."""
         for g in (*self.groups, *self.registered):
             g.worker.finish()
+        for g in self.aborted:
+            if not g.worker.ended():
+                raise StateError(
+                    f"{g} was aborted in the middle of a collective, to which not all ranks have come. Nothing takes a "
+                    "thread out of MPI, nor ends MPI while it is there: the job ends here"
+                )
 
     def close(self) -> None:
         """Close every group, the newest first."""
@@ -189,8 +220,8 @@ def _finish_workers() -> None:
     # MPI is finalised after this; a collective that a thread is still in would be cut off.
     try:
         _process.finish()
-    except Exception:  # nobody is left to catch it: it ends the job, as an uncaught one does
-        sys.excepthook(*sys.exc_info())
+    except Exception as e:  # nobody is left to catch it: it ends the job, as an uncaught one does
+        sys.excepthook(type(e), e.with_traceback(None), None)  # its frames are ours
         sys.stderr.flush()
         os._exit(1)
 

@@ -6,6 +6,7 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from time import monotonic, sleep
 
@@ -16,7 +17,11 @@ from mpicoll.errors import ArgumentError, StateError, TimeoutError
 from mpicoll.fabrics.threads import Seat, here, work_for
 from mpicoll.messages import Request
 
-__all__ = ["MessageWork", "Work", "Worker"]
+__all__ = ["CollectiveWork", "MessageWork", "Work", "Worker"]
+
+
+_SECONDS_TO_END = 1.0
+"""That an aborted group's thread has, when the program ends, for what it is in."""
 
 
 class Work(ABC):
@@ -64,6 +69,7 @@ class CollectiveWork(Work):
         self.done = done = threading.Event()
         """Set when it is complete, and so is its future."""
         self._future.add_done_callback(lambda _: done.set())
+        self._unsettled = threading.Lock()
         self._exception: Exception | None = None
         self._future_taken = False
         self.failed_unseen = False
@@ -71,16 +77,29 @@ class CollectiveWork(Work):
 
     def carry_out(self) -> None:
         """Run it, here and now."""
+        failure = None
         try:
             self._run()
         except Exception as e:  # raised again where the program waits for it
-            self._exception, self.failed_unseen = e, not self._future_taken
+            failure = e
         del self._run  # and with it the tensors that it read
+        self._settle(failure)
+
+    def give_up(self, why: Exception) -> None:
+        """Raise this to whoever waits for it, unless it is complete."""
+        self._settle(why)
+
+    def _settle(self, failure: Exception | None) -> None:
+        """It has ended: the first word of that counts."""
+        if not self._unsettled.acquire(blocking=False):
+            return
+        self._exception = failure
         # The future's callbacks run here: they may wait for this, and start collectives of their own.
-        if self._exception is None:
+        if failure is None:
             self._future.set_result(self._result)
         else:
-            self._future.set_exception(self._exception)  # type: ignore[arg-type]
+            self.failed_unseen = not self._future_taken
+            self._future.set_exception(failure)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if profiler._is_profiler_enabled:
@@ -174,14 +193,11 @@ class Worker:
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[CollectiveWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._last_done = threading.Event()
-        self._last_done.set()
+        self.idle: Callable[[], bool] = lambda: True
+        """Whether all that was submitted is complete. It asks the last one's event, with nothing between: every call
+        of a collective asks."""
+        self._under_way: CollectiveWork | None = None
         self._failed: list[CollectiveWork] = []
-
-    @property
-    def busy(self) -> bool:
-        """Whether anything submitted is not complete yet."""
-        return not self._last_done.is_set()
 
     def submit(self, run: Callable[[], None], result: list[torch.Tensor]) -> CollectiveWork:
         """Queue ``run``, which writes ``result``."""
@@ -190,9 +206,9 @@ class Worker:
             self._thread = threading.Thread(target=self._serve, args=[here.seat], name="mpicoll", daemon=True)
             self._thread.start()
         work = CollectiveWork(run, result)
-        self._last_done = work.done  # and not the work, whose tensors the program may have let go
+        self.idle = work.done.is_set  # and not the work, whose tensors the program may have let go
         self._queue.put(work)
-        if threading.current_thread() is self._thread:
+        if self.is_here():
             self._catch_up()  # a callback may wait for it, and there is nobody else to carry it out
         return work
 
@@ -216,8 +232,29 @@ class Worker:
             if work.failed_unseen:
                 work.wait()
 
+    def abandon(self, why: Exception) -> None:
+        """What is not complete raises ``why``. The thread ends after what it is in, which is left to itself."""
+        if (under_way := self._under_way) is not None:
+            under_way.give_up(why)
+        with suppress(queue.Empty):
+            while (work := self._queue.get_nowait()) is not None:
+                work.give_up(why)
+        self._queue.put(None)
+
+    def ended(self) -> bool:
+        """Whether the thread has ended; waits for it a little."""
+        if self._thread is not None:
+            self._thread.join(_SECONDS_TO_END)
+        return self._thread is None or not self._thread.is_alive()
+
+    def is_here(self) -> bool:
+        """Whether the calling thread is this one."""
+        return threading.current_thread() is self._thread
+
     def _serve_one(self, work: CollectiveWork) -> None:
+        self._under_way = work
         work.carry_out()
+        self._under_way = None
         if work.failed_unseen:
             self._failed.append(work)
 

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from mpicoll.errors import ArgumentError
+from mpicoll.torch import reducer
 from tests.torch.programs.training import (
     STEPS,
     WIDTH,
@@ -126,6 +128,25 @@ def test_join_of_uneven_inputs(rank: int, size: int) -> None:
             loss_of(ddp, batch).backward()
             optimizer.step()
     assert_equal_to_rounding(ddp, one)
+
+
+@pytest.mark.parametrize("overlap", ["0", "1"])
+def test_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
+    monkeypatch.setenv(reducer.SWITCH, overlap)
+    monkeypatch.setattr(reducer, "MOMENT", 60.0)  # so that whoever waits, waits to the end
+    group = dist.new_group()
+    assert group.reducer_waits == (overlap == "0")
+    ddp = DistributedDataParallel(mlp(), process_group=group, bucket_cap_mb=0.001)
+    alone = train(mlp(), map(vectors, range(STEPS)))
+    train(ddp, (part(vectors(step), rank, size) for step in range(STEPS)))
+    assert_equal_to_rounding(ddp, alone)
+    assert group.worker.idle()
+
+
+def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(reducer.SWITCH, "yes")
+    with pytest.raises(ArgumentError, match="MPICOLL_DDP_OVERLAP: expected 0 or 1, or nothing; given 'yes'"):
+        reducer.waits()
 
 
 def test_two_models_on_two_groups(rank: int, size: int) -> None:

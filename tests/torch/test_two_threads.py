@@ -1,0 +1,101 @@
+"""Two threads of a rank that call collectives of one group at once, and those that take turns."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from mpicoll.errors import StateError
+from tests.torch.api import dist
+
+
+class Aside(threading.Thread):
+    """Another thread; ``join`` raises what it raised."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self.do, self.failure = do, None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.do()
+        except Exception as e:
+            self.failure = e
+
+    def join(self, timeout: float | None = None) -> None:
+        super().join(timeout)
+        if self.failure is not None:
+            raise self.failure
+
+
+def summed(group: Any, async_op: bool = False) -> None:
+    x = torch.ones(3)
+    work = dist.all_reduce(x, group=group, async_op=async_op)
+    if work is not None:
+        work.wait()
+    assert (x == dist.get_world_size()).all()
+
+
+@pytest.mark.processes
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    "second",
+    [lambda g: summed(g), lambda g: summed(g, True), lambda g: dist.barrier(g)],
+    ids=["sum", "async", "barrier"],
+)
+@pytest.mark.parametrize("first", [lambda g: summed(g), lambda g: dist.barrier(g)], ids=["sum", "barrier"])
+def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None], rank: int) -> None:
+    """The second one to come is refused, and so is every call that comes later."""
+    group = dist.new_group()
+    said = r"two threads called its collectives at once.* dist\.new_group\(\), which an async_save takes"
+    if rank == 0:
+        one = Aside(lambda: first(group))
+        while not group.inside:
+            pass
+        for _ in range(2):
+            with pytest.raises(StateError, match=said):
+                second(group)
+        dist.barrier()
+        one.join()
+    else:
+        dist.barrier()
+        first(group)
+    summed(None)
+
+
+@pytest.mark.processes
+def test_threads_that_take_turns() -> None:
+    group = dist.new_group()
+    for _ in range(3):
+        for async_op in (False, True):
+            Aside(lambda a=async_op: summed(group, a)).join()
+            summed(group, async_op)
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.processes
+def test_a_group_for_each_thread() -> None:
+    groups = [dist.new_group() for _ in range(2)]
+    threads = [Aside(lambda g=g: [summed(g) for _ in range(50)]) for g in groups]
+    for _ in range(50):
+        summed(None)
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.processes
+def test_what_a_future_calls_is_no_second_thread(size: int) -> None:
+    """Its callback runs on the group's own thread while this one waits for what it called after."""
+    group = dist.new_group()
+    for _ in range(20):
+        x, y = torch.ones(3), torch.ones(2)
+        work = dist.all_reduce(x, group=group, async_op=True)
+        late = work.get_future().then(lambda _, y=y: dist.all_reduce(y, group=group, async_op=True))
+        late.wait().wait()
+        summed(group)
+        assert (y == size).all()

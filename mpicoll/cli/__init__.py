@@ -59,8 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         argcomplete.autocomplete(parser)
     args, unknown = parser.parse_known_args(argv)
+    command = vars(args).pop("command")  # what is left are the command's own arguments
     if unknown:
-        subparsers.choices[args.command].refuse(unknown)
+        subparsers.choices[command].refuse(unknown)
     try:
         code: int = args.handler(args)
     except MpicollError as error:

@@ -31,7 +31,6 @@ __all__ = [
     "ScheduleError",
     "StateError",
     "TimeoutError",
-    "misspelt",
 ]
 
 

@@ -19,6 +19,7 @@ UNSEEN = [
     (".*_object_list", "no list", "anything that can be iterated over is taken, and its items are sent"),
     ("new_group", "timeout", "every timedelta is taken"),
     ("get_g.*_rank", "rank", "ranks of the default group are returned as they are given"),
+    ("get_group_rank", "not a member", "once this rank was left out of a new group, torch has an entry for it"),
     ("get_world_size", "destroyed group", "it still has a size"),
 ]
 """Mistakes that are none, or are not found, with why: (functions, rows, reason)."""
@@ -56,7 +57,6 @@ WORDS: list[tuple[str, str, type[Exception], str]] = [
     ("new_group", "outside", ValueError, "should be less or equal|Rank 99 is out of range"),
     ("new_group", "no number", TypeError, "'<' not supported"),
     ("new_group", "backend", AssertionError, "Unknown backend type tcp"),
-    ("get_group_rank", "not a member", ValueError, "[gG]roup -100"),
     ("get_world_size", _NO_GROUP, Exception, "'str' object has no attribute|incompatible function arguments"),
     ("get_process_group_ranks", _NO_GROUP, KeyError, "[gG]roup|world"),
     ("destroy_process_group", _NO_GROUP, ValueError, "Invalid process group specified"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from mpicoll.algorithms import Algorithm
 from mpicoll.algorithms.proofs import prove
 from mpicoll.algorithms.registry import segments as segments_alone
-from mpicoll.analysis import picture, render
+from mpicoll.analysis import matrices, picture, render
 from mpicoll.analysis.trace import trace
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
@@ -18,7 +18,7 @@ __all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "picture
 
 FILES = (".svg", ".png")
 MOST_RANKS = 16
-MOST_CELLS = 3600
+MOST_CELLS = 12_000
 """More make no picture that anyone reads."""
 
 
@@ -76,7 +76,8 @@ def _save(found: picture.Picture, name: str, of: str, file: Path) -> None:
     if find_spec("matplotlib") is None:
         given = "an environment without it"
         raise ArgumentError("draw", "-o", "matplotlib to be installed (pip install matplotlib)", given)
+    drawing = render if render.height_of_ranks(found) <= render.TALLEST else matrices
     try:
-        render.save(found, name, of, file)
+        drawing.save(found, name, of, file)
     except OSError as error:
         raise ArgumentError("draw", "-o", "a file that can be written", str(error)) from error

@@ -6,21 +6,15 @@ A cell is painted in the colours of the ranks whose contributions it holds, or o
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from math import cos, pi, sin
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from mpicoll.analysis import canvas
+from mpicoll.analysis.canvas import COLOURS, EMPTY, FAINT, GRID, INK, LINE, PLUS, Canvas, Point, box
 from mpicoll.analysis.picture import Arrow, Panel, Picture, Spot
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.path import Path as MatplotlibPath
-
-__all__ = ["save"]
-
-Point = tuple[float, float]
+__all__ = ["TALLEST", "height_of_ranks", "save"]
 
 # Lengths in inches.
 CELL, TALL = 0.56, 0.27
@@ -29,46 +23,29 @@ FLAT, STEEP = 0.95, 1.9
 """Room for arrows, in a low picture and at most."""
 LEFT, EDGE, TOP, HEAD, STRIP_NAME, FOOT = 0.74, 0.16, 0.42, 0.24, 0.13, 0.36
 WIDEST = 13.0
-MOST_PIXELS = 8000
-"""To a side, of a PNG."""
+TALLEST = 12.0
+"""Of all ranks' cells one above the other: an eye does not follow an arrow that is longer."""
 BRACKET = 0.055
-PLUS = 0.068
+RADIUS = 0.068
+"""Of the sign that says that a message is combined with what is there."""
 
-# Light, so that black text is legible on any of them, and as far apart as that leaves room for.
-_COLOURS = (
-    "#8ecae6", "#ffbf80", "#9bd6a3", "#f49a93", "#c9b8f2", "#ecd678", "#f3abd3", "#bfb6a8",
-    "#5fb3ce", "#e39b4c", "#69bd76", "#dd7d79", "#a58fdc", "#c9b146", "#d97fb3", "#969ba6",
-)  # fmt: skip
-_INK, _FAINT, _LINE, _PLUS, _EMPTY = "#1f2937", "#6b7280", "#475569", "#b91c1c", "#f8fafc"
 _MEANINGS = {
     (False, False): "received",
     (True, False): "received and combined with what is there",
     (False, True): "copied within the rank",
 }
 """Of arrows that reduce, or are local."""
-_LOOKS: Any = {
-    "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],
-    "svg.fonttype": "none",
-    "svg.hashsalt": "mpicoll",
-}
 
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
     """Write the picture as SVG or PNG, by the file's ending: the same bytes for the same picture."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
     place = _Place(picture, EDGE + 0.14 + 0.089 * len(name) + 0.07 * len(of))
-    with matplotlib.rc_context(_LOOKS):
-        figure = Figure(figsize=(place.width, place.height), facecolor="white")
-        axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(0, place.width), ylim=(place.height, 0))
-        axes.axis("off")
-        _Drawing(axes, picture, place).draw(name, of)
-        # Neither a date nor a version: what did not change gives the same file.
-        metadata = {"Date": None, "Creator": None} if file.suffix.lower() == ".svg" else {"Software": None}
-        figure.savefig(file, dpi=min(160, MOST_PIXELS / max(place.width, place.height)), metadata=metadata)
+    canvas.save(place.width, place.height, lambda on: _Drawing(on, picture, place).draw(name, of), file)
+
+
+def height_of_ranks(picture: Picture) -> float:
+    """What all ranks' cells take, one rank below the other."""
+    return picture.ranks * (picture.blocks * TALL + BETWEEN_RANKS) - BETWEEN_RANKS
 
 
 class _Place:
@@ -80,7 +57,7 @@ class _Place:
         self.panel = strips * CELL + (strips - 1) * BETWEEN_STRIPS
         self.rank = picture.blocks * TALL + BETWEEN_RANKS
         self.head = HEAD + (len(picture.strips) > 1) * STRIP_NAME
-        self.line = self.head + picture.ranks * self.rank - BETWEEN_RANKS
+        self.line = self.head + height_of_ranks(picture)
         self.arrows = min(STEEP, FLAT + self.line / 30)
         self.pitch = self.panel + self.arrows
         rounds = len(picture.panels) - 1
@@ -106,21 +83,19 @@ class _Place:
 
 
 class _Drawing:
-    def __init__(self, axes: Axes, picture: Picture, place: _Place) -> None:
-        self.axes, self.picture, self.place = axes, picture, place
-        self.fills: dict[str, list[list[Point]]] = defaultdict(list)
-        self.strokes: dict[tuple[str, float, str], list[list[Point]]] = defaultdict(list)
+    def __init__(self, canvas: Canvas, picture: Picture, place: _Place) -> None:
+        self.picture, self.place = picture, place
+        self.fills, self.strokes, self.text = canvas.fills, canvas.strokes, canvas.text
 
     def draw(self, name: str, of: str) -> None:
         self.text(EDGE, 0.22, name, 10.5, weight="bold", ha="left")
-        self.text(EDGE + 0.14 + 0.089 * len(name), 0.22, of, 8.5, _FAINT, ha="left")
+        self.text(EDGE + 0.14 + 0.089 * len(name), 0.22, of, 8.5, FAINT, ha="left")
         for line in range(self.place.lines):
             self.ranks(line)
             for number in self.place.begins(line):
                 if number < len(self.picture.panels):
                     self.panel(line, number, self.picture.panels[number])
         self.legend()
-        self.flush()
 
     # -- what is drawn --------------------------------------------------------------------------------------------
 
@@ -133,7 +108,7 @@ class _Drawing:
             self.text(EDGE, middle, f"rank {rank}", 8.5, ha="left")
             if self.picture.blocks > 1:
                 for block in range(self.picture.blocks):
-                    self.text(x - 0.06, y + (block + 0.5) * TALL, str(block), 6, _FAINT, ha="right")
+                    self.text(x - 0.06, y + (block + 0.5) * TALL, str(block), 6, FAINT, ha="right")
 
     def panel(self, line: int, number: int, panel: Panel) -> None:
         _, y = self.place.corner(line, number, (0, 0, 0))
@@ -142,7 +117,7 @@ class _Drawing:
         lefts = [self.place.corner(line, number, (0, strip, 0))[0] for strip in strips]
         self.text((lefts[0] + lefts[-1] + CELL) / 2, above, panel.title, 8, weight="bold")
         for strip, left in zip(strips, lefts, strict=True):
-            self.text(left + CELL / 2, y - 0.1, self.picture.strips[strip], 6.5, _FAINT)
+            self.text(left + CELL / 2, y - 0.1, self.picture.strips[strip], 6.5, FAINT)
             for rank in range(self.picture.ranks):
                 for block in range(self.picture.blocks):
                     self.cell(line, number, panel, (rank, strip, block))
@@ -154,7 +129,7 @@ class _Drawing:
         x, y = self.place.corner(line, number, (0, 0, 0))
         x -= self.place.arrows / 2
         if arrows:
-            self.text(x, y - self.place.head + 0.11, f"round {number}", 7, _FAINT)
+            self.text(x, y - self.place.head + 0.11, f"round {number}", 7, FAINT)
         else:
             y += self.place.line / 2 - self.place.head / 2
             self.shaft((x - 0.22, y), (x + 0.22, y), "solid", head=True)
@@ -164,7 +139,7 @@ class _Drawing:
             labels.setdefault(arrow.source, (arrow.label, start, []))[2].append(end[1] - start[1])
         for label, (x, y), falls in labels.values():  # where no arrow of theirs runs
             beside = -0.06 if min(falls) > -0.01 else 0.06 if max(falls) < 0.01 else 0
-            self.text(x + (0.05 if beside else 0.11), y + beside, label, 6, _FAINT, ha="left")
+            self.text(x + (0.05 if beside else 0.11), y + beside, label, 6, FAINT, ha="left")
 
     def strips(self, panel: Panel) -> Sequence[int]:
         """Those that the panel has: the first and the last leave out what is empty."""
@@ -173,15 +148,15 @@ class _Drawing:
     def cell(self, line: int, number: int, panel: Panel, spot: Spot) -> None:
         x, y = self.place.corner(line, number, spot)
         shown = panel.cells.get(spot)
-        box = _box(x, y, CELL, TALL)
+        outline = box(x, y, CELL, TALL)
         if shown is None:
-            self.fills[_EMPTY].append(box)
-            self.strokes["#d5dae1", 0.6, "solid"].append(box)
+            self.fills[EMPTY].append(outline)
+            self.strokes[GRID, 0.6, "solid"].append(outline)
             return
         share = CELL / len(shown.colours)
         for i, colour in enumerate(shown.colours):
-            self.fills[_COLOURS[colour % len(_COLOURS)]].append(_box(x + i * share, y, share, TALL))
-        self.strokes[(_INK, 1.3, "solid") if shown.fresh else ("#94a3b8", 0.6, "solid")].append(box)
+            self.fills[COLOURS[colour % len(COLOURS)]].append(box(x + i * share, y, share, TALL))
+        self.strokes[(INK, 1.3, "solid") if shown.fresh else ("#94a3b8", 0.6, "solid")].append(outline)
         whole = shown.label in ("Σ", "all")
         size = min(9.5 if whole else 8, 48 / len(shown.label))
         self.text(x + CELL / 2, y + TALL / 2, shown.label, size, weight="bold" if whole else "normal")
@@ -191,10 +166,10 @@ class _Drawing:
         x0, y0 = self.bracket([self.place.corner(line, number - 1, spot) for spot in arrow.source], CELL, BRACKET)
         x1, y1 = self.bracket([self.place.corner(line, number, spot) for spot in arrow.target], 0, -BRACKET)
         if arrow.reduces:
-            x1 -= 2 * PLUS
+            x1 -= 2 * RADIUS
         self.shaft((x0, y0), (x1, y1), "dashed" if arrow.local else "solid", head=not arrow.reduces)
         if arrow.reduces:
-            self.plus((x1 + PLUS, y1))
+            self.plus((x1 + RADIUS, y1))
         return (x0, y0), (x1, y1)
 
     def bracket(self, corners: Sequence[Point], side: float, depth: float) -> Point:
@@ -211,7 +186,7 @@ class _Drawing:
             several = bottom - top > 1.5 * TALL
             if several:
                 top, bottom, near = top + TALL / 5, bottom - TALL / 5, x + depth / 4
-                self.strokes[_LINE, 1.0, "solid"].append(
+                self.strokes[LINE, 1.0, "solid"].append(
                     [(near, top), (x + depth, top), (x + depth, bottom), (near, bottom)]
                 )
             ends.append((x + depth * several, (top + bottom) / 2))
@@ -219,7 +194,7 @@ class _Drawing:
             return ends[0]
         spine = x + 2 * depth
         ticks = [[end, (spine, end[1])] for end in ends]
-        self.strokes[_LINE, 1.0, "solid"] += [*ticks, [(spine, ends[0][1]), (spine, ends[-1][1])]]
+        self.strokes[LINE, 1.0, "solid"] += [*ticks, [(spine, ends[0][1]), (spine, ends[-1][1])]]
         return spine, (ends[0][1] + ends[-1][1]) / 2
 
     def shaft(self, start: Point, end: Point, dashes: str, head: bool) -> None:
@@ -229,18 +204,18 @@ class _Drawing:
         if head:
             long, wide = 0.1, 0.036
             x2, y2 = x1 - long * dx, y1 - long * dy
-            self.fills[_LINE].append([end, (x2 - wide * dy, y2 + wide * dx), (x2 + wide * dy, y2 - wide * dx)])
+            self.fills[LINE].append([end, (x2 - wide * dy, y2 + wide * dx), (x2 + wide * dy, y2 - wide * dx)])
             end = x2, y2
-        self.strokes[_LINE, 1.0, dashes].append([start, end])
+        self.strokes[LINE, 1.0, dashes].append([start, end])
 
     def plus(self, middle: Point) -> None:
         x, y = middle
-        circle = [(x + PLUS * cos(k * pi / 8), y + PLUS * sin(k * pi / 8)) for k in range(16)]
+        circle = [(x + RADIUS * cos(k * pi / 8), y + RADIUS * sin(k * pi / 8)) for k in range(16)]
         circle.append(circle[0])
         self.fills["white"].append(circle)
-        arm = 0.6 * PLUS
+        arm = 0.6 * RADIUS
         for drawn in (circle, [(x - arm, y), (x + arm, y)], [(x, y - arm), (x, y + arm)]):
-            self.strokes[_PLUS, 1.1, "solid"].append(drawn)
+            self.strokes[PLUS, 1.1, "solid"].append(drawn)
 
     def legend(self) -> None:
         """What the signs mean that this picture has."""
@@ -251,42 +226,7 @@ class _Drawing:
             if (reduces, local) in kinds:
                 self.shaft((x, y), (x + 0.3, y), "dashed" if local else "solid", head=not reduces)
                 if reduces:
-                    self.plus((x + 0.3 + PLUS, y))
-                x += 0.37 + 2 * PLUS * reduces
-                self.text(x, y, meaning, 7, _FAINT, ha="left")
+                    self.plus((x + 0.3 + RADIUS, y))
+                x += 0.37 + 2 * RADIUS * reduces
+                self.text(x, y, meaning, 7, FAINT, ha="left")
                 x += 0.25 + 0.055 * len(meaning)
-
-    # -- how ------------------------------------------------------------------------------------------------------
-
-    def text(self, x: float, y: float, text: str, size: float, colour: str = _INK, **more: Any) -> None:
-        if text:
-            baseline = y + 0.36 * size / 72  # by no font's metrics, so that it is the same everywhere
-            self.axes.text(x, baseline, text, size=size, color=colour, va="baseline", **{"ha": "center"} | more)
-
-    def flush(self) -> None:
-        """Draw what was collected, one path for all that look alike: an SVG of it is small."""
-        from matplotlib.patches import PathPatch
-
-        for colour, polygons in self.fills.items():
-            front: float = {"white": 4, _LINE: 3}.get(colour, 1)
-            self.axes.add_patch(PathPatch(_path(polygons), facecolor=colour, edgecolor="none", zorder=front))
-        for (colour, width, dashes), drawn in self.strokes.items():
-            front = 5 if colour == _PLUS else 2 + width / 10
-            style: Any = {"facecolor": "none", "edgecolor": colour, "linewidth": width, "linestyle": dashes}
-            self.axes.add_patch(PathPatch(_path(drawn), zorder=front, joinstyle="miter", **style))
-
-
-def _box(x: float, y: float, wide: float, tall: float) -> list[Point]:
-    return [(x, y), (x + wide, y), (x + wide, y + tall), (x, y + tall), (x, y)]
-
-
-def _path(drawn: Sequence[Sequence[Point]]) -> MatplotlibPath:
-    """One path of several pieces, each closed if it ends where it begins."""
-    from matplotlib.path import Path as MatplotlibPath
-
-    codes: list[Any] = []
-    for points in drawn:
-        codes += [MatplotlibPath.MOVETO, *[MatplotlibPath.LINETO] * (len(points) - 1)]
-        if points[0] == points[-1]:
-            codes[-1] = MatplotlibPath.CLOSEPOLY
-    return MatplotlibPath([point for points in drawn for point in points], codes)

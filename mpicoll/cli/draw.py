@@ -12,7 +12,8 @@ __all__ = ["add"]
 _TEXT = """\
 Draws an algorithm: time goes from left to right, a row of cells is a rank's vector, and each message is an arrow. A
 cell is labelled with the ranks whose contributions it holds (a sum sign: all of them), or where all come from the root
-with its block. A round is the longest chain of messages that must have happened before. The algorithm is proved first.
+with its block. A round is the longest chain of messages that must have happened before. Where there are too many cells
+for arrows, each round is a matrix of ranks and blocks. The algorithm is proved first.
 """
 
 

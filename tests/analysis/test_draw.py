@@ -170,6 +170,20 @@ def test_svg_is_text_and_always_the_same(tmp_path: Path) -> None:
     assert "date" not in text.lower()
 
 
+def test_many_cells_are_matrices(tmp_path: Path) -> None:
+    """A ring of 16 ranks: in round r < 16 each rank combines one block of r + 1 ranks, from the rank before it."""
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "ring.svg"
+    draw(known("allreduce", "ring"), 16, file)
+    text = file.read_text()
+    assert all(text.count(f">←{rank}<") == 30 for rank in range(16))
+    # From round 15 on each round gives each rank one whole sum more: 16 are shown, then 32, and 256 at the end.
+    sums = [text.count(f">{label}<") for label in ("Σ", "before", "round 1", "round 30, after")]
+    assert sums == [sum(16 * k for k in range(1, 17)), 1, 1, 1]
+    draw(known("alltoall", "bruck"), 16, file)
+    assert ">15→0<" in file.read_text()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -196,10 +210,10 @@ def test_command(arguments: list[str], tmp_path: Path) -> None:
         (["allreduce", "ring", "-n", "1"], f"-n: expected 2 to {MOST_RANKS} ranks; given 1"),
         (["allreduce", "ring", "-n", "17"], f"-n: expected 2 to {MOST_RANKS} ranks; given 17"),
         (
-            ["allreduce", "ring", "-n", "16"],
-            "-n: expected a picture of at most 3600 cells; given 16 ranks with 16 blocks",
+            ["allreduce", "segmented_ring", "-n", "16"],
+            "-n and --segments: expected a picture of at most 12000 cells; given 16 ranks with 32 blocks",
         ),
-        (["bcast", "chain", "--segments", "300"], "-n and --segments: expected a picture of at most 3600 cells"),
+        (["bcast", "chain", "--segments", "300"], "-n and --segments: expected a picture of at most 12000 cells"),
         (["bcast", "chain", "--segments", "0"], "--segments: expected a number, at least 1; given 0"),
         (["allreduce", "ring", "--segments", "2"], "--segments: expected none, as ring is not pipelined; given 2"),
         (["bcast", "chain", "--root", "4"], "--root: expected a rank, 0 to 3; given 4"),

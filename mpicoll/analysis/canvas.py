@@ -1,0 +1,94 @@
+"""A sheet to draw on, in inches from its upper left corner, that is saved as SVG or PNG."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.path import Path as MatplotlibPath
+
+__all__ = ["COLOURS", "EMPTY", "FAINT", "GRID", "INK", "LINE", "PLUS", "Canvas", "Point", "box", "save"]
+
+Point = tuple[float, float]
+
+MOST_PIXELS = 8000
+"""To a side, of a PNG."""
+
+# Light, so that black text is legible on any of them, and as far apart as that leaves room for.
+COLOURS = (
+    "#8ecae6", "#ffbf80", "#9bd6a3", "#f49a93", "#c9b8f2", "#ecd678", "#f3abd3", "#bfb6a8",
+    "#5fb3ce", "#e39b4c", "#69bd76", "#dd7d79", "#a58fdc", "#c9b146", "#d97fb3", "#969ba6",
+)  # fmt: skip
+INK, FAINT, LINE, PLUS, EMPTY, GRID = "#1f2937", "#6b7280", "#475569", "#b91c1c", "#f8fafc", "#d5dae1"
+_LOOKS: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "svg.fonttype": "none",
+    "svg.hashsalt": "mpicoll",
+}
+
+
+class Canvas:
+    """Collects polygons and lines, and draws all that look alike as one path: an SVG of it is small."""
+
+    def __init__(self, axes: Axes) -> None:
+        self.axes = axes
+        self.fills: dict[str, list[Sequence[Point]]] = defaultdict(list)
+        """By colour."""
+        self.strokes: dict[tuple[str, float, str], list[Sequence[Point]]] = defaultdict(list)
+        """By colour, width in points, and dashes."""
+
+    def text(self, x: float, y: float, text: str, size: float, colour: str = INK, **more: Any) -> None:
+        if text:
+            baseline = y + 0.36 * size / 72  # by no font's metrics, so that it is the same everywhere
+            self.axes.text(x, baseline, text, size=size, color=colour, va="baseline", **{"ha": "center"} | more)
+
+    def flush(self) -> None:
+        """Draw what was collected."""
+        from matplotlib.patches import PathPatch
+
+        for colour, polygons in self.fills.items():
+            front: float = {"white": 4, LINE: 3}.get(colour, 1)
+            self.axes.add_patch(PathPatch(_path(polygons), facecolor=colour, edgecolor="none", zorder=front))
+        for (colour, width, dashes), drawn in self.strokes.items():
+            front = 5 if colour == PLUS else 2 + width / 10
+            style: Any = {"facecolor": "none", "edgecolor": colour, "linewidth": width, "linestyle": dashes}
+            self.axes.add_patch(PathPatch(_path(drawn), zorder=front, joinstyle="miter", **style))
+
+
+def save(width: float, height: float, draw: Callable[[Canvas], object], file: Path) -> None:
+    """Write what ``draw`` draws, by the file's ending: the same bytes for the same drawing."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(_LOOKS):
+        figure = Figure(figsize=(width, height), facecolor="white")
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, width), ylim=(height, 0))
+        axes.axis("off")
+        canvas = Canvas(axes)
+        draw(canvas)
+        canvas.flush()
+        # Neither a date nor a version: what did not change gives the same file.
+        metadata = {"Date": None, "Creator": None} if file.suffix.lower() == ".svg" else {"Software": None}
+        figure.savefig(file, dpi=min(160, MOST_PIXELS / max(width, height)), metadata=metadata)
+
+
+def box(x: float, y: float, wide: float, tall: float) -> list[Point]:
+    return [(x, y), (x + wide, y), (x + wide, y + tall), (x, y + tall), (x, y)]
+
+
+def _path(drawn: Sequence[Sequence[Point]]) -> MatplotlibPath:
+    """One path of several pieces, each closed if it ends where it begins."""
+    from matplotlib.path import Path as MatplotlibPath
+
+    codes: list[Any] = []
+    for points in drawn:
+        codes += [MatplotlibPath.MOVETO, *[MatplotlibPath.LINETO] * (len(points) - 1)]
+        if points[0] == points[-1]:
+            codes[-1] = MatplotlibPath.CLOSEPOLY
+    return MatplotlibPath([point for points in drawn for point in points], codes)

@@ -1,0 +1,107 @@
+"""Renders a picture with many cells: each moment is a matrix, with a row for each rank and a column for each block.
+
+Arrows would be too long to follow. Beside a row stand the ranks whose messages came in that round, and an outline
+marks the cells that the round wrote.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mpicoll.analysis import canvas
+from mpicoll.analysis.canvas import COLOURS, EMPTY, FAINT, GRID, INK, LINE, Canvas, box
+from mpicoll.analysis.picture import Panel, Picture, Shown
+from mpicoll.collectives import COLLECTIVES
+
+__all__ = ["save"]
+
+# Lengths in inches.
+TALL = 0.17
+LEAST_WIDE, LETTER = 0.24, 0.066
+RANKS, PEERS, BETWEEN, HEAD = 0.24, 0.42, 0.14, 0.36
+EDGE, TOP, FOOT = 0.2, 0.46, 0.4
+WIDEST = 13.0
+_FEW, _ALL = (0xF1, 0xF5, 0xF9), (0x3B, 0x9B, 0xB8)
+"""The colours of a cell with no contribution, and with all."""
+
+
+def save(picture: Picture, name: str, of: str, file: Path) -> None:
+    """Write the picture as SVG or PNG, by the file's ending: the same bytes for the same picture."""
+    strips = len(picture.strips)
+    wide = _width(picture)
+    panel = RANKS + strips * picture.blocks * wide + (strips - 1) * BETWEEN + PEERS
+    across = max(1, int((WIDEST - 2 * EDGE) / panel))
+    across = min(across, len(picture.panels))
+    lines = -(-len(picture.panels) // across)
+    pitch = HEAD + picture.ranks * TALL
+    width = max(2 * EDGE + across * panel, 9.0)
+
+    def draw(on: Canvas) -> None:
+        on.text(EDGE, 0.22, name, 10.5, weight="bold", ha="left")
+        on.text(EDGE + 0.14 + 0.089 * len(name), 0.22, of, 8.5, FAINT, ha="left")
+        for number, each in enumerate(picture.panels):
+            line, column = divmod(number, across)
+            _matrix(on, picture, each, number, wide, EDGE + column * panel, TOP + line * pitch + HEAD)
+        on.text(EDGE, TOP + lines * pitch + FOOT / 2, _key(picture), 7, FAINT, ha="left")
+
+    canvas.save(width, TOP + lines * pitch + FOOT, draw, file)
+
+
+def _key(picture: Picture) -> str:
+    """What the signs mean."""
+    holds = "a number: how many ranks' values are combined, Σ: all" if _counts(picture) else "a label: what it holds"
+    return f"a row: a rank; a column: a block; {holds}; an outline: written in this round; ←0: by a message from rank 0"
+
+
+def _counts(picture: Picture) -> bool:
+    return COLLECTIVES[picture.collective].reduces
+
+
+def _width(picture: Picture) -> float:
+    """Of a cell: room for the longest label."""
+    if _counts(picture):
+        return LEAST_WIDE
+    return max(LEAST_WIDE, LETTER * max(len(s.label) for panel in picture.panels for s in panel.cells.values()))
+
+
+def _matrix(on: Canvas, picture: Picture, panel: Panel, number: int, wide: float, x: float, y: float) -> None:
+    """One moment, its first cell at this point."""
+    title = panel.title if number == 0 else f"round {number}" + f", {panel.title}" * bool(panel.title)
+    on.text(x + RANKS, y - 0.19, title, 7.5, weight="bold", ha="left")
+    came: dict[int, set[int]] = {}
+    for arrow in panel.arrows:
+        if not arrow.local:
+            came.setdefault(arrow.target[0][0], set()).add(arrow.source[0][0])
+    for strip, named in enumerate(picture.strips):
+        left = x + RANKS + strip * (picture.blocks * wide + BETWEEN)
+        on.text(left, y - 0.07, named, 5.5, FAINT, ha="left")
+        for rank in range(picture.ranks):
+            for block in range(picture.blocks):
+                shown = panel.cells.get((rank, strip, block))
+                _cell(on, picture, shown, wide, left + block * wide, y + rank * TALL)
+    for rank in range(picture.ranks):
+        middle = y + (rank + 0.5) * TALL
+        on.text(x + RANKS - 0.06, middle, str(rank), 6, FAINT, ha="right")
+        peers = sorted(came.get(rank, ()))
+        shortened = [*map(str, peers[:2]), *["…"] * (len(peers) > 2)]
+        right = x + RANKS + len(picture.strips) * (picture.blocks * wide + BETWEEN) - BETWEEN
+        on.text(right + 0.04, middle, "←" + ",".join(shortened) if peers else "", 5.5, LINE, ha="left")
+
+
+def _cell(on: Canvas, picture: Picture, shown: Shown | None, wide: float, x: float, y: float) -> None:
+    outline = box(x, y, wide, TALL)
+    if shown is None:
+        on.fills[EMPTY].append(outline)
+        on.strokes[GRID, 0.4, "solid"].append(outline)
+        return
+    counts = _counts(picture)
+    many = len(shown.colours)
+    colour = _shade(many / picture.ranks) if counts else COLOURS[shown.colours[0] % len(COLOURS)]
+    label = shown.label if not counts else "Σ" if many == picture.ranks else str(many)
+    on.fills[colour].append(outline)
+    on.strokes[(INK, 1.0, "solid") if shown.fresh else ("#94a3b8", 0.4, "solid")].append(outline)
+    on.text(x + wide / 2, y + TALL / 2, label, 6)
+
+
+def _shade(part: float) -> str:
+    return "#" + "".join(f"{round(few + (most - few) * part):02x}" for few, most in zip(_FEW, _ALL, strict=True))

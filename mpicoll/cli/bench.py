@@ -81,8 +81,8 @@ def _handle(args: argparse.Namespace) -> int:
     from mpicoll.machine.alone import under_launcher
 
     typed = {name: value for name, value in vars(args).items() if value is None or isinstance(value, str)}
-    for name in ("command", *(flag[1:] for flag in _NOT_HERE)):  # no options of bench
-        del typed[name]
+    for flag in _NOT_HERE:  # which bench refuses
+        del typed[flag[1:]]
     if under_launcher():
         return _rank(typed)
     typed["n"] = typed["n"] or "2"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,10 @@ import torch
 
 from mpicoll.errors import StateError
 from tests.torch.api import dist
+
+
+WITHIN = 0.1
+"""Seconds in which the first thread comes from the group into MPI. Before that it would be refused as well."""
 
 
 class Aside(threading.Thread):
@@ -57,6 +62,7 @@ def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None
         one = Aside(lambda: first(group))
         while not group.inside:
             pass
+        time.sleep(WITHIN)
         for _ in range(2):
             with pytest.raises(StateError, match=said):
                 second(group)

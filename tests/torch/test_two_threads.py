@@ -13,7 +13,6 @@ import torch
 from mpicoll.errors import StateError
 from tests.torch.api import dist
 
-
 WITHIN = 0.1
 """Seconds in which the first thread comes from the group into MPI. Before that it would be refused as well."""
 

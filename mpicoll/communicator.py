@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -357,7 +359,7 @@ class Communicator(Messages, Objects):
         """The plan has raised ``e``."""
         if isinstance(e, StateError):
             return  # ranks that are threads: what broke their job is said by every later call
-        _cut_short.append(plan)
+        _cut_short.append((plan, e.__traceback__, _frames()))
         self.close(f"its {collective} ended midway, so its ranks may be at different calls; make a new one ({e})")
         if isinstance(e, self._failure):
             raise MessageError(f"{collective}: the MPI library reports: {e}") from e
@@ -375,8 +377,18 @@ class Communicator(Messages, Objects):
 
 
 _cut_short: list[object] = []
-"""Plans that did not come to their end, or that a forked child has of its parent: MPI may still write to memory that
-they hold, and a child may not give their requests back."""
+"""Plans that did not come to their end, with the frames that hold their arrays, or that a forked child has of its
+parent: MPI may still write to that memory, and a child may not give their requests back."""
+
+
+def _frames() -> list[FrameType]:
+    """The frames of mpicoll's that are around the caller. A plan holds addresses: these hold the arrays."""
+    found = []
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__package__", "").startswith("mpicoll"):
+        found.append(frame)
+        frame = frame.f_back
+    return found
 
 
 def _how(

@@ -84,12 +84,13 @@ def _alike(shown: str, until_printed: ExitStack) -> list[int]:
     except (OSError, ValueError):  # no such sockets here, or the one that printed is gone
         return [mine]
     found, deadline = [mine], time.monotonic() + _SECONDS_TO_GATHER
-    with suppress(TimeoutError):
+    with suppress(OSError):  # time is up, or a rank is killed while it speaks
         while (left := deadline - time.monotonic()) > 0:
             sock.settimeout(left)
             peer = until_printed.enter_context(sock.accept()[0])
             peer.settimeout(left)
-            found.append(int.from_bytes(peer.recv(8)))
+            if len(rank := peer.recv(8)) == 8:
+                found.append(int.from_bytes(rank))
     return sorted(found)
 
 
@@ -113,13 +114,15 @@ def end_job(status: int) -> None:
     """End all ranks of the job with ``status`` as its exit code; MPI need not be initialised."""
     sys.stdout.flush()
     sys.stderr.flush()
-    time.sleep(_SECONDS_TO_READ)
-    if status == 1 and _parent() in ("mpirun", "prterun"):
+    # A rank that just exits says nothing: another one may be about to say why, once it knows who fails alike.
+    time.sleep(_SECONDS_TO_GATHER + _SECONDS_TO_READ)
+    launcher = os.getppid()
+    if status == 1 and launcher > 1 and _name(launcher) in ("mpirun", "prterun"):
         # So Open MPI's launcher ends all ranks with this code. After MPI_Abort it would print two boxes besides.
         with socket.socket(socket.AF_UNIX) as sock:
             with suppress(OSError):  # another rank did it: a second signal is a complaint
                 sock.bind(_socket_name("end"))
-                os.kill(os.getppid(), signal.SIGTERM)
+                os.kill(launcher, signal.SIGTERM)
             time.sleep(_SECONDS_TO_END)
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized():
@@ -132,9 +135,9 @@ def end_job(status: int) -> None:
         time.sleep(_SECONDS_TO_CONNECT)  # once all are connected, Open MPI ends them when one exits with a failure
 
 
-def _parent() -> str:
-    """The name of the program that started this process."""
+def _name(process: int) -> str:
+    """The name of a process's program."""
     try:
-        return Path(f"/proc/{os.getppid()}/comm").read_text().strip()
+        return Path(f"/proc/{process}/comm").read_text().strip()
     except OSError:
         return ""

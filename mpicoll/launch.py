@@ -158,11 +158,13 @@ def run(
 def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None]) -> int:
     """Start ``nprocs`` ranks of ``program``, wait for them, and return the launcher's exit code.
 
-    A first Ctrl-C calls ``interrupted``, so that they can end by themselves; a second one, like a SIGTERM, ends them.
+    A first Ctrl-C calls ``interrupted``, so that they can end by themselves. A second one ends them, as SIGTERM, SIGHUP
+    and SIGQUIT do.
     Raises LaunchError if there is no MPI.
     """
     launch = command(program, nprocs)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda which, _: sys.exit(128 + which))
     sys.stdout.flush()
     # In a session of its own, so that a terminal's Ctrl-C reaches this process alone.
     launcher = subprocess.Popen(launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True)

@@ -173,7 +173,11 @@ def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
         filled.append(line)
         end = len(filled) if found else end
     filled[end:end] = [Line(lines[0].file, _option(name, value)) for name, value in rest.items()]
-    return [line for line in filled if not line.text.startswith(_NO_GPUS)]
+    kept = [line for line in filled if not line.text.startswith(_NO_GPUS)]
+    if len(kept) < len(filled):  # Slurm may not know the option, and --exclusive grants a node's GPUs to everybody
+        last = max(i for i, line in enumerate(kept) if line.text.startswith("#SBATCH"))
+        kept.insert(last + 1, Line(lines[0].file, "SLURM_GPUS_PER_NODE=0"))
+    return kept
 
 
 def _option(name: str, value: str) -> str:

@@ -80,7 +80,8 @@ def _by_mpi_alone(call: Call, how: str | Schedule) -> bool:
 
 def _through_copies(fabric: Fabric, call: Call, how: str | Schedule, workspace: Workspace) -> None:
     send, recv = (b if b is None or (b.plain and b.device == "cpu") else b.on_host() for b in (call.send, call.recv))
-    fabric.bind(replace(call, send=send, recv=recv), how, workspace)()
+    plan = fabric.bind(replace(call, send=send, recv=recv), how, workspace)
+    plan()
     only_read = call.collective == "bcast" and fabric.rank == call.root
     if recv is not None and call.recv is not None and recv is not call.recv and not only_read:
         call.recv.assign(recv)

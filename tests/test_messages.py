@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -193,3 +195,31 @@ def test_what_went_wrong_is_told_to_who_asks() -> None:
     under_way.let_go()
     with pytest.warns(RuntimeWarning, match="nobody has waited for this message: irecv: expected 4 elements"):
         del dropped
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.processes
+def test_a_receive_that_a_signal_interrupts_as_it_ends(comm: mpicoll.Communicator) -> None:
+    """MPI forgets a message that it has found to be complete: what it said of it must not be lost."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    if comm.rank == 0:
+        x = np.zeros(1000)
+        request = comm.irecv(x, 1)
+        before = signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                request.wait()  # the handler runs once MPI's wait has returned
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        request.wait()
+        assert request.source == 1
+        assert x.all()
+    elif comm.rank == 1:
+        time.sleep(0.3)
+        comm.send(np.ones(1000), 0)
+    comm.barrier()

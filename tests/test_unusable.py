@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +15,8 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import lifetime
+from mpicoll import communicator, lifetime
+from mpicoll.buffers import Buffer
 from mpicoll.errors import MessageError, StateError
 from mpicoll.routes import shared
 
@@ -176,3 +179,50 @@ def test_a_process_that_knew_no_mpi_is_not_marked(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(lifetime, "_forked", False)
     lifetime._in_child()
     assert not lifetime._forked
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.processes
+@pytest.mark.parametrize("out", ["new", "strided"])
+def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch, out: str) -> None:
+    """MPI may write to them later: nothing else may lie there."""
+    monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
+
+    class Cut(Exception):
+        """What ends the call."""
+
+    def cut(*_: object) -> None:
+        raise Cut
+
+    rank, n = MPI.COMM_WORLD.rank, 1 << 18
+    pair = mpicoll.Communicator().split(0 if rank < 2 else None)
+    x = np.ones(n, np.float32)
+    room = np.zeros(2 * n, np.float32)[::2] if out == "strided" else None
+    if pair is not None and rank == 0:
+        before = signal.signal(signal.SIGALRM, cut)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(Cut):
+                pair.reduce(x, out=room, algorithm="binomial_tree")
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        # What it reads, and what it writes.
+        assert sum(it.nbytes for it in arrays_in(communicator._cut_short[-1])) >= 2 * x.nbytes
+    elif pair is not None:
+        time.sleep(0.3)
+        pair.reduce(x, algorithm="binomial_tree")
+    MPI.COMM_WORLD.Barrier()
+
+
+def arrays_in(kept: Any) -> list[Any]:
+    """The arrays that the frames of a call that was cut short hold."""
+    _, trace, frames = kept
+    inner = []
+    while trace is not None:
+        inner.append(trace.tb_frame)
+        trace = trace.tb_next
+    found = {id(v): v for frame in (*frames, *inner) for v in frame.f_locals.values()}
+    buffers = {id(b.array): b.array for b in found.values() if isinstance(b, Buffer) and b.array is not None}
+    arrays = {i: v for i, v in found.items() if isinstance(v, np.ndarray)}
+    return list({**arrays, **buffers}.values())

@@ -17,7 +17,5 @@ STOP = "MPICOLL_BENCH_STOP"
 
 def seen(world: Intracomm) -> bool:
     """Whether to stop: rank 0 looks, and tells the others. Collective."""
-    file = os.environ.get(STOP)
-    if file is None:
-        return False
-    return bool(world.bcast(Path(file).exists()))
+    file = os.environ.get(STOP)  # a launcher may not hand it on to other nodes
+    return bool(world.bcast(file is not None and Path(file).exists()))

@@ -22,6 +22,7 @@ def as_dict(report: Report) -> dict[str, Any]:
         "started": report.started,
         "settings": report.settings,
         "environment": report.environment,
+        "interrupted": report.interrupted,
         "not_run": [
             {"backend": n.backend, "collective": n.collective, "placement": n.placement, "reason": n.reason}
             for n in report.notes

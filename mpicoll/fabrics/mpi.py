@@ -175,21 +175,27 @@ class _Messages(Transfer):
 
     def __init__(self, parts: list[MPI.Request], kind: MPI.Datatype | None) -> None:
         self._parts, self._kind = parts, kind
+        self._statuses = [MPI.Status() for _ in parts]
+
+    def _left(self) -> tuple[list[MPI.Request], list[MPI.Status]]:
+        """The messages that are not known to be complete. A signal's handler may raise just after one was found to be:
+        then its status is here, and MPI has forgotten it."""
+        left = [i for i, part in enumerate(self._parts) if part]
+        return [self._parts[i] for i in left], [self._statuses[i] for i in left]
 
     def wait(self) -> None:
-        statuses = [MPI.Status() for _ in self._parts]
+        parts, statuses = self._left()
         if _ONE_BY_ONE:
-            for part, status in zip(self._parts, statuses, strict=True):
+            for part, status in zip(parts, statuses, strict=True):
                 part.Wait(status)
         else:
-            MPI.Request.Waitall(self._parts, statuses)
-        self._complete(statuses)
+            MPI.Request.Waitall(parts, statuses)
+        self._complete(self._statuses)
 
     def test(self) -> bool:
-        statuses = [MPI.Status() for _ in self._parts]
-        if not MPI.Request.Testall(self._parts, statuses):
+        if not MPI.Request.Testall(*self._left()):
             return False
-        self._complete(statuses)
+        self._complete(self._statuses)
         return True
 
     def cancel(self) -> bool:

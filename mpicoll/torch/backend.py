@@ -341,7 +341,7 @@ class RegisteredGroup(ProcessGroup, _TorchsGroup):  # type: ignore[misc]
         if self in world().registered:
             world().registered.remove(self)
             world().aborted.append(self)
-            self.comm.close("it was aborted")
+            self.comm.abandon("it was aborted")
             self.worker.abandon(StateError(f"{self} was aborted"))
 
 

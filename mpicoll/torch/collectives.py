@@ -12,6 +12,7 @@ mpicoll. Errors are mpicoll's, raised on the rank at fault before any data moves
 from __future__ import annotations
 
 from collections.abc import Sequence
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -54,9 +55,9 @@ def all_reduce(
     how = op_of(op, "all_reduce")
     plain = not async_op and not profiler._is_profiler_enabled
     if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and g.worker.idle():
-        if g.inside:
+        if outer := g.inside:
             g.called_by_two()
-        g.inside = True
+        g.inside = get_ident()
         try:
             g.comm.allreduce(tensor, how, tensor, algorithm)  # the short way of the call that matters most
         except ArgumentError as e:
@@ -65,7 +66,7 @@ def all_reduce(
             member(group, "all_reduce")  # says which group it is
             raise
         finally:
-            g.inside = False
+            g.inside = outer
         return None
     m = member(group, "all_reduce")
     if m is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from weakref import proxy
 
@@ -74,7 +75,8 @@ class DeviceBackend(_c10d.Backend):  # type: ignore[misc]
         return None if part is None else DeviceBackend(part)
 
     def monitored_barrier(self, options: Any, wait_all_ranks: bool) -> None:
-        self._group.monitored_barrier(options.timeout, wait_all_ranks)
+        given = options.timeout if options.timeout >= timedelta(0) else None  # torch's word for none is -1 ms
+        self._group.monitored_barrier(given, wait_all_ranks)
 
 
 def _forwarded(name: str) -> Callable[..., Any]:

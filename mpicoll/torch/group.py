@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import lru_cache
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -39,8 +40,8 @@ class ProcessGroup:
         self.group_name = name
         self.timeout = timeout
         self.worker = Worker()
-        self.inside = False
-        """Whether a thread is in a synchronous collective of the group."""
+        self.inside = 0
+        """The thread that is in a synchronous collective of the group, by its number; 0 where none is."""
         self.agreement = Agreement(comm, self.ranks)
         self.local_rank = 0
         """Of a default group: this rank's among those of its node."""
@@ -92,12 +93,13 @@ class ProcessGroup:
     ) -> Work | None:
         if self.inside:
             self.called_by_two()
+        outer = self.inside
         if not async_op and self.worker.idle():
-            self.inside = True
+            self.inside = get_ident()
             try:
                 run()
             finally:
-                self.inside = False
+                self.inside = outer
             return None
         for tensor in (*result, *given):
             if tensor.is_cuda:  # the worker's current stream is not the caller's
@@ -110,19 +112,19 @@ class ProcessGroup:
         work = self.worker.submit(run, list(result))
         if async_op:
             return work
-        self.inside = True
+        self.inside = get_ident()
         try:
             work.wait()
         finally:
-            self.inside = False
+            self.inside = outer
         return None
 
     def called_by_two(self) -> None:
         """Raise StateError for a call by a second thread, now and later; the group's own thread may call.
 
         Ranks would not agree whose call comes first. A group of which one rank takes part no more is of no use."""
-        if self.worker.is_here():
-            return
+        if self.worker.is_here() or self.inside == get_ident():
+            return  # it may be called in the midst of its own call: by an object that is pickled, or by a signal
         self.comm.close(
             "two threads called its collectives at once, so that ranks do not agree whose comes first. Make a group "
             "for each thread: dist.new_group(), which an async_save takes as process_group"

@@ -33,4 +33,6 @@ def waits() -> bool:
 def called_by_reducer() -> bool:
     """Whether what called our caller is DDP's reducer: C++, called by autograd's engine and by no Python since."""
     caller = sys._getframe(1).f_back  # None on a thread of the engine's own
+    if caller is not None and caller.f_globals.get("__name__") == "mpicoll.torch.device_backend":
+        caller = caller.f_back
     return caller is None or caller.f_globals.get("__name__") == "torch.autograd.graph"

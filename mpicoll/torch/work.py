@@ -68,6 +68,8 @@ class CollectiveWork(Work):
         self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         self.done = done = threading.Event()
         """Set when it is complete, and so is its future."""
+        self.served = threading.Event()
+        """Set after that, when the future's callbacks have returned too."""
         self._future.add_done_callback(lambda _: done.set())
         self._unsettled = threading.Lock()
         self._exception: Exception | None = None
@@ -194,8 +196,8 @@ class Worker:
         self._queue: queue.SimpleQueue[CollectiveWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.idle: Callable[[], bool] = lambda: True
-        """Whether all that was submitted is complete. It asks the last one's event, with nothing between: every call
-        of a collective asks."""
+        """Whether all that was submitted is complete, and its callbacks have returned, which may call collectives. It
+        asks the last one's event, with nothing between: every call of a collective asks."""
         self._under_way: CollectiveWork | None = None
         self._failed: list[CollectiveWork] = []
 
@@ -206,20 +208,12 @@ class Worker:
             self._thread = threading.Thread(target=self._serve, args=[here.seat], name="mpicoll", daemon=True)
             self._thread.start()
         work = CollectiveWork(run, result)
-        self.idle = work.done.is_set  # and not the work, whose tensors the program may have let go
-        self._queue.put(work)
-        if self.is_here():
-            self._catch_up()  # a callback may wait for it, and there is nobody else to carry it out
-        return work
-
-    def _catch_up(self) -> None:
-        """Carry out what is queued, on the worker's own thread."""
-        while not self._queue.empty():
-            work = self._queue.get()
-            if work is None:
-                self._queue.put(None)
-                return
+        if self.is_here():  # a callback's own collective comes before all that is queued, on every rank
             self._serve_one(work)
+        else:
+            self.idle = work.served.is_set  # and not the work, whose tensors the program may have let go
+            self._queue.put(work)
+        return work
 
     def finish(self) -> None:
         """Complete what was submitted, and end the thread. Raises the first failure that nobody has waited for."""
@@ -252,9 +246,10 @@ class Worker:
         return threading.current_thread() is self._thread
 
     def _serve_one(self, work: CollectiveWork) -> None:
-        self._under_way = work
+        outer, self._under_way = self._under_way, work
         work.carry_out()
-        self._under_way = None
+        self._under_way = outer
+        work.served.set()
         if work.failed_unseen:
             self._failed.append(work)
 

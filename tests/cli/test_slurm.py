@@ -307,3 +307,12 @@ def test_a_wheel_holds_the_templates(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name.removeprefix("mpicoll/slurm/") for name in archive.namelist() if name.startswith("mpicoll/slurm/")}
     assert held == {str(file.relative_to(SLURM)) for file in SLURM.rglob("*") if file.is_file()}
+
+
+def test_no_gpus_is_said_to_the_job_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slurm grants an exclusive job the GPUs of its nodes, and may not know the option."""
+    lines = rendered(capsys, "compare", "--gpus-per-node", "0").splitlines()
+    assert not [line for line in lines if line.startswith("#SBATCH --gpus-per-node")]
+    at = lines.index("SLURM_GPUS_PER_NODE=0")
+    assert not [line for line in lines[at:] if line.startswith("#SBATCH")]
+    assert at < next(i for i, line in enumerate(lines) if "SLURM_GPUS_ON_NODE" in line)

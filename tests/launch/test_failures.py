@@ -214,3 +214,11 @@ def test_jobs_that_end_well(tmp_path: Path, ending: str) -> None:
     assert "Traceback" not in result.output
     if ending == "one rank comes late":
         assert result.output.count("late sum [3.0, 3.0, 3.0]") == 3, result.output
+
+
+def test_a_rank_that_just_exits_does_not_hide_why_another_fails(tmp_path: Path) -> None:
+    fails = "from mpi4py import MPI\nimport sys\nMPI.COMM_WORLD.Barrier()\n"
+    fails += "if MPI.COMM_WORLD.rank == 0:\n    raise RuntimeError('the cause')\nsys.exit(1)\n"
+    result = run(2, script(tmp_path, fails))
+    assert result.code == 1, result.output
+    assert "RuntimeError: the cause" in result.output

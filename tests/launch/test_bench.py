@@ -83,7 +83,7 @@ def test_bfloat16() -> None:
 
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     file = tmp_path / "f.json"
-    words = ["bench", "allreduce", "-n2", "--backends", "mpi", "--max", "64K", "--seconds", "1", "--json", str(file)]
+    words = ["bench", "allreduce", "-n2", "--backends", "mpi", "--max", "256M", "--seconds", "1", "--json", str(file)]
     with started(sys.executable, "-m", "mpicoll", *words) as (it, output):
         until(lambda: bool(re.search(r"^ +16 ", output.read_text(), re.MULTILINE)), "a second size")
         os.kill(it.process.pid, signal.SIGINT)
@@ -96,7 +96,8 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     ]
     sizes = [row["size"] for row in json.loads(file.read_text())["rows"] if row["placement"] == "in-place"]
     assert sizes[:2] == [8, 16]
-    assert len(sizes) < 14
+    assert len(sizes) < 26  # the longest ones take seconds
+    assert json.loads(file.read_text())["interrupted"]
 
 
 def test_the_flags_of_nccl_tests() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -140,7 +141,8 @@ def test_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch,
     alone = train(mlp(), map(vectors, range(STEPS)))
     train(ddp, (part(vectors(step), rank, size) for step in range(STEPS)))
     assert_equal_to_rounding(ddp, alone)
-    assert group.worker.idle()
+    while not group.worker.idle():  # the last one's callbacks may still be on their way
+        time.sleep(0.001)
 
 
 def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:

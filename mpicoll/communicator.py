@@ -385,7 +385,7 @@ def _frames() -> list[FrameType]:
     """The frames of mpicoll's that are around the caller. A plan holds addresses: these hold the arrays."""
     found = []
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__package__", "").startswith("mpicoll"):
+    while frame.f_back is not None and (frame.f_globals.get("__package__") or "").startswith("mpicoll"):
         found.append(frame)
         frame = frame.f_back
     return found

@@ -112,6 +112,9 @@ class ProcessGroup:
         work = self.worker.submit(run, list(result))
         if async_op:
             return work
+        if self.worker.is_here():  # it was carried out already: the program's thread may call at any moment
+            work.wait()
+            return None
         self.inside = get_ident()
         try:
             work.wait()

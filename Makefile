@@ -15,7 +15,7 @@ help:
 	@echo "make slurm-test the Slurm templates on emulated nodes: needs root, and Debian for Slurm's packages"
 	@echo "make lint       ruff, mypy and shellcheck"
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
-	@echo "make docs       docs/algorithms.md and its pictures, from the registry"
+	@echo "make docs       docs/reference/algorithms.md and its pictures, from the registry"
 	@echo "make gpu-check  the CUDA tests and the comparison with NCCL, with this PYTHON's own packages"
 	@echo "make clean      remove the environments and caches"
 
@@ -55,7 +55,7 @@ compare: $(OPENMPI)/.ready
 		--json results/compare.json --plot results/compare.png
 
 docs: $(OPENMPI)/.ready
-	$(OPENMPI)/bin/python docs/build.py
+	$(OPENMPI)/bin/python docs/draw_algorithms.py
 
 gpu-check:
 	$(PYTHON) benchmarks/gpu_check.py

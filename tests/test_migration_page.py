@@ -1,4 +1,4 @@
-"""docs/migrate_mpi4py.md: both sides of each row leave the same in every variable, on every rank."""
+"""docs/how-to/migrate_mpi4py.md: both sides of each row leave the same in every variable, on every rank."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mpicoll
 
-PAGE = (Path(__file__).parents[1] / "docs/migrate_mpi4py.md").read_text()
+PAGE = (Path(__file__).parents[1] / "docs/how-to/migrate_mpi4py.md").read_text()
 ROW = re.compile(r"^\| `(.*?)` \| `(.*?)` \|$", re.MULTILINE)
 BEFORE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

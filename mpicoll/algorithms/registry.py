@@ -55,7 +55,7 @@ def _serves_all(size: int, root: int) -> None:
 class Algorithm:
     """One algorithm for one collective: a pure function from a rank's place to its steps, and what is said of it.
 
-    The last lines of the function's docstring are its ``Cost:``, in the terms of docs/algorithms.md, and ``Source:``.
+    The last lines of the function's docstring are its ``Cost:``, in the terms of docs/reference/algorithms.md, and ``Source:``.
     ``declines(size, root)`` gives the reason why it cannot serve them, None where it can. ``uneven`` says that it also
     serves blocks of different sizes (the v-variant), which needs every message to carry the same blocks at both ends.
     ``segment`` is the bytes of a segment where the algorithm is pipelined.

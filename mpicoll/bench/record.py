@@ -1,4 +1,4 @@
-"""The files: everything as JSON, the table as CSV. docs/benchmark.md describes both."""
+"""The files: everything as JSON, the table as CSV. docs/how-to/benchmark.md describes both."""
 
 from __future__ import annotations
 

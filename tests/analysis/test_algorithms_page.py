@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 @pytest.fixture(scope="module")
 def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_docs", DOCS / "build.py")
+    spec = importlib.util.spec_from_file_location("draw_algorithms", DOCS / "draw_algorithms.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -29,13 +29,13 @@ def build() -> ModuleType:
 
 
 def test_the_page_is_up_to_date(build: ModuleType) -> None:
-    assert (DOCS / "algorithms.md").read_text() == build.text(), "run `make docs` and commit what it writes"
+    assert (DOCS / "reference/algorithms.md").read_text() == build.text(), "run `make docs` and commit what it writes"
 
 
 def test_every_algorithm_is_told_and_drawn() -> None:
-    page = (DOCS / "algorithms.md").read_text()
+    page = (DOCS / "reference/algorithms.md").read_text()
     shown = re.findall(r"!\[.*\]\((algorithms/.*\.svg)\)", page)
-    assert sorted(shown) == sorted(f"algorithms/{file.name}" for file in (DOCS / "algorithms").iterdir())
+    assert sorted(shown) == sorted(f"algorithms/{file.name}" for file in (DOCS / "reference/algorithms").iterdir())
     for a in algorithms.algorithms():
         assert f"### {a.collective} {a.name}\n\n{a.summary}\n" in page
         assert f"algorithms/{a.collective}_{a.name}_" in page
@@ -47,7 +47,7 @@ def test_every_algorithm_is_told_and_drawn() -> None:
 
 def test_the_example_of_an_own_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
-    page = (DOCS / "own_algorithm.md").read_text()
+    page = (DOCS / "how-to/own_algorithm.md").read_text()
     whole, corrected, call = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, object] = {"__name__": "star"}
     with pytest.raises(ScheduleError) as caught:
@@ -58,7 +58,7 @@ def test_the_example_of_an_own_algorithm(monkeypatch: pytest.MonkeyPatch) -> Non
     assert star
     proof = prove(star, 64)
     assert f"{proof.messages:>9} {proof.rounds:>6}" in page
-    assert (DOCS / "star.svg").read_text().count(">Σ<") == sum(
+    assert (DOCS / "how-to/star.svg").read_text().count(">Σ<") == sum(
         shown.label == "Σ" for panel in pictured(star, 4).panels for shown in panel.cells.values()
     )
     assert 'algorithm="star"' in call

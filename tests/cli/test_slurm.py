@@ -278,8 +278,8 @@ def test_check_without_slurm(
 
 
 def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    """Those of docs/clusters.md are taken as they stand there."""
-    page = (SLURM.parent / "docs/clusters.md").read_text().replace("\\\n", "")
+    """Those of docs/how-to/clusters.md are taken as they stand there."""
+    page = (SLURM.parent / "docs/how-to/clusters.md").read_text().replace("\\\n", "")
     commands = re.findall(r"^mpicoll (slurm\b[^>\n]*)", page, re.MULTILINE)
     assert len(commands) > 4
     for command in commands:

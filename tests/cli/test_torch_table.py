@@ -1,4 +1,4 @@
-"""docs/torch_table.md has a row for each function of this torch, and each row names a test that there is."""
+"""docs/reference/torch_table.md has a row for each function of this torch, and each row names a test that there is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MESH = ["from_group", "get_all_groups", "get_coordinate", "get_group", "get_loca
 def table() -> dict[str, list[tuple[str, str, str]]]:
     """By module: (function, file, test) of each row."""
     found: dict[str, list[tuple[str, str, str]]] = {}
-    for line in (ROOT / "docs" / "torch_table.md").read_text().splitlines():
+    for line in (ROOT / "docs/reference/torch_table.md").read_text().splitlines():
         if line.startswith("## "):
             rows = found.setdefault(line[3:].partition(":")[0], [])
         elif line.startswith("| `"):

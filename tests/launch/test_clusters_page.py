@@ -1,4 +1,4 @@
-"""docs/clusters.md quotes what is really printed: each failure is brought about, and the quotations are looked for."""
+"""docs/how-to/clusters.md quotes what is really printed: each failure is brought about, and the quotations are looked for."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ON_A_GPU = """
 
 
 def quotations() -> list[str]:
-    page = (REPOSITORY / "docs/clusters.md").read_text().partition("## When it fails")[2]
+    page = (REPOSITORY / "docs/how-to/clusters.md").read_text().partition("## When it fails")[2]
     return [
         line for block in re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()
     ]

@@ -31,7 +31,7 @@ from tests.launch.jobs import REPOSITORY, Done, done, python, run
 
 pytest.importorskip("torch")
 
-PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (REPOSITORY / "docs").glob("*.md"))]
+PAGES = ["README.md", *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- (.*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MARKS = {"not run", "ranks", "file", "part of", "figures vary"}
 COMMAND = re.compile(r"^(\$|mpicoll|python3?|pip|make|sbatch|srun|mpirun) ", re.MULTILINE)
@@ -84,7 +84,7 @@ def folder(tmp_path: Path) -> Path:
     """A folder as a reader's checkout is, for what the blocks read and write."""
     for name in ("benchmarks", "examples", "slurm"):
         (tmp_path / name).symlink_to(REPOSITORY / name)
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/explanation").mkdir(parents=True)
     return tmp_path
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/algorithms.md and its pictures from the registry of algorithms: ``python docs/build.py``."""
+"""Writes docs/reference/algorithms.md and its pictures from the registry of algorithms: ``python docs/draw_algorithms.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpicoll.algorithms.proofs import prove
 from mpicoll.analysis.draw import draw, draw_meaning, pictured
 from mpicoll.collectives import COLLECTIVES, Collective
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "reference"
 RANKS, FOLDED_RANKS = 4, 5
 MOST_ROUNDS = 10
 """An algorithm that takes more is drawn among fewer ranks."""
@@ -22,7 +22,7 @@ What each collective means, and every algorithm that `algorithm=` takes for it b
 (`native`) and `exchange`. This page is made by `make docs` from the code that runs: the pictures are drawn from the
 schedules, and each is proved first. `mpicoll draw COLLECTIVE ALGORITHM -n RANKS -o FILE` draws another number of
 ranks or another root, `mpicoll verify` repeats the proofs, `mpicoll simulate` costs the algorithms on a machine, and
-[own_algorithm.md](own_algorithm.md) shows how to add one.
+[own_algorithm.md](../how-to/own_algorithm.md) shows how to add one.
 
 **How to read a picture.** Time goes from left to right. A rank's vector is a column of cells, its blocks numbered
 from above; a cell has the colours and the numbers of the ranks whose contributions it holds, 0…3 for 0 to 3, and Σ

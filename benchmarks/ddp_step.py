@@ -81,7 +81,7 @@ class Trainee:
         self.times: dict[str, list[float]] = {"step": [], "communicate": []}
         for _ in range(3):  # the buckets are made anew after the first
             self.step()
-        logged: dict[str, Any] = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        logged: dict[str, Any] = self.ddp._get_ddp_logging_data()
         sizes = str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"])
         self.buckets = [int(n) for n in sizes.split(",")]
         self.tensors = [torch.full((n // 4,), 0.0, device=data.device) for n in self.buckets]

@@ -26,11 +26,11 @@ from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.backends import Backend, open_backend
 from mpicoll.bench.environment import environment
 from mpicoll.bench.memory import Arena
-from mpicoll.bench.options import size_text
 from mpicoll.bench.rules import RULES, Case, elements
 from mpicoll.bench.sweep import open_session
 from mpicoll.bench.timing import Runner, measure
 from mpicoll.machine.cpu import UNKNOWN
+from mpicoll.units import size_text
 
 RECORDS = Path(__file__).parent / "records"
 SIZES = tuple(1 << n for n in range(14, 27, 2))  # 16 KiB to 64 MiB

@@ -6,12 +6,7 @@ in gives a torch tensor out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-else:
-    from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 __all__ = ["A", "Array", "ArrayLike", "SupportsBuffer", "SupportsCudaArrayInterface", "SupportsDLPack"]
 
@@ -53,7 +48,4 @@ class SupportsCudaArrayInterface(Protocol):
 ArrayLike = Array[Any] | SupportsBuffer | SupportsDLPack | SupportsCudaArrayInterface
 """Every array that a Communicator takes."""
 
-if TYPE_CHECKING:
-    A = TypeVar("A", bound=ArrayLike, default=Any)
-else:  # Python before 3.13 knows no default
-    A = TypeVar("A", bound=ArrayLike)
+A = TypeVar("A", bound=ArrayLike)

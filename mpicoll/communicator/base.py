@@ -44,7 +44,7 @@ class Base:
     closed = ""
     """Why the communicator cannot be used any more. Empty while it can."""
 
-    def __init__(self, comm: MPI.Intracomm | Fabric | None = None) -> None:
+    def __init__(self, comm: MPI.Comm | Fabric | None = None) -> None:
         self._fabric = fabric = fabric_of(comm)
         self._failure, self._address, self._key = fabric.failure, fabric.address, key_by(fabric.address)
         self._plans, self._workspace = Plans(), Workspace()

@@ -54,7 +54,7 @@ class Communicator(Collectives, Uneven, Messages, Objects):
     Used in a ``with`` statement, it is freed at the end of the block.
     """
 
-    def __init__(self, comm: MPI.Intracomm | Fabric | None = None) -> None:
+    def __init__(self, comm: MPI.Comm | Fabric | None = None) -> None:
         super().__init__(comm)
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None

@@ -23,12 +23,14 @@ class Uneven(Base):
     """
 
     @overload
-    def allgatherv(self, x: Array[A], counts: Sequence[int], out: A | None = ..., algorithm: str | None = ...) -> A: ...
+    def allgatherv(
+        self, x: Array[A], counts: Sequence[int], out: Array[A] | None = ..., algorithm: str | None = ...
+    ) -> A: ...
 
     @overload
     def allgatherv(
-        self, x: ArrayLike, counts: Sequence[int], out: A | None = ..., algorithm: str | None = ...
-    ) -> A: ...
+        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = ..., algorithm: str | None = ...
+    ) -> Any: ...
 
     def allgatherv(self, x: Any, counts: Sequence[int], out: Any = None, algorithm: str | None = None) -> Any:
         """Gather every rank's rows, in rank order. Every rank gets all of them.
@@ -43,13 +45,23 @@ class Uneven(Base):
 
     @overload
     def gatherv(
-        self, x: Array[A], counts: Sequence[int], root: int = ..., out: A | None = ..., algorithm: str | None = ...
+        self,
+        x: Array[A],
+        counts: Sequence[int],
+        root: int = ...,
+        out: Array[A] | None = ...,
+        algorithm: str | None = ...,
     ) -> A | None: ...
 
     @overload
     def gatherv(
-        self, x: ArrayLike, counts: Sequence[int], root: int = ..., out: A | None = ..., algorithm: str | None = ...
-    ) -> A | None: ...
+        self,
+        x: ArrayLike,
+        counts: Sequence[int],
+        root: int = ...,
+        out: ArrayLike | None = ...,
+        algorithm: str | None = ...,
+    ) -> Any: ...
 
     def gatherv(
         self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, algorithm: str | None = None
@@ -66,11 +78,16 @@ class Uneven(Base):
     @overload
     def scatterv(
         self,
-        xs: Array[A] | None,
+        xs: Array[A],
         counts: Sequence[int],
         root: int = ...,
-        out: A | None = ...,
+        out: Array[A] | None = ...,
         algorithm: str | None = ...,
+    ) -> A: ...
+
+    @overload
+    def scatterv(
+        self, xs: Array[A] | None, counts: Sequence[int], root: int = ..., *, out: Array[A], algorithm: str | None = ...
     ) -> A: ...
 
     @overload
@@ -79,9 +96,9 @@ class Uneven(Base):
         xs: ArrayLike | None,
         counts: Sequence[int],
         root: int = ...,
-        out: A | None = ...,
+        out: ArrayLike | None = ...,
         algorithm: str | None = ...,
-    ) -> A: ...
+    ) -> Any: ...
 
     def scatterv(
         self, xs: Any, counts: Sequence[int], root: int = 0, out: Any = None, algorithm: str | None = None
@@ -98,13 +115,23 @@ class Uneven(Base):
 
     @overload
     def reduce_scatterv(
-        self, xs: Array[A], counts: Sequence[int], op: OpLike = ..., out: A | None = ..., algorithm: str | None = ...
+        self,
+        xs: Array[A],
+        counts: Sequence[int],
+        op: OpLike = ...,
+        out: Array[A] | None = ...,
+        algorithm: str | None = ...,
     ) -> A: ...
 
     @overload
     def reduce_scatterv(
-        self, xs: ArrayLike, counts: Sequence[int], op: OpLike = ..., out: A | None = ..., algorithm: str | None = ...
-    ) -> A: ...
+        self,
+        xs: ArrayLike,
+        counts: Sequence[int],
+        op: OpLike = ...,
+        out: ArrayLike | None = ...,
+        algorithm: str | None = ...,
+    ) -> Any: ...
 
     def reduce_scatterv(
         self, xs: Any, counts: Sequence[int], op: OpLike = "sum", out: Any = None, algorithm: str | None = None
@@ -126,7 +153,7 @@ class Uneven(Base):
         xs: Array[A],
         sendcounts: Sequence[int],
         recvcounts: Sequence[int],
-        out: A | None = ...,
+        out: Array[A] | None = ...,
         algorithm: str | None = ...,
     ) -> A: ...
 
@@ -136,9 +163,9 @@ class Uneven(Base):
         xs: ArrayLike,
         sendcounts: Sequence[int],
         recvcounts: Sequence[int],
-        out: A | None = ...,
+        out: ArrayLike | None = ...,
         algorithm: str | None = ...,
-    ) -> A: ...
+    ) -> Any: ...
 
     def alltoallv(
         self,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["fabric_of"]
 
 
-def fabric_of(comm: MPI.Intracomm | Fabric | None) -> Fabric:
+def fabric_of(comm: MPI.Comm | Fabric | None) -> Fabric:
     """A fabric of its own over ``comm``; None is the ranks of this thread's job of threads, or else MPI's world."""
     if isinstance(comm, Fabric):
         return comm

@@ -17,6 +17,7 @@ from mpicoll.bench import plot, record, table
 from mpicoll.bench.figures import Line, Measurement, Note, Report
 from mpicoll.bench.progress import TERMINAL, Progress
 from mpicoll.bench.rules import RULES, Case, Placement
+from mpicoll.bench.verdict import verdict
 
 ENVIRONMENT = {
     "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,
@@ -98,7 +99,7 @@ def judged(*times: dict[str, float]) -> str:
     for k, each in enumerate(times):
         by = {name: measured("in", 2 << k, name, [us]) for name, us in each.items()}
         found.lines += [Line(name, m.case, {"in": m}, {}) for name, m in by.items()]
-    return table.verdict(found)
+    return verdict(found)
 
 
 def test_the_verdict() -> None:

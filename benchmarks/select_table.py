@@ -1,4 +1,4 @@
-"""Makes mpicoll/select.json: from which size on which schedule is measured to be faster than what would be taken else.
+"""Makes mpicoll/calls/select.json: from which size on a schedule is measured to be faster than the usual choice.
 
     python benchmarks/select_table.py measure                        # a record of this machine and MPI; 10 minutes
     python benchmarks/select_table.py measure allreduce reduce:max   # some of it: sums, or this operation
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from mpicoll.bench.options import size_text
-from mpicoll.measured import sections
+from mpicoll.calls.measured import sections
 
 RECORDS = Path(__file__).parent / "records"
-TABLE = Path(__file__).parents[1] / "mpicoll" / "select.json"
+TABLE = Path(__file__).parents[1] / "mpicoll/calls/select.json"
 RANKS = (2, 3, 4)
 WIN = 1.2
 """A schedule must be faster by this factor: from job to job the same call's time differs by up to a fifth, by where its

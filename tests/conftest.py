@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from _pytest.config import create_terminal_writer
 
-from mpicoll.machine.alone import launched_rank
+from mpicoll import algorithms
+from mpicoll.launch.alone import launched_rank
 
 
 class Ranks:
@@ -70,3 +72,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(InThreads(config.getoption("--threads")))
     if ranks.in_job and ranks.rank > 0:
         config.pluginmanager.getplugin("terminalreporter")._tw = create_terminal_writer(config, open(os.devnull, "w"))  # noqa: SIM115
+
+
+@pytest.fixture
+def registry() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    with algorithms.temporary_registry():
+        yield

@@ -24,7 +24,7 @@ authors of algorithms.
 **What will you find here?** The meaning of each collective, and every algorithm that mpicoll has for it: what it does,
 what it costs, where it comes from, and a picture of its messages. The two other names that `algorithm=` accepts are
 `native`, which is the MPI library's own collective, and `exchange`, which moves all values and combines them in rank
-order. [arrays.md](arrays.md#which-algorithm-runs) says which of all these runs by default.
+order. [arrays.md](arrays.md#algorithms) says which of all these runs by default.
 
 `make docs` builds this page from the code that runs. It proves each algorithm first, and then draws the picture from
 the algorithm's *schedule*: the list of messages of each rank, step by step. You can do more with each:
@@ -54,7 +54,8 @@ A cost is the time among `p` ranks for a vector of `n` bytes, the longest vector
 
 - `a` is the time that every message takes, whatever its length.
 - `b` is the time to send one byte, and `g` is the time to combine one byte.
-- `s` is the number of *segments*. A pipelined algorithm cuts the vector into segments that follow one another.
+- `s` is the number of *segments*. A pipelined algorithm cuts the vector into segments, and sends one on while the next
+  one arrives.
 - Where p is no power of two, log2(p) is rounded up. It is rounded down where the cost says what is added in that case.
 
 ## How often are 16-bit values rounded?

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.backends import Backend, open_backend
 from mpicoll.bench.environment import environment
 from mpicoll.bench.memory import Arena
@@ -29,7 +30,6 @@ from mpicoll.bench.options import size_text
 from mpicoll.bench.rules import RULES, Case, elements
 from mpicoll.bench.sweep import open_session
 from mpicoll.bench.timing import Runner, measure
-from mpicoll.dtypes import DTYPES
 from mpicoll.machine.cpu import UNKNOWN
 
 RECORDS = Path(__file__).parent / "records"

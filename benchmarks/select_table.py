@@ -1,4 +1,4 @@
-"""Make mpicoll/select.json, which says from which size on which schedule was measured to be faster than the default.
+"""Make mpicoll/calls/select.json, which says from which size on which schedule beat the default in measurements.
 
     python benchmarks/select_table.py measure                        # a record of this machine and MPI; 10 minutes
     python benchmarks/select_table.py measure allreduce reduce:max   # only these: sums, or the named operation
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from mpicoll.bench.options import size_text
-from mpicoll.measured import sections
+from mpicoll.calls.measured import sections
 
 RECORDS = Path(__file__).parent / "records"
-TABLE = Path(__file__).parents[1] / "mpicoll" / "select.json"
+TABLE = Path(__file__).parents[1] / "mpicoll/calls/select.json"
 RANKS = (2, 3, 4)
 WIN = 1.2
 """A schedule must be faster by this factor. From job to job the time of the same call differs by up to a fifth,

@@ -5,11 +5,12 @@
 """
 
 from mpicoll import errors
-from mpicoll.algorithms import Algorithm, register
-from mpicoll.communicator import Communicator
-from mpicoll.dtypes import Op
-from mpicoll.launch import spawn
-from mpicoll.threaded import threads
+from mpicoll.algorithms import Algorithm
+from mpicoll.analysis.registration import register
+from mpicoll.arrays.dtypes import Op
+from mpicoll.communicator.communicator import Communicator
+from mpicoll.communicator.threaded import threads
+from mpicoll.launch.launcher import spawn
 
 __version__ = "0.1.0"
 

@@ -2,93 +2,132 @@
 
 A rank's vector is a sequence of blocks. ``has`` and ``wants`` say which blocks a rank holds before and after, and
 ``source`` where a block of a result comes from. ``outcome`` reads those three, for blocks of any type.
+
+All of this follows from a line of the table at the end. A new collective is a new line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
-__all__ = ["COLLECTIVES", "Collective", "canonical"]
+__all__ = ["COLLECTIVES", "Collective", "canonical", "even_and_uneven"]
 
 Block = TypeVar("Block")
 Vector = Sequence[Block]
-Fold = Callable[[Sequence[Block]], Block]
+Reduce = Callable[[Sequence[Block]], Block]
 """Combines one block of each rank, given in rank order, into one."""
+Extent = Literal["0", "1", "p"]
+"""How many blocks a rank gives or gets: none, one (which may be any part of a vector), or one for each rank."""
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One collective. ``gives`` and ``gets`` are the blocks of a rank's input and output, "1" or "p" (one a rank).
+    """One collective.
 
-    ``bus_factor(p)`` turns algorithm bandwidth into bus bandwidth, as nccl-tests does: the share of the vector
+    ``gives`` and ``gets`` are the blocks of a rank's input and output. ``root`` says whether the root alone gives, or
+    alone gets; it is None where there is no root. ``prefix`` says whether rank r gets the reduction over ranks 0 to r
+    (``inclusive``) or 0 to r - 1 (``exclusive``); None is over all ranks.
+
+    ``bus_factor(p)`` turns algorithm bandwidth into bus bandwidth, as nccl-tests does. It is the share of the vector
     that must cross the slowest link of ``p`` ranks, whatever the algorithm.
     """
 
     name: str
     torch: str | None
-    gives: str
-    gets: str
-    rooted: bool
+    gives: Extent
+    gets: Extent
+    root: Literal["gives", "gets"] | None
     reduces: bool
     bus_factor: Callable[[int], float]
+    prefix: Literal["inclusive", "exclusive"] | None = None
+
+    @property
+    def rooted(self) -> bool:
+        """Whether one rank has a part of its own."""
+        return self.root is not None
+
+    @property
+    def moves(self) -> bool:
+        """Whether ranks have arrays in the call."""
+        return self.gives != "0"
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether input and output have the same number of elements, and a rank's output may overwrite its input."""
+        return self.gives == self.gets == "1"
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether the vector has exactly one block for each rank."""
+        return "p" in (self.gives, self.gets)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a rank gives one block of the vector that is got."""
+        return (self.gives, self.gets) == ("1", "p")
+
+    @property
+    def scatters(self) -> bool:
+        """Whether a rank gets one block of the vector that is given."""
+        return (self.gives, self.gets) == ("p", "1")
+
+    def given_blocks(self, size: int) -> int:
+        """Blocks of a rank's input."""
+        return _blocks(self.gives, size)
+
+    def gotten_blocks(self, size: int) -> int:
+        """Blocks of a rank's output."""
+        return _blocks(self.gets, size)
+
+    def gives_at(self, rank: int, root: int) -> bool:
+        """Whether the rank has an input of its own."""
+        return self.root != "gives" or rank == root
+
+    def gets_at(self, rank: int, root: int) -> bool:
+        """Whether the rank has an output."""
+        return self.root != "gets" or rank == root
 
     def has(self, rank: int, size: int, root: int, blocks: int) -> range:
         """Those of the vector's ``blocks`` that the rank gives."""
-        match self.name:
-            case "gather" | "allgather":
-                return range(rank, rank + 1)
-            case "bcast" | "scatter":
-                return range(blocks if rank == root else 0)
-            case "barrier":
-                return range(0)
-            case _:
-                return range(blocks)
+        if self.gathers:
+            return range(rank, rank + 1)
+        return range(blocks if self.moves and self.gives_at(rank, root) else 0)
 
     def wants(self, rank: int, size: int, root: int, blocks: int) -> range:
         """Those of the vector's ``blocks`` that the rank ends with; none where it is left as it was."""
-        match self.name:
-            case "scatter" | "reduce_scatter":
-                return range(rank, rank + 1)
-            case "reduce" | "gather":
-                return range(blocks if rank == root else 0)
-            case "exscan":
-                return range(blocks if rank else 0)
-            case "barrier":
-                return range(0)
-            case _:
-                return range(blocks)
+        if self.scatters:
+            return range(rank, rank + 1)
+        nothing_before = self.prefix == "exclusive" and rank == 0
+        return range(blocks if self.moves and self.gets_at(rank, root) and not nothing_before else 0)
 
     def source(self, rank: int, size: int, root: int, block: int) -> tuple[range, int]:
         """The ranks whose contributions make up ``block`` of the rank's result, and which of their blocks it is."""
-        match self.name:
-            case "bcast" | "scatter":
-                return range(root, root + 1), block
-            case "gather" | "allgather":
-                return range(block, block + 1), block
-            case "alltoall":
-                return range(block, block + 1), rank
-            case "scan":
-                return range(rank + 1), block
-            case "exscan":
-                return range(rank), block
-            case _:
-                return range(size), block
+        if self.root == "gives":
+            return range(root, root + 1), block
+        if self.gets == "p":
+            return range(block, block + 1), rank if self.gives == "p" else block
+        stop = {"inclusive": rank + 1, "exclusive": rank, None: size}[self.prefix]
+        return range(stop), block
 
-    def outcome(self, inputs: Sequence[Vector[Block]], root: int, fold: Fold[Block]) -> list[list[Block] | None]:
+    def outcome(self, inputs: Sequence[Vector[Block]], root: int, reduce: Reduce[Block]) -> list[list[Block] | None]:
         """Each rank's vector after the collective, None where it is left as it was."""
         size = len(inputs)
-        blocks = len(inputs[root]) if self.gets == self.gives == "1" else size
+        blocks = size if self.by_rank else len(inputs[root])
         first = [self.has(r, size, root, blocks).start for r in range(size)]
 
         def after(rank: int, block: int) -> Block:
             ranks, which = self.source(rank, size, root, block)
             contributions = [inputs[r][which - first[r]] for r in ranks]
-            return fold(contributions) if self.reduces else contributions[0]
+            return reduce(contributions) if self.reduces else contributions[0]
 
         wanted = [self.wants(r, size, root, blocks) for r in range(size)]
         return [[after(r, b) for b in wanted[r]] if wanted[r] else None for r in range(size)]
+
+
+def _blocks(extent: Extent, size: int) -> int:
+    return size if extent == "p" else int(extent)
 
 
 def _one(p: int) -> float:
@@ -106,17 +145,17 @@ def _twice_others(p: int) -> float:
 COLLECTIVES: dict[str, Collective] = {
     c.name: c
     for c in (
-        Collective("bcast", "broadcast", "1", "1", True, False, _one),
-        Collective("reduce", "reduce", "1", "1", True, True, _one),
-        Collective("allreduce", "all_reduce", "1", "1", False, True, _twice_others),
-        Collective("gather", "gather", "1", "p", True, False, _others),
-        Collective("allgather", "all_gather", "1", "p", False, False, _others),
-        Collective("scatter", "scatter", "p", "1", True, False, _others),
-        Collective("reduce_scatter", "reduce_scatter", "p", "1", False, True, _others),
-        Collective("alltoall", "all_to_all", "p", "p", False, False, _others),
-        Collective("scan", None, "1", "1", False, True, _one),
-        Collective("exscan", None, "1", "1", False, True, _one),
-        Collective("barrier", "barrier", "1", "1", False, False, _one),
+        Collective("bcast", "broadcast", "1", "1", "gives", False, _one),
+        Collective("reduce", "reduce", "1", "1", "gets", True, _one),
+        Collective("allreduce", "all_reduce", "1", "1", None, True, _twice_others),
+        Collective("gather", "gather", "1", "p", "gets", False, _others),
+        Collective("allgather", "all_gather", "1", "p", None, False, _others),
+        Collective("scatter", "scatter", "p", "1", "gives", False, _others),
+        Collective("reduce_scatter", "reduce_scatter", "p", "1", None, True, _others),
+        Collective("alltoall", "all_to_all", "p", "p", None, False, _others),
+        Collective("scan", None, "1", "1", None, True, _one, "inclusive"),
+        Collective("exscan", None, "1", "1", None, True, _one, "exclusive"),
+        Collective("barrier", "barrier", "0", "0", None, False, _one),
     )
 }
 
@@ -132,3 +171,9 @@ _SPELLINGS = {c.torch: c.name for c in COLLECTIVES.values() if c.torch} | {
 def canonical(name: str) -> str | None:
     """MPI's name of the collective that ``name`` means in MPI's or torch's spelling; None if there is none."""
     return name if name in COLLECTIVES else _SPELLINGS.get(name)
+
+
+def even_and_uneven(operation: str) -> tuple[Collective, bool]:
+    """The collective of a Communicator's method, and whether its blocks are uneven: ``allgatherv`` is ``allgather``."""
+    uneven = operation not in COLLECTIVES
+    return COLLECTIVES[operation.removesuffix("v") if uneven else operation], uneven

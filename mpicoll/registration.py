@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 from mpicoll.errors import LaunchError
-from mpicoll.machine.alone import launched_rank
+from mpicoll.launch.alone import launched_rank
 
 __all__ = ["load", "register"]
 
@@ -68,7 +68,7 @@ def _by_mpi(url: str, timeout: timedelta = timedelta(minutes=30), **_: Any) -> I
     from torch._C._distributed_c10d import TCPStore
 
     from mpicoll import Communicator
-    from mpicoll.lifetime import checked_world
+    from mpicoll.launch.lifetime import checked_world
 
     world = checked_world()
     asked = dict(parse_qsl(urlparse(url).query))  # where torch puts its arguments
@@ -78,8 +78,8 @@ def _by_mpi(url: str, timeout: timedelta = timedelta(minutes=30), **_: Any) -> I
             if given not in (None, "", str(actual)):
                 raise LaunchError(f"init_process_group: {name}={given} was given, but MPI says {actual}")
     comm = Communicator()
-    host = "127.0.0.1" if comm.ranks.one_node else socket.gethostname()
-    if comm.ranks.one_node:
+    host = "127.0.0.1" if comm.traits.one_node else socket.gethostname()
+    if comm.traits.one_node:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # the host's name need not resolve
     store = None
     if comm.rank == 0:

@@ -186,7 +186,7 @@ if [[ $SITE == ethernet ]] && card=$(compgen -G '/sys/class/infiniband/*' || com
     echo "site ethernet takes TCP only, but $HOSTNAME has a faster network (${card%%$'\n'*}): see SITE"
 fi
 # Ranks that do not find each other end the job here.
-if ! launch -m mpicoll.machine.placement; then
+if ! launch -m mpicoll.launch.placement; then
     problem="the ranks did not start, or do not find each other"
     case $LAUNCHER in
         mpirun | "srun-$pmi") die "$problem: the lines above say why" ;;

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 from _pytest.config import create_terminal_writer
 
-from mpicoll.machine.alone import launched_rank
+from mpicoll import algorithms
+from mpicoll.launch.alone import launched_rank
 
 
 class Ranks:
@@ -22,6 +24,8 @@ class Ranks:
         self.in_job = bool(config.getoption("--with-mpi"))
         self.rank = launched_rank() or 0
         folder = os.environ.get("MPICOLL_OUTCOMES")
+        if hasattr(config, "workerinput"):  # a worker of pytest-xdist: its controller notes
+            folder = None
         self.notes = open(os.path.join(folder, str(self.rank)), "w", buffering=1) if folder else None  # noqa: SIM115
 
     def note(self, outcome: str, nodeid: str) -> None:
@@ -70,3 +74,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(InThreads(config.getoption("--threads")))
     if ranks.in_job and ranks.rank > 0:
         config.pluginmanager.getplugin("terminalreporter")._tw = create_terminal_writer(config, open(os.devnull, "w"))  # noqa: SIM115
+
+
+@pytest.fixture
+def registry() -> Iterator[None]:
+    """What a test registers is gone after it."""
+    with algorithms.temporary_registry():
+        yield

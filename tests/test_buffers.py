@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.buffers import as_buffer, memory_overlaps
+from mpicoll.arrays.buffers import as_buffer, memory_overlaps
 from mpicoll.errors import ArgumentError
 
 

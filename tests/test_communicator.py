@@ -13,8 +13,10 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import Op, kernels, lifetime
+from mpicoll import Op
+from mpicoll.arrays import kernels
 from mpicoll.errors import LaunchError, MessageError
+from mpicoll.launch import lifetime
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ import torch
 
 import mpicoll
 import mpicoll.torch as dist
+from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.dtypes import DTYPES
 from mpicoll.errors import ArgumentError, DeviceError
 from tests import oracle
 from tests.torch.cases import FUNCTIONS, LAYOUTS, OP_OF, REDUCING, Case, Group, layouts, legal, make_groups, run, tensor

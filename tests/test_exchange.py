@@ -12,11 +12,11 @@ from mpicoll.routes import exchange
 @pytest.fixture(params=[1 << 20, 1], ids=["messages", "shared memory"])
 def comm(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> mpicoll.Communicator:
     """Its plans are bound while a rank has one partner at a time, and a slice a few elements."""
-    monkeypatch.setattr("mpicoll.routes.shared.LEAST", request.param)
-    monkeypatch.setattr("mpicoll.routes.shared.PLACE", 64)
+    monkeypatch.setattr("mpicoll.transports.shared.LEAST", request.param)
+    monkeypatch.setattr("mpicoll.transports.shared.SLOT", 64)
     monkeypatch.setattr(exchange, "PARTNERS", 1)
     monkeypatch.setattr(exchange, "SHORT", 0)
-    monkeypatch.setattr(exchange, "SEGMENT", 256)
+    monkeypatch.setattr(exchange, "CHUNK", 256)
     monkeypatch.setattr(exchange, "SLICE", 8)
     return mpicoll.Communicator()
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll import dtypes, kernels
-from mpicoll.dtypes import DTYPES, Op, reduction
+from mpicoll.arrays import dtypes, kernels
+from mpicoll.arrays.dtypes import DTYPES, Op, reduction
 
 
 @pytest.fixture(params=["torch", "numpy"])
@@ -33,7 +33,7 @@ def test_16_bit_folds_round_once(dtype: str, op: str) -> None:
     exact = exact / 5 if op == "avg" else exact
     rows = x.view(torch.int16).numpy().view(kernels.storage(DTYPES[dtype]))
     out = np.empty_like(rows[0])
-    kernels.fold(rows, out, reduction(op, DTYPES[dtype], "test"))
+    kernels.reduce_rows(rows, out, reduction(op, DTYPES[dtype], "test"))
     got = torch.from_numpy(out.view(np.int16)).view(getattr(torch, dtype))
     assert torch.equal(got.isnan(), exact.isnan())
     assert torch.equal(got.nan_to_num(), exact.to(got.dtype).nan_to_num())
@@ -42,7 +42,7 @@ def test_16_bit_folds_round_once(dtype: str, op: str) -> None:
 def test_factors_multiply_in_float32() -> None:
     rows = np.array([[1.0], [1.0]], np.float16)
     out = np.empty(1, np.float16)
-    kernels.fold(rows, out, reduction(Op.premul_sum(0.1), DTYPES["float16"], "test"), [2049.0, -2048.0])
+    kernels.reduce_rows(rows, out, reduction(Op.premul_sum(0.1), DTYPES["float16"], "test"), [2049.0, -2048.0])
     assert out[0] == 1  # rounded to float16, 2049 would be 2048
 
 
@@ -57,7 +57,7 @@ def test_infinities_are_results() -> None:
     out = np.empty(2, np.float32)
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
-        kernels.fold(rows, out, reduction("sum", DTYPES["float32"], "test"))
+        kernels.reduce_rows(rows, out, reduction("sum", DTYPES["float32"], "test"))
     assert np.isnan(out[0])
     assert np.isinf(out[1])
 
@@ -81,7 +81,7 @@ def test_nans_have_the_same_bits_with_and_without_torch(dtype: str, op: str, mon
             for way in ways:
                 monkeypatch.setattr(kernels, "loaded_torch", way)
                 folded, combined = np.empty_like(rows[0]), np.empty_like(rows[0])
-                kernels.fold(rows, folded, reduction(op, kind, "test"))
+                kernels.reduce_rows(rows, folded, reduction(op, kind, "test"))
                 with np.errstate(all="ignore"):
                     kernels.combination(reduction(op, kind, "test"), rows[0], rows[1], combined)()
                 found.append((folded.view(np.uint16), combined.view(np.uint16)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mpicoll import measured
+from mpicoll.calls import measured
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import cpu
 

@@ -15,7 +15,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import requests
+from mpicoll.communicator import requests
 from mpicoll.errors import MessageError
 
 MPI_TAGS = 32767
@@ -161,7 +161,7 @@ class Transfer:
 
 
 def receive(under_way: requests.UnderWay, transfer: Any, finish: Callable[[], None] | None = None) -> requests.Request:
-    from mpicoll.buffers import as_buffer
+    from mpicoll.arrays.buffers import as_buffer
 
     return requests.Request("irecv", transfer, under_way, as_buffer(np.zeros(4), "irecv", "x"), True, finish)
 

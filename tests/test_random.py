@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll.arrays.dtypes import DTYPES, OPS, reduction
+from mpicoll.calls.select import Traits, names
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.dtypes import DTYPES, OPS, reduction
-from mpicoll.select import Ranks, algorithms
 from tests import oracle
 from tests.arrays import KINDS, back, kinds
 
@@ -33,8 +33,8 @@ def make_communicators() -> list[mpicoll.Communicator]:
     return [world, backwards, half]
 
 
-def draw(rng: np.random.Generator, ranks: Ranks) -> dict[str, Any]:
-    size = ranks.size
+def draw(rng: np.random.Generator, traits: Traits) -> dict[str, Any]:
+    size = traits.size
     name = str(rng.choice([c for c in COLLECTIVES if c != "barrier"]))
     table = COLLECTIVES[name]
     op = str(rng.choice(list(OPS))) if table.reduces else "sum"
@@ -59,7 +59,7 @@ def draw(rng: np.random.Generator, ranks: Ranks) -> dict[str, Any]:
         "slot": bool(rng.random() < 0.3),
         "algorithm": None
         if rng.random() < 0.2
-        else str(rng.choice([a for a in algorithms(name, ranks) if a != "native" or by_mpi])),
+        else str(rng.choice([a for a in names(name, traits) if a != "native" or by_mpi])),
         "factors": [float(f) for f in rng.choice([-1.0, 0.5, 2.0], size)],
     }
 
@@ -108,7 +108,7 @@ def test_random_calls(communicators: list[mpicoll.Communicator]) -> None:
     rng = np.random.default_rng(seed)
     for i in range(DRAWS):
         comm = communicators[int(rng.integers(len(communicators)))]
-        d = draw(np.random.default_rng([seed, i, comm.size]), comm.ranks)
+        d = draw(np.random.default_rng([seed, i, comm.size]), comm.traits)
         fill = np.random.default_rng([seed, i])
         inputs = [oracle.values(fill, d["dtype"], d["shape"], d["op"]) for _ in range(comm.size)]
         expected = oracle.outcome(d["name"], inputs, d["op"], d["root"], d["dtype"], d["factors"])[comm.rank]

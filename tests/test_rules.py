@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll import measured, select
-from mpicoll.dtypes import DTYPES, reduction
+from mpicoll.arrays.dtypes import DTYPES, reduction
+from mpicoll.calls import measured, select
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
 
@@ -21,7 +21,7 @@ SUM = reduction("sum", DTYPES["float32"], "allreduce")
 def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their environments, installations and cores may differ. A communicator's choice never changes."""
     with mpicoll.Communicator() as plain:
-        rank, size, shares = plain.rank, plain.size, plain.ranks.shares
+        rank, size, shares = plain.rank, plain.size, plain.traits.shares
     table = {size: {("native", "bcast"): ((8, "chain" if rank == 0 else "linear"),)}}
     monkeypatch.setattr(measured, "table", lambda *where: table)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring" if rank == 0 else "allreduce:native,reduce:binomial_tree")
@@ -31,9 +31,9 @@ def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> N
         part, node = comm.split(0, key=-comm.rank), comm.node
         for each in (comm, part, node, comm.subset(range(size))):
             assert each is not None
-            assert select.select("allreduce", SUM, 8, each.ranks) == "ring"
-            assert select.select("reduce", SUM, 8, each.ranks) == "native"
-            assert select.select("bcast", None, 8, each.ranks) == ("chain" if shares else "native")
+            assert select.select("allreduce", SUM, 8, each.traits) == "ring"
+            assert select.select("reduce", SUM, 8, each.traits) == "native"
+            assert select.select("bcast", None, 8, each.traits) == ("chain" if shares else "native")
             x = np.full(8, 1.0 + each.rank)
             assert each.allreduce(x, out=x)[0] == size * (size + 1) / 2
 
@@ -49,8 +49,8 @@ def test_a_node_of_several_has_the_table_of_its_own_cpu(monkeypatch: pytest.Monk
         part = comm.split(0)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
     assert part is not None
-    assert part.ranks.rules == comm.ranks.rules == select.Rules("allreduce:ring")
-    assert comm.node.ranks.rules == select.Rules("allreduce:ring", table)
+    assert part.traits.rules == comm.traits.rules == select.Rules("allreduce:ring")
+    assert comm.node.traits.rules == select.Rules("allreduce:ring", table)
     part.free()
     comm.free()
 
@@ -78,7 +78,7 @@ def test_ranks_that_take_turns_on_cores(
 ) -> None:
     from mpi4py import MPI
 
-    from mpicoll.machine import placement
+    from mpicoll.launch import placement
 
     world = MPI.COMM_WORLD
     monkeypatch.setattr(placement, "cpus", lambda: set(allowed(world.rank, world.size)))

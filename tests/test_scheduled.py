@@ -11,10 +11,10 @@ import pytest
 
 import mpicoll
 from mpicoll import algorithms
+from mpicoll.calls.select import names
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one, run
-from mpicoll.select import algorithms as names
 from tests import oracle
 
 UNEVEN = ("gather", "allgather", "scatter", "reduce_scatter", "alltoall")
@@ -36,7 +36,7 @@ def called(comm: mpicoll.Communicator, collective: str, algorithm: str, n: int, 
     arguments: dict[str, Any] = {"algorithm": algorithm} | ({"root": root} if table.rooted else {})
     if collective == "scatter":
         arguments["out"] = np.zeros(n, x.dtype)
-    elif table.reduces and table.gives == table.gets:
+    elif table.reduces and table.elementwise:
         arguments["out"] = np.zeros_like(x)
     call = getattr(comm, collective)
     result = call(x, **arguments)
@@ -45,7 +45,7 @@ def called(comm: mpicoll.Communicator, collective: str, algorithm: str, n: int, 
         np.testing.assert_array_equal(np.ravel(result), expected, err_msg=where)
     if collective != "bcast":
         np.testing.assert_array_equal(x, inputs[comm.rank], err_msg=where + ": its input")
-    if table.reduces and table.gives == table.gets:
+    if table.reduces and table.elementwise:
         call(x, **{**arguments, "out": x})
         if expected is not None:
             np.testing.assert_array_equal(x, expected, err_msg=where + ", in place")
@@ -56,19 +56,20 @@ def called(comm: mpicoll.Communicator, collective: str, algorithm: str, n: int, 
     [(0, 1 << 20), (1 << 16, 1 << 20), (0, 1), (0, 200)],
     ids=["each run a message", "runs gathered", "shared memory", "long ones in shared memory"],
 )
+@pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c != "barrier"])
 def test_every_algorithm_in_small_pieces(
     comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, collective: str, gathered: int, shared: int
 ) -> None:
     """Pieces of 64 bytes: windows of two, last ones that are shorter, pipelines of several segments."""
     comm = comm.split(0)  # without plans that were bound for other pieces
-    monkeypatch.setattr("mpicoll.routes.persistent.PIECE", 64)
-    monkeypatch.setattr("mpicoll.routes.persistent.GATHERED", gathered)
-    monkeypatch.setattr("mpicoll.routes.shared.LEAST", shared)
-    monkeypatch.setattr("mpicoll.routes.shared.PLACE", 64)
-    for a in algorithms.algorithms(collective):
+    monkeypatch.setattr("mpicoll.transports.messages.PIECE", 64)
+    monkeypatch.setattr("mpicoll.transports.messages.GATHERED", gathered)
+    monkeypatch.setattr("mpicoll.transports.shared.LEAST", shared)
+    monkeypatch.setattr("mpicoll.transports.shared.SLOT", 64)
+    for a in list(algorithms.algorithms(collective)):
         if a.segment is not None:
-            monkeypatch.setattr(algorithms, "_REGISTRY", algorithms._REGISTRY | {(collective, a.name): small(a)})
+            algorithms.add(small(a))
         for n in (0, 1, comm.size - 1, 30, 61, 500):
             for root in {0, comm.size - 1} if COLLECTIVES[collective].rooted else {0}:
                 called(comm, collective, a.name, n, "uint8" if n == 500 else "float64", root)
@@ -100,10 +101,8 @@ def crossing(at: Place) -> Steps:
 
 
 @pytest.mark.mpi(min_size=3)
-def test_the_actions_of_a_step_do_not_wait_for_each_other(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+@pytest.mark.usefixtures("registry")
+def test_the_actions_of_a_step_do_not_wait_for_each_other(comm: mpicoll.Communicator) -> None:
     only = mpicoll.Algorithm(
         "allreduce", "crossing", crossing, lambda at: 2, lambda size, root: None if size == 3 else "it is for 3 ranks"
     )

@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 
 import mpicoll
-from mpicoll import select
-from mpicoll.dtypes import DTYPES, reduction
+from mpicoll.arrays.dtypes import DTYPES, reduction
+from mpicoll.calls import select
+from mpicoll.calls.select import Rules, Traits
+from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
-from mpicoll.select import Ranks, Rules
 
-NODE = Ranks(2, True, "Open MPI")
+NODE = Traits(2, True, "Open MPI")
 TABLE = {
     2: {
         ("native", "allreduce"): ((1 << 24, "native"), (1 << 20, "bine"), (1 << 16, "recursive_doubling")),
@@ -21,14 +22,14 @@ TABLE = {
     },
     4: {("exchange", "allreduce"): ((1 << 16, "ring"),)},
 }
-MEASURED = Ranks(2, True, "Open MPI", shares=True, rules=Rules(table=TABLE))
-THREADS = Ranks(4, True, "")
+MEASURED = Traits(2, True, "Open MPI", shares=True, rules=Rules(table=TABLE))
+THREADS = Traits(4, True, "")
 SUM = reduction("sum", DTYPES["float32"], "allreduce")
 MAX = reduction("max", DTYPES["float32"], "allreduce")
 BF16 = reduction("sum", DTYPES["bfloat16"], "allreduce")
 
 
-def preferring(text: str) -> Ranks:
+def preferring(text: str) -> Traits:
     return replace(MEASURED, rules=Rules(text, TABLE))
 
 
@@ -55,9 +56,9 @@ def test_threads_have_no_mpi() -> None:
 
 @pytest.mark.parametrize("collective", ["allgatherv", "alltoallv"])
 def test_uneven_blocks_have_fewer(collective: str) -> None:
-    assert set(select.algorithms(collective)) <= set(select.algorithms(collective.removesuffix("v")))
-    assert "ring" in select.algorithms("allgatherv")
-    assert "bruck" not in select.algorithms("alltoallv")
+    assert set(select.names(collective)) <= set(select.names(collective.removesuffix("v")))
+    assert "ring" in select.names("allgatherv")
+    assert "bruck" not in select.names("alltoallv")
 
 
 def test_the_environment() -> None:
@@ -93,7 +94,7 @@ def test_the_table() -> None:
 
 def test_beyond_what_was_measured_it_is_the_mpis_own() -> None:
     others = [replace(MEASURED, **change) for change in ({"size": 3}, {"one_node": False}, {"shares": False})]
-    for ranks in (*others, Ranks(2, True, "Open MPI", shares=True)):
+    for ranks in (*others, Traits(2, True, "Open MPI", shares=True)):
         assert select.select("allreduce", SUM, 1 << 20, ranks) == "native"
         assert select.select("allreduce", MAX, 1 << 20, ranks) == "exchange"
 
@@ -108,14 +109,14 @@ def test_16_bit_sums_are_rounded_once() -> None:
 
 
 def test_every_collective_has_one_without_mpi() -> None:
-    for collective in select.COLLECTIVES:
-        assert select.select(collective, None, 8, THREADS) in select.algorithms(collective, THREADS)
+    for collective in COLLECTIVES:
+        assert select.select(collective, None, 8, THREADS) in select.names(collective, THREADS)
         for uneven in ("gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv"):
-            assert select.select(uneven, None, 8, THREADS) in select.algorithms(uneven, THREADS)
+            assert select.select(uneven, None, 8, THREADS) in select.names(uneven, THREADS)
 
 
 def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
     with mpicoll.threads(2) as ranks:
         monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
-        assert ranks.run(lambda comm: select.select("allreduce", SUM, 8, comm.ranks)) == ["ring", "ring"]
+        assert ranks.run(lambda comm: select.select("allreduce", SUM, 8, comm.traits)) == ["ring", "ring"]

@@ -1,11 +1,11 @@
-"""What enters mpicoll/select.json, and what benchmarks/select_table.py makes it of."""
+"""What enters mpicoll/calls/select.json, and what benchmarks/select_table.py makes it of."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from benchmarks.select_table import TABLE, records, shown, table, winners
-from mpicoll import measured
+from mpicoll.calls import measured
 
 K, M = 1 << 10, 1 << 20
 

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll import algorithms, communicator
-from mpicoll.call import Call
+from mpicoll.calls.call import Call
+from mpicoll.calls.choice import Choice, Native
+from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.select import Traits
+from mpicoll.communicator import base
 from mpicoll.machine import shared_memory
-from mpicoll.plan import Plan, Workspace
-from mpicoll.routes import shared
-from mpicoll.schedule import OUTPUT, Place, Recv, Schedule, Send, Steps, one
-from mpicoll.select import Ranks
+from mpicoll.schedule import OUTPUT, Place, Recv, Send, Steps, one
+from mpicoll.transports import shared
 from tests import oracle
 
 pytestmark = [
@@ -25,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory"),
 ]
 
-LONG = 3 * shared.PLACE + 8
+LONG = 3 * shared.SLOT + 8
 """Bytes of a message: four pieces in two places, and the last piece is short."""
 
 
@@ -61,11 +62,11 @@ def test_it_is_made_when_it_is_needed_and_given_back() -> None:
     comm = mpicoll.Communicator()
     comm.allreduce(np.ones(8), algorithm="ring")
     assert mapped() == before
-    assert comm.ranks.shares
+    assert comm.traits.shares
     assert used(comm)
     part = comm.split(0)
     assert part is not None
-    assert part.ranks.shares
+    assert part.traits.shares
     assert used(part)
     assert len(os.listdir("/proc/self/fd")) == files
     part.free()
@@ -80,7 +81,7 @@ def test_a_rank_that_does_not_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
         if plain.rank == plain.size - 1:
             monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
         with mpicoll.Communicator() as comm:
-            assert not comm.ranks.shares
+            assert not comm.traits.shares
             assert not used(comm)
 
 
@@ -95,7 +96,7 @@ def test_no_memory_left_for_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(os, "posix_fallocate", full)
         assert not used(comm)
         with mpicoll.Communicator() as later:
-            assert not later.ranks.shares
+            assert not later.traits.shares
             assert not used(later)
 
 
@@ -106,7 +107,7 @@ def test_a_file_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
             new = shared_memory._new
             monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: new(nbytes, mark[::-1]))
         with mpicoll.Communicator() as comm:
-            assert not comm.ranks.shares
+            assert not comm.traits.shares
             assert not used(comm)
 
 
@@ -116,7 +117,7 @@ def test_a_file_of_another_process_that_is_shorter(monkeypatch: pytest.MonkeyPat
         if plain.rank == 0:
             monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: os.memfd_create("mpicoll"))
         with mpicoll.Communicator() as comm:
-            assert not comm.ranks.shares
+            assert not comm.traits.shares
             assert not used(comm)
 
 
@@ -125,7 +126,7 @@ def test_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         if plain.rank == 0:
             monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: os.pipe()[1])
         with mpicoll.Communicator() as comm:
-            assert not comm.ranks.shares
+            assert not comm.traits.shares
             assert not used(comm)
 
 
@@ -133,13 +134,13 @@ def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatc
     """Those beyond it use messages, until others are freed. One rank's budget decides for all."""
     gc.collect()
     with mpicoll.Communicator() as world:
-        one = 2 * (world.size - 1) * shared._place(world.size)
+        one = 2 * (world.size - 1) * shared._slot_bytes(world.size)
         held = sum(block.nbytes for block in list(shared_memory._own))
         if world.rank == 0:
             monkeypatch.setattr(shared_memory, "BUDGET", held + 2 * one + one // 2)
         groups = [part for part in (world.split(0) for _ in range(4)) if part is not None]
         assert [used(part) for part in groups] == [True, True, False, False]
-        assert [part.ranks.shares for part in groups] == [True, True, False, False]
+        assert [part.traits.shares for part in groups] == [True, True, False, False]
         before = mapped()
         groups.pop(0).free()
         gc.collect()
@@ -155,17 +156,17 @@ def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatc
 def test_ranks_choose_alike_when_memory_turns_out_to_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some ranks hand their calls in before that is known, some after, and some find the plan of before."""
 
-    def by_memory(collective: str, reduction: object, nbytes: int, ranks: Ranks, *_: object) -> str:
-        return "ring" if ranks.shares else "native"
+    def by_memory(operation: str, reduction: object, nbytes: int, traits: Traits, *_: object) -> str:
+        return "ring" if traits.shares else "native"
 
-    monkeypatch.setattr(communicator, "select", by_memory)
+    monkeypatch.setattr(base, "select", by_memory)
     with mpicoll.Communicator() as comm:
         bound: list[object] = []
         bind = comm._fabric.bind
 
-        def noting(call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
-            bound.append(how if isinstance(how, str) else how.algorithm)
-            return bind(call, how, workspace)
+        def noting(call: Call, choice: Choice, workspace: Workspace) -> Plan:
+            bound.append(choice)
+            return bind(call, choice, workspace)
 
         monkeypatch.setattr(comm._fabric, "bind", noting)
         xs = [np.ones(LONG // 8) for _ in range(3)]
@@ -173,27 +174,27 @@ def test_ranks_choose_alike_when_memory_turns_out_to_be_refused(monkeypatch: pyt
         def plan(i: int) -> Plan:
             return comm.plan("allreduce", xs[i], op="sum")
 
-        assert comm.ranks.shares
+        assert comm.traits.shares
         first, second = plan(0), plan(1) if comm.rank == 0 else None
         if comm.rank == comm.size - 1:
             monkeypatch.setattr(os, "posix_fallocate", full)
         for step in (first, second or plan(1), plan(0), plan(2)):
             comm.carry_out(step, "allreduce")
-        assert not comm.ranks.shares
-        assert set(bound) == {"native"}
+        assert not comm.traits.shares
+        assert set(bound) == {Native()}
         assert [x[0] for x in xs] == [comm.size**2, comm.size, comm.size]
 
 
 def test_a_plan_of_before_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that needs no memory leaves it open whether there is any; the plan of that call is kept."""
     how = {True: "native", False: "ring"}
-    monkeypatch.setattr(communicator, "select", lambda c, r, n, ranks, root, name: name or how[ranks.shares])
+    monkeypatch.setattr(base, "select", lambda c, r, n, traits, root, name: name or how[traits.shares])
     with mpicoll.Communicator() as comm:
         x, y = np.ones(LONG // 8), np.ones(LONG // 8)
         comm.allreduce(x, out=x)  # "native", and kept on all ranks
         monkeypatch.setattr(os, "posix_fallocate", full)
         comm.allreduce(y, out=y, algorithm="recursive_doubling")
-        assert not comm.ranks.shares
+        assert not comm.traits.shares
         # One rank has the plan of before, and the others have none.
         z = x if comm.rank == 0 else np.full(LONG // 8, float(comm.size))
         comm.allreduce(z, out=z)
@@ -203,13 +204,13 @@ def test_a_plan_of_before_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.mpi(min_size=3)
 def test_too_many_ranks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of them may have it nevertheless."""
-    monkeypatch.setattr(shared, "MEMORY", 2 * shared.WORTH)
+    monkeypatch.setattr(shared, "MEMORY", 2 * shared.LEAST_SLOT)
     with mpicoll.Communicator() as comm:
-        assert not comm.ranks.shares
+        assert not comm.traits.shares
         assert not used(comm)
         part = comm.split(comm.rank // 2)
         assert part is not None
-        assert part.ranks.shares == (part.size == 2)
+        assert part.traits.shares == (part.size == 2)
         assert used(part) == (part.size == 2)
         part.free()
 
@@ -236,8 +237,8 @@ def all_at_once(at: Place) -> Steps:
             yield (Recv(at.root, one(b), OUTPUT),)
 
 
-def test_messages_that_both_ends_have_in_different_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+@pytest.mark.usefixtures("registry")
+def test_messages_that_both_ends_have_in_different_steps() -> None:
     mpicoll.register(mpicoll.Algorithm("bcast", "all_at_once", all_at_once, lambda at: 3))
     with mpicoll.Communicator() as comm:
         given = np.arange(LONG)

@@ -15,10 +15,11 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll import communicator, lifetime
-from mpicoll.buffers import Buffer
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.communicator import base
 from mpicoll.errors import MessageError, StateError
-from mpicoll.routes import shared
+from mpicoll.launch import lifetime
+from mpicoll.transports import shared
 
 Use = Callable[[mpicoll.Communicator, Any], object]
 
@@ -210,7 +211,7 @@ def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
         # What it reads, and what it writes.
-        assert sum(it.nbytes for it in arrays_in(communicator._cut_short[-1])) >= 2 * x.nbytes
+        assert sum(it.nbytes for it in arrays_in(base._cut_short[-1])) >= 2 * x.nbytes
     elif pair is not None:
         time.sleep(0.3)
         pair.reduce(x, algorithm="binomial_tree")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 from mpicoll.algorithms import (
     binary,
@@ -21,11 +22,13 @@ from mpicoll.algorithms import (
     ring,
     swing,
 )
-from mpicoll.algorithms.proofs import cases, prove
 from mpicoll.algorithms.registry import Algorithm, per_rank, power_of_two, segments, segments_per_rank
-from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
+from mpicoll.schedule import Place, Schedule
 
-__all__ = ["Algorithm", "algorithms", "find", "register"]
+__all__ = ["Algorithm", "add", "algorithms", "find", "schedule", "temporary_registry"]
+
+MOST_SEGMENTS = 64
+"""The most segments that a vector is cut into. More segments cost more messages than they save."""
 
 _BUILT_IN = (
     Algorithm("bcast", "linear", direct.bcast),
@@ -73,9 +76,6 @@ _BUILT_IN = (
     Algorithm("barrier", "dissemination", dissemination.barrier),
 )
 
-_ROUTES = ("native", "exchange")
-"""Names that ``algorithm=`` takes for what is no schedule."""
-
 _REGISTRY = {(a.collective, a.name): a for a in _BUILT_IN}
 
 
@@ -89,26 +89,29 @@ def find(collective: str, name: str) -> Algorithm | None:
     return _REGISTRY.get((collective, name))
 
 
-def register(algorithm: Algorithm) -> None:
-    """Let ``algorithm=`` take an algorithm of your own, on every rank that registers it.
-
-    It is proved first: among 2 to 8 ranks, from every root, for several segmentations. Raises ScheduleError, which
-    names the first offending rank, step and block, where a proof fails; ArgumentError for a name that is taken, and
-    for an algorithm that declines all these.
-    """
-    if not isinstance(algorithm, Algorithm):
-        raise ArgumentError("register", "algorithm", "an Algorithm", repr(algorithm))
-    if algorithm.name in _ROUTES or find(algorithm.collective, algorithm.name):
-        expected = f"a name that {algorithm.collective} does not have yet"
-        raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
-    try:
-        proved = [prove(algorithm, *case) for case in cases(algorithm, range(1, 9))]
-    except MpicollError:
-        raise
-    except Exception as e:  # whatever its own functions raise, or cannot be iterated over
-        what = f"{algorithm.collective} {algorithm.name}"
-        raise ScheduleError(what, None, None, None, f"raises {type(e).__name__}: {e}") from e
-    if max((len(proof.results) for proof in proved), default=0) < 2:
-        expected = f"one that serves some of 2 to 8 ranks, to be proved ({algorithm.declines(8, 0)})"
-        raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
+def add(algorithm: Algorithm) -> None:
+    """List an algorithm that was proved."""
     _REGISTRY[algorithm.collective, algorithm.name] = algorithm
+
+
+@contextmanager
+def temporary_registry() -> Iterator[None]:
+    """At the end of the ``with`` block, forget the algorithms that were registered in it."""
+    before = dict(_REGISTRY)
+    try:
+        yield
+    finally:
+        _REGISTRY.clear()
+        _REGISTRY.update(before)
+
+
+def schedule(collective: str, name: str, rank: int, size: int, root: int, nbytes: int) -> Schedule | None:
+    """The rank's schedule for a vector of ``nbytes`` bytes; None if no algorithm has this name."""
+    found = find(collective, name)
+    if found is None:
+        return None
+    parts = 1
+    if found.segment is not None:
+        shortest = Place(rank, size, root)
+        parts = max(1, min(MOST_SEGMENTS, round(nbytes / found.blocks(shortest) / found.segment)))
+    return found.schedule(rank, size, root, parts)

@@ -55,7 +55,8 @@ def _serves_all(size: int, root: int) -> None:
 class Algorithm:
     """One algorithm for one collective: a pure function from a rank's place to its steps, and what is said of it.
 
-    The last lines of the function's docstring are its ``Cost:``, in the terms of docs/reference/algorithms.md, and ``Source:``.
+    The last lines of the function's docstring are its ``Cost:``, in the terms of docs/reference/algorithms.md, and its
+    ``Source:``.
     ``declines(size, root)`` gives the reason why it cannot serve them, None where it can. ``uneven`` says that it also
     serves blocks of different sizes (the v-variant), which needs every message to carry the same blocks at both ends.
     ``segment`` is the bytes of a segment where the algorithm is pipelined.
@@ -92,9 +93,9 @@ class Algorithm:
     def blocks(self, at: Place) -> int:
         """The number of blocks of the vector."""
         table = COLLECTIVES[self.collective]
-        if self.collective == "barrier":
+        if not table.moves:
             return 0
-        return at.size if "p" in (table.gives, table.gets) else self.cut(at)
+        return at.size if table.by_rank else self.cut(at)
 
     def schedule(self, rank: int, size: int, root: int = 0, segments: int = 1) -> Schedule:
         """This rank's schedule. Raises ArgumentError, with the reason, where the algorithm declines."""

@@ -26,11 +26,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.algorithms import schedule
 from mpicoll.analysis.machines import Machine
 from mpicoll.analysis.messages import Messages, Symmetry, TooManyError, Watched, gathered, symmetry
 from mpicoll.analysis.waves import Wave, waves
 from mpicoll.schedule import Schedule
-from mpicoll.select import schedule
 
 __all__ = ["MOST", "PIECE", "Costs", "Structure", "costs", "of_rank", "simulated"]
 

@@ -7,9 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mpicoll.algorithms import Algorithm
-from mpicoll.algorithms.proofs import prove
 from mpicoll.algorithms.registry import segments as segments_alone
 from mpicoll.analysis import matrices, picture, render
+from mpicoll.analysis.proofs import prove
 from mpicoll.analysis.trace import trace
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError

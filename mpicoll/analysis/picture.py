@@ -58,7 +58,7 @@ class Picture(NamedTuple):
 def meaning(collective: str, size: int, root: int) -> Picture:
     """What a collective means: what ranks hold before and after it. A vector that may stay whole is one block."""
     table = COLLECTIVES[collective]
-    blocks = size if "p" in (table.gives, table.gets) else 1
+    blocks = size if table.by_rank else 1
     scene = _Scene(collective, size, blocks, ())
     before = Panel("before", scene.cells(dict(given(collective, size, root, blocks))))
     after = Panel("after", scene.cells(dict(results(collective, size, root, blocks))))

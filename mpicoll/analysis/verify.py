@@ -245,7 +245,7 @@ class _Proving:
     def check_schedules(self, schedules: Sequence[Schedule]) -> None:
         """Every rank has a schedule for the collective, over as many blocks as the others."""
         table = self.table
-        exactly = 0 if table.name == "barrier" else self.size if "p" in (table.gives, table.gets) else None
+        exactly = 0 if not table.moves else self.size if table.by_rank else None
         for rank, schedule in enumerate(schedules):
             problem = None
             if not isinstance(schedule, Schedule) or schedule.collective != table.name:

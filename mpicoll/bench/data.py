@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.arrays.kernels import COMBINE, storage
 from mpicoll.bench.rules import Case
-from mpicoll.kernels import COMBINE, storage
 
 __all__ = ["expected", "given", "words"]
 

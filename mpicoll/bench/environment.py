@@ -13,10 +13,10 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.bench.backends import Session
+from mpicoll.launch.placement import cpus, oversubscribed, ranges
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
-from mpicoll.machine.placement import cpus, oversubscribed, ranges
-from mpicoll.routes.shared import possible
+from mpicoll.transports.shared import possible
 
 __all__ = ["environment"]
 

@@ -17,17 +17,17 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from mpicoll import algorithms
+from mpicoll.algorithms import schedule
 from mpicoll.analysis.cost import costs
 from mpicoll.analysis.fit import Prediction, Probe, fitted
 from mpicoll.analysis.machines import Machine
 from mpicoll.bench.environment import environment
 from mpicoll.bench.sweep import open_session
-from mpicoll.call import checked
-from mpicoll.machine.alone import check_not_alone
-from mpicoll.plan import Plan, Workspace
+from mpicoll.calls.call import checked
+from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.launch.alone import check_not_alone
 from mpicoll.routes import scheduled
 from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, Step, one
-from mpicoll.select import schedule
 
 __all__ = ["run"]
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.arrays.kernels import storage
 from mpicoll.bench.data import given, words
 from mpicoll.bench.rules import Case
-from mpicoll.kernels import storage
 
 __all__ = ["Arena", "Slot", "arena_bytes"]
 
@@ -78,8 +78,11 @@ class Slot:
     def _shaped(self, view: Callable[[Raw], Any]) -> tuple[Any, Any]:
         c, kinds = self.case, self.case.rule.collective
         x, out = (
-            None if raw is None else view(raw).reshape((c.ranks, c.count) if blocks == "p" else (c.count,))
-            for raw, blocks in ((self.x, kinds.gives), (self.out, kinds.gets))
+            None if raw is None else view(raw).reshape((blocks, c.count) if by_rank else (c.count,))
+            for raw, blocks, by_rank in (
+                (self.x, c.given_blocks, kinds.gives == "p"),
+                (self.out, c.gotten_blocks, kinds.gets == "p"),
+            )
         )
         return x, out
 
@@ -122,13 +125,12 @@ class Arena:
     def _slot(self, case: Case, x: Raw, out: Raw) -> Slot:
         own = slice(case.rank * case.block_bytes, (case.rank + 1) * case.block_bytes)
         if case.in_place:
-            match case.rule.collective.gives, case.rule.collective.gets:
-                case "1", "p":
-                    x = out[own]
-                case "p", "1":
-                    out = x[own]
-                case _:
-                    out = x
+            if case.rule.collective.gathers:
+                x = out[own]
+            elif case.rule.collective.scatters:
+                out = x[own]
+            else:
+                out = x
         slot = Slot(case, x if case.has_input else None, out if case.has_output else None)
         slot.writes = self._writes(slot)
         return slot
@@ -138,7 +140,7 @@ class Arena:
         if not case.rule.sized:
             return []
         gives = case.name != "bcast" or case.at_root
-        inside = case.in_place and case.rule.collective.gets == "1" and slot.x is not None and gives
+        inside = case.in_place and case.rule.collective.gets != "p" and slot.x is not None and gives
         if slot.out is not None and not inside:
             writes.append(partial(slot.out.fill if self._host else slot.out.fill_, POISON))
         if slot.x is not None and gives:

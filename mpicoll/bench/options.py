@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, reduction
+from mpicoll.calls import select
 from mpicoll.collectives import COLLECTIVES, canonical
-from mpicoll.dtypes import DTYPES, OPS, Dtype, reduction
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
-from mpicoll.select import algorithms
 from mpicoll.units import nbytes, size_text
 
 __all__ = ["BACKENDS", "DEVICES", "Options", "bad", "read"]
@@ -150,7 +150,7 @@ def _algorithms(text: str | None, collectives: Sequence[str]) -> tuple[str, ...]
     """Names that at least one of the collectives knows."""
     if text is None:
         return ()
-    known = dict.fromkeys(a for c in collectives for a in algorithms(c))
+    known = dict.fromkeys(a for c in collectives for a in select.names(c))
     return _names(text, "--algorithms", "algorithm", tuple(known))
 
 

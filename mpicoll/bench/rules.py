@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mpicoll.arrays.dtypes import Dtype, Reduction, reduction
 from mpicoll.collectives import COLLECTIVES, Collective
-from mpicoll.dtypes import Dtype, Reduction, reduction
 
 __all__ = ["PLACEMENTS", "RULES", "Case", "Placement", "Rule", "elements"]
 
@@ -52,7 +52,7 @@ def elements(rule: Rule, size: int, dtype: Dtype, ranks: int) -> int:
     """
     if not rule.sized:
         return 0
-    blocks = ranks if "p" in (rule.collective.gives, rule.collective.gets) else 1
+    blocks = ranks if rule.collective.by_rank else 1
     return max(1, size // (blocks * dtype.itemsize))
 
 
@@ -89,22 +89,22 @@ class Case:
     @property
     def given_blocks(self) -> int:
         """Blocks of the input."""
-        return self.ranks if self.rule.collective.gives == "p" else 1
+        return self.rule.collective.given_blocks(self.ranks)
 
     @property
     def gotten_blocks(self) -> int:
         """Blocks of the result."""
-        return self.ranks if self.rule.collective.gets == "p" else 1
+        return self.rule.collective.gotten_blocks(self.ranks)
 
     @property
     def has_input(self) -> bool:
         """Whether this rank hands an input over: of a scatter, only the root does."""
-        return self.name != "scatter" or self.at_root
+        return self.name == "bcast" or self.rule.collective.gives_at(self.rank, self.root)
 
     @property
     def has_output(self) -> bool:
         """Whether this rank has a result: of a gather and a reduce, only the root does."""
-        return self.name not in ("gather", "reduce") or self.at_root
+        return self.rule.collective.gets_at(self.rank, self.root)
 
     @property
     def block_bytes(self) -> int:

@@ -13,7 +13,7 @@ from typing import NoReturn
 import mpicoll
 from mpicoll.cli import algorithms, bench, draw, run, simulate, slurm, verify
 from mpicoll.errors import MpicollError, misspelt
-from mpicoll.machine.alone import under_launcher
+from mpicoll.launch.alone import under_launcher
 
 __all__ = ["main"]
 

@@ -42,14 +42,14 @@ def _handle(args: argparse.Namespace) -> int:
 
 def _described(collective: str) -> list[dict[str, Any]]:
     """What there is to say of each of the collective's algorithms."""
-    from mpicoll import select
     from mpicoll.algorithms import find
+    from mpicoll.calls import select
     from mpicoll.collectives import COLLECTIVES
 
     table = COLLECTIVES[collective]
-    uneven = select.algorithms(collective + "v") if "p" in (table.gives, table.gets) else ()
+    uneven = select.names(collective + "v") if table.by_rank else ()
     described = []
-    for name in select.algorithms(collective):
+    for name in select.names(collective):
         a = find(collective, name)
         described.append(
             {

@@ -78,7 +78,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _handle(args: argparse.Namespace) -> int:
     """Start the ranks, or be one of them."""
     from mpicoll.bench.options import read
-    from mpicoll.machine.alone import under_launcher
+    from mpicoll.launch.alone import under_launcher
 
     typed = {name: value for name, value in vars(args).items() if value is None or isinstance(value, str)}
     for flag in _NOT_HERE:  # which bench refuses
@@ -90,9 +90,9 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _launch(typed: dict[str, str | None], ranks: int) -> int:
-    from mpicoll import launch
     from mpicoll.bench.interruption import STOP
     from mpicoll.bench.progress import on_terminal
+    from mpicoll.launch import launcher
 
     collective = typed.pop("collective") or ""
     wide = ["--wide"] if typed.pop("wide") is not None else []
@@ -105,7 +105,7 @@ def _launch(typed: dict[str, str | None], ranks: int) -> int:
             print("\nmpicoll: ends after the size under way; Ctrl-C again ends at once", file=sys.stderr)
 
         os.environ.update({**on_terminal(), STOP: str(stop)})
-        code = launch.attended(["-m", "mpicoll", "bench", collective, *options, *wide], ranks, interrupted)
+        code = launcher.attended(["-m", "mpicoll", "bench", collective, *options, *wide], ranks, interrupted)
         return 128 + signal.SIGINT if stop.exists() else code
 
 
@@ -114,7 +114,7 @@ def _rank(typed: dict[str, str | None]) -> int:
     from mpi4py import MPI
 
     from mpicoll.errors import ArgumentError
-    from mpicoll.machine.alone import check_not_alone
+    from mpicoll.launch.alone import check_not_alone
 
     world = MPI.COMM_WORLD
     rank = world.rank

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 
-from mpicoll import launch
 from mpicoll.cli.arguments import ranks
+from mpicoll.launch import launcher
 
 __all__ = ["add"]
 
@@ -56,5 +56,5 @@ def _run(args: argparse.Namespace) -> int:
     if not rest:
         args.parser.error(f"expected {'an argument after ' + flag if flag else 'a script, -m module or -c code'}")
     program = [flag, *rest] if flag else rest
-    launch.run(program, args.nprocs, hostfile=args.hostfile, flags=args.launcher_args, dry_run=args.dry_run)
+    launcher.run(program, args.nprocs, hostfile=args.hostfile, flags=args.launcher_args, dry_run=args.dry_run)
     return 0

@@ -178,8 +178,8 @@ def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, ma
 
 
 def _fit(args: argparse.Namespace) -> int:
-    from mpicoll import launch
-    from mpicoll.machine.alone import under_launcher
+    from mpicoll.launch import launcher
+    from mpicoll.launch.alone import under_launcher
 
     for name in ("collective", "machine", "sizes", "algorithms", "root", "plot", "goal"):
         if getattr(args, name) is not None:
@@ -191,7 +191,7 @@ def _fit(args: argparse.Namespace) -> int:
     if ranks < 2:
         raise _bad("-n", "at least 2 ranks for a fit", ranks)
     options = [] if record is None else ["--json", str(record)]
-    launch.run(["-m", "mpicoll", "simulate", "--fit", *options], ranks)
+    launcher.run(["-m", "mpicoll", "simulate", "--fit", *options], ranks)
     return 0
 
 

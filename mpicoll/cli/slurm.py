@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from mpicoll.cli.arguments import completes, one_of
 
 if TYPE_CHECKING:
-    from mpicoll.sbatch import Line
+    from mpicoll.slurm.sbatch import Line
 
 __all__ = ["add"]
 
@@ -22,7 +22,7 @@ presets of sites. Options that are not given keep the template's values; those t
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``slurm`` to the command line."""
-    from mpicoll.sbatch import OPTIONS, TEMPLATES, sites
+    from mpicoll.slurm.sbatch import OPTIONS, TEMPLATES, sites
 
     p = subparsers.add_parser(
         "slurm",
@@ -52,13 +52,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _template(text: str) -> str:
-    from mpicoll.sbatch import TEMPLATES
+    from mpicoll.slurm.sbatch import TEMPLATES
 
     return one_of(TEMPLATES)(text)
 
 
 def _site(text: str) -> str:
-    from mpicoll.sbatch import sites
+    from mpicoll.slurm.sbatch import sites
 
     return one_of(sites())(text)
 
@@ -71,7 +71,7 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _handle(args: argparse.Namespace) -> int:
-    from mpicoll.sbatch import OPTIONS, script, text
+    from mpicoll.slurm.sbatch import OPTIONS, script, text
 
     options = {name: value for name in OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
     if args.template is None:
@@ -88,7 +88,7 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _list() -> int:
-    from mpicoll.sbatch import TEMPLATES, about, sites
+    from mpicoll.slurm.sbatch import TEMPLATES, about, sites
 
     for name, file in TEMPLATES.items():
         print(f"{name:16} {about(file)[0]}")
@@ -101,7 +101,7 @@ def _list() -> int:
 def _explain(lines: list[Line]) -> int:
     from itertools import groupby
 
-    from mpicoll.sbatch import about, settings
+    from mpicoll.slurm.sbatch import about, settings
 
     explained: set[str] = set()
     for file, of_file in groupby(settings(lines), key=lambda s: s.file):

@@ -7,19 +7,22 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpicoll import measured
-from mpicoll.buffers import Buffer
-from mpicoll.call import Call
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls import measured
+from mpicoll.calls.call import Call
+from mpicoll.calls.choice import Choice, Exchange, Native
+from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.select import Rules, preferred
 from mpicoll.errors import ArgumentError
-from mpicoll.fabrics import Fabric, Transfer
+from mpicoll.fabrics.fabric import Fabric, Transfer
+from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.machine.library import library
-from mpicoll.machine.placement import oversubscribed
-from mpicoll.plan import Plan, Workspace
-from mpicoll.routes import exchange, large, native, scheduled, shared
+from mpicoll.routes import exchange, large, native, scheduled
 from mpicoll.schedule import Schedule
-from mpicoll.select import Rules, preferred
+from mpicoll.transports import shared
+from mpicoll.transports.memory import datatype, moved
 
 __all__ = ["MPIFabric"]
 
@@ -45,7 +48,7 @@ class MPIFabric(Fabric):
         )
         self.shares = self._can_share
         self.settled = not self.shares
-        self._places: shared.Places | None = None
+        self._slots: shared.Slots | None = None
         self.rules = self._told(parent)
 
     @classmethod
@@ -83,37 +86,36 @@ class MPIFabric(Fabric):
         told: Rules = self._comm.bcast(mine)
         return told
 
-    def bind(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
-        if how != "native":
-            return self._ours(call, how, workspace)
-        if call.collective == "alltoallv":
-            return large.if_any(self._comm, call, native.bind(self._comm, call, workspace))
-        return self._in_parts(call, lambda part: native.bind(self._comm, part, workspace))
-
-    def _ours(self, call: Call, how: str | Schedule, workspace: Workspace) -> Plan:
-        if isinstance(how, Schedule):
-            # An alltoallv's ranks do not all know how long it is, nor so whether they have shared memory for it.
-            places = None if call.collective == "alltoallv" else self._places
-            return scheduled.bind(self._comm, call, how, workspace, places)
-        return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace, self._places))
+    def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
+        match choice:
+            case Native() if call.extent_is_common:
+                return self._in_parts(call, lambda part: native.bind(self._comm, part, workspace))
+            case Native():
+                return large.if_any(self._comm, call, native.bind(self._comm, call, workspace))
+            case Exchange():
+                return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace, self._slots))
+            case Schedule():
+                # Ranks that do not know how long the call is cannot agree on whether it uses shared memory.
+                slots = self._slots if call.extent_is_common else None
+                return scheduled.bind(self._comm, call, choice, workspace, slots)
 
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
         return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)
 
     def is_long(self, call: Call) -> bool:
-        return call.collective != "alltoallv" and call.nbytes(self.size) >= shared.LEAST
+        return call.extent_is_common and call.nbytes(self.size) >= shared.LEAST
 
     def settle(self) -> None:
         if not self.settled:
-            self._places = shared.Places.among(self._comm)
-            self.shares = self._places is not None
+            self._slots = shared.Slots.among(self._comm)
+            self.shares = self._slots is not None
             self.settled = True  # last: another thread may look
 
     def usable(self, b: Buffer) -> bool:
         return b.plain and (b.device == "cpu" or takes_device_memory())
 
     def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
-        return _Messages([self._messages.Isend(native.moved(piece), dest, tag) for piece in large.pieces(b)], None)
+        return _Messages([self._messages.Isend(moved(piece), dest, tag) for piece in large.pieces(b)], None)
 
     def start_recv(self, b: Buffer, source: int | None, tag: int) -> Transfer:
         of = MPI.ANY_SOURCE if source is None else source
@@ -121,8 +123,8 @@ class MPIFabric(Fabric):
             status = MPI.Status()  # the parts of one long message must all come from one rank
             self._messages.Probe(of, tag, status)
             of = status.Get_source()
-        kind = native.datatype(b.dtype)
-        return _Messages([self._messages.Irecv(native.moved(piece), of, tag) for piece in large.pieces(b)], kind)
+        kind = datatype(b.dtype)
+        return _Messages([self._messages.Irecv(moved(piece), of, tag) for piece in large.pieces(b)], kind)
 
     def node(self) -> Fabric:
         return self._child(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank))
@@ -140,7 +142,7 @@ class MPIFabric(Fabric):
         return child
 
     def free(self) -> None:
-        self._places = None
+        self._slots = None
         self._comm.Free()
         self._messages.Free()
 

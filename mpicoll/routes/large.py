@@ -15,10 +15,11 @@ from itertools import accumulate
 import numpy as np
 from mpi4py import MPI
 
-from mpicoll.buffers import Buffer
-from mpicoll.call import Call
-from mpicoll.plan import Plan, sequence
-from mpicoll.routes.native import moved
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, sequence
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.transports.memory import moved
 
 __all__ = ["MAX_COUNT", "bind", "if_any", "pieces"]
 
@@ -34,14 +35,13 @@ def pieces(buffer: Buffer) -> Iterator[Buffer]:
 
 def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], Plan]) -> Plan:
     """The call as calls and messages of at most MAX_COUNT elements."""
-    match call.collective.removesuffix("v"):
-        case "bcast" | "allreduce" | "reduce" | "scan" | "exscan":
-            return sequence(*map(route, _runs(call)))
-        case "reduce_scatter":
-            return sequence(*map(route, _reductions_to_owners(comm, call)))
+    if call.collective.elementwise:
+        return sequence(*map(route, _runs(call)))
+    if call.collective.reduces:
+        return sequence(*map(route, _reductions_to_owners(comm, call)))
     outgoing = _blocks(call.send, comm.size, call.sendcounts)
     incoming = _blocks(call.recv, comm.size, call.recvcounts)
-    match call.collective.removesuffix("v"):
+    match call.collective.name:
         case "gather":
             outgoing = {call.root: call.send} if call.send is not None else {}
         case "scatter":
@@ -82,11 +82,12 @@ def _reductions_to_owners(comm: MPI.Intracomm, call: Call) -> Iterator[Call]:
         in_place = mine and call.in_place
         whole = replace(
             call,
-            collective="reduce",
+            collective=COLLECTIVES["reduce"],
             send=None if in_place else block,
             recv=call.recv if mine else None,
             in_place=in_place,
             root=owner,
+            uneven=False,
             sendcounts=None,
         )
         yield from _runs(whole)

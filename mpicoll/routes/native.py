@@ -2,55 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from mpi4py import MPI
 
-from mpicoll import kernels
-from mpicoll.buffers import Buffer
-from mpicoll.call import Call
-from mpicoll.dtypes import Dtype, Reduction
-from mpicoll.plan import Plan, Workspace, sequence
+from mpicoll.arrays import kernels
+from mpicoll.arrays.dtypes import Reduction
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.transports.memory import moved, moved_v
 
-__all__ = ["bind", "datatype", "moved", "moved_as", "moved_v"]
-
-_BY_SIZE = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
-_WIDER: dict[int, MPI.Datatype] = {}
-
-
-def datatype(dtype: Dtype) -> MPI.Datatype:
-    """An MPI datatype of the dtype's size, to move its elements whatever they mean."""
-    return moved_as(dtype.itemsize)
-
-
-def moved_as(itemsize: int) -> MPI.Datatype:
-    """An MPI datatype of so many bytes."""
-    found = _BY_SIZE.get(itemsize) or _WIDER.get(itemsize)
-    if found is None:
-        found = _WIDER[itemsize] = MPI.BYTE.Create_contiguous(itemsize).Commit()
-    return found
-
-
-def _memory(buffer: Buffer) -> MPI.buffer:
-    """The buffer's bytes as mpi4py takes them, by address: no array is asked about them again."""
-    return MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
-
-
-def moved(buffer: Buffer | None, blocks: int = 1) -> list[Any]:
-    """mpi4py's message specification of a buffer of equal blocks."""
-    assert buffer is not None
-    return [_memory(buffer), buffer.count // blocks, datatype(buffer.dtype)]
-
-
-def moved_v(buffer: Buffer | None, counts: Sequence[int] | None) -> list[Any]:
-    """mpi4py's message specification of a buffer of uneven blocks, one after another."""
-    assert buffer is not None
-    assert counts is not None
-    return [_memory(buffer), counts, [0, *accumulate(counts[:-1])], datatype(buffer.dtype)]
+__all__ = ["bind"]
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
@@ -61,7 +25,7 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
 def _moved(comm: MPI.Intracomm, call: Call) -> Plan:
     size, root, send, recv = comm.size, call.root, call.send, call.recv
     here: Any = MPI.IN_PLACE if call.in_place else None
-    match call.collective:
+    match call.operation:
         case "barrier":
             return comm.Barrier
         case "bcast":
@@ -82,7 +46,7 @@ def _moved(comm: MPI.Intracomm, call: Call) -> Plan:
             return partial(comm.Alltoall, moved(send, size), moved(recv, size))
         case "alltoallv":
             return partial(comm.Alltoallv, moved_v(send, call.sendcounts), moved_v(recv, call.recvcounts))
-    raise AssertionError(call.collective)
+    raise AssertionError(call.operation)
 
 
 def _reduced(comm: MPI.Intracomm, call: Call, reduction: Reduction, workspace: Workspace) -> Plan:
@@ -108,7 +72,7 @@ def _reduced(comm: MPI.Intracomm, call: Call, reduction: Reduction, workspace: W
     op = getattr(MPI, reduction.combine)
     s: Any = MPI.IN_PLACE if source is None else _bound(source, kind)
     r = None if target is None else _bound(target, kind)
-    match call.collective:
+    match call.operation:
         case "allreduce":
             plan: Plan = partial(comm.Allreduce, s, r, op)
         case "reduce":
@@ -123,7 +87,7 @@ def _reduced(comm: MPI.Intracomm, call: Call, reduction: Reduction, workspace: W
         case "exscan":
             plan = partial(comm.Exscan, s, r, op)
         case _:
-            raise AssertionError(call.collective)
+            raise AssertionError(call.operation)
     return sequence(*before, plan, *after)
 
 

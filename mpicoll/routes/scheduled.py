@@ -7,21 +7,21 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from mpicoll import kernels
-from mpicoll.call import Call
-from mpicoll.plan import Plan, Workspace, sequence
-from mpicoll.routes import persistent, shared
+from mpicoll.arrays import kernels
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.routes.interpreter import carry_out
 from mpicoll.routes.spaces import Spaces
 from mpicoll.schedule import RecvReduce, Schedule
+from mpicoll.transports import shared
+from mpicoll.transports.messages import Messages, longest_piece
+from mpicoll.transports.shared import Slots
 
 __all__ = ["bind"]
 
 
-def bind(
-    comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace, places: shared.Places | None = None
-) -> Plan:
-    """The call as this rank's part in the schedule; long messages go through ``places``, if there are any."""
+def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace, slots: Slots | None = None) -> Plan:
+    """The call as this rank's part in the schedule; long messages go through ``slots``, if there are any."""
     rank, size, reduction = comm.rank, comm.size, call.reduction
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
@@ -29,7 +29,7 @@ def bind(
     dtype = np.dtype(np.uint8) if source is None else source.dtype
     spaces = Spaces(call, schedule, rank, size, given, out)
     factor = None if reduction is None else reduction.op.factor
-    longest = persistent.longest_piece() if places is None else shared.LEAST
+    longest = longest_piece() if slots is None else shared.LEAST
     scratch, staging, scaled = workspace.arrays(
         dtype,
         spaces.scratch_elements,
@@ -46,15 +46,15 @@ def bind(
     if reduction is not None and reduction.averages and out is not None and call.terms(rank, size) > 1:
         after.append(partial(kernels.divide, out, call.terms(rank, size), reduction.dtype))
     spaces.use(scratch)
-    route = shared.route(comm, call.collective, reduction, dtype, staging, places)
-    carry_out(schedule, spaces, route)
-    run = sequence(*before, *route.steps, *after)
-    return route.plan(run if reduction is None else kernels.quietly(run), scratch)
+    transport = Messages(comm, call.operation, reduction, dtype, staging, slots)
+    carry_out(schedule, spaces, transport)
+    run = sequence(*before, *transport.steps, *after)
+    return transport.plan(run if reduction is None else kernels.quietly(run), scratch)
 
 
 def _staged(schedule: Schedule, spaces: Spaces, most: int) -> int:
-    """Elements of the staging memory that the hungriest step may need: two places for each message, as long as its
-    longest piece, which has ``most`` at most."""
+    """Elements of the staging memory that the hungriest step may need: for each message that it reduces, room for two
+    pieces of at most ``most`` elements."""
     return max(
         (
             sum(2 * min(spaces.elements(a.blocks), most) for a in step if isinstance(a, RecvReduce))

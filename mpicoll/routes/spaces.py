@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any
 
-import numpy as np
-
-from mpicoll.call import Call
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.calls.call import Call
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, RecvReduce, Schedule, Send, Space
+from mpicoll.transports.transport import Array, Region
 
-__all__ = ["Array", "Region", "Spaces"]
-
-Array = np.ndarray[Any, Any]
-Region = list[Array]
-"""Runs of elements, each a 1-D array, in the order of the blocks. An empty list is a mere signal."""
+__all__ = ["Spaces"]
 
 
 class Spaces:
-    """Where a rank's blocks lie, each space in a 1-D array; ``scratch`` needs as many elements as it says."""
+    """Where a rank's blocks lie, each space in a 1-D array. SCRATCH needs ``scratch_elements`` elements."""
 
     def __init__(
         self, call: Call, schedule: Schedule, rank: int, size: int, given: Array | None, out: Array | None
     ) -> None:
-        table = COLLECTIVES[schedule.collective]
+        table = call.collective
         has = table.has(rank, size, call.root, schedule.blocks).start
         wants = table.wants(rank, size, call.root, schedule.blocks).start
         if given is None:  # in place: what the rank gives lies in its output,
@@ -36,7 +29,7 @@ class Spaces:
         self._starts: dict[Space, Sequence[int]] = {INPUT: starts[0], OUTPUT: starts[1], SCRATCH: starts[1]}
         self._origins = {INPUT: starts[0][has], OUTPUT: starts[1][wants]}
         self._arrays: dict[Space, Array | None] = {INPUT: given, OUTPUT: out, SCRATCH: None}
-        self._places, self.scratch_elements = _packed(schedule, starts[1])
+        self._in_scratch, self.scratch_elements = _packed(schedule, starts[1])
 
     def use(self, scratch: Array) -> None:
         """SCRATCH lies here."""
@@ -53,7 +46,7 @@ class Spaces:
         assert array is not None
         found = []
         for r in blocks:
-            first = self._places[r.start] if space == SCRATCH else starts[r.start] - self._origins[space]
+            first = self._in_scratch[r.start] if space == SCRATCH else starts[r.start] - self._origins[space]
             found.append(array[first : first + starts[r.stop] - starts[r.start]])
         return found
 

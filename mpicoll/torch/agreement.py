@@ -13,7 +13,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from mpicoll.communicator import Communicator
+from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import MessageError
 
 __all__ = ["Agreement"]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
-from mpicoll.buffers import as_buffer
-from mpicoll.dtypes import Op
+from mpicoll.arrays.buffers import as_buffer
+from mpicoll.arrays.dtypes import Op
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 from mpicoll.torch.group import ProcessGroup
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from mpicoll import lifetime
-from mpicoll.communicator import Communicator
+from mpicoll.communicator.communicator import Communicator
+from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, LaunchError, StateError, TimeoutError
-from mpicoll.messages import Request
+from mpicoll.launch import lifetime
 from mpicoll.torch import barriers, collectives, reducer
 from mpicoll.torch.arguments import checked_timeout
 from mpicoll.torch.device_backend import DeviceBackend, serve_within, stays_torchs

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from mpicoll.communicator.messages import Request
 from mpicoll.errors import TimeoutError
-from mpicoll.messages import Request
 from mpicoll.torch.arguments import checked_timeout
 from mpicoll.torch.group import ProcessGroup, member
 from mpicoll.torch.work import Work

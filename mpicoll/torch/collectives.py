@@ -19,7 +19,7 @@ import torch
 from torch.autograd import profiler
 from torch.distributed import ReduceOp
 
-from mpicoll.call import checked_counts
+from mpicoll.calls.arguments import checked_counts
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.torch.arguments import group_rank, memory_of, op_of, outputs_of, tensor_of, tensors_of
 from mpicoll.torch.group import ProcessGroup, member, renamed, world

@@ -17,14 +17,14 @@ import torch
 import torch.distributed
 from torch.autograd import profiler
 
-from mpicoll.communicator import Communicator
+from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, StateError
-from mpicoll.fabrics.threads import Seat, here
+from mpicoll.fabrics.job import Seat, here
 from mpicoll.torch.agreement import Agreement
 from mpicoll.torch.work import CollectiveWork, Work, Worker
 
 if TYPE_CHECKING:
-    from mpicoll.plan import Plan
+    from mpicoll.calls.plan import Plan
 
 _torchs = torch.distributed.distributed_c10d._world
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError
-from mpicoll.messages import Request
 from mpicoll.torch.arguments import group_rank, tensor_of
 from mpicoll.torch.group import ProcessGroup, member, renamed
 from mpicoll.torch.work import MessageWork, Work

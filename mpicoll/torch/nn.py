@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
-from mpicoll.dtypes import Op
+from mpicoll.arrays.dtypes import Op
 from mpicoll.errors import ArgumentError
 from mpicoll.torch import collectives
 from mpicoll.torch.arguments import group_rank, op_of, outputs_of, tensor_of, tensors_of

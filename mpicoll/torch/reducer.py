@@ -11,7 +11,7 @@ import os
 import sys
 
 from mpicoll.errors import ArgumentError
-from mpicoll.machine.alone import cores_of_a_rank
+from mpicoll.launch.alone import cores_of_a_rank
 
 __all__ = ["MOMENT", "SWITCH", "called_by_reducer", "waits"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from mpicoll.communicator import Communicator
+from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.torch.arguments import checked_timeout
 from mpicoll.torch.group import GroupMember, ProcessGroup, member, world
@@ -73,13 +73,13 @@ def init_process_group(
         if given not in (-1, actual):
             comm.free()
             hint = ""
-            if comm.size == 1 and comm.ranks.library:
+            if comm.size == 1 and comm.traits.library:
                 hint = (
                     ". This process is alone in its MPI world: start the ranks with "
                     "`mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, "
                     "not with torchrun or torch.multiprocessing"
                 )
-            who = "MPI" if comm.ranks.library else "this job of threads"
+            who = "MPI" if comm.traits.library else "this job of threads"
             raise LaunchError(f"init_process_group: {argument}={given} was given, but {who} says {actual}{hint}")
     g = ProcessGroup(comm, range(comm.size), group_name or "default", timeout or _TIMEOUT)
     g.local_rank = comm.node.rank

@@ -13,9 +13,9 @@ from time import monotonic, sleep
 import torch
 from torch.autograd import profiler
 
+from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, StateError, TimeoutError
-from mpicoll.fabrics.threads import Seat, here, work_for
-from mpicoll.messages import Request
+from mpicoll.fabrics.job import Seat, here, work_for
 
 __all__ = ["CollectiveWork", "MessageWork", "Work", "Worker"]
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll import algorithms, select
 from mpicoll.algorithms import Algorithm, find
 from mpicoll.algorithms.registry import segments
+from mpicoll.calls import select
 from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
 
@@ -33,10 +33,7 @@ def star(at: Place) -> Steps:
 STAR = Algorithm("allreduce", "star", star)
 
 
-@pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is gone after it."""
-    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+pytestmark = pytest.mark.usefixtures("registry")
 
 
 def rejected(algorithm: Algorithm) -> ScheduleError:
@@ -58,7 +55,7 @@ def refused(algorithm: Algorithm) -> ArgumentError:
 def test_a_proved_algorithm_is_one_of_the_names() -> None:
     mpicoll.register(STAR)
     assert find("allreduce", "star") is STAR
-    assert "star" in select.algorithms("allreduce")
+    assert "star" in select.names("allreduce")
     assert STAR.cost == "2(p-1) (a + n b)"
 
 
@@ -120,7 +117,7 @@ def test_serving_blocks_of_different_sizes_is_proved_too() -> None:
     even = Algorithm("alltoall", "relay", relay)
     assert "sizes may differ" in rejected(replace(even, uneven=True)).problem
     mpicoll.register(even)
-    assert "relay" not in select.algorithms("alltoallv")
+    assert "relay" not in select.names("alltoallv")
 
 
 @pytest.mark.parametrize("name", ["ring", "native", "exchange"])
@@ -137,8 +134,8 @@ def test_what_is_declined_is_said_by_name_and_not_proved() -> None:
     with pytest.raises(ArgumentError, match=r"one that serves 3 ranks \(star does not: it needs an even number\)"):
         algorithm.schedule(0, 3)
     with pytest.raises(ArgumentError, match="star does not: it needs an even number"):
-        select.select("allreduce", None, 1024, select.Ranks(3, True, ""), algorithm="star")
-    assert select.select("allreduce", None, 1024, select.Ranks(4, True, ""), algorithm="star") == "star"
+        select.select("allreduce", None, 1024, select.Traits(3, True, ""), algorithm="star")
+    assert select.select("allreduce", None, 1024, select.Traits(4, True, ""), algorithm="star") == "star"
 
 
 def test_a_root_that_is_declined_is_named() -> None:

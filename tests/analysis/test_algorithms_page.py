@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.algorithms.proofs import prove
 from mpicoll.analysis.draw import pictured
+from mpicoll.analysis.proofs import prove
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 
@@ -45,8 +45,8 @@ def test_every_algorithm_is_told_and_drawn() -> None:
     assert all(f"algorithms/{name}.svg" in shown for name in COLLECTIVES)
 
 
-def test_the_example_of_an_own_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithms, "_REGISTRY", dict(algorithms._REGISTRY))
+@pytest.mark.usefixtures("registry")
+def test_the_example_of_an_own_algorithm() -> None:
     page = (DOCS / "how-to/own_algorithm.md").read_text()
     whole, corrected, call = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, object] = {"__name__": "star"}

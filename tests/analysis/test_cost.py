@@ -245,6 +245,6 @@ def test_servers_take_jobs_as_they_are_ready() -> None:
 
 def test_a_piece_is_the_routes() -> None:
     pytest.importorskip("mpi4py")
-    from mpicoll.routes import persistent
+    from mpicoll.transports import messages
 
-    assert cost.PIECE == persistent.PIECE
+    assert cost.PIECE == messages.PIECE

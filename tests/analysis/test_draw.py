@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms, find
-from mpicoll.algorithms.proofs import prove
 from mpicoll.analysis.draw import MOST_RANKS, draw, pictured, usual_segments
 from mpicoll.analysis.picture import Panel, Picture, meaning
+from mpicoll.analysis.proofs import prove
 from mpicoll.cli import main
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
-from mpicoll.algorithms.proofs import prove
+from mpicoll.analysis.proofs import prove
 from mpicoll.analysis.verify import verify
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpicoll.arrays.dtypes import DTYPES, OPS
+from mpicoll.arrays.kernels import COMBINE, storage
 from mpicoll.bench.check import wrong
 from mpicoll.bench.data import expected, given, words
 from mpicoll.bench.rules import RULES, Case
-from mpicoll.dtypes import DTYPES, OPS
 from mpicoll.errors import DtypeError
-from mpicoll.kernels import COMBINE, storage
 
 LEGAL = []
 for dtype in DTYPES.values():

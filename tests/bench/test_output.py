@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench import plot, record, table
 from mpicoll.bench.figures import Line, Measurement, Note, Report
 from mpicoll.bench.progress import TERMINAL, Progress
 from mpicoll.bench.rules import RULES, Case, Placement
-from mpicoll.dtypes import DTYPES
 
 ENVIRONMENT = {
     "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,
@@ -157,7 +157,7 @@ def test_the_json_is_what_the_manual_describes(tmp_path: Path) -> None:
     found.notes.append(Note("nccl", "there is no GPU"))
     record.write_json(found, tmp_path / "f.json")
     written = json.loads((tmp_path / "f.json").read_text())
-    manual = (Path(__file__).parents[2] / "docs" / "benchmark.md").read_text()
+    manual = (Path(__file__).parents[2] / "docs/how-to/benchmark.md").read_text()
     for key in [*written, *written["rows"][0], *written["not_run"][0], *written["environment"]]:
         assert f"`{key}`" in manual, key
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.data import expected, given, words
 from mpicoll.bench.memory import POISON, Arena
 from mpicoll.bench.rules import RULES, Case, Placement, elements
-from mpicoll.dtypes import DTYPES
 
 ALL = [(name, p) for name, rule in RULES.items() for p in rule.placements]
 

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from benchmarks import select_measure
 from benchmarks.select_table import table
-from mpicoll import measured
+from mpicoll.calls import measured
 from mpicoll.machine.library import library
 
 pytestmark = pytest.mark.mpi(min_size=2)

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from mpicoll import algorithms, select
+from mpicoll import algorithms
 from mpicoll.algorithms import find
+from mpicoll.calls import select
 from mpicoll.cli import main
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import Place, Steps
@@ -23,7 +24,7 @@ def output(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str
 def test_json_lists_the_names_that_algorithm_takes(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(output(capsys, "algorithms", "--json"))
     names = [(each["collective"], each["name"]) for each in found]
-    assert names == [(c, name) for c in COLLECTIVES for name in select.algorithms(c)]
+    assert names == [(c, name) for c in COLLECTIVES for name in select.names(c)]
     by_name = dict(zip(names, found, strict=True))
     assert by_name["allreduce", "native"]["cost"] is None
     assert by_name["allreduce", "ring"]["cost"].startswith("2(p-1) a")
@@ -40,7 +41,7 @@ def test_json_lists_the_names_that_algorithm_takes(capsys: pytest.CaptureFixture
 def test_text_of_one_collective_in_torch_s_spelling(capsys: pytest.CaptureFixture[str]) -> None:
     text = output(capsys, "algorithms", "all_reduce")
     heads = [line for line in text.splitlines() if not line.startswith(" ")]
-    assert heads == [f"allreduce {name}" for name in select.algorithms("allreduce")]
+    assert heads == [f"allreduce {name}" for name in select.names("allreduce")]
     assert "    cost    2(p-1) a + 2(p-1)/p n b + (p-1)/p n g\n" in text
     assert text == output(capsys, "algorithms", "allreduce")
     assert "every number of ranks, alltoallv" in output(capsys, "algorithms", "all_to_all")
@@ -82,20 +83,21 @@ def test_all_are_proved(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split()[1] for line in lines] == [a.name for a in algorithms.algorithms("bcast")]
 
 
-def test_a_failure_is_said_and_ends_with_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("registry")
+def test_a_failure_is_said_and_ends_with_1(capsys: pytest.CaptureFixture[str]) -> None:
     right = find("reduce", "binomial_tree")
     assert right is not None
 
     def silent(at: Place) -> Steps:
         return iter(()) if at.rank == 2 else right.steps(at)
 
-    broken = {("reduce", "silent"): replace(right, name="silent", steps=silent), ("reduce", "right"): right}
-    monkeypatch.setattr(algorithms, "_REGISTRY", broken)
+    algorithms.add(replace(right, name="silent", steps=silent))
     assert main(["verify", "reduce", "-n", "1:4"]) == 1
     captured = capsys.readouterr()
     problem = "rank 0, step 1, block 0: waits for ever for a message from rank 2"
     assert captured.err == f"mpicoll: reduce silent of 3 ranks, root 0: {problem}\n"
-    assert [line.split()[:2] for line in captured.out.splitlines()[1:]] == [["reduce", "binomial_tree"]]
+    others = [["reduce", a.name] for a in algorithms.algorithms("reduce") if a.name != "silent"]
+    assert [line.split()[:2] for line in captured.out.splitlines()[1:]] == others
 
 
 @pytest.mark.parametrize(

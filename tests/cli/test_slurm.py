@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll import sbatch
 from mpicoll.cli import main
+from mpicoll.slurm import sbatch
 
 SLURM = Path(__file__).parents[2] / "slurm"
 TEMPLATES = list(sbatch.TEMPLATES)
@@ -304,8 +304,9 @@ def test_a_wheel_holds_the_templates(tmp_path: Path) -> None:
     built = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=tmp_path, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
+    folder = "mpicoll/slurm/templates/"
     with zipfile.ZipFile(wheel) as archive:
-        held = {name.removeprefix("mpicoll/slurm/") for name in archive.namelist() if name.startswith("mpicoll/slurm/")}
+        held = {name.removeprefix(folder) for name in archive.namelist() if name.startswith(folder)}
     assert held == {str(file.relative_to(SLURM)) for file in SLURM.rglob("*") if file.is_file()}
 
 

@@ -51,4 +51,4 @@ def test_what_follows() -> None:
     """The extra and the page agree with it."""
     minor = OLDEST.rpartition(".")[0]
     assert f"torch >= {minor}\n" in (ROOT / "setup.cfg").read_text()
-    assert f"torch {minor} to {NEWEST.rpartition('.')[0]}" in (ROOT / "docs" / "torch.md").read_text()
+    assert f"torch {minor} to {NEWEST.rpartition('.')[0]}" in (ROOT / "docs/how-to/torch.md").read_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.errors import LaunchError
-from mpicoll.machine.alone import check_not_alone, launched_rank, under_launcher
+from mpicoll.launch.alone import check_not_alone, launched_rank, under_launcher
 from tests.launch.jobs import done, python, run, script
 
 OF_LAUNCHERS = re.compile(r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|WORLD_SIZE|RANK|TORCHELASTIC_\w+")

@@ -1,4 +1,4 @@
-"""docs/how-to/clusters.md quotes what is really printed: each failure is brought about, and the quotations are looked for."""
+"""docs/how-to/clusters.md quotes what is really printed: each failure is provoked, and each quotation looked for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from mpicoll.cli import main
 from mpicoll.errors import LaunchError
-from mpicoll.machine import alone
+from mpicoll.launch import alone
 from tests.launch.jobs import REPOSITORY, done, python, run, script
 
 OF_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
@@ -86,7 +86,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     outputs = [
         python("-c", "import mpicoll; mpicoll.Communicator()", env=nowhere).output,
         python(script(folder, ON_A_GPU, "gpu.py")).output,
-        done(*on_a_core, "-m", "mpicoll.machine.placement").output,
+        done(*on_a_core, "-m", "mpicoll.launch.placement").output,
         run(2, *bench, env={"GLOO_SOCKET_IFNAME": "ib7"}).output,
         template(folder, env=nowhere),
         template(folder, env={"MPICOLL_ENV": "/nowhere"}),

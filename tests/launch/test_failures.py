@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll import launch
+from mpicoll.launch import launcher
 from tests.launch.jobs import Done, done, run, script
 
 BEGIN = """
@@ -100,7 +100,7 @@ elif rank == 1:
 
 def plainly(n: int, *program: str) -> Done:
     """With the environment's launcher, and without what ``mpicoll run`` puts before the program."""
-    command = launch.command(program, n)
+    command = launcher.command(program, n)
     before = command.argv.index(sys.executable)
     return done(*command.argv[: before + 1], *program, env=command.adds)
 
@@ -143,7 +143,7 @@ FAILURES = {
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: str, who: str) -> None:
     """No frame of what starts the program or of mpicoll's inside, no box of the launcher's, and the ranks' numbers."""
-    begin = "from mpicoll.machine.alone import launched_rank\n"
+    begin = "from mpicoll.launch.alone import launched_rank\n"
     if failure != "before MPI is initialised":
         begin += "import mpicoll, numpy as np\ncomm = mpicoll.Communicator()\n"
     fails = f"def step():\n    {FAILURES[failure]}\n"

@@ -67,7 +67,9 @@ def test_the_source_distribution_is_the_checkout(source: Path, built: Path) -> N
     generated = {path for path in expected if ".egg-info/" in path}
     assert expected - generated - there == set()
     templates = {path.name for path in (REPOSITORY / "slurm").glob("*") if path.is_file()}
-    assert {f"mpicoll/slurm/{name}" for name in templates} <= there, "mpicoll/slurm is a link to slurm/"
+    assert {f"mpicoll/slurm/templates/{name}" for name in templates} <= there, (
+        "mpicoll/slurm/templates is a link to slurm/"
+    )
 
 
 def test_an_index_takes_it(wheel: Path) -> None:

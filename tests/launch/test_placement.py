@@ -18,7 +18,7 @@ def test_variables_of_torchrun(tmp_path: Path) -> None:
 
 
 def test_the_report() -> None:
-    result = run(2, "-m", "mpicoll.machine.placement")
+    result = run(2, "-m", "mpicoll.launch.placement")
     assert result.code == 0, result.output
     assert re.search(r"^2 ranks on 1 node, (Open MPI|MPICH|Intel MPI) \d", result.output, re.MULTILINE), result.output
     assert re.search(r"^\S+: ranks 0-1, bound to cores [\d,-]+ \| [\d,-]+$", result.output, re.MULTILINE), result.output
@@ -27,6 +27,6 @@ def test_the_report() -> None:
 def test_ranks_that_do_not_meet() -> None:
     """As srun without --mpi starts them."""
     step = {"SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_STEP_NUM_TASKS": "4"}
-    result = python("-m", "mpicoll.rank", "-m", "mpicoll.machine.placement", env=step)
+    result = python("-m", "mpicoll.rank", "-m", "mpicoll.launch.placement", env=step)
     assert result.code != 0
     assert "alone in its MPI world although it was started as one of 4" in result.output

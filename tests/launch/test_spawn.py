@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import mpicoll
-from mpicoll import launch
 from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.launch import launcher
 from tests.launch.jobs import ended, python, run, script, started, until
 
 # Each function is called in 3 ranks, by its name on the command line.
@@ -160,7 +160,7 @@ class Unpicklable:
 def test_nonsense_is_refused_before_anything_starts(
     call: object, argument: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "command", None)
+    monkeypatch.setattr(launcher, "command", None)
     with pytest.raises(ArgumentError) as caught:
         call()  # type: ignore[operator]
     assert (caught.value.operation, caught.value.argument) == ("spawn", argument)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.sbatch import TEMPLATES
+from mpicoll.slurm.sbatch import TEMPLATES
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import PROGRAMS, Environment, Job
 

@@ -63,7 +63,7 @@ def test_a_signal_before_the_program_starts(released: Job) -> None:
 
 
 @pytest.mark.any_mpi
-@pytest.mark.job("preemptible", PROGRAM="-m mpicoll.machine.placement")
+@pytest.mark.job("preemptible", PROGRAM="-m mpicoll.launch.placement")
 def test_a_program_that_never_says_that_it_finished(job: Job) -> None:
     assert job.state == "FAILED", job.log
     assert job["Restarts"] == "0"

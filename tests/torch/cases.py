@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed
 
-from mpicoll.dtypes import DTYPES, OPS
+from mpicoll.arrays.dtypes import DTYPES, OPS
 from tests import oracle
 from tests.torch.api import dist, through_torch
 

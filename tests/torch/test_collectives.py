@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.dtypes import DTYPES
+from mpicoll.arrays.dtypes import DTYPES
 from tests.torch.api import dist
 from tests.torch.cases import (
     FUNCTIONS,

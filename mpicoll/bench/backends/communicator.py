@@ -7,18 +7,19 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
-from mpicoll import Communicator, select
+from mpicoll import Communicator
 from mpicoll.bench.backends import Session, Unavailable
 from mpicoll.bench.memory import Slot
 from mpicoll.bench.rules import Case
+from mpicoll.calls import select
 from mpicoll.machine.gpu import takes_device_memory
 
 __all__ = ["chosen", "open"]
 
 
-def chosen(case: Case, ranks: select.Ranks, algorithm: str | None = None) -> str:
+def chosen(case: Case, traits: select.Traits, algorithm: str | None = None) -> str:
     """The algorithm that mpicoll takes for a case, and whether GPU memory goes through the host."""
-    found = select.select(case.name, case.reduction, case.bytes, ranks, case.root, algorithm)
+    found = select.select(case.name, case.reduction, case.bytes, traits, case.root, algorithm)
     staged = case.device != "cpu" and not takes_device_memory()
     return found + ", through host memory" * staged
 
@@ -37,7 +38,7 @@ class OfArrays:
 
     def bind(self, slot: Slot) -> Callable[[], object]:
         case = slot.case
-        if self._algorithm and self._algorithm not in select.algorithms(case.name):
+        if self._algorithm and self._algorithm not in select.names(case.name):
             raise Unavailable(f"{case.name} has no algorithm named {self._algorithm}")
         tensors = self._on_gpu or case.dtype.name == "bfloat16"
         if tensors and find_spec("torch") is None:
@@ -62,7 +63,7 @@ class OfArrays:
         return partial(getattr(self._comm, case.name), x, **named)
 
     def route(self, case: Case) -> str:
-        return chosen(case, self._comm.ranks, self._algorithm)
+        return chosen(case, self._comm.traits, self._algorithm)
 
     def close(self) -> None:
         self._comm.free()

@@ -89,14 +89,14 @@ def open_mpicoll(session: Session, algorithm: str | None) -> Torchlike:
     _torch()
     module = import_module("mpicoll.torch")
     module.init_process_group()
-    ranks = module.group.WORLD.comm.ranks
+    ranks = module.group.WORLD.comm.traits
     return Torchlike(module, lambda case: chosen(case, ranks))
 
 
 def open_torch(session: Session, algorithm: str | None) -> Torchlike:
     distributed = _distributed()
     group = distributed.new_group(backend="mpicoll", timeout=TIMEOUT)
-    return Torchlike(distributed, lambda case: chosen(case, group.comm.ranks), group)
+    return Torchlike(distributed, lambda case: chosen(case, group.comm.traits), group)
 
 
 def open_gloo(session: Session, algorithm: str | None) -> Torchlike:

@@ -1,0 +1,1 @@
+"""One validated call: its buffers, which algorithm serves it, and its plan."""

@@ -1,0 +1,1 @@
+"""The public face: collectives, messages and objects among the ranks of a communicator."""

@@ -1,0 +1,188 @@
+"""What every call of a Communicator goes through: its plan, carrying it out, and what closes the communicator."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpicoll.arrays.dtypes import Op, name_of
+from mpicoll.calls.arguments import checked_int
+from mpicoll.calls.call import Call, checked
+from mpicoll.calls.choice import Choice
+from mpicoll.calls.plan import Plan, Plans, Workspace, key_by
+from mpicoll.calls.select import Traits, choice, select
+from mpicoll.communicator import staging
+from mpicoll.communicator.requests import UnderWay
+from mpicoll.errors import MessageError, StateError
+from mpicoll.fabrics.fabric import Fabric
+from mpicoll.fabrics.lookup import fabric_of
+from mpicoll.launch import lifetime
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Base"]
+
+
+class Base:
+    """A fabric, the plans of the calls that were made over it, and whether it can still be used."""
+
+    rank: int
+    """This rank, 0 to size - 1."""
+    size: int
+    """The number of ranks."""
+    closed = ""
+    """Why it cannot be used any more; empty while it can."""
+
+    def __init__(self, comm: MPI.Intracomm | Fabric | None = None) -> None:
+        self._fabric = fabric = fabric_of(comm)
+        self._failure, self._address, self._key = fabric.failure, fabric.address, key_by(fabric.address)
+        self._plans, self._workspace = Plans(), Workspace()
+        self._planned = self._plans.get
+        self._under_way = UnderWay(fabric.failure)
+        self.rank, self.size = fabric.rank, fabric.size
+        self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
+        lifetime.watch(self)
+
+    def check_open(self, operation: str) -> None:
+        """Raise StateError if it cannot be used any more."""
+        if self.closed:
+            raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
+
+    def check_tag(self, operation: str, tag: Any) -> None:
+        """Raise ArgumentError unless it is a message's tag."""
+        checked_int(tag, 0, self._fabric.most_tag, operation, "tag")
+
+    def plan(
+        self,
+        operation: str,
+        x: Any = None,
+        out: Any = None,
+        op: str | Op | None = None,
+        root: int = 0,
+        algorithm: str | None = None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
+    ) -> Plan:
+        """The call of the method named ``operation``, checked and bound: ``carry_out`` makes it happen, on any thread.
+
+        The arrays must be kept until then. Without ``out`` an element-wise collective works in place; the others need
+        one.
+        """
+        if op is not None and type(op) is not str and type(op) is not Op:
+            op = name_of(op, operation)
+        at: Any = None
+        try:
+            here = None if x is None else self._key(x)
+            there = None if out is None else self._key(out)
+            if (here is not None or x is None) and (there is not None or out is None) and type(root) is int:
+                at = (operation, *(here or ()), there, op, root, algorithm)
+                if sendcounts is not None or recvcounts is not None:
+                    at = (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))
+            plan = self._planned(at)
+        except TypeError:  # an argument that cannot be hashed is a wrong one: checked() says which
+            at = plan = None
+        if plan is None:
+            self.check_open(operation)
+            call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
+            choose = partial(_choose, self._fabric, self._traits, call, algorithm)
+            plan, lasts = staging.bind(self._fabric, call, choose, self._workspace)
+            if lasts and at is not None:
+                self._plans.keep(at, plan)
+        return plan
+
+    def carry_out(self, plan: Plan, operation: str) -> None:
+        """Run a plan. What the MPI library reports becomes a MessageError.
+
+        A call that ends midway, for whatever reason, closes the communicator: its ranks may be at different steps."""
+        if self.closed:
+            self.check_open(operation)
+        try:
+            plan()
+        except BaseException as e:
+            self._break(plan, operation, e)
+            raise
+
+    def _run(
+        self,
+        operation: str,
+        x: Any,
+        out: Any,
+        op: str | Op | None,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
+    ) -> None:
+        self.carry_out(self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts), operation)
+
+    def _break(self, plan: Plan, operation: str, e: BaseException) -> None:
+        """The plan has raised ``e``."""
+        if isinstance(e, StateError):
+            return  # ranks that are threads: what broke their job is said by every later call
+        _cut_short.append((plan, e.__traceback__, _frames()))
+        self.close(f"its {operation} ended midway, so its ranks may be at different calls; make a new one ({e})")
+        if isinstance(e, self._failure):
+            raise MessageError(f"{operation}: the MPI library reports: {e}") from e
+
+    def close(self, why: str) -> None:
+        """Forget the MPI communicators, without freeing them: every later use raises StateError saying ``why``."""
+        self.closed = why
+        self._plans.clear()
+        self._address, self._key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
+
+    def abandon(self, why: str) -> None:
+        """Close it in a process that may not call MPI."""
+        _cut_short.append(self._plans)
+        self._plans = Plans()
+        self._planned = self._plans.get
+        self._under_way.lost = why
+        self.close(why)
+
+    @property
+    def traits(self) -> Traits:
+        """What the choice of algorithms depends on. The first long call settles whether the ranks share memory."""
+        return replace(self._traits, shares=self._fabric.shares)
+
+    @property
+    def any_thread(self) -> bool:
+        """Whether several threads of a rank may use it at once: MPI_THREAD_MULTIPLE."""
+        return self._fabric.any_thread
+
+
+_cut_short: list[object] = []
+"""Plans that did not come to their end, with the frames that hold their arrays: MPI may still write to that memory.
+Also plans that a forked child has from its parent: a child may not give their requests back."""
+
+
+def _frames() -> list[FrameType]:
+    """The frames of mpicoll's that are around the caller. A plan holds addresses: these hold the arrays."""
+    found = []
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (frame.f_globals.get("__package__") or "").startswith("mpicoll"):
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _choose(fabric: Fabric, traits: Traits, call: Call, algorithm: str | None) -> Choice:
+    """How the call is carried out, from what is known of shared memory now. That matters to a long call alone."""
+    shares = fabric.is_long(call) and fabric.shares
+    now = traits if traits.shares == shares else replace(traits, shares=shares)
+    name = select(call.operation, call.reduction, call.nbytes(fabric.size), now, call.root, algorithm)
+    return choice(name, call, fabric.rank, fabric.size)
+
+
+def _nowhere(array: Any) -> int:
+    """In the place of an array's address, where no plan is kept any more."""
+    return 0
+
+
+def _fixed(counts: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if counts is None else tuple(counts)

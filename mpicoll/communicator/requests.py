@@ -1,0 +1,180 @@
+"""Messages under way: how a program waits for one, and who keeps the memory of those that it lets go."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.errors import MessageError, StateError
+from mpicoll.fabrics.fabric import Transfer
+
+__all__ = ["Request", "UnderWay"]
+
+LEAST = 16 << 20
+"""Bytes of messages that may have been completed without anybody having looked."""
+OVERHEAD = 64 << 10
+"""Bytes that a message counts for besides its own: so many short ones are a long one."""
+
+
+class UnderWay:
+    """The messages of one communicator that MPI still reads or writes.
+
+    They are kept from being collected with their memory, though the program may drop them. Every so many bytes it
+    looks which are complete, and lets those go: all together hold no more than ``LEAST``, or twice what is really
+    under way."""
+
+    lost = ""
+    """Why no message can be waited for any more, empty while they can."""
+
+    def __init__(self, failure: type[Exception] | tuple[()]) -> None:
+        self.failure = failure
+        self._requests: set[Request] = set()
+        self._since = 0  # bytes that were added since it looked
+        self._limit = LEAST
+
+    def add(self, request: Request) -> None:
+        """Keep the message."""
+        self._requests.add(request)
+        _kept.add(request)
+        self._since += request.nbytes
+        if self._since > self._limit:
+            self.let_go()
+
+    def discard(self, request: Request) -> None:
+        """The message is complete."""
+        self._requests.discard(request)
+        _kept.discard(request)
+
+    def let_go(self) -> None:
+        """Let go what is complete by now."""
+        self._since = 0
+        for request in list(self._requests):
+            request.look()
+        self._limit = max(LEAST, sum(request.nbytes for request in list(self._requests)))
+
+
+_kept: set[Request] = set()
+"""All communicators' messages: a program may drop a communicator, too."""
+
+
+class Request:
+    """A message under way. Its array must not be touched until :meth:`wait` has returned or :meth:`test` is True.
+
+    Several threads may ask for one; while one of them waits, ``test`` is False for the others."""
+
+    def __init__(
+        self,
+        operation: str,
+        transfer: Transfer,
+        under_way: UnderWay,
+        memory: Buffer,
+        receives: bool,
+        finish: Callable[[], None] | None = None,
+    ) -> None:
+        self._operation, self._transfer, self._under_way = operation, transfer, under_way
+        self._receives, self._count, self._dtype = receives, memory.count, memory.dtype
+        self._memory: Buffer | None = memory  # MPI knows its address alone
+        self._finish = finish
+        self._failed: MessageError | None = None
+        self._asking = threading.Lock()  # two threads may not wait for, or test, one of MPI's requests at once
+        self.nbytes = memory.nbytes + OVERHEAD
+        self.done = False
+        """Whether it is complete, or failed."""
+        self.source: int | None = None
+        """The rank that a received message came from, once it is here."""
+        under_way.add(self)
+
+    def wait(self) -> None:
+        """Return when the message has arrived, or what is sent may be overwritten.
+
+        Raises MessageError if what arrived is longer or shorter than the array."""
+        self._check_not_lost()
+        with self._asking:
+            self._ask(block=True)
+        self._raise()
+
+    def test(self) -> bool:
+        """Whether it is complete, without waiting; raises as :meth:`wait` does."""
+        self._check_not_lost()
+        self.look()
+        if not self.done:
+            return False
+        self._raise()
+        return True
+
+    def cancel(self) -> bool:
+        """Give up receiving: the array is not written to after this. False if the message is here already."""
+        self._check_not_lost()
+        given_up = False
+        with self._asking:
+            self._ask(block=False)
+            if not self.done:
+                given_up = self._transfer.cancel()
+                self._end()
+        self._raise()
+        return given_up
+
+    def look(self) -> None:
+        """See whether it is complete, unless another thread is about it. What went wrong is kept for who asks."""
+        if not self.done and self._asking.acquire(blocking=False):
+            try:
+                self._ask(block=False)
+            finally:
+                self._asking.release()
+
+    def _ask(self, block: bool) -> None:
+        """Complete it if it has arrived, or wait until it has; the caller holds the lock."""
+        if self.done:
+            return
+        try:
+            if block:
+                self._transfer.wait()
+            elif not self._transfer.test():
+                return
+        except self._under_way.failure as e:
+            self._failed = MessageError(f"{self._operation}: the MPI library reports: {e}{self._hint()}")
+            self._failed.__cause__ = e
+        except MessageError as e:
+            self._failed = e
+        else:
+            self._check()
+            if self._failed is None and self._finish is not None:
+                self._finish()
+        self._end()
+
+    def _check_not_lost(self) -> None:
+        if self._under_way.lost:
+            raise StateError(f"{self._operation}: this message cannot be waited for: {self._under_way.lost}")
+
+    def _check(self) -> None:
+        """What was received has the array's length."""
+        if not self._receives:
+            return
+        self.source, arrived = self._transfer.source, self._transfer.arrived
+        if arrived != self._count:
+            what = "part of an element" if arrived is None else f"{arrived}"
+            self._failed = MessageError(
+                f"{self._operation}: expected {self._count} elements of {self._dtype} "
+                f"from rank {self.source}; {what} arrived"
+            )
+
+    def _end(self) -> None:
+        self._memory = self._finish = None
+        self.done = True
+        self._under_way.discard(self)
+
+    def _raise(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def _hint(self) -> str:
+        if not self._receives:
+            return ""
+        return f" (the array has {self._count} elements of {self._dtype}: was more sent?)"
+
+    def __del__(self) -> None:
+        if getattr(self, "_failed", None) is not None:
+            warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)

@@ -1,0 +1,79 @@
+"""Ranks that are threads of this process, for teaching and for tests: no MPI and no launcher."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, TypeVar
+
+from mpicoll.communicator.communicator import Communicator
+from mpicoll.errors import ArgumentError, StateError
+from mpicoll.fabrics.job import Job, Seat
+
+__all__ = ["Ranks", "threads"]
+
+Result = TypeVar("Result")
+
+
+class Ranks:
+    """Threads that are the ranks of a communicator."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._job = Job(size)
+        self._seats = [Seat(self._job, r) for r in range(size)]
+
+    def run(self, fn: Callable[..., Result], *args: Any) -> list[Result]:
+        """Call ``fn(comm, *args)`` in every rank's thread, and return all ranks' results.
+
+        In those threads ``Communicator()`` is a communicator of all ranks, and ``mpicoll.torch`` has a default group of
+        the rank's own. Raises what the first rank raised that failed by itself; all others end with it.
+        """
+        results: list[Any] = [None] * self.size
+        failures: list[tuple[int, BaseException]] = []
+
+        def rank(seat: Seat) -> None:
+            self._job.enter(seat)
+            try:
+                results[seat.rank] = fn(Communicator(), *args)
+            except BaseException as e:  # raised again in the calling thread
+                failures.append((seat.rank, e))
+                self._job.break_off(f"rank {seat.rank} has failed: {type(e).__name__}: {e}")
+            finally:
+                self._job.leave()
+
+        self._job.begin()
+        ranks = [threading.Thread(target=rank, args=(s,), name=f"rank {s.rank}", daemon=True) for s in self._seats]
+        for each in ranks:
+            each.start()
+        try:
+            for each in ranks:
+                each.join()
+        except KeyboardInterrupt:
+            self._job.break_off("the program was interrupted")
+            raise
+        if failures:
+            number, failure = failures[0]
+            failure.add_note(f"on rank {number} of {self.size}")
+            raise failure
+        return results
+
+    def close(self) -> None:
+        """End what adapters keep for the ranks."""
+        for seat in self._seats:
+            with suppress(StateError) if self._job.broken else nullcontext():
+                seat.close()
+        self._job.break_off("the ranks have ended")
+
+
+@contextmanager
+def threads(size: int) -> Iterator[Ranks]:
+    """Ranks that are ``size`` threads of this process: ``with mpicoll.threads(4) as ranks: ranks.run(fn)``."""
+    if type(size) is not int or size < 1:
+        raise ArgumentError("threads", "size", "a number of ranks, at least 1", repr(size))
+    ranks = Ranks(size)
+    try:
+        yield ranks
+    finally:
+        ranks.close()

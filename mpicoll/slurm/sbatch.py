@@ -1,0 +1,243 @@
+"""Slurm job scripts: the templates of ``slurm/``, filled in, each made one file that needs no other beside it.
+
+A template is read line by line. What may be set is a line of its own: ``#SBATCH --option=value`` or
+``NAME=${NAME:-default}``. The comment behind it, or else the one above it and the lines that follow it, says why.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from importlib import resources
+from itertools import takewhile
+
+from mpicoll.errors import ArgumentError, misspelt
+
+__all__ = ["OPTIONS", "TEMPLATES", "Line", "Setting", "about", "script", "settings", "sites", "text"]
+
+TEMPLATES = {
+    "single-node": "single_node.sbatch",
+    "multi-node": "multi_node.sbatch",
+    "gpu-multi-node": "gpu_multi_node.sbatch",
+    "compare": "mpi_vs_nccl.sbatch",
+    "train": "ddp_train.sbatch",
+    "scaling": "scaling_array.sbatch",
+    "preemptible": "preemptible.sbatch",
+    "apptainer": "apptainer.sbatch",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of sbatch: what its value looks like, as a regular expression and in words, and what it is."""
+
+    pattern: str
+    expected: str
+    help: str
+
+
+_COUNT = r"[1-9]\d*", "a number, at least 1"
+_WORD = r"\S+", "one word"
+
+OPTIONS = {
+    "nodes": Option(*_COUNT, "nodes"),
+    "ntasks-per-node": Option(*_COUNT, "ranks on each node"),
+    "gpus-per-node": Option(r"0|([\w.-]+:)?[1-9]\d*", "a number or TYPE:NUMBER", "GPUs of each node; 0 asks for none"),
+    "cpus-per-task": Option(*_COUNT, "cores of each rank"),
+    "mem": Option(r"\d+[KMGT]?", "a number, with K, M, G or T", "memory of each node; 0 is all of it"),
+    "time": Option(r"(\d+-)?\d+(:\d\d?){0,2}", "minutes, H:MM:SS or D-HH:MM:SS", "the job's limit"),
+    "partition": Option(*_WORD, "the nodes' partition"),
+    "account": Option(*_WORD, "whose share it is"),
+    "array": Option(r"[1-9]\d*([,:%-][1-9]\d*)*", "numbers from 1 on, as 1,2,4 or 1-8", "the array's tasks"),
+    "qos": Option(*_WORD, "the quality of service"),
+    "constraint": Option(*_WORD, "features that the nodes must have"),
+    "reservation": Option(*_WORD, "the reservation to run in"),
+    "job-name": Option(r"[^\s/]+", "one word without a slash", "the job's name, and its log's"),
+}
+"""Those that people set; any other can be given to sbatch itself, beside the script."""
+
+_OPTION = re.compile(r"#SBATCH\s+--(?P<name>[a-z-]+)(=(?P<value>\S+))?(?P<tail>\s+#.*)?")
+_VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)=\$\{(?P=name):-(?P<value>.*?)\}(?P<tail>\s+#.*)?")
+_SITE = re.compile(r"(?P<name>SITE)=(?P<value>[\w-]+)(?P<tail>\s+#.*)?")
+_NO_GPUS = "#SBATCH --gpus-per-node=0"
+_COMMENT = re.compile(r"#(?!SBATCH\b| shellcheck\b)\s*(?P<words>.*)")
+_NO_WORDS = re.compile(r"#!|# shellcheck ")
+_SHELLCHECK = re.compile(r"\s*# shellcheck ")
+_SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/[\w$]+\.env)"')
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a script, and the file of ``slurm/`` that it comes from."""
+
+    file: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value that the script sets, written as it stands there, and why."""
+
+    file: str
+    text: str
+    why: tuple[str, ...]
+
+
+def _read(file: str) -> list[str]:
+    return resources.files("mpicoll.slurm").joinpath("templates", file).read_text().splitlines()
+
+
+def sites() -> list[str]:
+    """The names of the site presets."""
+    files = resources.files("mpicoll.slurm").joinpath("templates", "sites").iterdir()
+    return sorted(file.name.removesuffix(".env") for file in files if file.name.endswith(".env"))
+
+
+def about(file: str) -> list[str]:
+    """What a file of ``slurm/`` is: its first comment."""
+    comments = (_COMMENT.fullmatch(line) for line in _read(file) if not _NO_WORDS.match(line))
+    return [found["words"] for found in takewhile(bool, comments) if found]
+
+
+def script(template: str, site: str, options: Mapping[str, str], variables: Mapping[str, str]) -> list[Line]:
+    """The template with what it sources in its place, and with these values in the place of its own.
+
+    Raises ArgumentError for a value that its option cannot have, and for a variable that the template does not.
+    """
+    shebang, *lines = _composed(TEMPLATES[template], site)
+    lines = _with_options(lines, _checked(template, lines, options))
+    lines = _with_variables(template, lines, site, variables)
+    given = [f"--{name}={value}" for name, value in options.items()]
+    given += [f"--set={name}={value}" for name, value in variables.items()]
+    command = shlex.join(["mpicoll", "slurm", template, f"--site={site}", *given])
+    return [shebang, Line(shebang.file, f"# Written by: {command}"), *lines]
+
+
+def text(lines: list[Line]) -> str:
+    return "".join(f"{line.text}\n" for line in lines)
+
+
+def _composed(file: str, site: str) -> Iterator[Line]:
+    lines = _read(file)
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        if sourced := _SOURCED.fullmatch(line):
+            yield from _composed(sourced[1].replace("$SITE", site), site)
+        elif not (_SHELLCHECK.match(line) and (_SOURCED.fullmatch(after) or "shell=" in line)):
+            yield Line(file, line)
+
+
+# -- filling in -----------------------------------------------------------------------------------------------------
+
+
+def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> dict[str, str]:
+    """The options, and those that follow from them."""
+    for name, value in options.items():
+        if not re.fullmatch(OPTIONS[name].pattern, value):
+            raise _bad(template, f"--{name}", OPTIONS[name].expected, repr(value))
+    found = (_OPTION.fullmatch(line.text) for line in lines)
+    own, given = {f["name"]: f["value"] for f in found if f}, dict(options)
+    gpus = int((own | given).get("gpus-per-node", "0").rpartition(":")[2])
+    if "gpus-per-node" in given and gpus:
+        given.setdefault("ntasks-per-node", str(gpus))
+    ranks = int((own | given)["ntasks-per-node"])
+    if template == "gpu-multi-node" and not gpus:
+        raise _bad(template, "--gpus-per-node", "at least 1, since each rank has one", "0")
+    if template == "gpu-multi-node" and ranks != gpus:
+        raise _bad(template, "--ntasks-per-node", f"{gpus}, as --gpus-per-node says: one rank a GPU", str(ranks))
+    if 0 < gpus < ranks:
+        expected = f"at most {gpus}, as --gpus-per-node says, since each rank has a GPU of its own"
+        raise _bad(template, "--ntasks-per-node", expected, str(ranks))
+    if "array" in own:  # of numbers of nodes
+        if "array" in given:
+            given.setdefault("nodes", str(_most(given["array"])))
+        most, nodes = _most((own | given)["array"]), (own | given)["nodes"]
+        if most > int(nodes):
+            raise _bad(template, "--nodes", f"at least {most}, the largest number in --array", nodes)
+    return given
+
+
+def _most(array: str) -> int:
+    return max(int(number) for number in re.findall(r"(?<![:%])\b\d+", array))
+
+
+def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
+    """Replace the values of the options that the template has, and add the others after its last one."""
+    filled: list[Line] = []
+    rest, end = dict(options), 0
+    for line in lines:
+        found = _OPTION.fullmatch(line.text)
+        if found and found["name"] in rest:
+            line = replace(line, text=_option(found["name"], rest.pop(found["name"])) + (found["tail"] or ""))
+        filled.append(line)
+        end = len(filled) if found else end
+    filled[end:end] = [Line(lines[0].file, _option(name, value)) for name, value in rest.items()]
+    kept = [line for line in filled if not line.text.startswith(_NO_GPUS)]
+    if len(kept) < len(filled):  # Slurm may not know the option, and --exclusive grants a node's GPUs to everybody
+        last = max(i for i, line in enumerate(kept) if line.text.startswith("#SBATCH"))
+        kept.insert(last + 1, Line(lines[0].file, "SLURM_GPUS_PER_NODE=0"))
+    return kept
+
+
+def _option(name: str, value: str) -> str:
+    return f"#SBATCH --{name}={shlex.quote(value)}"
+
+
+def _with_variables(template: str, lines: list[Line], site: str, variables: Mapping[str, str]) -> list[Line]:
+    known = dict.fromkeys(found["name"] for line in lines if (found := _VARIABLE.fullmatch(line.text)))
+    known.pop("SITE", None)  # that is --site
+    for name in variables:
+        if name not in known:
+            raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
+    filled: list[Line] = []
+    for line in lines:
+        found = _VARIABLE.fullmatch(line.text)
+        if found and found["name"] == "SITE":  # its preset stands in the script, so no environment can change it
+            line = replace(line, text=f"SITE={site}{found['tail'] or ''}")
+        elif found and found["name"] in variables:
+            name, value = found["name"], _quoted(variables[found["name"]])
+            line = replace(line, text=f"{name}=${{{name}:-{value}}}{found['tail'] or ''}")
+        filled.append(line)
+    return filled
+
+
+def _quoted(value: str) -> str:
+    """As a word of the shell in which the job's own variables (``$SCRATCH``) are expanded, and nothing else is."""
+    if "\n" in value:
+        raise ArgumentError("slurm", "--set", "a value of one line", repr(value))
+    escaped = re.sub(r'["\\`]|\$(?![A-Za-z_{])', r"\\\g<0>", value)
+    return f'"{escaped}"'
+
+
+def _bad(template: str, argument: str, expected: str, given: str) -> ArgumentError:
+    return ArgumentError(f"slurm {template}", argument, expected, given)
+
+
+# -- explaining -----------------------------------------------------------------------------------------------------
+
+
+def settings(lines: list[Line]) -> Iterator[Setting]:
+    """What the script sets, in its order. Of a variable that is set again the first line alone counts, and the first
+    of each site's preset: of these, one alone is taken."""
+    above: list[str] = []
+    begun: set[str] = set()  # files whose first comment, which says what the file is, lies behind
+    seen: set[tuple[str, str]] = set()  # a variable, and the preset that sets it, if it is one
+    fresh = True  # whether the comment above has met no setting yet
+    for line in lines:
+        comment = _COMMENT.fullmatch(line.text)
+        if comment and line.file in begun:
+            above = [*(above if fresh else []), comment["words"]]
+            fresh = True
+        elif found := next((f for kind in (_OPTION, _VARIABLE, _SITE) if (f := kind.fullmatch(line.text))), None):
+            tail = found["tail"] or ""
+            behind = tail.strip().lstrip("#").strip()
+            name, preset = found["name"], line.file if line.file.startswith("sites/") else ""
+            if (name, "") not in seen and (name, preset) not in seen:
+                yield Setting(line.file, line.text.removesuffix(tail), (behind,) if behind else tuple(above))
+            seen.add((name, preset))
+            begun.add(line.file)
+            fresh = False
+        elif not comment and not line.text.startswith("#"):
+            begun.add(line.file)
+            above, fresh = [], True

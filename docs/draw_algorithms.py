@@ -70,13 +70,13 @@ counts them. `exchange` combines in float32 and rounds once.
 MEANINGS = {
     "bcast": "Every rank gets the root's vector.",
     "reduce": "The root gets the sum (or another combination) of all ranks' vectors.",
-    "allreduce": "Every rank gets the sum (or another combination) of all ranks' vectors, with equal bits.",
+    "allreduce": "Every rank gets the sum (or another combination) of all ranks' vectors. All get the same bits.",
     "gather": "The root gets every rank's block.",
     "allgather": "Every rank gets every rank's block.",
     "scatter": "Every rank gets its block of the root's vector.",
     "reduce_scatter": "Every rank gets its block of the sum (or another combination) of all ranks' vectors.",
     "alltoall": "Every rank has a block for each rank, and gets the block that each rank has for it: a transposition.",
-    "scan": "Every rank gets the sum (or another combination) of the vectors of rank 0 up to itself.",
+    "scan": "Every rank gets the sum (or another combination) of the vectors of ranks 0 to itself.",
     "exscan": "Every rank but rank 0 gets the sum (or another combination) of the vectors of the ranks before it.",
     "barrier": "No rank continues before every rank has called it. A cell shows which ranks a rank has heard from.",
 }

@@ -52,7 +52,7 @@ def allreduce(at: Place) -> Steps:
 
     Cost: 4(log2(p)+s-1)(a + n/s b) + 2(log2(p)+s-1) n/s g
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-      Parallel Computing 35 (2009), with its pipelined binary trees
+      Parallel Computing 35 (2009), on its pipelined binary trees
     """
     return pipelined(_tree(at).allreduce(), at.segments)
 

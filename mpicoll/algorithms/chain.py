@@ -11,7 +11,7 @@ __all__ = ["bcast", "fixed_order_allreduce", "reduce"]
 
 
 def bcast(at: Place) -> Steps:
-    """The root sends to the next rank, that rank to its next, and so on. Each segment is one step behind the one before.
+    """The root sends to the next rank, that rank to its next, and so on. Segments follow each other one step apart.
 
     Cost: (p+s-2)(a + n/s b)
     Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective

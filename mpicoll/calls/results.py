@@ -31,7 +31,7 @@ def one_each(operation: str, x: ArrayLike, size: int) -> Any:
     return b.like((size, *b.shape))
 
 
-def block(operation: str, xs: ArrayLike, size: int) -> Any:
+def block(operation: str, xs: ArrayLike | None, size: int) -> Any:
     """One of the blocks of ``xs``, of which there is one a rank."""
     b = as_buffer(xs, operation, "x")
     if not b.shape or b.shape[0] != size:
@@ -40,7 +40,7 @@ def block(operation: str, xs: ArrayLike, size: int) -> Any:
     return b.like(b.shape[1:])
 
 
-def rows(operation: str, x: ArrayLike, counts: Sequence[int], size: int, rank: int | None = None) -> Any:
+def rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, rank: int | None = None) -> Any:
     """Rows like those of ``x``: those of one rank, or of all where that is None."""
     b = as_buffer(x, operation, "x")
     of = checked_counts(counts, size, operation, "counts")

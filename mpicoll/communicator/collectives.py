@@ -33,7 +33,9 @@ class Collectives(Base):
         self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
     ) -> Any: ...
 
-    def allreduce(self, x: Any, op: OpLike = "sum", out: Any = None, algorithm: str | None = None) -> Any:
+    def allreduce(
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
         """Reduce ``x`` over all ranks, element by element. Every rank gets the result.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
@@ -71,7 +73,14 @@ class Collectives(Base):
         self, x: ArrayLike, op: OpLike = ..., root: int = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
     ) -> Any: ...
 
-    def reduce(self, x: Any, op: OpLike = "sum", root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
+    def reduce(
+        self,
+        x: ArrayLike,
+        op: OpLike = "sum",
+        root: int = 0,
+        out: ArrayLike | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
         """Reduce ``x`` over all ranks, element by element. The root gets the result; the other ranks get None.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` is used at the root alone, and has as
@@ -97,7 +106,7 @@ class Collectives(Base):
     @overload
     def scan(self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...) -> Any: ...
 
-    def scan(self, x: Any, op: OpLike = "sum", out: Any = None, algorithm: str | None = None) -> Any:
+    def scan(self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
         """Reduce ``x`` over the ranks 0 to r, element by element. Rank r gets the result.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
@@ -115,7 +124,9 @@ class Collectives(Base):
         self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
     ) -> Any: ...
 
-    def exscan(self, x: Any, op: OpLike = "sum", out: Any = None, algorithm: str | None = None) -> Any:
+    def exscan(
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
         """Reduce ``x`` over the ranks 0 to r - 1, element by element. Rank r gets the result.
 
         Rank 0 has no result. Its ``out`` is left as it is and returned; without ``out`` rank 0 gets None. All else is
@@ -130,7 +141,7 @@ class Collectives(Base):
     @overload
     def allgather(self, x: ArrayLike, out: ArrayLike | None = ..., algorithm: str | None = ...) -> Any: ...
 
-    def allgather(self, x: Any, out: Any = None, algorithm: str | None = None) -> Any:
+    def allgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
         """Gather every rank's ``x``, in rank order. Every rank gets all of them.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has size times as many elements. A new
@@ -152,7 +163,7 @@ class Collectives(Base):
         self, x: ArrayLike, root: int = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
     ) -> Any: ...
 
-    def gather(self, x: Any, root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
+    def gather(self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
         """Gather every rank's ``x``, in rank order. The root gets all of them; the other ranks get None.
 
         ``out`` is used at the root alone. All else is as in :meth:`allgather`.
@@ -173,7 +184,9 @@ class Collectives(Base):
         self, xs: ArrayLike | None, root: int = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
     ) -> Any: ...
 
-    def scatter(self, xs: Any, root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
+    def scatter(
+        self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
         """Hand out the root's blocks: rank r gets the root's ``xs[r]``.
 
         ``xs`` is used at the root alone, and has size times as many elements as ``out``. Other ranks may pass None.
@@ -196,7 +209,9 @@ class Collectives(Base):
         self, xs: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
     ) -> Any: ...
 
-    def reduce_scatter(self, xs: Any, op: OpLike = "sum", out: Any = None, algorithm: str | None = None) -> Any:
+    def reduce_scatter(
+        self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
         """Reduce ``xs`` over all ranks, element by element, and hand the result out: rank r gets block r of it.
 
         ``xs`` has size times as many elements as ``out``; all ranks give the same number. Without ``out``, ``xs`` has
@@ -213,7 +228,7 @@ class Collectives(Base):
     @overload
     def alltoall(self, xs: ArrayLike, out: ArrayLike | None = ..., algorithm: str | None = ...) -> Any: ...
 
-    def alltoall(self, xs: Any, out: Any = None, algorithm: str | None = None) -> Any:
+    def alltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
         """Exchange blocks: rank r gets every rank's ``xs[r]``, in rank order.
 
         ``xs`` consists of size blocks of equal length, one for each rank, and has the same number of elements on all

@@ -32,7 +32,9 @@ class Uneven(Base):
         self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = ..., algorithm: str | None = ...
     ) -> Any: ...
 
-    def allgatherv(self, x: Any, counts: Sequence[int], out: Any = None, algorithm: str | None = None) -> Any:
+    def allgatherv(
+        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
         """Gather every rank's rows, in rank order. Every rank gets all of them.
 
         Rank r gives ``counts[r]`` rows. All ranks give the same ``counts``. ``out``, or the new array, has
@@ -64,7 +66,12 @@ class Uneven(Base):
     ) -> Any: ...
 
     def gatherv(
-        self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, algorithm: str | None = None
+        self,
+        x: ArrayLike,
+        counts: Sequence[int],
+        root: int = 0,
+        out: ArrayLike | None = None,
+        algorithm: str | None = None,
     ) -> Any:
         """Gather every rank's rows, in rank order. The root gets all of them; the other ranks get None.
 
@@ -101,7 +108,12 @@ class Uneven(Base):
     ) -> Any: ...
 
     def scatterv(
-        self, xs: Any, counts: Sequence[int], root: int = 0, out: Any = None, algorithm: str | None = None
+        self,
+        xs: ArrayLike | None,
+        counts: Sequence[int],
+        root: int = 0,
+        out: ArrayLike | None = None,
+        algorithm: str | None = None,
     ) -> Any:
         """Hand out the root's rows, in order: rank r gets ``counts[r]`` of them.
 
@@ -134,7 +146,12 @@ class Uneven(Base):
     ) -> Any: ...
 
     def reduce_scatterv(
-        self, xs: Any, counts: Sequence[int], op: OpLike = "sum", out: Any = None, algorithm: str | None = None
+        self,
+        xs: ArrayLike,
+        counts: Sequence[int],
+        op: OpLike = "sum",
+        out: ArrayLike | None = None,
+        algorithm: str | None = None,
     ) -> Any:
         """Reduce ``xs`` over all ranks, element by element, and hand the rows of the result out, in order: rank r gets
         ``counts[r]`` of them.
@@ -169,10 +186,10 @@ class Uneven(Base):
 
     def alltoallv(
         self,
-        xs: Any,
+        xs: ArrayLike,
         sendcounts: Sequence[int],
         recvcounts: Sequence[int],
-        out: Any = None,
+        out: ArrayLike | None = None,
         algorithm: str | None = None,
     ) -> Any:
         """Exchange rows: this rank sends ``sendcounts[r]`` rows of ``xs``, in order, to rank r, and receives

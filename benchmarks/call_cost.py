@@ -1,9 +1,10 @@
-"""What a call costs in Python: an 8-byte all-reduce, back to back, through mpi4py and each of mpicoll's ways in.
+"""What a call costs in Python: 8-byte all-reduces one after another, through mpi4py and each of mpicoll's interfaces.
 
     mpicoll run -n 2 benchmarks/call_cost.py
 
-`mpicoll bench` rewrites buffers and meets in a barrier between calls; here caches stay warm, and what differs is
-the interpreter's work. Turns alternate; the figures are microseconds a call, minimum and median over the turns.
+`mpicoll bench` rewrites the buffers and has a barrier before each call. Here the caches stay warm, so that the ways
+differ by the interpreter's work alone. They take turns. The two columns are the minimum and the median over the turns,
+in microseconds for each call.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TURNS, CALLS = 40, 5000
 
 
 def main() -> None:
-    """Measure, and print on rank 0."""
+    """Measure. Rank 0 prints."""
     world = MPI.COMM_WORLD
     comm = mpicoll.Communicator(world)
     dist.init_process_group()
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def messages(algorithm: str, size: int) -> int:
-    """The messages of rank 0."""
+    """How many messages rank 0 sends and receives."""
     found = find("allreduce", algorithm)
     assert found is not None
     return sum(not isinstance(action, Copy) for step in found.schedule(0, size).steps for action in step)

@@ -1,19 +1,24 @@
-"""A training step of DistributedDataParallel over gloo, mpicoll and NCCL, and how much of its communication is hidden.
+"""Times training steps of DistributedDataParallel over gloo, mpicoll and NCCL. How much communication is hidden?
 
-    mpicoll run -n 2 benchmarks/ddp_step.py --json record.json --plot picture.png
+    mpicoll run -n 2 benchmarks/ddp_step.py --json record.json
+    python benchmarks/ddp_picture.py record.json picture.png
 
-One job holds a process group of each backend and a copy of the same model over each. Three things are timed, of the
-slowest rank, all backends in turns whose order changes: whole steps; the same steps under ``no_sync``, which is the
-computation; and the all-reduces of the model's buckets alone, which is the communication. What of the communication
-is hidden behind the computation, is what is missing in the step: (computation + communication - step) / communication.
-It is negative where the two slow each other down, as on cores that they share.
+One job has a process group for each backend, and a copy of the same model over each group. It times three things, all
+backends in turns whose order changes. A time is that of the slowest rank.
 
-mpicoll itself chooses by the cores that a rank has whether a backward pass waits for each of DDP's all-reduces, so that
-nothing can be hidden, or goes on while a thread carries them out. Both are run besides: in line, without any thread,
-and on a thread that nothing waits for. And both on an emulated slow wire, on which every byte of a bucket takes as long
-as on 10 Gb/s Ethernet besides, without using a core.
+- Whole steps.
+- The computation: the same steps under ``no_sync``.
+- The communication: the all-reduces of the model's buckets alone.
 
-NCCL, and all the others' tensors in GPU memory, where there is a GPU for each rank of a node.
+The hidden part of the communication is (computation + communication - step) / communication. It is negative if
+computation and communication slow each other down, for instance because they share cores.
+
+mpicoll chooses by the number of cores that a rank has: either a backward pass waits for each of DDP's all-reduces and
+nothing can be hidden, or a thread carries them out while the pass goes on. Both ways are measured by themselves, too:
+"in line" has no thread, and "thread" always has one. Both are also measured on an emulated slow wire. There, each byte
+of a bucket takes the time of 10 Gb/s Ethernet in addition, but no core is busy.
+
+If there is a GPU for each rank of a node, all tensors are in GPU memory, and NCCL is measured as well.
 """
 
 from __future__ import annotations
@@ -38,23 +43,23 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll import registration
-from mpicoll.bench.backends import Session
-from mpicoll.bench.environment import environment
+from mpicoll.bench.measuring.environment import environment
+from mpicoll.bench.session import Session
 from mpicoll.torch.work import CollectiveWork
 
 LAYERS = 32
-"""Square ones. A bucket holds whole layers, at least one."""
+"""Square linear layers. A bucket holds whole layers, at least one."""
 WIRE = 8e-10
-"""Seconds a byte: 10 Gb/s."""
+"""Seconds for each byte: 10 Gb/s."""
 SLOW = ", 10 Gb/s"
 IN_LINE, THREAD = ", in line", ", thread"
 UNTIMED, TIMED, ROUNDS = 2, 4, 5
-"""Of each turn, calls that count for nothing and calls that count; turns at least."""
+"""Calls of each turn that do not count, calls that count, and the fewest rounds of turns."""
 
 
 @dataclass
 class Row:
-    """One backend at one size: medians over the timed calls, in milliseconds; buckets in bytes."""
+    """One backend at one size. Times are medians over the timed calls, in milliseconds. Buckets are in bytes."""
 
     backend: str
     gradient_mb: float
@@ -64,12 +69,12 @@ class Row:
     computation_ms: float
     communication_ms: float
     hidden: float
-    """Share of the communication."""
+    """The hidden part of the communication: 1 is all of it."""
     steps_ms: list[float] = field(repr=False)
 
 
 class Trainee:
-    """The model over one group, or with none, which trains without the others."""
+    """The model over one group. Without ``sync`` it trains by itself, without the other ranks."""
 
     def __init__(
         self, name: str, group: Any, model: nn.Module, data: torch.Tensor, bucket_mb: float, sync: bool = True
@@ -79,7 +84,7 @@ class Trainee:
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=1e-4)
         self.scope = nullcontext if sync else self.ddp.no_sync
         self.times: dict[str, list[float]] = {"step": [], "communicate": []}
-        for _ in range(3):  # the buckets are made anew after the first
+        for _ in range(3):  # DDP makes its buckets again after the first step
             self.step()
         logged: dict[str, Any] = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         sizes = str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"])
@@ -97,7 +102,7 @@ class Trainee:
             work.wait()
 
     def turn(self, what: str) -> None:
-        """Some calls, of which the slowest rank's times are kept."""
+        """Make some calls and keep the slowest rank's times."""
         call: Callable[[], None] = getattr(self, what)
         times = np.empty(UNTIMED + TIMED)
         for i in range(len(times)):
@@ -114,7 +119,10 @@ class Trainee:
         return float(np.median(self.times[what]))
 
     def check(self, others: Trainee) -> None:
-        """All ranks' parameters are equal, and to rounding those of ``others``, which trained as often."""
+        """Raise an error if parameters differ between ranks, or by more than rounding from those of ``others``.
+
+        Both have trained for the same number of steps.
+        """
         for mine, theirs in zip(self.ddp.parameters(), others.ddp.parameters(), strict=True):
             first = mine.detach().cpu().clone()
             MPI.COMM_WORLD.Bcast(first.numpy())
@@ -127,7 +135,7 @@ class Trainee:
 
 
 def slow(group: Any) -> Any:
-    """``group``, whose collectives take :data:`WIRE` a byte longer, where they are carried out."""
+    """``group`` with slower collectives: whoever carries one out sleeps :data:`WIRE` for each byte."""
     do = group._do
 
     def delayed(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
@@ -142,8 +150,8 @@ def slow(group: Any) -> Any:
 
 
 def in_line(group: Any) -> Any:
-    """``group``, whose asynchronous collectives are complete when their call returns."""
-    group.reducer_waits = False  # by the way of all others, which a slow wire is in
+    """``group`` without threads: its asynchronous collectives are complete when their call returns."""
+    group.reducer_waits = False  # ``_do`` below replaces that, too
 
     def do(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         work = CollectiveWork(run, list(result))
@@ -155,13 +163,13 @@ def in_line(group: Any) -> Any:
 
 
 def on_a_thread(group: Any) -> Any:
-    """``group``, whose asynchronous collectives are its worker's, however few cores there are."""
+    """``group`` with its thread for asynchronous collectives, however few cores there are."""
     group.reducer_waits = False
     return group
 
 
 def device_of(node: MPI.Comm) -> torch.device:
-    """This rank's GPU, if there is one for each rank of its node."""
+    """This rank's GPU if its node has one for each rank, else the CPU."""
     if torch.cuda.device_count() < node.size:
         return torch.device("cpu")
     torch.cuda.set_device(node.rank)
@@ -169,7 +177,7 @@ def device_of(node: MPI.Comm) -> torch.device:
 
 
 def groups_on(device: torch.device) -> dict[str, Any]:
-    """A group for each line of the table; the first is what the others are compared with."""
+    """A group for each line of the table. The others are compared with the first."""
     groups = {"gloo": dist.new_group(backend="gloo"), "mpicoll": dist.group.WORLD}
     if device.type == "cuda":
         groups["nccl"] = dist.new_group(backend="nccl")
@@ -185,7 +193,7 @@ def groups_on(device: torch.device) -> dict[str, Any]:
 def measured(
     groups: dict[str, Any], device: torch.device, megabytes: float, bucket_mb: float, batch: int, seconds: float
 ) -> list[Row]:
-    """A row for each group, from about ``seconds`` of turns."""
+    """Take turns for about ``seconds``. Returns a row for each group."""
     width = round((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(LAYERS))).to(device)
@@ -235,43 +243,8 @@ def line_of(row: Row, first: Row) -> str:
     )
 
 
-COLORS = ("#e08214", "#0b3c6f", "#1b9e77", "#7570b3", "#b2182b", "#666666")
-
-
-def draw(rows: list[Row], path: Path, footer: str) -> None:
-    """Above, a bar for each backend's step, in front of computation and communication one after the other, in units of
-    the computation; below, the share of the communication that is hidden."""
-    from matplotlib.figure import Figure
-
-    names = list(dict.fromkeys(row.backend for row in rows))
-    cases = list(dict.fromkeys((row.gradient_mb, row.bucket_mb) for row in rows))
-    figure = Figure(figsize=(max(9.2, 2.2 + 1.5 * len(cases)), 6.6), dpi=160, layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    width = 0.8 / len(names)
-    for k, (name, color) in enumerate(zip(names, COLORS, strict=False)):
-        mine = [row for row in rows if row.backend == name]
-        at = [cases.index((row.gradient_mb, row.bucket_mb)) + (k - (len(names) - 1) / 2) * width for row in mine]
-        one_after_the_other = [1 + row.communication_ms / row.computation_ms for row in mine]
-        above.bar(at, one_after_the_other, width, color="none", edgecolor=color, linewidth=0.8)
-        above.bar(at, [row.step_ms / row.computation_ms for row in mine], 0.75 * width, color=color, label=name)
-        below.bar(at, [100 * row.hidden for row in mine], 0.75 * width, color=color)
-    above.axhline(1, color="#5f6368", linewidth=0.8)
-    above.set_ylabel("a step / its computation; outlined:\ncomputation and communication in turn")
-    below.axhline(0, color="#5f6368", linewidth=0.8)
-    below.set_ylim(-100, 100)
-    below.set_ylabel("communication hidden (%)")
-    below.set_xticks(range(len(cases)), [f"{mb:.3g} MB\nbuckets {bucket:g} MB" for mb, bucket in cases], fontsize=8)
-    for axes in (above, below):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e6e8eb", linewidth=0.7)
-        axes.set_axisbelow(True)
-    figure.legend(loc="outside upper left", frameon=False, fontsize=8, ncols=len(names))
-    figure.supxlabel(footer, fontsize=7.5, color="#5f6368")
-    figure.savefig(path)
-
-
 def write(rows: list[Row], path: Path, head: dict[str, Any]) -> None:
-    """One row a line."""
+    """Each row is a line."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
     body = ",\n".join(json.dumps(asdict(row), separators=(",", ":")) for row in rows)
     path.write_text(f'{{\n{lines},\n"rows": [\n{body}\n]\n}}\n')
@@ -285,14 +258,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=numbers, default=[1, 5, 25, 100], help="MB of gradients (1,5,25,100)")
     parser.add_argument("--buckets", type=numbers, default=[1, 5, 25], help="MB of a bucket, at most (1,5,25)")
     parser.add_argument("--batch", type=int, default=16, help="rows of a batch, on each rank (16)")
-    parser.add_argument("--seconds", type=float, default=10, help="for each size and bucket size, at least (10)")
+    parser.add_argument("--seconds", type=float, default=10, help="the least time for each size and bucket size (10)")
     parser.add_argument("--json", type=Path, help="the record")
-    parser.add_argument("--plot", type=Path, help="the picture (PNG, PDF or SVG)")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure, and print, write and draw on rank 0."""
+    """Measure. Rank 0 prints the rows and writes the record."""
     given = arguments()
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // node.size))
@@ -309,19 +281,16 @@ def main() -> None:
     for megabytes in given.sizes:
         for bucket_mb in given.buckets:
             if bucket_mb > megabytes and bucket_mb != min(given.buckets):
-                continue  # one bucket for all, as with the size before
+                continue  # a single bucket, as with the bucket size before
             found = measured(groups, device, megabytes, bucket_mb, given.batch, given.seconds)
             rows += found
             if dist.get_rank() == 0:
                 print("\n".join(line_of(row, found[0]) for row in found), flush=True)
-    if dist.get_rank() == 0:
-        if given.json:
-            settings = {"sizes_mb": given.sizes, "buckets_mb": given.buckets, "batch": given.batch, "layers": LAYERS}
-            settings |= {"seconds": given.seconds, "wire_s_per_byte": WIRE}
-            head = {"schema": "mpicoll-ddp-step/1", "started": started, "settings": settings, "environment": here}
-            write(rows, given.json, head)
-        if given.plot:
-            draw(rows, given.plot, where)
+    if dist.get_rank() == 0 and given.json:
+        settings = {"sizes_mb": given.sizes, "buckets_mb": given.buckets, "batch": given.batch, "layers": LAYERS}
+        settings |= {"seconds": given.seconds, "wire_s_per_byte": WIRE}
+        head = {"schema": "mpicoll-ddp-step/1", "started": started, "settings": settings, "environment": here}
+        write(rows, given.json, head)
     dist.destroy_process_group()
 
 

@@ -1,10 +1,11 @@
-"""The CUDA tests and the CUDA benchmark on this machine's GPU, in under 8 minutes, with a record of what came out.
+"""Runs the CUDA tests and the CUDA benchmark on this machine's GPU in under 8 minutes, and writes a record of them.
 
     python benchmarks/gpu_check.py [--wheels DIR] [--out DIR] [--ranks 2]
 
-Needs a Python that has torch, mpi4py, an MPI wheel and pytest, or ``--wheels``: a directory of wheels to install beside
-what this Python has, in an environment that is removed at the end. Nothing is fetched. On a machine without a GPU it
-says so and ends with 0. Each step has a deadline and a process group of its own: a hang is a failed step.
+It needs a Python that has torch, mpi4py, an MPI wheel and pytest. If some of these are missing, ``--wheels`` names a
+directory of wheels; they are installed in an environment that is removed at the end. Nothing is fetched. On a machine
+without a GPU the program says so and ends with 0. Each step has a deadline and a process group of its own: a step that
+hangs has failed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ print(json.dumps(found))
 
 @dataclass
 class Step:
-    """One command: what came out of it, and how it ended."""
+    """One command: its output, and how it ended."""
 
     name: str
     code: int
@@ -72,7 +73,7 @@ def run(name: str, words: list[str], deadline: float) -> Step:
 
 
 def _ended(process: subprocess.Popen[str]) -> str:
-    """End the group, the launcher first so that it can end its ranks. Returns the output up to here."""
+    """End the process group, and return its output. The first signal lets the launcher end its ranks."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, how)
@@ -83,7 +84,7 @@ def _ended(process: subprocess.Popen[str]) -> str:
 
 
 def probe() -> dict[str, object]:
-    """What torch sees of a GPU; {"gpu": None, "reason": ...} where it sees none."""
+    """The GPU that torch finds, or {"gpu": None, "reason": ...} if it finds none."""
     step = run("probe", [sys.executable, "-c", PROBE], 120)
     if step.code:
         lines = step.output.strip().splitlines()
@@ -93,7 +94,7 @@ def probe() -> dict[str, object]:
 
 
 def environment(wheels: Path | None, where: Path) -> str:
-    """A Python with the wheels and with all that this one has; this one itself where no wheels are given."""
+    """This Python, or if wheels are given a Python that has them and everything that this one has."""
     if wheels is None:
         return sys.executable
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", where], check=True, timeout=60)
@@ -107,7 +108,7 @@ def environment(wheels: Path | None, where: Path) -> str:
 
 
 def check(python: str, ranks: int, out: Path) -> list[Step]:
-    """The tests, then the benchmark; without NCCL if that does not end. At most 420 seconds."""
+    """Run the tests, then the benchmark. If that fails, run it again without NCCL. This takes at most 420 seconds."""
     tests = ["-m", "pytest", "tests", "-m", "cuda", "--with-mpi", "-q", "-rs", "-p", "no:cacheprovider"]
     steps = [run("tests", [python, "-m", "mpicoll", "run", f"-n{ranks}", *tests], 140)]
     for backends, deadline in (("mpicoll,nccl,gloo", 190), ("mpicoll,gloo", 80)):
@@ -125,7 +126,7 @@ def _has(python: str, module: str) -> bool:
 
 
 def write(found: dict[str, object], steps: list[Step], ranks: int, out: Path) -> None:
-    """The summary, and what each step printed."""
+    """Write the summary, and what each step printed."""
     lines = [f"# GPU check, {datetime.date.today().isoformat()}", "", f"- ranks: {ranks}"]
     lines += [f"- {key}: {value}" for key, value in found.items()]
     lines += [f"- Python: {platform.python_version()}", "", "| step | result | seconds |", "|---|---|---|"]

@@ -1,10 +1,10 @@
-"""The ranks' part of `select_table.py measure`: measures schedules against what would be taken else.
+"""The ranks' part of `select_table.py measure`: compares schedules with what mpicoll would use otherwise.
 
     mpicoll run -n 2 benchmarks/select_measure.py reduce:max    # cases; all if none is named
 
-Adds to the record of this machine and MPI what it does not hold yet of this number of ranks: medians, in each
-collective's usual placement, over calls that took turns with those of the others. Both kinds of pages are measured:
-NumPy asks for huge ones for arrays of 4 MiB and more, torch does not.
+It completes the record of this machine and MPI for this number of ranks. The record has medians, in each collective's
+usual placement; all algorithms take turns. Both kinds of pages are measured: NumPy asks for huge ones for arrays of
+4 MiB and more, torch does not.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from mpi4py import MPI
 
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.backends import Backend, open_backend
-from mpicoll.bench.environment import environment
-from mpicoll.bench.memory import Arena
-from mpicoll.bench.options import size_text
-from mpicoll.bench.rules import RULES, Case, elements
-from mpicoll.bench.sweep import open_session
-from mpicoll.bench.timing import Runner, measure
+from mpicoll.bench.cases.case import PLACEMENTS, Case, elements
+from mpicoll.bench.cases.memory import Arena
+from mpicoll.bench.measuring.environment import environment
+from mpicoll.bench.measuring.timing import Runner, measure
+from mpicoll.bench.session import open_session
+from mpicoll.collectives import COLLECTIVES
 from mpicoll.machine.cpu import UNKNOWN
+from mpicoll.units import size_text
 
 RECORDS = Path(__file__).parent / "records"
 SIZES = tuple(1 << n for n in range(14, 27, 2))  # 16 KiB to 64 MiB
 SECONDS = 0.25
-"""For all algorithms at one size, or five calls of each."""
+"""How long all algorithms together are measured at one size, or longer if five calls of each take longer."""
 OURS = "max"
-"""A reduction of floats that no MPI computes rightly: exchange is what a schedule must beat there."""
+"""A reduction of floats that no MPI computes rightly. There a schedule is compared with ``exchange``."""
 CANDIDATES = {
     "bcast": ("scatter_allgather", "chain", "double_binary_tree"),
     "reduce": ("rabenseifner", "chain", "binomial_tree"),
@@ -46,14 +47,17 @@ CANDIDATES = {
     "reduce_scatter": ("ring", "recursive_halving", "pairwise"),
     "alltoall": ("pairwise", "linear"),
 }
-CASES = [f"{c}{op}" for c in CANDIDATES for op in ("", f":{OURS}") if not op or RULES[c].collective.reduces]
+CASES = [f"{c}{op}" for c in CANDIDATES for op in ("", f":{OURS}") if not op or COLLECTIVES[c].reduces]
 HUGE = 4 << 20
 """Bytes from which on NumPy asks for huge pages."""
 
 
 def pages(huge: bool) -> Callable[[int], Any]:
-    """Makes arrays on huge pages, where NumPy's would be, or on small ones. Each is a mapping of its own: memory
-    that is used again keeps its pages. They begin 64 bytes into a page, as long arrays of both libraries about do."""
+    """A function that makes arrays, either on huge pages where NumPy's arrays would be, or on small pages.
+
+    Each array is a mapping of its own, because memory that is used again keeps its pages. It begins 64 bytes into a
+    page, much as long arrays of both libraries do.
+    """
 
     def new(nbytes: int) -> Any:
         memory = mmap.mmap(-1, nbytes + 64, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -81,7 +85,7 @@ class Measuring:
         self.backends: dict[str, Backend] = {}
         found = environment(self.session)
         refuse_what_tells_nothing(found)
-        self.path = RECORDS / f"select-{place(found)}.json"
+        self.path = RECORDS / f"select-{machine_name(found)}.json"
         empty = {"fingerprint": found["fingerprint"], "mpi": found["mpi"], "environments": {}, "rows": []}
         before = json.loads(self.path.read_text()) if self.path.exists() and world.rank == 0 else empty
         self.record: dict[str, Any] = world.bcast(before)
@@ -89,7 +93,7 @@ class Measuring:
         self.done = {tuple(row[key] for key in ("ranks", "case", "size", "pages")) for row in self.record["rows"]}
 
     def run(self, cases: list[str]) -> None:
-        """Measure what the record has not yet, and write it each time."""
+        """Measure what is missing in the record. Write the record after each measurement."""
         for case in cases:
             for size in SIZES:
                 for kind in MEMORY:
@@ -101,12 +105,13 @@ class Measuring:
     def point(self, case: str, size: int, kind: str) -> dict[str, Any]:
         """The median of each algorithm, in microseconds."""
         name, _, op = case.partition(":")
-        rule, dtype, world = RULES[name], DTYPES["float32"], self.world
-        placement = rule.placements[0]
-        count = elements(rule, size, dtype, world.size)
-        slots = self.arenas[kind].slots(Case(rule, count, dtype, op or "sum", 0, world.rank, world.size, placement))
+        collective, dtype, world = COLLECTIVES[name], DTYPES["float32"], self.world
+        count = elements(collective, size, dtype, world.size)
+        placement = PLACEMENTS[name][0]
+        case_ = Case(collective, count, dtype, op or "sum", 0, world.rank, world.size, placement)
+        pairs = self.arenas[kind].buffers(case_)
         names = ("exchange" if op == OURS else "native", *CANDIDATES[name])
-        runners = [Runner(slots, [self.backend(a).bind(slot) for slot in slots]) for a in names]
+        runners = [Runner(pairs, [self.backend(a).bind(pair) for pair in pairs]) for a in names]
         start = time.perf_counter()
         measure(world, runners, SECONDS)
         wrong = sum(r.wrong for r in runners)
@@ -130,7 +135,7 @@ class Measuring:
 
 
 def refuse_what_tells_nothing(found: dict[str, Any]) -> None:
-    """A record must say where it was made, and hold what it says."""
+    """End the program if a record would not tell where it was made, or would not hold what it says."""
     reasons = {
         "this system does not tell which CPU it has": found["fingerprint"] == UNKNOWN,
         "the ranks share no memory": not found["shared_memory"],
@@ -141,14 +146,14 @@ def refuse_what_tells_nothing(found: dict[str, Any]) -> None:
             raise SystemExit(f"nothing was measured: {reason}")
 
 
-def place(found: dict[str, Any]) -> str:
+def machine_name(found: dict[str, Any]) -> str:
     """The machine and its MPI, as a part of a file's name."""
     words = f"{found['cpu']} {sha256(found['fingerprint'].encode()).hexdigest()[:6]} {found['mpi'].replace(' ', '')}"
     return re.sub(r"[^a-z0-9.]+", "-", words.lower())
 
 
 def write(record: dict[str, Any], path: Path) -> None:
-    """One row a line; a run that is ended leaves the file of before or the new one."""
+    """Each row is a line. If the program is ended meanwhile, the file is either the old one or the new one."""
     rows = ",\n".join(json.dumps(row) for row in record["rows"])
     head = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items() if key != "rows")
     half = path.with_suffix(".part")

@@ -4,13 +4,13 @@
     python benchmarks/select_table.py measure allreduce reduce:max   # some of it: sums, or this operation
     python benchmarks/select_table.py                                # the table, from the records of all machines
 
-Measure on a machine that does nothing else. What the record holds already is not measured again: a run that was ended
-goes on where it was, and a record that is removed is made anew.
+Measure on a machine that does nothing else. What the record has already is not measured again, so that you can end the
+program and start it again later. Remove a record to measure all of it again.
 
-What was measured on a machine holds for its CPU, MPI library, number of ranks, and whether these take turns on cores.
-At each size the fastest of the schedules is taken that won by a fifth on both kinds of pages. Where none did, the one
-of the size before stays if it was no slower on either; else what it replaced is taken again, from halfway between the
-two sizes on. What several CPUs have in common holds on others too.
+A measurement is valid for its CPU, its MPI library, its number of ranks, and whether these take turns on cores. At each
+size the table has the fastest of the schedules that won by a fifth on both kinds of pages. If none did, the schedule of
+the size before stays if it was no slower on either kind. Otherwise the usual choice returns, from halfway between the
+two sizes on. What several CPUs have in common is used on other CPUs, too.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from math import isqrt
 from pathlib import Path
 from typing import Any
 
-from mpicoll.bench.options import size_text
 from mpicoll.calls.measured import sections
+from mpicoll.units import size_text
 
 RECORDS = Path(__file__).parent / "records"
 TABLE = Path(__file__).parents[1] / "mpicoll/calls/select.json"
 RANKS = (2, 3, 4)
 WIN = 1.2
-"""A schedule must be faster by this factor: from job to job the same call's time differs by up to a fifth, by where its
-buffers lie."""
+"""A schedule must be faster by this factor. The same call's time differs by up to a fifth from job to job, depending on
+where its buffers lie."""
 OTHERWISE = ("native", "exchange")
 
 PAGES = {"huge", "small"}
@@ -65,7 +65,7 @@ def measured(records: Sequence[Record]) -> dict[Where, dict[str, Cases]]:
 
 
 def common(by_cpu: Sequence[Cases]) -> Cases:
-    """What was measured on all of these CPUs, together."""
+    """The measurements that all of these CPUs have, together."""
     return {
         case: {
             size: [times for cases in by_cpu for times in cases[case][size]]
@@ -99,12 +99,12 @@ def table(records: Sequence[Record]) -> str:
 
 
 def base(times: BySize) -> str:
-    """What a schedule must beat."""
+    """What the schedules are compared with."""
     return next(name for name in OTHERWISE if name in next(iter(times.values()))[0])
 
 
 def winners(otherwise: str, times: BySize) -> dict[int, str]:
-    """From which size on which schedule, or what the MPI offers, is taken."""
+    """By the size from which on it is used: a schedule, or the usual choice again."""
     found: dict[int, str] = {}
     chosen, before = otherwise, 0
     for size in sorted(times):
@@ -119,8 +119,10 @@ def winners(otherwise: str, times: BySize) -> dict[int, str]:
 
 
 def shown(records: Sequence[Record]) -> Iterator[str]:
-    """The lines of a table for each record: how many times as fast the best schedule was, on the kind of pages where it
-    won less, and its name."""
+    """The lines of a table for each record: how many times as fast the best schedule was, and its name.
+
+    The number is for the kind of pages on which the schedule won less.
+    """
     for record in records:
         sizes = sorted({row["size"] for row in record["rows"]})
         yield f"### {record['mpi']}, {next(iter(record['environments'].values()))['cpu']} ({record['fingerprint']})\n"
@@ -149,7 +151,7 @@ def measure(cases: Sequence[str]) -> None:
 
 def records() -> list[Record]:
     found = [json.loads(path.read_text()) for path in sorted(RECORDS.glob("select-*.json"))]
-    return [record for record in found if "fingerprint" in record]  # the first ones do not say where they hold
+    return [record for record in found if "fingerprint" in record]  # the oldest ones name no CPU
 
 
 def make() -> None:

@@ -1,4 +1,4 @@
-"""``mpicoll bench``: MPI, gloo and NCCL measured side by side."""
+"""``mpicoll bench``: measures MPI, gloo and NCCL side by side."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from mpicoll.bench.backends import BACKENDS
 from mpicoll.cli.arguments import collectives, completes
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ __all__ = ["add"]
 
 _TEXT = """\
 Measures collectives on several backends in one job, on the same buffers, and checks every element of their results.
-Without a launcher it starts its own ranks; inside `mpicoll run`, mpirun or srun it is one of them. Ctrl-C ends it after
-the size under way, and keeps what was measured.
+Without a launcher it starts its own ranks. Inside `mpicoll run`, mpirun or srun it is one of them. Ctrl-C ends it after
+the current size and keeps what was measured.
 """
 _NOT_HERE = {
     "-w": "each batch begins with two calls that are not timed",
@@ -32,10 +33,12 @@ _NOT_HERE = {
     "-g": "the number of ranks is -n",
     "-t": "the number of ranks is -n",
 }
-"""Short flags of nccl-tests that have no meaning here, and why."""
+"""Short flags of nccl-tests that bench does not have, and why."""
 
 
 class _NotHere(argparse.Action):
+    """Refuses a flag and says why."""
+
     def __call__(self, parser: argparse.ArgumentParser, _ns: object, _value: object, option: str | None = None) -> None:
         parser.error(
             f"{option}: not here: {_NOT_HERE[option or '']}. Of nccl-tests' flags there are -b, -e, -f, -d, -o and -r; "
@@ -53,9 +56,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         p.add_argument("collective", help="names in MPI's or torch's spelling, comma-separated, or all"), collectives
     )
     p.add_argument("-n", default=None, metavar="RANKS", help="ranks to start (2)")
-    p.add_argument(
-        "--backends", metavar="NAMES", help="mpicoll, mpi, mpicoll.torch, torch, gloo, nccl: ratios are to the first"
-    )
+    p.add_argument("--backends", metavar="NAMES", help=f"{', '.join(BACKENDS)}: ratios are to the first")
     p.add_argument("-b", "--min", default="8", metavar="BYTES", help="the smallest size (8); K, M and G are binary")
     p.add_argument("-e", "--max", default="64M", metavar="BYTES", help="the largest size (64M)")
     p.add_argument("-f", "--factor", default="2", metavar="N", help="from one size to the next (2)")
@@ -63,7 +64,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument("-o", "--op", default="sum", metavar="NAME", help="what reductions compute (sum)")
     p.add_argument("-r", "--root", default="0", metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
     p.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (cpu)")
-    p.add_argument("--algorithms", metavar="NAMES", help="of mpicoll, each a line of its own")
+    p.add_argument("--algorithms", metavar="NAMES", help="algorithms of mpicoll, each a line of its own")
     p.add_argument("--seconds", default="1.5", metavar="S", help="time to measure one size of one collective (1.5)")
     p.add_argument("--json", metavar="FILE", help="write everything that was measured")
     p.add_argument("--csv", metavar="FILE", help="write the table")
@@ -81,7 +82,7 @@ def _handle(args: argparse.Namespace) -> int:
     from mpicoll.launch.alone import under_launcher
 
     typed = {name: value for name, value in vars(args).items() if value is None or isinstance(value, str)}
-    for flag in _NOT_HERE:  # which bench refuses
+    for flag in _NOT_HERE:  # they are refused before
         del typed[flag[1:]]
     if under_launcher():
         return _rank(typed)
@@ -90,8 +91,9 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _launch(typed: dict[str, str | None], ranks: int) -> int:
-    from mpicoll.bench.interruption import STOP
-    from mpicoll.bench.progress import on_terminal
+    """Start the ranks with the same options, and tell them when Ctrl-C was pressed."""
+    from mpicoll.bench.measuring.interruption import STOP
+    from mpicoll.bench.measuring.progress import on_terminal
     from mpicoll.launch import launcher
 
     collective = typed.pop("collective") or ""
@@ -110,7 +112,7 @@ def _launch(typed: dict[str, str | None], ranks: int) -> int:
 
 
 def _rank(typed: dict[str, str | None]) -> int:
-    """Measure as one of the ranks. What is wrong on any of them, rank 0 says; a code other than 0 is its alone."""
+    """Measure as one of the ranks. Rank 0 prints the first rank's error. It alone returns a code other than 0."""
     from mpi4py import MPI
 
     from mpicoll.errors import ArgumentError
@@ -125,17 +127,18 @@ def _rank(typed: dict[str, str | None]) -> int:
     if options is not None and not errors:
         try:
             code = _measure(options, world)
-        except ArgumentError as e:  # every rank finds the same
+        except ArgumentError as e:  # the same on every rank
             errors = [str(e)]
     if errors and rank == 0:
         print(f"mpicoll: {errors[0]}", file=sys.stderr)
-    # A failed check is no crash: every rank ends in good order, after rank 0 has written its files.
+    # A failed check is no crash. Every rank ends as usual, after rank 0 has written its files.
     sys.stdout.flush()
     MPI.Finalize()
     return code if rank == 0 else 0
 
 
 def _read(typed: dict[str, str | None], size: int) -> tuple[Options | None, str | None]:
+    """The options, or what is wrong with them."""
     from mpicoll.bench.options import bad, read
     from mpicoll.errors import ArgumentError
 
@@ -149,7 +152,9 @@ def _read(typed: dict[str, str | None], size: int) -> tuple[Options | None, str 
 
 
 def _measure(options: Options, world: Intracomm) -> int:
-    from mpicoll.bench import plot, record, sweep
+    """Measure, and write the files on rank 0. Returns 1 if a result was wrong or nothing was measured."""
+    from mpicoll.bench.measuring import sweep
+    from mpicoll.bench.report import plot, record
 
     report = sweep.run(options, world)
     if world.rank == 0:
@@ -158,7 +163,7 @@ def _measure(options: Options, world: Intracomm) -> int:
         if options.csv:
             record.write_csv(report, options.csv)
         if options.plot:
-            plot.draw(report, options.plot)
+            plot.draw(record.as_dict(report), options.plot)
         if report.interrupted:
             print("# interrupted: what is above was measured before")
         if written := [str(file) for file in (options.json, options.csv, options.plot) if file]:

@@ -1,10 +1,10 @@
-"""What a call costs in Python: 8-byte all-reduces one after another, through mpi4py and each of mpicoll's interfaces.
+"""What does a call cost in Python? An 8-byte all-reduce, back to back, through mpi4py and each of mpicoll's interfaces.
 
     mpicoll run -n 2 benchmarks/call_cost.py
 
-`mpicoll bench` rewrites the buffers and has a barrier before each call. Here the caches stay warm, so that the ways
-differ by the interpreter's work alone. They take turns. The two columns are the minimum and the median over the turns,
-in microseconds for each call.
+`mpicoll bench` rewrites the buffers and calls a barrier between calls. This program does not, so caches stay warm, and
+the differences are the work of the Python interpreter. The interfaces take turns. The figures are microseconds a call:
+the minimum and the median over the turns.
 """
 
 from __future__ import annotations

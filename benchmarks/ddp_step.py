@@ -1,24 +1,24 @@
-"""Times training steps of DistributedDataParallel over gloo, mpicoll and NCCL. How much communication is hidden?
+"""How fast is a DistributedDataParallel step over gloo, mpicoll and NCCL, and how much communication does it hide?
 
     mpicoll run -n 2 benchmarks/ddp_step.py --json record.json
     python benchmarks/ddp_picture.py record.json picture.png
 
-One job has a process group for each backend, and a copy of the same model over each group. It times three things, all
-backends in turns whose order changes. A time is that of the slowest rank.
+One job makes a process group of each backend, and a copy of the same model for each group. The backends take turns in a
+changing order. On the slowest rank, the program times
 
-- Whole steps.
-- The computation: the same steps under ``no_sync``.
-- The communication: the all-reduces of the model's buckets alone.
+- whole steps;
+- the same steps under ``no_sync``, which is the computation;
+- the all-reduces of the model's buckets alone, which is the communication.
 
-The hidden part of the communication is (computation + communication - step) / communication. It is negative if
-computation and communication slow each other down, for instance because they share cores.
+The share of the communication that is hidden behind the computation is (computation + communication - step) /
+communication. It is negative where the two slow each other down, for example on cores that they share.
 
-mpicoll chooses by the number of cores that a rank has: either a backward pass waits for each of DDP's all-reduces and
-nothing can be hidden, or a thread carries them out while the pass goes on. Both ways are measured by themselves, too:
-"in line" has no thread, and "thread" always has one. Both are also measured on an emulated slow wire. There, each byte
-of a bucket takes the time of 10 Gb/s Ethernet in addition, but no core is busy.
+mpicoll chooses between two ways, depending on how many cores a rank has. Either the backward pass waits for each of
+DDP's all-reduces, so that nothing can be hidden, or it continues while a thread carries them out. The program also
+forces each way: in line, without any thread, and on a thread that nothing waits for. It runs both once more on an
+emulated slow wire. There every byte of a bucket takes in addition as long as on 10 Gb/s Ethernet, without using a core.
 
-If there is a GPU for each rank of a node, all tensors are in GPU memory, and NCCL is measured as well.
+If a node has a GPU for each rank, NCCL is measured, too, and all tensors are in GPU memory.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ from mpicoll.bench.session import Session
 from mpicoll.torch.work import CollectiveWork
 
 LAYERS = 32
-"""Square linear layers. A bucket holds whole layers, at least one."""
+"""The number of square layers. A bucket holds one or more whole layers."""
 WIRE = 8e-10
-"""Seconds for each byte: 10 Gb/s."""
+"""Seconds a byte, at 10 Gb/s."""
 SLOW = ", 10 Gb/s"
 IN_LINE, THREAD = ", in line", ", thread"
 UNTIMED, TIMED, ROUNDS = 2, 4, 5
-"""Calls of each turn that do not count, calls that count, and the fewest rounds of turns."""
+"""In each turn: the calls that do not count, and the calls that count. And the least number of turns."""
 
 
 @dataclass
 class Row:
-    """One backend at one size. Times are medians over the timed calls, in milliseconds. Buckets are in bytes."""
+    """One backend at one size: medians over the timed calls, in milliseconds, and the buckets in bytes."""
 
     backend: str
     gradient_mb: float
@@ -69,12 +69,12 @@ class Row:
     computation_ms: float
     communication_ms: float
     hidden: float
-    """The hidden part of the communication: 1 is all of it."""
+    """The share of the communication that is hidden."""
     steps_ms: list[float] = field(repr=False)
 
 
 class Trainee:
-    """The model over one group. Without ``sync`` it trains by itself, without the other ranks."""
+    """The model over one group. Without ``sync`` it trains without the other ranks."""
 
     def __init__(
         self, name: str, group: Any, model: nn.Module, data: torch.Tensor, bucket_mb: float, sync: bool = True
@@ -84,7 +84,7 @@ class Trainee:
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=1e-4)
         self.scope = nullcontext if sync else self.ddp.no_sync
         self.times: dict[str, list[float]] = {"step": [], "communicate": []}
-        for _ in range(3):  # DDP makes its buckets again after the first step
+        for _ in range(3):  # DDP rebuilds its buckets after the first step
             self.step()
         logged: dict[str, Any] = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         sizes = str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"])
@@ -102,7 +102,7 @@ class Trainee:
             work.wait()
 
     def turn(self, what: str) -> None:
-        """Make some calls and keep the slowest rank's times."""
+        """Make some calls, and keep the times of the slowest rank."""
         call: Callable[[], None] = getattr(self, what)
         times = np.empty(UNTIMED + TIMED)
         for i in range(len(times)):
@@ -119,10 +119,7 @@ class Trainee:
         return float(np.median(self.times[what]))
 
     def check(self, others: Trainee) -> None:
-        """Raise an error if parameters differ between ranks, or by more than rounding from those of ``others``.
-
-        Both have trained for the same number of steps.
-        """
+        """Check that all ranks' parameters are equal, and, up to rounding, equal to those of ``others``."""
         for mine, theirs in zip(self.ddp.parameters(), others.ddp.parameters(), strict=True):
             first = mine.detach().cpu().clone()
             MPI.COMM_WORLD.Bcast(first.numpy())
@@ -135,7 +132,7 @@ class Trainee:
 
 
 def slow(group: Any) -> Any:
-    """``group`` with slower collectives: whoever carries one out sleeps :data:`WIRE` for each byte."""
+    """Make each collective of ``group`` take :data:`WIRE` a byte longer, on the thread that carries it out."""
     do = group._do
 
     def delayed(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
@@ -150,8 +147,8 @@ def slow(group: Any) -> Any:
 
 
 def in_line(group: Any) -> Any:
-    """``group`` without threads: its asynchronous collectives are complete when their call returns."""
-    group.reducer_waits = False  # ``_do`` below replaces that, too
+    """Make the asynchronous collectives of ``group`` complete before their call returns."""
+    group.reducer_waits = False  # so that calls go through _do, which a slow wire replaces
 
     def do(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         work = CollectiveWork(run, list(result))
@@ -163,7 +160,7 @@ def in_line(group: Any) -> Any:
 
 
 def on_a_thread(group: Any) -> Any:
-    """``group`` with its thread for asynchronous collectives, however few cores there are."""
+    """Let the worker thread of ``group`` carry out its asynchronous collectives, however few cores there are."""
     group.reducer_waits = False
     return group
 
@@ -193,7 +190,7 @@ def groups_on(device: torch.device) -> dict[str, Any]:
 def measured(
     groups: dict[str, Any], device: torch.device, megabytes: float, bucket_mb: float, batch: int, seconds: float
 ) -> list[Row]:
-    """Take turns for about ``seconds``. Returns a row for each group."""
+    """A row for each group, measured for about ``seconds``."""
     width = round((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(LAYERS))).to(device)
@@ -244,7 +241,7 @@ def line_of(row: Row, first: Row) -> str:
 
 
 def write(rows: list[Row], path: Path, head: dict[str, Any]) -> None:
-    """Each row is a line."""
+    """Write the record, one row a line."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
     body = ",\n".join(json.dumps(asdict(row), separators=(",", ":")) for row in rows)
     path.write_text(f'{{\n{lines},\n"rows": [\n{body}\n]\n}}\n')
@@ -281,7 +278,7 @@ def main() -> None:
     for megabytes in given.sizes:
         for bucket_mb in given.buckets:
             if bucket_mb > megabytes and bucket_mb != min(given.buckets):
-                continue  # a single bucket, as with the bucket size before
+                continue  # one bucket holds all, as with the bucket size before
             found = measured(groups, device, megabytes, bucket_mb, given.batch, given.seconds)
             rows += found
             if dist.get_rank() == 0:

@@ -1,11 +1,11 @@
-"""Runs the CUDA tests and the CUDA benchmark on this machine's GPU in under 8 minutes, and writes a record of them.
+"""Run the CUDA tests and the CUDA benchmark on this machine's GPU in under 8 minutes, and record the results.
 
     python benchmarks/gpu_check.py [--wheels DIR] [--out DIR] [--ranks 2]
 
-It needs a Python that has torch, mpi4py, an MPI wheel and pytest. If some of these are missing, ``--wheels`` names a
-directory of wheels; they are installed in an environment that is removed at the end. Nothing is fetched. On a machine
-without a GPU the program says so and ends with 0. Each step has a deadline and a process group of its own: a step that
-hangs has failed.
+This needs a Python that has torch, mpi4py, an MPI wheel and pytest. Or give ``--wheels``, a directory of wheels. They
+are installed beside what this Python has, in an environment that is removed at the end. Nothing is downloaded. On a
+machine without a GPU, the program says so and ends with exit code 0. Each step has a deadline and its own process
+group, so a step that hangs counts as failed.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Step:
 
 
 def run(name: str, words: list[str], deadline: float) -> Step:
-    """Run a command in a process group of its own, ended at the deadline (seconds)."""
+    """Run a command in its own process group, and end it at the deadline (seconds)."""
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     start = time.monotonic()
     process = subprocess.Popen(
@@ -73,7 +73,7 @@ def run(name: str, words: list[str], deadline: float) -> Step:
 
 
 def _ended(process: subprocess.Popen[str]) -> str:
-    """End the process group, and return its output. The first signal lets the launcher end its ranks."""
+    """End the group, and give the launcher time to end its ranks. Return the output so far."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, how)
@@ -84,7 +84,7 @@ def _ended(process: subprocess.Popen[str]) -> str:
 
 
 def probe() -> dict[str, object]:
-    """The GPU that torch finds, or {"gpu": None, "reason": ...} if it finds none."""
+    """What torch says about the GPU, or {"gpu": None, "reason": ...} if it sees none."""
     step = run("probe", [sys.executable, "-c", PROBE], 120)
     if step.code:
         lines = step.output.strip().splitlines()
@@ -94,7 +94,7 @@ def probe() -> dict[str, object]:
 
 
 def environment(wheels: Path | None, where: Path) -> str:
-    """This Python, or if wheels are given a Python that has them and everything that this one has."""
+    """A Python that has the wheels and all that this Python has. Without wheels it is this Python."""
     if wheels is None:
         return sys.executable
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", where], check=True, timeout=60)
@@ -108,7 +108,7 @@ def environment(wheels: Path | None, where: Path) -> str:
 
 
 def check(python: str, ranks: int, out: Path) -> list[Step]:
-    """Run the tests, then the benchmark. If that fails, run it again without NCCL. This takes at most 420 seconds."""
+    """Run the tests, then the benchmark, and the benchmark again without NCCL if it fails. At most 420 seconds."""
     tests = ["-m", "pytest", "tests", "-m", "cuda", "--with-mpi", "-q", "-rs", "-p", "no:cacheprovider"]
     steps = [run("tests", [python, "-m", "mpicoll", "run", f"-n{ranks}", *tests], 140)]
     for backends, deadline in (("mpicoll,nccl,gloo", 190), ("mpicoll,gloo", 80)):

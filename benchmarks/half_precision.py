@@ -1,10 +1,11 @@
-"""Compares all-reduces of 16-bit floats with those of float32 for as many bytes. mpicoll adds up the 16-bit floats.
+"""How fast is an all-reduce of 16-bit floats, compared with float32 at equal bytes?
+
+Messages carry 16 bits for each value, and mpicoll does the arithmetic.
 
     mpicoll run -n 2 benchmarks/half_precision.py > benchmarks/records/half-precision-2ranks-openmpi.txt
 
-All cases take turns in one job. The columns are the minimum and the median of a call's time in microseconds, on the
-slowest rank, and how many times as many bytes a second it moves as float32 by the MPI's own all-reduce: once by the
-minimum, once by the median.
+All cases take turns in one job. The figures are the minimum and the median of the microseconds a call takes on the
+slowest rank. Beside both are the bytes a second, relative to float32 by the MPI's own all-reduce.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ CASES = (
     ("float16", "bine"),
 )
 TURNS, SECONDS = 40, 0.01
-"""Turns of each case, and about how long a turn takes."""
+"""The turns of each case, and about how long one turn takes."""
 
 
 def main() -> None:

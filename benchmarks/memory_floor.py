@@ -1,13 +1,15 @@
-"""How fast an all-reduce among 2 ranks of a node could be: the time of its additions and copies alone.
+"""How fast could an all-reduce between 2 ranks of a node be? This measures its additions and copies alone.
 
     mpicoll run -n 2 benchmarks/memory_floor.py
 
-Three ways take turns. Times are medians in microseconds, of the slower rank.
+Three ways take turns:
 
-- The MPI's own all-reduce.
-- The simplest all-reduce through shared memory: copy the vector there, meet in a barrier, add the other rank's vector.
-- The floor, which no way can avoid: add half of the vector and copy the other half. It stays in the rank's own caches
-  and does not need the other rank.
+- the MPI's own all-reduce;
+- the simplest all-reduce through memory that the ranks share: copy the vector there, meet, and add the other vector;
+- what no way can avoid: to add half of the vector and to copy the other half, in a rank's own caches and without
+  the other rank.
+
+The figures are medians in microseconds, of the slower rank.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def ways(comm: MPI.Intracomm, n: int) -> dict[str, Callable[[Array], object]]:
-    """Each way all-reduces n elements in place. The floor does not; it only does as much work."""
+    """The three ways. Each but the last all-reduces n elements in place."""
     window = MPI.Win.Allocate_shared(4 * n, 4, comm=comm)
     mine, theirs = (np.frombuffer(window.Shared_query(r)[0], np.float32) for r in (comm.rank, 1 - comm.rank))
     half, other = np.ones(n, np.float32)[: n // 2], np.ones(n, np.float32)[n // 2 :]

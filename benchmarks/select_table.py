@@ -99,7 +99,7 @@ def table(records: Sequence[Record]) -> str:
 
 
 def base(times: BySize) -> str:
-    """What a schedule must beat."""
+    """What the schedules are compared with."""
     return next(name for name in OTHERWISE if name in next(iter(times.values()))[0])
 
 

@@ -40,7 +40,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mpicoll import registration
 from mpicoll.bench.backends import Session
 from mpicoll.bench.environment import environment
-from mpicoll.torch.work import CollectiveWork
+from mpicoll.torch.groups.work import CollectiveWork
 
 LAYERS = 32
 """Square ones. A bucket holds whole layers, at least one."""
@@ -128,7 +128,7 @@ class Trainee:
 
 def slow(group: Any) -> Any:
     """``group``, whose collectives take :data:`WIRE` a byte longer, where they are carried out."""
-    do = group._do
+    do = group.in_turn
 
     def delayed(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         def on_the_wire() -> None:
@@ -137,7 +137,7 @@ def slow(group: Any) -> Any:
 
         return do(on_the_wire, result, async_op, given)
 
-    group._do = delayed
+    group.in_turn = delayed
     return group
 
 
@@ -150,7 +150,7 @@ def in_line(group: Any) -> Any:
         work.carry_out()
         return work
 
-    group._do = do
+    group.in_turn = do
     return group
 
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.errors import ArgumentError
-from mpicoll.torch import reducer
+from mpicoll.torch.backend import reducer
 from tests.torch.programs.training import (
     STEPS,
     WIDTH,

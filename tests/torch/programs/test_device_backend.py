@@ -15,9 +15,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import LaunchError
-from mpicoll.torch.device_backend import IN_PYTHON, RECORDS, DeviceBackend
+from mpicoll.torch.backend.device_backend import DeviceBackend
+from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
 
-needs_one = pytest.mark.skipif(not IN_PYTHON, reason="torch takes no backend in Python before 2.14")
+needs_one = pytest.mark.skipif(not BACKENDS_IN_PYTHON, reason="torch takes no backend in Python before 2.14")
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def serving(device: str) -> object:
     return dist.group.WORLD._get_backend(torch.device(device))
 
 
-@pytest.mark.skipif(IN_PYTHON, reason="torch takes a backend in Python")
+@pytest.mark.skipif(BACKENDS_IN_PYTHON, reason="torch takes a backend in Python")
 def test_refused_before() -> None:
     backend = "cpu:mpicoll,cuda:nccl"
     with pytest.raises(LaunchError, match=f"backend '{backend}' was given, but before torch 2.14 .* make a group for"):
@@ -161,12 +162,12 @@ def test_flight_recorder(size: str | None, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("TORCH_FR_BUFFER_SIZE", raising=False)
     if size:
         monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", size)
-    before = len(recorded()) if RECORDS else 0
+    before = len(recorded()) if RECORDS_BACKENDS_IN_PYTHON else 0
     for _ in range(2):
         dist.init_process_group("mpicoll")
         x = torch.ones(1)
         dist.all_reduce(x, group=dist.new_group())
         assert x.item() == dist.get_world_size()
         dist.destroy_process_group()
-    if RECORDS:
+    if RECORDS_BACKENDS_IN_PYTHON:
         assert recorded()[before:].count("mpicoll:all_reduce") == (2 if size == "2000" else 0)

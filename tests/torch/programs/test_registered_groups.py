@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 import mpicoll.torch
 from mpicoll.errors import DeviceError, LaunchError, StateError
-from mpicoll.torch.device_backend import RECORDS
+from mpicoll.torch.backend.torch_features import RECORDS_BACKENDS_IN_PYTHON
 
 
 def works(group: object = None) -> None:
@@ -217,7 +217,7 @@ def test_split(rank: int, size: int) -> None:
 
 def test_split_group_on_cpus(rank: int) -> None:
     """Before 2.15, torch splits groups of accelerators only."""
-    if not RECORDS:
+    if not RECORDS_BACKENDS_IN_PYTHON:
         with pytest.raises(RuntimeError, match="No device associated with the default pg"):
             dist.split_group(split_ranks=[[0]])
         return

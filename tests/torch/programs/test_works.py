@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.errors import MessageError
-from mpicoll.torch.handles import handle_of
-from mpicoll.torch.work import CollectiveWork
+from mpicoll.torch.backend.handles import handle_of
+from mpicoll.torch.groups.work import CollectiveWork
 from tests.torch.programs.training import mlp, vectors
 
 LATE = 0.3

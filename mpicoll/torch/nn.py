@@ -23,7 +23,7 @@ from torch.distributed import ReduceOp
 
 from mpicoll.arrays.dtypes import Op
 from mpicoll.torch.functions import collectives, lists
-from mpicoll.torch.functions.call import Call, begin_members_call
+from mpicoll.torch.functions.caller import Caller, joined_caller
 from mpicoll.torch.groups.group import ProcessGroup
 
 __all__ = [
@@ -72,67 +72,67 @@ def _linear(there: Map, back: Map, outs: Tensors, xs: Tensors) -> tuple[torch.Te
 
 def broadcast(tensor: torch.Tensor, src: int, group: Any = None) -> torch.Tensor:
     """The source's ``tensor``. The other ranks pass any tensor of its shape and dtype."""
-    call = begin_members_call("broadcast", group)
-    g, root = call.group, call.root("src", src, None)
-    return _linear(_broadcast(g, root), _reduce(g, root), _like(call, tensor), [tensor])[0]
+    caller = joined_caller("broadcast", group)
+    g, root = caller.group, caller.root("src", src, None)
+    return _linear(_broadcast(g, root), _reduce(g, root), _like(caller, tensor), [tensor])[0]
 
 
 def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Any = None) -> torch.Tensor:
     """The reduction of all ranks' ``tensor`` at the destination, zeros elsewhere."""
-    call = begin_members_call("reduce", group)
-    g, root = call.group, call.root("dst", dst, None)
-    back = _times(_weight(call, op, [tensor]), _broadcast(g, root))
-    return _linear(_reduce(g, root, op), back, _like(call, tensor), [tensor])[0]
+    caller = joined_caller("reduce", group)
+    g, root = caller.group, caller.root("dst", dst, None)
+    back = _times(_weight(caller, op, [tensor]), _broadcast(g, root))
+    return _linear(_reduce(g, root, op), back, _like(caller, tensor), [tensor])[0]
 
 
 def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None) -> torch.Tensor:
     """The reduction of all ranks' ``tensor``."""
-    call = begin_members_call("all_reduce", group)
-    g = call.group
-    back = _times(_weight(call, op, [tensor]), _all_reduce(g))
-    return _linear(_all_reduce(g, op), back, _like(call, tensor), [tensor])[0]
+    caller = joined_caller("all_reduce", group)
+    g = caller.group
+    back = _times(_weight(caller, op, [tensor]), _all_reduce(g))
+    return _linear(_all_reduce(g, op), back, _like(caller, tensor), [tensor])[0]
 
 
 def gather(tensor: torch.Tensor, dst: int = 0, group: Any = None) -> tuple[torch.Tensor, ...]:
     """All ranks' ``tensor`` in rank order at the destination, zeros elsewhere."""
-    call = begin_members_call("gather", group)
-    g, root = call.group, call.root("dst", dst, None)
-    return _linear(_gather(g, root), _scatter(g, root), _like(call, tensor, g.size()), [tensor])
+    caller = joined_caller("gather", group)
+    g, root = caller.group, caller.root("dst", dst, None)
+    return _linear(_gather(g, root), _scatter(g, root), _like(caller, tensor, g.size()), [tensor])
 
 
 def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: Any = None) -> torch.Tensor:
     """The source's ``tensors[rank]``. The other ranks pass a list of any tensors of the same shape and dtype."""
-    call = begin_members_call("scatter", group)
-    g, root = call.group, call.root("src", src, None)
-    xs = _for_each_rank(call, "tensors", tensors)
-    return _linear(_scatter(g, root), _gather(g, root), _like(call, xs[0]), xs)[0]
+    caller = joined_caller("scatter", group)
+    g, root = caller.group, caller.root("src", src, None)
+    xs = _for_each_rank(caller, "tensors", tensors)
+    return _linear(_scatter(g, root), _gather(g, root), _like(caller, xs[0]), xs)[0]
 
 
 def all_gather(tensor: torch.Tensor, group: Any = None) -> tuple[torch.Tensor, ...]:
     """All ranks' ``tensor``, in rank order."""
-    call = begin_members_call("all_gather", group)
-    g = call.group
-    return _linear(_all_gather(g), _reduce_scatter(g), _like(call, tensor, g.size()), [tensor])
+    caller = joined_caller("all_gather", group)
+    g = caller.group
+    return _linear(_all_gather(g), _reduce_scatter(g), _like(caller, tensor, g.size()), [tensor])
 
 
 def reduce_scatter(
     output: torch.Tensor, input_list: Sequence[torch.Tensor], op: Any = ReduceOp.SUM, group: Any = None
 ) -> torch.Tensor:
     """The reduction of all ranks' ``input_list[rank]``, in the memory of ``output``."""
-    call = begin_members_call("reduce_scatter", group)
-    g = call.group
-    call.tensor("output", output)
-    xs = call.tensors("input_list", input_list, output)
-    back = _times(_weight(call, op, xs), _all_gather(g))
+    caller = joined_caller("reduce_scatter", group)
+    g = caller.group
+    caller.tensor("output", output)
+    xs = caller.tensors("input_list", input_list, output)
+    back = _times(_weight(caller, op, xs), _all_gather(g))
     return _linear(_reduce_scatter(g, op), back, [output], xs)[0]
 
 
 def _all_gather_base(output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
     """All ranks' ``input_tensor`` one after another, in the memory of ``output_tensor``."""
-    call = begin_members_call("all_gather_into_tensor", group)
-    g = call.group
-    call.tensor("output_tensor", output_tensor)
-    call.tensor("input_tensor", input_tensor)
+    caller = joined_caller("all_gather_into_tensor", group)
+    g = caller.group
+    caller.tensor("output_tensor", output_tensor)
+    caller.tensor("input_tensor", input_tensor)
     return _linear(_all_gather_into_tensor(g), _reduce_scatter_tensor(g), [output_tensor], [input_tensor])[0]
 
 
@@ -140,10 +140,10 @@ def all_to_all(
     output_tensor_list: Sequence[torch.Tensor], input_tensor_list: Sequence[torch.Tensor], group: Any = None
 ) -> tuple[torch.Tensor, ...]:
     """All ranks' ``input_tensor_list[rank]``, in the memory of the tensors of ``output_tensor_list``."""
-    call = begin_members_call("all_to_all", group)
-    g = call.group
-    xs = _for_each_rank(call, "input_tensor_list", input_tensor_list, shapes=False)
-    outs = call.outputs("output_tensor_list", output_tensor_list, xs[0], shapes=False)
+    caller = joined_caller("all_to_all", group)
+    g = caller.group
+    xs = _for_each_rank(caller, "input_tensor_list", input_tensor_list, shapes=False)
+    outs = caller.outputs("output_tensor_list", output_tensor_list, xs[0], shapes=False)
     return _linear(_all_to_all(g), _all_to_all(g), outs, xs)
 
 
@@ -158,10 +158,10 @@ def all_to_all_single(
 
     Without split sizes the blocks are equal.
     """
-    call = begin_members_call("all_to_all_single", group)
-    g = call.group
-    call.tensor("output", output)
-    call.tensor("input", input)
+    caller = joined_caller("all_to_all_single", group)
+    g = caller.group
+    caller.tensor("output", output)
+    caller.tensor("input", input)
     there = _all_to_all_single(g, output_split_sizes, input_split_sizes)
     back = _all_to_all_single(g, input_split_sizes, output_split_sizes)
     return _linear(there, back, [output], [input])[0]
@@ -243,30 +243,30 @@ def _times(weight: complex, run: Map) -> Map:
     return scaled
 
 
-def _weight(call: Call, op: Any, xs: Tensors) -> complex:
+def _weight(caller: Caller, op: Any, xs: Tensors) -> complex:
     """The factor of this rank's gradient in a reduction with ``op``.
 
     Raises ArgumentError if a gradient is wanted and the reduction has none.
     """
-    known = call.op(op)
+    known = caller.op(op)
     if isinstance(known, Op):
         assert known.factor is not None
         return known.factor.conjugate()
     if known not in ("sum", "avg") and torch.is_grad_enabled() and any(x.requires_grad for x in xs):
-        raise call.error("op", "SUM, AVG or PREMUL_SUM, which have a gradient", repr(op))
-    return 1 / call.group.size() if known == "avg" else 1
+        raise caller.error("op", "SUM, AVG or PREMUL_SUM, which have a gradient", repr(op))
+    return 1 / caller.group.size() if known == "avg" else 1
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _like(call: Call, x: Any, n: int = 1) -> list[torch.Tensor]:
+def _like(caller: Caller, x: Any, n: int = 1) -> list[torch.Tensor]:
     """``n`` new tensors like ``x``, the argument ``tensor``."""
-    tensor = call.tensor("tensor", x).detach()
+    tensor = caller.tensor("tensor", x).detach()
     return [tensor.new_empty(tensor.shape) for _ in range(n)]
 
 
-def _for_each_rank(call: Call, argument: str, xs: Any, shapes: bool = True) -> list[torch.Tensor]:
+def _for_each_rank(caller: Caller, argument: str, xs: Any, shapes: bool = True) -> list[torch.Tensor]:
     """``xs`` as a list, if it is one tensor for each rank, of one dtype and device, and of one shape if ``shapes``."""
     first = xs[0] if isinstance(xs, Sequence) and len(xs) and isinstance(xs[0], torch.Tensor) else torch.empty(0)
-    return call.tensors(argument, xs, first, shapes)
+    return caller.tensors(argument, xs, first, shapes)

@@ -14,7 +14,7 @@ from mpicoll.errors import StateError
 from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.device_backend import serve_devices
 from mpicoll.torch.backend.torch_calls import TorchCalls
-from mpicoll.torch.functions.call import checked_timeout
+from mpicoll.torch.functions.caller import checked_timeout
 from mpicoll.torch.groups.world import world
 
 __all__ = ["RegisteredGroup"]

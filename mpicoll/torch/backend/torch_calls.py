@@ -18,7 +18,7 @@ from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.handles import Handle, finished, handle_of
 from mpicoll.torch.functions import barriers, collectives, lists
-from mpicoll.torch.functions.call import Call
+from mpicoll.torch.functions.caller import Caller
 from mpicoll.torch.functions.messages import incoming, outgoing
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
@@ -185,13 +185,13 @@ class TorchCalls(ProcessGroup):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
-        return self._message(outgoing(Call("send", self), _only(tensors, "send"), dst, tag)())
+        return self._message(outgoing(Caller("send", self), _only(tensors, "send"), dst, tag)())
 
     def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
-        return self._message(incoming(Call("recv", self), _only(tensors, "recv"), src, tag)())
+        return self._message(incoming(Caller("recv", self), _only(tensors, "recv"), src, tag)())
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
-        return self._message(incoming(Call("recv", self), _only(tensors, "recv"), None, tag)())
+        return self._message(incoming(Caller("recv", self), _only(tensors, "recv"), None, tag)())
 
     def _message(self, request: Request) -> Handle:
         work = MessageWork(request, int)  # torch itself makes the global rank of the group's

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpicoll.communicator.messages import Request
 from mpicoll.errors import TimeoutError
-from mpicoll.torch.functions.call import begin_call, checked_timeout
+from mpicoll.torch.functions.caller import caller_of, checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
 
@@ -42,12 +42,12 @@ def barrier(
     ``device_ids`` and ``timeout`` change nothing here. A blocking MPI call has no timeout: use
     :func:`monitored_barrier`, or ``async_op`` and the Work's ``wait(timeout)``.
     """
-    call = begin_call("barrier", group)
-    if call is None:
+    caller = caller_of("barrier", group)
+    if caller is None:
         return None
-    comm = call.group.comm
+    comm = caller.group.comm
     plan = comm.plan("barrier", algorithm=algorithm)
-    return call.do(lambda: comm.carry_out(plan, "barrier"), [], async_op)
+    return caller.do(lambda: comm.carry_out(plan, "barrier"), [], async_op)
 
 
 def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
@@ -57,11 +57,11 @@ def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_
     ``wait_all_ranks``. The ranks that came raise the same error. None means the group's timeout. If ``timeout`` is
     zero, rank 0 waits for nobody; the others wait for it as long as the group's timeout, as over gloo.
     """
-    call = begin_call("monitored_barrier", group)
-    if call is None:
+    caller = caller_of("monitored_barrier", group)
+    if caller is None:
         return
     checked_timeout("monitored_barrier", timeout, or_zero=True)
-    g = call.group
+    g = caller.group
     limit = g.timeout if timeout is None or (not timeout and g.rank() > 0) else timeout
     missing = (_lead if g.rank() == 0 else _follow)(g, limit.total_seconds())
     if missing:

@@ -28,7 +28,7 @@ from torch.distributed import ReduceOp
 
 from mpicoll.calls.arguments import checked_counts
 from mpicoll.errors import ArgumentError, StateError
-from mpicoll.torch.functions.call import Call, begin_call, renamed
+from mpicoll.torch.functions.caller import Caller, caller_of, renamed
 from mpicoll.torch.functions.reduce_op import op_of
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
@@ -70,7 +70,7 @@ def all_reduce(
     how = op_of(op, "all_reduce")
     plain = not async_op and not profiler._is_profiler_enabled
     if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and g.worker.idle():
-        # The call that matters most. This is what begin_call and in_turn would do, with less on the way.
+        # The call that matters most. This is what caller_of and in_turn would do, with less on the way.
         if outer := g.inside:
             g.check_thread()
         g.inside = get_ident()
@@ -84,10 +84,10 @@ def all_reduce(
         finally:
             g.inside = outer
         return None
-    call = begin_call("all_reduce", group)
-    if call is None:
+    caller = caller_of("all_reduce", group)
+    if caller is None:
         return None
-    return _in_place(call, "allreduce", tensor, async_op, algorithm, op=how)
+    return _in_place(caller, "allreduce", tensor, async_op, algorithm, op=how)
 
 
 def broadcast(
@@ -100,10 +100,10 @@ def broadcast(
     algorithm: str | None = None,
 ) -> Work | None:
     """Every rank's ``tensor`` becomes the source's. A dtype that cannot be reduced, such as float8, can be sent."""
-    call = begin_call("broadcast", group)
-    if call is None:
+    caller = caller_of("broadcast", group)
+    if caller is None:
         return None
-    return _in_place(call, "bcast", tensor, async_op, algorithm, root=call.root("src", src, group_src))
+    return _in_place(caller, "bcast", tensor, async_op, algorithm, root=caller.root("src", src, group_src))
 
 
 def reduce(
@@ -120,11 +120,11 @@ def reduce(
 
     The other ranks' tensors stay as they were. (gloo leaves partial results in them.)
     """
-    call = begin_call("reduce", group)
-    if call is None:
+    caller = caller_of("reduce", group)
+    if caller is None:
         return None
-    root = call.root("dst", dst, group_dst)
-    return _in_place(call, "reduce", tensor, async_op, algorithm, op=call.op(op), root=root)
+    root = caller.root("dst", dst, group_dst)
+    return _in_place(caller, "reduce", tensor, async_op, algorithm, op=caller.op(op), root=root)
 
 
 def all_gather_into_tensor(
@@ -140,12 +140,12 @@ def all_gather_into_tensor(
     It has the dtype of ``input_tensor`` and as many elements as all ranks' together, in any shape. ``input_tensor``
     may be this rank's part of it.
     """
-    call = begin_call("all_gather_into_tensor", group)
-    if call is None:
+    caller = caller_of("all_gather_into_tensor", group)
+    if caller is None:
         return None
-    call.tensor("output_tensor", output_tensor)
-    call.tensor("input_tensor", input_tensor)
-    return input_to_output(call, "allgather", input_tensor, output_tensor, async_op, algorithm, _GATHERED)
+    caller.tensor("output_tensor", output_tensor)
+    caller.tensor("input_tensor", input_tensor)
+    return input_to_output(caller, "allgather", input_tensor, output_tensor, async_op, algorithm, _GATHERED)
 
 
 def reduce_scatter_tensor(
@@ -162,13 +162,13 @@ def reduce_scatter_tensor(
     ``input`` has the dtype of ``output`` and as many elements as all ranks' outputs together, in any shape.
     ``output`` may be this rank's block of it. Dtypes and operations are those of :func:`all_reduce`.
     """
-    call = begin_call("reduce_scatter_tensor", group)
-    if call is None:
+    caller = caller_of("reduce_scatter_tensor", group)
+    if caller is None:
         return None
-    call.tensor("output", output)
-    how = call.op(op)
-    call.tensor("input", input)
-    return input_to_output(call, "reduce_scatter", input, output, async_op, algorithm, _INPUT_OUTPUT, op=how)
+    caller.tensor("output", output)
+    how = caller.op(op)
+    caller.tensor("input", input)
+    return input_to_output(caller, "reduce_scatter", input, output, async_op, algorithm, _INPUT_OUTPUT, op=how)
 
 
 # torch's names of them since torch 2.13.
@@ -191,43 +191,43 @@ def all_to_all_single(
     them the blocks are equal. Both tensors have one dtype. Ranks compare the sizes that they send with those that are
     expected: a difference raises MessageError on every rank.
     """
-    call = begin_call("all_to_all_single", group)
-    if call is None:
+    caller = caller_of("all_to_all_single", group)
+    if caller is None:
         return None
-    call.memory("input", input)
-    call.memory("output", output)
+    caller.memory("input", input)
+    caller.memory("output", output)
     # Equal blocks get split sizes too: some ranks may pass sizes and others not, and all must make the same MPI calls.
-    sent = _split_sizes(call, "input", input, input_split_sizes)
-    expected = _split_sizes(call, "output", output, output_split_sizes)
+    sent = _split_sizes(caller, "input", input, input_split_sizes)
+    expected = _split_sizes(caller, "output", output, output_split_sizes)
     if output_split_sizes is None and input_split_sizes is None and output.numel() != input.numel():
         given = f"{output.numel()} (shape {tuple(output.shape)})"
-        raise call.error("output", f"{input.numel()} elements for input of {input.numel()}", given)
-    g, counts = call.group, {"sendcounts": sent, "recvcounts": expected}
-    plan = call.plan(_EXCHANGED, "alltoallv", input, output, **counts, algorithm=algorithm)
+        raise caller.error("output", f"{input.numel()} elements for input of {input.numel()}", given)
+    g, counts = caller.group, {"sendcounts": sent, "recvcounts": expected}
+    plan = caller.plan(_EXCHANGED, "alltoallv", input, output, **counts, algorithm=algorithm)
 
     def run(_keep: Any = (input, output)) -> None:
         g.agreement.same_counts("all_to_all_single", "output_split_sizes", sent, expected)
         g.comm.carry_out(plan, "all_to_all_single")
 
-    return call.do(run, [output], async_op)
+    return caller.do(run, [output], async_op)
 
 
 def _in_place(
-    call: Call, collective: str, given: Any, async_op: bool, algorithm: str | None, op: Any = None, root: int = 0
+    caller: Caller, collective: str, given: Any, async_op: bool, algorithm: str | None, op: Any = None, root: int = 0
 ) -> Work | None:
     """Carry out a collective on ``given``, the argument ``tensor``, which is input and output."""
-    tensor = call.tensor("tensor", given)
-    g, operation = call.group, call.operation
-    plan = call.plan(_IN_PLACE, collective, tensor, None, op=op, root=root, algorithm=algorithm)
+    tensor = caller.tensor("tensor", given)
+    g, operation = caller.group, caller.operation
+    plan = caller.plan(_IN_PLACE, collective, tensor, None, op=op, root=root, algorithm=algorithm)
 
     def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
         g.comm.carry_out(plan, operation)
 
-    return call.do(run, [tensor], async_op)
+    return caller.do(run, [tensor], async_op)
 
 
 def input_to_output(
-    call: Call,
+    caller: Caller,
     collective: str,
     x: torch.Tensor,
     out: torch.Tensor,
@@ -237,24 +237,24 @@ def input_to_output(
     op: Any = None,
 ) -> Work | None:
     """Carry out a collective from ``x`` to ``out``. ``names`` are the caller's names of ``x`` and ``out``."""
-    g, operation = call.group, call.operation
-    plan = call.plan(names, collective, x, out, op=op, root=0, algorithm=algorithm)
+    g, operation = caller.group, caller.operation
+    plan = caller.plan(names, collective, x, out, op=op, root=0, algorithm=algorithm)
 
     def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
         g.comm.carry_out(plan, operation)
 
-    return call.do(run, [out], async_op)
+    return caller.do(run, [out], async_op)
 
 
-def _split_sizes(call: Call, argument: str, x: torch.Tensor, sizes: Any) -> Sequence[int]:
+def _split_sizes(caller: Caller, argument: str, x: torch.Tensor, sizes: Any) -> Sequence[int]:
     """The rows of each block of ``x``: ``sizes``, or equal ones if ``sizes`` is None or empty."""
-    size, name = call.group.size(), f"{argument}_split_sizes"
+    size, name = caller.group.size(), f"{argument}_split_sizes"
     rows = x.shape[0] if x.dim() else 0
     if sizes is None or len(sizes) == 0:
         if x.dim() == 0 or rows % size:
-            raise call.error(argument, f"a multiple of {size} rows, or {name}", f"shape {tuple(x.shape)}")
+            raise caller.error(argument, f"a multiple of {size} rows, or {name}", f"shape {tuple(x.shape)}")
         return [rows // size] * size
-    counts = checked_counts(sizes, size, call.operation, name)
+    counts = checked_counts(sizes, size, caller.operation, name)
     if sum(counts) != rows:
-        raise call.error(name, f"sizes that add up to the {rows} rows of {argument}", f"{list(counts)}")
+        raise caller.error(name, f"sizes that add up to the {rows} rows of {argument}", f"{list(counts)}")
     return counts

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.distributed import ReduceOp
 
-from mpicoll.torch.functions.call import begin_call
+from mpicoll.torch.functions.caller import caller_of
 from mpicoll.torch.functions.collectives import input_to_output
 from mpicoll.torch.groups.work import Work
 
@@ -37,21 +37,21 @@ def all_gather(
 
     Ranks compare shapes and dtypes: a difference raises MessageError on every rank.
     """
-    call = begin_call("all_gather", group)
-    if call is None:
+    caller = caller_of("all_gather", group)
+    if caller is None:
         return None
-    call.memory("tensor", tensor)
-    outs = call.outputs("tensor_list", tensor_list, tensor)
-    g = call.group
+    caller.memory("tensor", tensor)
+    outs = caller.outputs("tensor_list", tensor_list, tensor)
+    g = caller.group
     flat = tensor.detach().new_empty((g.size(), *tensor.shape))
-    plan = call.plan(_GATHERED, "allgather", tensor, flat, algorithm=algorithm)
+    plan = caller.plan(_GATHERED, "allgather", tensor, flat, algorithm=algorithm)
 
     def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
         g.agreement.same_shape_and_dtype("all_gather", tensor)
         g.comm.carry_out(plan, "all_gather")
         _copy_out(flat, outs)
 
-    return call.do(run, outs, async_op)
+    return caller.do(run, outs, async_op)
 
 
 def gather(
@@ -69,19 +69,19 @@ def gather(
     ``dst`` is rank 0 if neither ``dst`` nor ``group_dst`` is given. Shapes, dtypes and devices are as in
     :func:`all_gather`, and ranks compare them in the same way.
     """
-    call = begin_call("gather", group)
-    if call is None:
+    caller = caller_of("gather", group)
+    if caller is None:
         return None
-    call.memory("tensor", tensor)
-    g, root = call.group, call.root("dst", dst, group_dst, default=0)
+    caller.memory("tensor", tensor)
+    g, root = caller.group, caller.root("dst", dst, group_dst, default=0)
     outs: list[torch.Tensor] = []
     flat = None
     if g.rank() == root:
-        outs = call.outputs("gather_list", gather_list, tensor)
+        outs = caller.outputs("gather_list", gather_list, tensor)
         flat = tensor.detach().new_empty((g.size(), *tensor.shape))
     else:
-        call.no_list("gather_list", gather_list, "destination", root)
-    plan = call.plan(_GATHERED, "gather", tensor, flat, root=root, algorithm=algorithm)
+        caller.no_list("gather_list", gather_list, "destination", root)
+    plan = caller.plan(_GATHERED, "gather", tensor, flat, root=root, algorithm=algorithm)
 
     def run() -> None:
         g.agreement.same_shape_and_dtype("gather", tensor)
@@ -89,7 +89,7 @@ def gather(
         if flat is not None:
             _copy_out(flat, outs)
 
-    return call.do(run, outs, async_op, [tensor])
+    return caller.do(run, outs, async_op, [tensor])
 
 
 def scatter(
@@ -107,23 +107,23 @@ def scatter(
     ``src`` is rank 0 if neither ``src`` nor ``group_src`` is given. Shapes, dtypes and devices are as in
     :func:`all_gather`, and ranks compare them in the same way.
     """
-    call = begin_call("scatter", group)
-    if call is None:
+    caller = caller_of("scatter", group)
+    if caller is None:
         return None
-    call.memory("tensor", tensor)
-    g, root = call.group, call.root("src", src, group_src, default=0)
+    caller.memory("tensor", tensor)
+    g, root = caller.group, caller.root("src", src, group_src, default=0)
     flat = None
     if g.rank() == root:
-        flat = _stacked(call.tensors("scatter_list", scatter_list, tensor))
+        flat = _stacked(caller.tensors("scatter_list", scatter_list, tensor))
     else:
-        call.no_list("scatter_list", scatter_list, "source", root)
-    plan = call.plan(_SCATTERED, "scatter", flat, tensor, root=root, algorithm=algorithm)
+        caller.no_list("scatter_list", scatter_list, "source", root)
+    plan = caller.plan(_SCATTERED, "scatter", flat, tensor, root=root, algorithm=algorithm)
 
     def run(_keep: Any = flat) -> None:
         g.agreement.same_shape_and_dtype("scatter", tensor)
         g.comm.carry_out(plan, "scatter")
 
-    return call.do(run, [tensor], async_op)
+    return caller.do(run, [tensor], async_op)
 
 
 def reduce_scatter(
@@ -140,13 +140,13 @@ def reduce_scatter(
     The tensors of ``input_list`` have the shape, dtype and device of ``output``. Dtypes and operations are those of
     ``all_reduce``. Ranks do not compare their shapes.
     """
-    call = begin_call("reduce_scatter", group)
-    if call is None:
+    caller = caller_of("reduce_scatter", group)
+    if caller is None:
         return None
-    call.memory("output", output)
-    how = call.op(op)
-    flat = _stacked(call.tensors("input_list", input_list, output))
-    return input_to_output(call, "reduce_scatter", flat, output, async_op, algorithm, _REDUCED, op=how)
+    caller.memory("output", output)
+    how = caller.op(op)
+    flat = _stacked(caller.tensors("input_list", input_list, output))
+    return input_to_output(caller, "reduce_scatter", flat, output, async_op, algorithm, _REDUCED, op=how)
 
 
 def all_to_all(
@@ -162,25 +162,25 @@ def all_to_all(
     All tensors have one dtype and one device. Their sizes may differ from pair to pair of ranks. Ranks compare the
     sizes that they send with those that are expected: a difference raises MessageError on every rank.
     """
-    call = begin_call("all_to_all", group)
-    if call is None:
+    caller = caller_of("all_to_all", group)
+    if caller is None:
         return None
     outs_given = output_tensor_list if isinstance(output_tensor_list, Sequence) else ()
     first = next((x for x in outs_given if isinstance(x, torch.Tensor)), torch.empty(0))
-    outs = call.outputs("output_tensor_list", output_tensor_list, first, shapes=False)
-    ins = call.tensors("input_tensor_list", input_tensor_list, first, shapes=False)
+    outs = caller.outputs("output_tensor_list", output_tensor_list, first, shapes=False)
+    ins = caller.tensors("input_tensor_list", input_tensor_list, first, shapes=False)
     flat_in = torch.cat([x.detach().reshape(-1) for x in ins])
     flat_out = flat_in.new_empty(sum(x.numel() for x in outs))
-    g, sent, expected = call.group, [x.numel() for x in ins], [x.numel() for x in outs]
+    g, sent, expected = caller.group, [x.numel() for x in ins], [x.numel() for x in outs]
     counts = {"sendcounts": sent, "recvcounts": expected}
-    plan = call.plan(_EXCHANGED, "alltoallv", flat_in, flat_out, **counts, algorithm=algorithm)
+    plan = caller.plan(_EXCHANGED, "alltoallv", flat_in, flat_out, **counts, algorithm=algorithm)
 
     def run(_keep: Any = flat_in) -> None:
         g.agreement.same_counts("all_to_all", "output_tensor_list", sent, expected)
         g.comm.carry_out(plan, "all_to_all")
         _copy_out(torch.split(flat_out, expected), outs)
 
-    return call.do(run, outs, async_op)
+    return caller.do(run, outs, async_op)
 
 
 def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -16,7 +16,7 @@ import torch
 
 from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError
-from mpicoll.torch.functions.call import Call, begin_call, begin_members_call, renamed
+from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, renamed
 from mpicoll.torch.groups.work import MessageWork, Work
 
 __all__ = ["P2POp", "batch_isend_irecv", "incoming", "irecv", "isend", "outgoing", "recv", "send"]
@@ -26,11 +26,11 @@ def send(
     tensor: torch.Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> None:
     """Send ``tensor``. Returns when the program may write to it again."""
-    call = begin_call("send", group)
-    if call is not None:
-        dest = call.root("dst", dst, group_dst)
-        _refuse_this_rank(call, "dst", dest)
-        outgoing(call, tensor, dest, tag)().wait()
+    caller = caller_of("send", group)
+    if caller is not None:
+        dest = caller.root("dst", dst, group_dst)
+        _refuse_this_rank(caller, "dst", dest)
+        outgoing(caller, tensor, dest, tag)().wait()
 
 
 def recv(
@@ -40,38 +40,38 @@ def recv(
 
     Returns the sender's global rank, or -1 if this rank is not in the group.
     """
-    call = begin_call("recv", group)
-    if call is None:
+    caller = caller_of("recv", group)
+    if caller is None:
         return -1
-    source = _source(call, src, group_src)
+    source = _source(caller, src, group_src)
     if source is not None:
-        _refuse_this_rank(call, "src", source)
-    request = incoming(call, tensor, source, tag)()
+        _refuse_this_rank(caller, "src", source)
+    request = incoming(caller, tensor, source, tag)()
     request.wait()
     assert request.source is not None
-    return call.group.global_rank(request.source)
+    return caller.group.global_rank(request.source)
 
 
 def isend(
     tensor: torch.Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
     """Start to send ``tensor``. The program must not write to it before the Work is complete."""
-    call = begin_call("isend", group)
-    if call is None:
+    caller = caller_of("isend", group)
+    if caller is None:
         return None
-    dest = call.root("dst", dst, group_dst)
-    return MessageWork(outgoing(call, tensor, dest, tag)(), call.group.global_rank)
+    dest = caller.root("dst", dst, group_dst)
+    return MessageWork(outgoing(caller, tensor, dest, tag)(), caller.group.global_rank)
 
 
 def irecv(
     tensor: torch.Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
     """Start to receive into ``tensor``, from any rank if ``src`` and ``group_src`` are None."""
-    call = begin_call("irecv", group)
-    if call is None:
+    caller = caller_of("irecv", group)
+    if caller is None:
         return None
-    source = _source(call, src, group_src)
-    return MessageWork(incoming(call, tensor, source, tag)(), call.group.global_rank)
+    source = _source(caller, src, group_src)
+    return MessageWork(incoming(caller, tensor, source, tag)(), caller.group.global_rank)
 
 
 class P2POp:
@@ -91,10 +91,10 @@ class P2POp:
     ) -> None:
         if op not in (isend, irecv):
             raise ArgumentError("P2POp", "op", "mpicoll.torch.isend or mpicoll.torch.irecv", repr(op))
-        call = begin_members_call("P2POp", group)
-        self.op, self.tensor, self.group, self.tag = op, call.tensor("tensor", tensor), group, tag
-        self.group_peer = call.root("peer", peer, group_peer)
-        self.peer = call.group.global_rank(self.group_peer)
+        caller = joined_caller("P2POp", group)
+        self.op, self.tensor, self.group, self.tag = op, caller.tensor("tensor", tensor), group, tag
+        self.group_peer = caller.root("peer", peer, group_peer)
+        self.peer = caller.group.global_rank(self.group_peer)
 
     def __repr__(self) -> str:
         return f"P2POp({self.op.__name__}, peer={self.peer}, {tuple(self.tensor.shape)}, {self.tensor.dtype})"
@@ -117,32 +117,32 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
 
 def _checked(op: P2POp) -> Callable[[], Work]:
     """A function that starts the message, whose arguments are right."""
-    call = begin_members_call(op.op.__name__, op.group)
-    start = (outgoing if op.op is isend else incoming)(call, op.tensor, op.group_peer, op.tag)
-    return lambda: MessageWork(start(), call.group.global_rank)
+    caller = joined_caller(op.op.__name__, op.group)
+    start = (outgoing if op.op is isend else incoming)(caller, op.tensor, op.group_peer, op.tag)
+    return lambda: MessageWork(start(), caller.group.global_rank)
 
 
-def outgoing(call: Call, tensor: Any, dest: int, tag: int) -> Callable[[], Request]:
+def outgoing(caller: Caller, tensor: Any, dest: int, tag: int) -> Callable[[], Request]:
     """Check a message to the group's rank ``dest``, and return a function that starts to send it."""
     try:
-        return call.group.comm.outgoing(call.operation, call.tensor("tensor", tensor), dest, tag)
+        return caller.group.comm.outgoing(caller.operation, caller.tensor("tensor", tensor), dest, tag)
     except ArgumentError as e:
-        raise renamed(e, call.operation, {"x": "tensor", "dest": "group_dst"}) from None
+        raise renamed(e, caller.operation, {"x": "tensor", "dest": "group_dst"}) from None
 
 
-def incoming(call: Call, tensor: Any, source: int | None, tag: int) -> Callable[[], Request]:
+def incoming(caller: Caller, tensor: Any, source: int | None, tag: int) -> Callable[[], Request]:
     """Check a message from the group's rank ``source``, and return a function that starts to receive it."""
     try:
-        return call.group.comm.incoming(call.operation, call.tensor("tensor", tensor), source, tag)
+        return caller.group.comm.incoming(caller.operation, caller.tensor("tensor", tensor), source, tag)
     except ArgumentError as e:
-        raise renamed(e, call.operation, {"x": "tensor", "source": "group_src"}) from None
+        raise renamed(e, caller.operation, {"x": "tensor", "source": "group_src"}) from None
 
 
-def _source(call: Call, src: int | None, group_src: int | None) -> int | None:
-    return None if src is None and group_src is None else call.root("src", src, group_src)
+def _source(caller: Caller, src: int | None, group_src: int | None) -> int | None:
+    return None if src is None and group_src is None else caller.root("src", src, group_src)
 
 
-def _refuse_this_rank(call: Call, argument: str, rank: int) -> None:
+def _refuse_this_rank(caller: Caller, argument: str, rank: int) -> None:
     """Raise ArgumentError if ``rank`` is this one: a blocking message to oneself would wait for ever."""
-    if rank == call.group.rank():
-        raise call.error(argument, "another rank than this one", f"{call.group.global_rank(rank)}")
+    if rank == caller.group.rank():
+        raise caller.error(argument, "another rank than this one", f"{caller.group.global_rank(rank)}")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mpicoll.errors import MessageError
-from mpicoll.torch.functions.call import Call, begin_call
+from mpicoll.torch.functions.caller import Caller, caller_of
 
 __all__ = [
     "all_gather_object",
@@ -27,10 +27,10 @@ __all__ = [
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Any = None, weights_only: bool = False) -> None:
     """``object_list[r]``, of a list with an element for each rank, becomes rank r's ``obj``."""
-    call = _begin("all_gather_object", group, weights_only)
-    if call is not None:
-        _check_list(call, "object_list", object_list, call.group.size())
-        object_list[:] = _in_turn(call, lambda: call.group.comm.allgather_object(obj))
+    caller = _begin("all_gather_object", group, weights_only)
+    if caller is not None:
+        _check_list(caller, "object_list", object_list, caller.group.size())
+        object_list[:] = _in_turn(caller, lambda: caller.group.comm.allgather_object(obj))
 
 
 def gather_object(
@@ -46,15 +46,15 @@ def gather_object(
     The list has an element for each rank. The other ranks pass None or an empty list. ``dst`` is rank 0 if neither
     ``dst`` nor ``group_dst`` is given.
     """
-    call = _begin("gather_object", group, weights_only)
-    if call is None:
+    caller = _begin("gather_object", group, weights_only)
+    if caller is None:
         return
-    g, root = call.group, call.root("dst", dst, group_dst, default=0)
+    g, root = caller.group, caller.root("dst", dst, group_dst, default=0)
     if g.rank() == root:
-        _check_list(call, "object_gather_list", object_gather_list, g.size())
+        _check_list(caller, "object_gather_list", object_gather_list, g.size())
     else:
-        call.no_list("object_gather_list", object_gather_list, "destination", root)
-    found = _in_turn(call, lambda: g.comm.gather_object(obj, root))
+        caller.no_list("object_gather_list", object_gather_list, "destination", root)
+    found = _in_turn(caller, lambda: g.comm.gather_object(obj, root))
     if object_gather_list is not None and found is not None:
         object_gather_list[:] = found
 
@@ -72,13 +72,13 @@ def broadcast_object_list(
     Raises MessageError where the list has another length than the source's. ``src`` is rank 0 if neither ``src`` nor
     ``group_src`` is given. ``device`` changes nothing here.
     """
-    call = _begin("broadcast_object_list", group, weights_only)
-    if call is None:
+    caller = _begin("broadcast_object_list", group, weights_only)
+    if caller is None:
         return
-    _check_list(call, "object_list", object_list, None)
-    g, root = call.group, call.root("src", src, group_src, default=0)
-    sent = _in_turn(call, lambda: g.comm.bcast_object(object_list, root))
-    _replace(call, object_list, sent, g.global_rank(root))
+    _check_list(caller, "object_list", object_list, None)
+    g, root = caller.group, caller.root("src", src, group_src, default=0)
+    sent = _in_turn(caller, lambda: g.comm.bcast_object(object_list, root))
+    _replace(caller, object_list, sent, g.global_rank(root))
 
 
 def scatter_object_list(
@@ -94,16 +94,16 @@ def scatter_object_list(
     The source's list has an element for each rank; what the others pass does not count. The output list has at least
     one element. ``src`` is rank 0 if neither ``src`` nor ``group_src`` is given.
     """
-    call = _begin("scatter_object_list", group, weights_only)
-    if call is None:
+    caller = _begin("scatter_object_list", group, weights_only)
+    if caller is None:
         return
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         expected = "a list of at least one, whose first element is replaced"
-        raise call.error("scatter_object_output_list", expected, repr(scatter_object_output_list))
-    g, root = call.group, call.root("src", src, group_src, default=0)
+        raise caller.error("scatter_object_output_list", expected, repr(scatter_object_output_list))
+    g, root = caller.group, caller.root("src", src, group_src, default=0)
     if g.rank() == root:
-        _check_list(call, "scatter_object_input_list", scatter_object_input_list, g.size())
-    scatter_object_output_list[0] = _in_turn(call, lambda: g.comm.scatter_object(scatter_object_input_list, root))
+        _check_list(caller, "scatter_object_input_list", scatter_object_input_list, g.size())
+    scatter_object_output_list[0] = _in_turn(caller, lambda: g.comm.scatter_object(scatter_object_input_list, root))
 
 
 def send_object_list(
@@ -116,10 +116,10 @@ def send_object_list(
     weights_only: bool = False,
 ) -> None:
     """Send the objects of the list. ``device`` and ``use_batch`` change nothing here."""
-    call = _begin("send_object_list", group, weights_only)
-    if call is not None:
-        _check_list(call, "object_list", object_list, None)
-        g, dest = call.group, call.root("dst", dst, group_dst)
+    caller = _begin("send_object_list", group, weights_only)
+    if caller is not None:
+        _check_list(caller, "object_list", object_list, None)
+        g, dest = caller.group, caller.root("dst", dst, group_dst)
         # The message says who sends it: a receiver from any rank must learn that.
         g.comm.send_object((g.rank(), object_list), dest)
 
@@ -138,44 +138,44 @@ def recv_object_list(
     Returns the sender's global rank, or -1 if this rank is not in the group. Raises MessageError if another number of
     objects arrives. ``device`` and ``use_batch`` change nothing here.
     """
-    call = _begin("recv_object_list", group, weights_only)
-    if call is None:
+    caller = _begin("recv_object_list", group, weights_only)
+    if caller is None:
         return -1
-    _check_list(call, "object_list", object_list, None)
-    g, source = call.group, None
+    _check_list(caller, "object_list", object_list, None)
+    g, source = caller.group, None
     if src is not None or group_src is not None:
-        source = call.root("src", src, group_src)
+        source = caller.root("src", src, group_src)
     sender, sent = g.comm.recv_object(source)
-    _replace(call, object_list, sent, g.global_rank(sender))
+    _replace(caller, object_list, sent, g.global_rank(sender))
     return g.global_rank(sender)
 
 
-def _begin(operation: str, group: Any, weights_only: bool) -> Call | None:
-    call = begin_call(operation, group, stacklevel=5)
-    if call is not None and weights_only:
-        raise call.error("weights_only", "False: objects travel pickled here", repr(weights_only))
-    return call
+def _begin(operation: str, group: Any, weights_only: bool) -> Caller | None:
+    caller = caller_of(operation, group, stacklevel=5)
+    if caller is not None and weights_only:
+        raise caller.error("weights_only", "False: objects travel pickled here", repr(weights_only))
+    return caller
 
 
-def _check_list(call: Call, argument: str, given: Any, size: int | None) -> None:
+def _check_list(caller: Caller, argument: str, given: Any, size: int | None) -> None:
     """Raise ArgumentError if ``given`` is no list, or has not ``size`` elements. None allows any number."""
     if not isinstance(given, list) or (size is not None and len(given) != size):
         expected = "a list" if size is None else f"a list of {size}, one a rank of the group"
-        raise call.error(argument, expected, f"{len(given)}" if isinstance(given, list) else repr(given))
+        raise caller.error(argument, expected, f"{len(given)}" if isinstance(given, list) else repr(given))
 
 
-def _replace(call: Call, object_list: list[Any], sent: list[Any], source: int) -> None:
+def _replace(caller: Caller, object_list: list[Any], sent: list[Any], source: int) -> None:
     """Replace the elements of ``object_list``, if there are as many as the rank ``source`` sent."""
     if len(sent) != len(object_list):
         raise MessageError(
-            f"{call.operation}: object_list: expected {len(sent)} objects, as rank {source} sends; "
+            f"{caller.operation}: object_list: expected {len(sent)} objects, as rank {source} sends; "
             f"given {len(object_list)}"
         )
     object_list[:] = sent
 
 
-def _in_turn(call: Call, run: Callable[[], Any]) -> Any:
+def _in_turn(caller: Caller, run: Callable[[], Any]) -> Any:
     """What ``run`` returns, after all that is pending in the group."""
     found: list[Any] = []
-    call.do(lambda: found.append(run()), [], async_op=False)
+    caller.do(lambda: found.append(run()), [], async_op=False)
     return found[0]

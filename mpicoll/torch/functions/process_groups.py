@@ -12,7 +12,7 @@ import torch.distributed
 
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.torch.functions.call import checked_timeout
+from mpicoll.torch.functions.caller import checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.world import GroupMember, joined, member, world
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from threading import get_ident
+from typing import Any
 
 import torch
 
@@ -34,6 +35,8 @@ class ProcessGroup:
         self.worker = Worker()
         self.inside = 0
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
+        self.callers: dict[str, Any] = {}
+        """For each function that was called in the group, the Caller that checks its arguments."""
         self.agreement = Agreement(comm, self.ranks)
         self.local_rank = 0
         """Only in a default group: this process's rank among the ranks of its node."""
@@ -71,9 +74,8 @@ class ProcessGroup:
         ``run`` writes the tensors of ``result`` and reads those of ``given``. If ``async_op``, this returns a Work at
         once. Otherwise it returns None when ``run`` has ended, and raises what ``run`` raised.
         """
-        if self.inside:
+        if outer := self.inside:
             self.check_thread()
-        outer = self.inside
         if not async_op and self.worker.idle():
             self.inside = get_ident()
             try:
@@ -125,6 +127,7 @@ class ProcessGroup:
             self.comm.free()  # collective: not after a failure, of which the other ranks may know nothing
         finally:
             self.comm.close("it was destroyed")
+            self.callers.clear()  # they refer to the group
 
 
 @lru_cache(maxsize=1)

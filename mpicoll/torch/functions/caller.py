@@ -1,4 +1,4 @@
-"""A call of a function by a member of its group: it checks the arguments, and names the function in every error."""
+"""This rank as the caller of a function in a group: its arguments are checked, and every error names the function."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 from mpicoll.torch.functions.reduce_op import op_of
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
-from mpicoll.torch.groups.world import joined, member
+from mpicoll.torch.groups.world import joined, member, world
 
 if TYPE_CHECKING:
     from mpicoll.calls.plan import Plan
 
-__all__ = ["Call", "begin_call", "begin_members_call", "checked_timeout", "renamed"]
+__all__ = ["Caller", "caller_of", "checked_timeout", "joined_caller", "renamed"]
 
 
-class Call:
-    """A call of the function ``operation`` in ``group``. Methods that take an argument take its name first."""
+class Caller:
+    """This rank, a member of ``group``, as the caller of the function ``operation``.
+
+    Methods that check an argument take its name first. A Caller knows nothing of a single call. So the group keeps it
+    for the next one: to make a Caller takes longer than to find it.
+    """
 
     __slots__ = ("group", "operation")
 
@@ -139,18 +143,25 @@ class Call:
             return self.group.in_turn(run, result, async_op, given)
 
 
-def begin_call(operation: str, group: Any, stacklevel: int = 4) -> Call | None:
-    """A call in the group that a caller's ``group`` means. None if this rank is not in it.
+def caller_of(operation: str, group: Any, stacklevel: int = 4) -> Caller | None:
+    """This rank as the caller of ``operation`` in the group that ``group`` means. None if it is not in the group.
 
-    Such a rank is warned, at the line ``stacklevel`` frames above ``member``: where the program calls the function.
+    Such a rank is warned. The warning names the line of the program, ``stacklevel`` frames above :func:`member`.
     """
-    g = member(group, operation, stacklevel)
-    return None if g is None else Call(operation, g)
+    g = world().default if group is None else group
+    if not isinstance(g, ProcessGroup) or g.comm.closed:
+        g = member(group, operation, stacklevel)  # raises or warns, and says what is wrong
+        if g is None:
+            return None
+    caller: Caller | None = g.callers.get(operation)
+    if caller is None:
+        caller = g.callers[operation] = Caller(operation, g)
+    return caller
 
 
-def begin_members_call(operation: str, group: Any) -> Call:
-    """A call in the group that a caller's ``group`` means. Raises ArgumentError if this rank is not in it."""
-    return Call(operation, joined(group, operation))
+def joined_caller(operation: str, group: Any) -> Caller:
+    """The same, but raise ArgumentError if this rank is not in the group."""
+    return Caller(operation, joined(group, operation))
 
 
 def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> ArgumentError:

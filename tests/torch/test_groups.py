@@ -130,41 +130,46 @@ def test_wrong_arguments_of_init() -> None:
         assert not dist.is_initialized()
 
 
-WITHOUT: dict[str, Callable[[], object]] = {
-    "all_reduce": lambda: dist.all_reduce(torch.ones(1)),
-    "broadcast": lambda: dist.broadcast(torch.ones(1), 0),
-    "reduce": lambda: dist.reduce(torch.ones(1), 0),
-    "all_gather": lambda: dist.all_gather([torch.ones(1)], torch.ones(1)),
-    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1)),
-    "gather": lambda: dist.gather(torch.ones(1)),
-    "scatter": lambda: dist.scatter(torch.ones(1)),
-    "reduce_scatter": lambda: dist.reduce_scatter(torch.ones(1), [torch.ones(1)]),
-    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1)),
-    "all_to_all": lambda: dist.all_to_all([torch.ones(1)], [torch.ones(1)]),
-    "all_to_all_single": lambda: dist.all_to_all_single(torch.ones(1), torch.ones(1)),
-    "barrier": lambda: dist.barrier(),
-    "monitored_barrier": lambda: dist.monitored_barrier(),
-    "send": lambda: dist.send(torch.ones(1), 0),
-    "recv": lambda: dist.recv(torch.ones(1), 0),
-    "isend": lambda: dist.isend(torch.ones(1), 0),
-    "irecv": lambda: dist.irecv(torch.ones(1), 0),
-    "P2POp": lambda: dist.P2POp(dist.isend, torch.ones(1), 0),
-    "all_gather_object": lambda: dist.all_gather_object([None], 1),
-    "gather_object": lambda: dist.gather_object(1, [None]),
-    "broadcast_object_list": lambda: dist.broadcast_object_list([1], 0),
-    "scatter_object_list": lambda: dist.scatter_object_list([None], [1]),
-    "send_object_list": lambda: dist.send_object_list([1], 0),
-    "recv_object_list": lambda: dist.recv_object_list([1], 0),
-    "get_rank": lambda: dist.get_rank(),
-    "get_world_size": lambda: dist.get_world_size(),
-    "get_backend": lambda: dist.get_backend(),
-    "get_process_group_ranks": lambda: dist.get_process_group_ranks(None),
-    "get_group_rank": lambda: dist.get_group_rank(None, 0),
-    "get_global_rank": lambda: dist.get_global_rank(None, 0),
-    "get_node_local_rank": lambda: dist.get_node_local_rank(),
-    "new_group": lambda: dist.new_group([0]),
-    "destroy_process_group": lambda: dist.destroy_process_group(),
+CALLS: dict[str, Callable[[Any], object]] = {
+    "all_reduce": lambda g: dist.all_reduce(torch.ones(1), group=g),
+    "broadcast": lambda g: dist.broadcast(torch.ones(1), 0, group=g),
+    "reduce": lambda g: dist.reduce(torch.ones(1), 0, group=g),
+    "all_gather": lambda g: dist.all_gather([torch.ones(1)], torch.ones(1), group=g),
+    "all_gather_into_tensor": lambda g: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1), group=g),
+    "gather": lambda g: dist.gather(torch.ones(1), group=g),
+    "scatter": lambda g: dist.scatter(torch.ones(1), group=g),
+    "reduce_scatter": lambda g: dist.reduce_scatter(torch.ones(1), [torch.ones(1)], group=g),
+    "reduce_scatter_tensor": lambda g: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1), group=g),
+    "all_to_all": lambda g: dist.all_to_all([torch.ones(1)], [torch.ones(1)], group=g),
+    "all_to_all_single": lambda g: dist.all_to_all_single(torch.ones(1), torch.ones(1), group=g),
+    "barrier": lambda g: dist.barrier(g),
+    "monitored_barrier": lambda g: dist.monitored_barrier(g),
+    "send": lambda g: dist.send(torch.ones(1), 0, group=g),
+    "isend": lambda g: dist.isend(torch.ones(1), 0, group=g),
+    "irecv": lambda g: dist.irecv(torch.ones(1), 0, group=g),
+    "all_gather_object": lambda g: dist.all_gather_object([None], 1, group=g),
+    "gather_object": lambda g: dist.gather_object(1, [None], group=g),
+    "broadcast_object_list": lambda g: dist.broadcast_object_list([1], 0, group=g),
+    "scatter_object_list": lambda g: dist.scatter_object_list([None], [1], group=g),
+    "send_object_list": lambda g: dist.send_object_list([1], 0, group=g),
+    "destroy_process_group": lambda g: dist.destroy_process_group(g),
 }
+"""A call of each function in the group g, None for the default group. Outsiders get None from it, and a warning."""
+
+OTHER_CALLS: dict[str, Callable[[Any], object]] = {
+    "recv": lambda g: dist.recv(torch.ones(1), 0, group=g),
+    "recv_object_list": lambda g: dist.recv_object_list([1], 0, group=g),
+    "P2POp": lambda g: dist.P2POp(dist.isend, torch.ones(1), 0, group=g),
+    "get_rank": lambda g: dist.get_rank(g),
+    "get_world_size": lambda g: dist.get_world_size(g),
+    "get_backend": lambda g: dist.get_backend(g),
+    "get_process_group_ranks": lambda g: dist.get_process_group_ranks(g),
+    "get_group_rank": lambda g: dist.get_group_rank(g, 0),
+    "get_global_rank": lambda g: dist.get_global_rank(g, 0),
+    "get_node_local_rank": lambda _: dist.get_node_local_rank(),
+    "new_group": lambda _: dist.new_group([0]),
+}
+"""Those from which outsiders get something else."""
 
 
 TORCHS_WITHOUT: dict[str, tuple[type[Exception], str]] = {
@@ -177,7 +182,7 @@ TORCHS_WITHOUT: dict[str, tuple[type[Exception], str]] = {
 @pytest.mark.usefixtures("without_group")
 def test_nothing_works_without_a_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    for function, call in WITHOUT.items():
+    for function, call in {**CALLS, **OTHER_CALLS}.items():
         error, said = StateError, rf"{function}: there is no default group: call init_process_group\(\) first"
         if through_torch():
             if function in ("get_group_rank", "get_global_rank"):
@@ -185,7 +190,7 @@ def test_nothing_works_without_a_default_group(monkeypatch: pytest.MonkeyPatch) 
             torchs = ValueError, "Default process group has not been initialized"
             error, said = TORCHS_WITHOUT.get(function, torchs)
         with pytest.raises(error, match=said):
-            call()
+            call(None)
     assert dist.group.WORLD is None
     assert dist.get_node_local_rank(fallback_rank=3) == 3
 
@@ -194,7 +199,7 @@ def test_all_that_need_a_group_are_tried_without() -> None:
     never = {"init_process_group", "is_initialized", "is_available", "batch_isend_irecv"}
     never |= {"all_gather_single", "reduce_scatter_single"}  # other names
     classes = {"GroupMember", "ProcessGroup", "ReduceOp", "Work", "group"}
-    assert set(WITHOUT) == set(mpicoll.torch.__all__) - never - classes
+    assert CALLS.keys() | OTHER_CALLS.keys() == set(mpicoll.torch.__all__) - never - classes
 
 
 # -- other groups -----------------------------------------------------------------------------------------------------
@@ -248,39 +253,13 @@ def test_only_the_members_need_to_make_a_group(rank: int, size: int) -> None:
         dist.destroy_process_group(g)
 
 
-CALLS_OF_OUTSIDERS: dict[str, Callable[[Any], object]] = {
-    "all_reduce": lambda g: dist.all_reduce(torch.ones(1), group=g),
-    "broadcast": lambda g: dist.broadcast(torch.ones(1), 0, group=g),
-    "reduce": lambda g: dist.reduce(torch.ones(1), 0, group=g),
-    "all_gather": lambda g: dist.all_gather([torch.ones(1)], torch.ones(1), group=g),
-    "all_gather_into_tensor": lambda g: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1), group=g),
-    "gather": lambda g: dist.gather(torch.ones(1), group=g),
-    "scatter": lambda g: dist.scatter(torch.ones(1), group=g),
-    "reduce_scatter": lambda g: dist.reduce_scatter(torch.ones(1), [torch.ones(1)], group=g),
-    "reduce_scatter_tensor": lambda g: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1), group=g),
-    "all_to_all": lambda g: dist.all_to_all([torch.ones(1)], [torch.ones(1)], group=g),
-    "all_to_all_single": lambda g: dist.all_to_all_single(torch.ones(1), torch.ones(1), group=g),
-    "barrier": lambda g: dist.barrier(g),
-    "monitored_barrier": lambda g: dist.monitored_barrier(g),
-    "send": lambda g: dist.send(torch.ones(1), 0, group=g),
-    "isend": lambda g: dist.isend(torch.ones(1), 0, group=g),
-    "irecv": lambda g: dist.irecv(torch.ones(1), 0, group=g),
-    "all_gather_object": lambda g: dist.all_gather_object([None], 1, group=g),
-    "gather_object": lambda g: dist.gather_object(1, [None], group=g),
-    "broadcast_object_list": lambda g: dist.broadcast_object_list([1], 0, group=g),
-    "scatter_object_list": lambda g: dist.scatter_object_list([None], [1], group=g),
-    "send_object_list": lambda g: dist.send_object_list([1], 0, group=g),
-    "destroy_process_group": lambda g: dist.destroy_process_group(g),
-}
-
-
 TORCH_REFUSES = {"broadcast", "reduce", "scatter", "send", "isend", "gather_object"}
 TORCH_REFUSES |= {"broadcast_object_list", "scatter_object_list", "send_object_list"}
 """It looks for the rank in the group before it looks whether this one is in it."""
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("function", CALLS_OF_OUTSIDERS)
+@pytest.mark.parametrize("function", CALLS)
 def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> None:
     said = f"{function}: rank {rank} is not in the given group, and takes no part in the call"
     outside = dist.GroupMember.NON_GROUP_MEMBER
@@ -288,13 +267,13 @@ def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> No
         said = f"on global rank {rank} which does not belong to the given group"
         if function in TORCH_REFUSES:
             with pytest.raises(ValueError, match=r"group -100|Group -100|Invalid process group"):
-                CALLS_OF_OUTSIDERS[function](outside)
+                CALLS[function](outside)
             return
         if function == "destroy_process_group":
             assert dist.destroy_process_group(outside) is None
             return
     with pytest.warns(UserWarning, match=said) as caught:
-        assert CALLS_OF_OUTSIDERS[function](outside) is None
+        assert CALLS[function](outside) is None
     assert len([w for w in caught if w.category is UserWarning]) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
-from mpicoll.errors import LaunchError
+from mpicoll.errors import ArgumentError, LaunchError
+from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.device_backend import DeviceBackend
 from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
+from tests.torch.programs.overlap import backward_waits
 
 needs_one = pytest.mark.skipif(not BACKENDS_IN_PYTHON, reason="torch takes no backend in Python before 2.14")
 
@@ -135,6 +138,41 @@ def test_other_groups(ours_on_the_cpu: DeviceBackend) -> None:
     assert isinstance(ours, mpicoll.torch.ProcessGroup)
     mpicoll.torch.all_reduce(x, group=ours)
     assert x.item() == size * size
+
+
+@needs_one
+def test_sparse_tensors_are_refused(ours_on_the_cpu: DeviceBackend) -> None:
+    """In the words of a whole group, and the group lives on."""
+    with pytest.raises(ArgumentError, match=r"tensor: expected a dense tensor; given a torch\.sparse_coo tensor"):
+        dist.all_reduce(torch.ones(4).to_sparse())
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == dist.get_world_size()
+
+
+@needs_one
+@pytest.mark.mpi(min_size=2)
+def test_monitored_barrier_without_a_timeout(ours_on_the_cpu: DeviceBackend) -> None:
+    """It has the group's. The last rank does not come to the first barrier, and all come to the second."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    ours_on_the_cpu.set_timeout(timedelta(seconds=0.2))
+    if rank < size - 1:
+        with pytest.raises(RuntimeError, match=rf"after 0:00:00\.200000, these ranks did not come: {size - 1}"):
+            dist.group.WORLD.monitored_barrier()
+    dist.barrier()
+    ours_on_the_cpu.set_timeout(timedelta(minutes=1))
+    dist.group.WORLD.monitored_barrier()
+
+
+@needs_one
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("overlap", ["0", "1"])
+def test_ddp_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward pass waits for its all-reduces, or not, as in a group that is all mpicoll's."""
+    monkeypatch.setenv(reducer.SWITCH, overlap)
+    monkeypatch.setattr(reducer, "MOMENT", 60.0)  # so that whoever waits, waits to the end
+    dist.init_process_group("cpu:mpicoll,cuda:gloo", "mpi://")
+    assert backward_waits(dist.get_rank(), overlap == "0") == (overlap == "0")
 
 
 @needs_one

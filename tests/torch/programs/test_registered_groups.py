@@ -33,24 +33,6 @@ def test_ours_is_torchs() -> None:
     works()
 
 
-def test_again_and_again(without_group: None) -> None:
-    for _ in range(3):
-        dist.init_process_group("mpicoll")
-        works(dist.new_group())
-        dist.destroy_process_group()
-        assert not dist.is_initialized()
-
-
-@pytest.mark.parametrize("backend", ["mpicoll", "MPICOLL", "cpu:mpicoll", "cpu:mpicoll,cuda:mpicoll"])
-def test_names(backend: str, without_group: None) -> None:
-    dist.init_process_group(backend, "mpi://", timedelta(minutes=1))
-    assert isinstance(dist.group.WORLD, mpicoll.torch.ProcessGroup)
-    assert dist.group.WORLD.timeout == timedelta(minutes=1)
-    works()
-    works(dist.new_group())
-    dist.destroy_process_group()
-
-
 def test_store_of_ones_own(without_group: None) -> None:
     from mpi4py import MPI
 
@@ -83,12 +65,6 @@ def test_contradictions(argument: str, by: int, method: str | None, without_grou
         with pytest.raises(LaunchError, match=rf"{argument}={said[argument]} .* MPI says"):
             dist.init_process_group("mpicoll", store=dist.HashStore(), **said)
     assert not dist.is_initialized()
-
-
-def test_twice() -> None:
-    with pytest.raises(ValueError, match="twice"):
-        dist.init_process_group("mpicoll")
-    works()
 
 
 def test_after_destroy(without_group: None) -> None:
@@ -148,18 +124,6 @@ def test_recv_from_any_rank_of_a_group(rank: int, size: int) -> None:
         dist.send(torch.ones(1), 1, group=group)
     if rank == 1:
         assert dist.recv(torch.empty(1), group=group) == 2
-
-
-def test_local_synchronisation(rank: int, size: int) -> None:
-    """Only the members make it."""
-    half = [r for r in range(size) if r % 2 == rank % 2]
-    works(dist.new_group(half, use_local_synchronization=True))
-
-
-def test_subgroups(rank: int, size: int) -> None:
-    works(dist.new_subgroups(1)[0])
-    mine, _ = dist.new_subgroups_by_enumeration([[r] for r in range(size)])
-    works(mine)
 
 
 def test_gloo_of_the_same_ranks(rank: int, size: int) -> None:

@@ -12,6 +12,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
+from tests.torch.programs.rows import everybodys, refused_without_backends_in_python, row, total
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch has newer names for some
 
@@ -22,18 +23,6 @@ NEWER = hasattr(dist, "all_gather_single")
 def needs(where: Any, name: str) -> pytest.MarkDecorator:
     """Of a function that torch 2.11 lacks."""
     return pytest.mark.skipif(not hasattr(where, name), reason=f"torch {torch.__version__} has no {name}")
-
-
-def row(rank: int) -> torch.Tensor:
-    return torch.arange(1.0, 4.0) + 10 * rank
-
-
-def total(size: int) -> torch.Tensor:
-    return torch.stack([row(r) for r in range(size)]).sum(0)
-
-
-def everybodys(size: int) -> torch.Tensor:
-    return torch.stack([row(r) for r in range(size)])
 
 
 # -- of groups --------------------------------------------------------------------------------------------------------
@@ -211,12 +200,10 @@ def test_functional_messages(rank: int, size: int) -> None:
 
 @needs(functional, "batch_p2p_ops_inplace")
 def test_functional_batches(rank: int, size: int) -> None:
-    """C++ coalesces them in the group without asking Python: where it finds no backend there, it raises, and the group
-    goes on."""
+    """C++ coalesces them in the backend of the group's device, and not in the group."""
     x, y = row(rank), torch.empty(3)
     to, of = (rank + 1) % size, (rank - 1) % size
-    refused = pytest.raises(RuntimeError, match="No backend type associated with device")
-    with nullcontext() if BACKENDS_IN_PYTHON else refused:
+    with refused_without_backends_in_python():
         for t in functional.batch_p2p_ops_inplace(["isend", "irecv"], [to, of], [1, 1], [x, y], dist.group.WORLD):
             functional.wait_tensor(t)
         assert torch.equal(y, row(of))

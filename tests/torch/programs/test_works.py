@@ -108,26 +108,6 @@ def test_tensors_are_let_go(rank: int) -> None:
     assert [ref() for ref in gone] == [None, None]
 
 
-def test_order(rank: int, size: int) -> None:
-    """A synchronous collective comes after the asynchronous ones before it."""
-    xs = [torch.full((2,), float(rank + k)) for k in range(6)]
-    works = [dist.all_reduce(x, async_op=True) for x in xs[:3]]
-    dist.all_reduce(xs[3])
-    assert all(w.is_completed() for w in works)
-    works = [dist.all_reduce(x, async_op=True) for x in xs[4:]]
-    for w in works[::-1]:
-        w.wait()
-    assert all(x[0].item() == sum(r + k for r in range(size)) for k, x in enumerate(xs))
-
-
-def test_ranks_may_differ_in_async_op(rank: int, size: int) -> None:
-    x = torch.ones(1)
-    work = dist.all_reduce(x, async_op=rank % 2 == 0)
-    if work is not None:
-        work.wait()
-    assert x.item() == size
-
-
 @pytest.mark.parametrize("functional", [False, True], ids=["all_reduce", "functional"])
 def test_a_collective_before_a_message(functional: bool, rank: int, size: int) -> None:
     """Rank 1 joins the collective only when it has rank 0's message, which rank 0 sends after starting it."""
@@ -145,22 +125,6 @@ def test_a_collective_before_a_message(functional: bool, rank: int, size: int) -
         x = operators.wait_tensor(started)
     else:
         work.wait()
-    assert x.item() == size
-
-
-def test_errors_in_futures(rank: int, size: int) -> None:
-    """Shapes that differ are found by all ranks, while the collective runs: the Work and its future raise."""
-    if size == 1:
-        pytest.skip("needs two ranks")
-    out = [torch.empty(2 + (rank == 0)) for _ in range(size)]
-    work = dist.all_gather(out, torch.ones(2 + (rank == 0)), async_op=True)
-    for wait in (work.wait, work.get_future().wait):
-        with pytest.raises(MessageError, match="one shape and dtype"):
-            wait()
-    assert work.is_completed()
-    assert isinstance(work.exception(), MessageError)
-    x = torch.ones(1)
-    dist.all_reduce(x)
     assert x.item() == size
 
 
@@ -191,20 +155,6 @@ def test_errors_reach_cpp(monkeypatch: pytest.MonkeyPatch, rank: int, size: int)
 def late(rank: int) -> None:
     if rank == 0:
         time.sleep(LATE)
-
-
-@pytest.mark.parametrize("what", ["all_reduce", "barrier"])
-def test_wait_with_a_time_limit(what: str, rank: int, size: int) -> None:
-    """The wait raises; the collective goes on, and completes when the late rank comes."""
-    x = torch.ones(1)
-    late(rank)
-    work = dist.all_reduce(x, async_op=True) if what == "all_reduce" else dist.barrier(async_op=True)
-    if rank > 0:
-        with pytest.raises(TimeoutError, match=r"not complete after 0:00:00\.05"):
-            work.wait(timedelta(seconds=0.05))
-    work.wait()
-    if what == "all_reduce":
-        assert x.item() == size
 
 
 @pytest.mark.skipif("timeout" not in signature(dist.barrier).parameters, reason=f"torch {torch.__version__} has not it")

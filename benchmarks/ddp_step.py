@@ -147,7 +147,7 @@ def slow(group: Any) -> Any:
 
 def in_line(group: Any) -> Any:
     """Make the asynchronous collectives of ``group`` complete before their call returns."""
-    group.reducer_waits = False  # so that calls go through _do, which a slow wire replaces
+    group.reducer_waits = False  # so that calls go through in_turn, which a slow wire replaces
 
     def do(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         work = CollectiveWork(run, list(result))

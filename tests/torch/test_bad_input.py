@@ -11,7 +11,8 @@ import torch.distributed
 
 from mpicoll.errors import ArgumentError, MessageError, MpicollError
 from tests.torch.api import dist, through_torch
-from tests.torch.mistakes import FILL, TABLE, Scene
+from tests.torch.mistake_rows import FILL, Scene
+from tests.torch.mistakes import TABLE
 from tests.torch.torchs_words import unseen, words
 
 

@@ -73,7 +73,7 @@ class Group:
 
 
 SORTS_RANKS = "sort_ranks" in signature(dist.new_group).parameters
-"""Whether a group's ranks may be told to stay in their order; torch learned it after 2.11."""
+"""Whether new_group can keep the order of its ranks. torch 2.11 cannot."""
 
 
 @lru_cache(maxsize=1)
@@ -172,7 +172,10 @@ def values_of(x: torch.Tensor) -> Array:
 
 @dataclass(frozen=True)
 class Case:
-    """One call, alike on all ranks but for ``async_ranks``. ``root`` is a rank of the group; ``shape`` one block's."""
+    """One call. All ranks make it alike, apart from ``async_ranks``.
+
+    ``root`` is a rank of the group, and ``shape`` that of one rank's block.
+    """
 
     function: str
     dtype: str
@@ -189,7 +192,7 @@ class Case:
 
 @dataclass
 class Started:
-    """A call on its way: what its tensors must hold when ``work`` is complete (None: they must already)."""
+    """A call on its way, and what its tensors must hold when ``work`` is complete, or now if it is None."""
 
     case: Case
     group: Group
@@ -230,7 +233,7 @@ class Arguments:
         return self.laid(x, self.case.layout, x)
 
     def changed(self) -> torch.Tensor:
-        """An input that becomes the result; it stays where there is none."""
+        """An input that becomes the result. It stays as it is if this rank has no result."""
         x, becomes = self.mine, self.expected
         return self.laid(x, self.case.layout, x if becomes is None else becomes.reshape(x.shape))
 
@@ -252,7 +255,7 @@ class Arguments:
         return (self.size * shape[0], *shape[1:]) if shape else (self.size,)
 
     def tensors(self) -> dict[str, Any]:
-        """By their names in the function."""
+        """The tensors, by the names of the function's parameters."""
         mine, block, whole = self.mine, self.case.shape, self.whole_shape()
         match self.case.function:
             case "broadcast" | "all_reduce" | "reduce":

@@ -20,7 +20,7 @@ Call = Callable[[], object]
 
 @lru_cache(maxsize=1)
 def _groups(world: object) -> tuple[Any, Any]:
-    """A group of this rank alone, and a destroyed one, made once for each default group; collective."""
+    """A group of this rank alone, and a destroyed group. All ranks make them, once for each default group."""
     destroyed = dist.new_group(list(range(dist.get_world_size())))
     dist.destroy_process_group(destroyed)
     return dist.new_group([dist.get_rank()]), destroyed
@@ -48,7 +48,7 @@ class Scene:
         return torch.empty(shape, device="meta")
 
     def shared(self, n: int = 4) -> torch.Tensor:
-        """n elements in one place."""
+        """A tensor of n elements that lie in one place."""
         return self.t(1).expand(n)
 
     def unchanged(self) -> bool:
@@ -123,7 +123,7 @@ def of_ops(call: Callable[[Scene, Any, torch.dtype], Call]) -> dict[str, Any]:
 
 
 def of_lists(call: Callable[[Scene, Any], Call], argument: str, but: str = "") -> dict[str, Any]:
-    """Rows, ``but`` for one, for a list of one tensor a rank, each of 4 floats like the function's other tensor."""
+    """Rows for a list with a tensor of 4 floats for each rank. The row ``but`` is left out."""
     first = f"{argument}[0]"
     rows = {
         "list missing": (lambda s: call(s, None), ArgumentError, argument, "a list of", "None"),

@@ -33,7 +33,7 @@ def _splits(s: Scene, to: Any, of: Any) -> Call:
 
 
 def _one_of(xs: Any) -> Any:
-    """A list for all ranks as a list for one."""
+    """The first element of a list for all ranks, as a list for one rank."""
     return xs[:1] if isinstance(xs, list) else xs
 
 

@@ -41,7 +41,7 @@ def test_a_pending_collective_says_so(rank: int, size: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_messages_pass_pending_collectives(rank: int, size: int) -> None:
-    """Between all pairs, in the group and in others, while the group's worker is in a collective."""
+    """Messages arrive while the group's worker is in a collective."""
     x = torch.ones(1000)
     if rank == 0:
         work = started(dist.all_reduce(x, async_op=True))
@@ -67,7 +67,7 @@ def test_messages_pass_pending_collectives(rank: int, size: int) -> None:
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("then", ["all_reduce", "object", "list"])
 def test_a_synchronous_call_queues_behind_the_pending(rank: int, size: int, then: str) -> None:
-    """Rank 0 comes to the synchronous call while what is before it is pending, and leaves with all of it done."""
+    """Rank 0 calls it while asynchronous collectives are pending. When it returns, they are complete."""
     held(rank)
     x = torch.ones(5)
     works = [started(dist.all_reduce(x, async_op=True)) for _ in range(4)]
@@ -101,7 +101,7 @@ def test_ranks_may_mix_async_and_synchronous_calls(rank: int, size: int) -> None
 
 
 def test_many_under_way_in_two_groups(groups: list[Group], rank: int) -> None:
-    """A hundred in each of two groups, waited for from the last to the first."""
+    """A hundred are pending in each of two groups, and the program waits from the last to the first."""
     world, backwards = groups[0], groups[4]
     works, found = [], []
     for i in range(100):
@@ -120,7 +120,7 @@ def test_many_under_way_in_two_groups(groups: list[Group], rank: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_groups_do_not_wait_for_each_other(groups: list[Group], rank: int, size: int) -> None:
-    """With the world's collective pending, another group's goes through."""
+    """A collective of another group completes while one of the default group is pending."""
     held_back = torch.ones(2)
     if rank == 0:
         pending = started(dist.all_reduce(held_back, async_op=True))
@@ -187,7 +187,7 @@ def test_callbacks_run_though_nobody_waits(rank: int, size: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_tensors_live_until_they_are_not_needed(rank: int, size: int) -> None:
-    """The program drops every tensor and list while the calls are pending, and its memory is made use of."""
+    """The program drops every tensor and list while the calls are pending, and writes to new memory."""
     held(rank)
     n = 5000
     out = torch.zeros(size * n)
@@ -219,7 +219,7 @@ def test_tensors_live_until_they_are_not_needed(rank: int, size: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_a_failure_is_in_the_handle(rank: int, size: int) -> None:
-    """What goes wrong on the way is raised where the program waits, each time it does, and the next call works."""
+    """Every wait raises what went wrong, and the next call works."""
     x = torch.zeros(2 if rank == 0 else 3)
     outs = [torch.zeros_like(x) for _ in range(size)]
     work: Any = started(dist.all_gather(outs, x, async_op=True))

@@ -31,7 +31,7 @@ def works(group: Any = None) -> None:
 
 @pytest.fixture
 def without_group(pytestconfig: pytest.Config) -> None:
-    """No default group; the next test makes one again. Ranks that are threads destroy their own."""
+    """Destroy the default group. The next test makes one again. Ranks that are threads destroy their own."""
     if not pytestconfig.getoption("--threads") and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -169,14 +169,14 @@ OTHER_CALLS: dict[str, Callable[[Any], object]] = {
     "get_node_local_rank": lambda _: dist.get_node_local_rank(),
     "new_group": lambda _: dist.new_group([0]),
 }
-"""Those from which outsiders get something else."""
+"""The same for functions from which outsiders get something else."""
 
 
 TORCHS_WITHOUT: dict[str, tuple[type[Exception], str]] = {
     "destroy_process_group": (AssertionError, "Process group cannot be None"),
     "get_node_local_rank": (RuntimeError, "LOCAL_RANK is not in the environment"),
 }
-"""What torch says otherwise."""
+"""Functions of which torch uses other words."""
 
 
 @pytest.mark.usefixtures("without_group")
@@ -243,7 +243,7 @@ def test_ranks_are_sorted_unless_told_otherwise(size: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_only_the_members_need_to_make_a_group(rank: int, size: int) -> None:
-    """Each pair of neighbours makes one, the odd rank out none."""
+    """Each pair of neighbours makes a group. The last rank makes none if their number is odd."""
     pair = [rank - rank % 2, rank - rank % 2 + 1]
     if pair[1] < size:
         g = dist.new_group(pair, use_local_synchronization=True)
@@ -255,7 +255,7 @@ def test_only_the_members_need_to_make_a_group(rank: int, size: int) -> None:
 
 TORCH_REFUSES = {"broadcast", "reduce", "scatter", "send", "isend", "gather_object"}
 TORCH_REFUSES |= {"broadcast_object_list", "scatter_object_list", "send_object_list"}
-"""It looks for the rank in the group before it looks whether this one is in it."""
+"""In these, torch looks for the root in the group first, and then whether this rank is in it."""
 
 
 @pytest.mark.processes
@@ -318,7 +318,7 @@ def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) ->
 
 
 def monitored_barrier(group: Any = None, **arguments: Any) -> None:
-    """torch's function refuses every backend but gloo; the group has the method."""
+    """The function, or the group's method: torch's function refuses other backends than gloo before torch 2.14."""
     if through_torch():
         (group or dist.group.WORLD).monitored_barrier(**arguments)
     else:
@@ -335,7 +335,7 @@ def test_monitored_barrier(groups: list[Group]) -> None:
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("missing", ["last", "first", "two"])
 def test_a_monitored_barrier_names_who_is_missing(rank: int, size: int, missing: str) -> None:
-    """Those who come say who did not, the others come later, and the next barrier works."""
+    """The ranks that come name those that do not. Those come later, and the next barrier works."""
     absent = {"last": {size - 1}, "first": {0}, "two": {size - 1, max(1, size - 2)}}[missing]
     if rank not in absent:
         names = ", ".join(str(r) for r in sorted(absent))

@@ -59,7 +59,7 @@ def test_a_message_lives_until_it_is_sent(rank: int, size: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_batches(rank: int, size: int) -> None:
-    """Around the ring, both ways at once, receives after sends, of a dtype and a layout of each."""
+    """Messages go round the ring in both directions at once, with different dtypes and layouts."""
     right, left = (rank + 1) % size, (rank - 1) % size
     whole = torch.zeros(2, 6, dtype=torch.int32)
     from_left, from_right = torch.zeros(3, dtype=torch.bfloat16), whole[:, ::2]
@@ -82,7 +82,7 @@ def test_batches(rank: int, size: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_a_receive_from_anyone_says_from_whom(groups: list[Group], rank: int, size: int) -> None:
-    """In the reversed group, too, whose ranks are not the global ones."""
+    """So it does in the reversed group, whose ranks are not the global ones."""
     for g in (groups[0], groups[4]):
         if rank == 0:
             seen = {}
@@ -129,7 +129,7 @@ def test_a_message_to_oneself(rank: int) -> None:
 
 
 def test_a_message_has_no_future(rank: int) -> None:
-    """It would never be complete."""
+    """A message's future would never be complete."""
     x = torch.zeros(3)
     receive, send = started(dist.irecv(x, rank)), started(dist.isend(torch.ones(3), rank))
     for work in (receive, send):

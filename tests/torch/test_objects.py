@@ -22,7 +22,7 @@ def same(found: Any, expected: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("which", range(5))
 def test_objects(groups: list[Group], which: int) -> None:
-    """Nested things with tensors, of other sizes on every rank, to and from every root of every group."""
+    """Every root of every group gets and sends nested objects with tensors, of different sizes on each rank."""
     g = groups[which]
     if g.rank is None:
         return

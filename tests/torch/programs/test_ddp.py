@@ -81,7 +81,7 @@ def test_gradient_accumulation(rank: int, size: int) -> None:
 
 
 class TwoHeads(nn.Module):
-    """Which head is used, the caller says."""
+    """The caller chooses the head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class TwoHeads(nn.Module):
 
 
 def test_find_unused_parameters(rank: int, size: int) -> None:
-    """Each step some ranks use one head and some the other, and the last step none uses the second."""
+    """In each step some ranks use one head and others the other. In the last step no rank uses the second."""
     torch.manual_seed(4)
     one = TwoHeads()
     ddp = DistributedDataParallel(copy.deepcopy(one), find_unused_parameters=True)
@@ -152,7 +152,7 @@ def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_models_on_two_groups(rank: int, size: int) -> None:
-    """Interleaved: each has communicators of its own."""
+    """The models take turns, and each group has a communicator of its own."""
     groups = [dist.new_group(), dist.new_group()]
     alone = [train(make(), map(data, range(STEPS))) for make, data in PROGRAMS]
     ddps = [DistributedDataParallel(make(), process_group=g) for (make, _), g in zip(PROGRAMS, groups, strict=True)]

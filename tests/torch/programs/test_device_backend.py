@@ -142,7 +142,7 @@ def test_other_groups(ours_on_the_cpu: DeviceBackend) -> None:
 
 @needs_one
 def test_sparse_tensors_are_refused(ours_on_the_cpu: DeviceBackend) -> None:
-    """In the words of a whole group, and the group lives on."""
+    """The error is that of a whole group, and the group still works."""
     with pytest.raises(ArgumentError, match=r"tensor: expected a dense tensor; given a torch\.sparse_coo tensor"):
         dist.all_reduce(torch.ones(4).to_sparse())
     x = torch.ones(1)
@@ -153,7 +153,7 @@ def test_sparse_tensors_are_refused(ours_on_the_cpu: DeviceBackend) -> None:
 @needs_one
 @pytest.mark.mpi(min_size=2)
 def test_monitored_barrier_without_a_timeout(ours_on_the_cpu: DeviceBackend) -> None:
-    """It has the group's. The last rank does not come to the first barrier, and all come to the second."""
+    """The group's timeout counts. The last rank does not come to the first barrier, and all come to the second."""
     rank, size = dist.get_rank(), dist.get_world_size()
     ours_on_the_cpu.set_timeout(timedelta(seconds=0.2))
     if rank < size - 1:
@@ -168,7 +168,7 @@ def test_monitored_barrier_without_a_timeout(ours_on_the_cpu: DeviceBackend) -> 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("overlap", ["0", "1"])
 def test_ddp_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backward pass waits for its all-reduces, or not, as in a group that is all mpicoll's."""
+    """The environment variable decides whether the backward pass waits, as in a whole group."""
     monkeypatch.setenv(reducer.SWITCH, overlap)
     monkeypatch.setattr(reducer, "MOMENT", 60.0)  # so that whoever waits, waits to the end
     dist.init_process_group("cpu:mpicoll,cuda:gloo", "mpi://")
@@ -189,14 +189,14 @@ def test_programs(ours_on_the_cpu: DeviceBackend) -> None:
 
 
 def recorded() -> list[str]:
-    """What the flight recorder has of ours."""
+    """The collectives of mpicoll's that the flight recorder has."""
     trace = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="mpicoll"))
     return [entry["profiling_name"] for entry in trace.get("entries", [])]
 
 
 @pytest.mark.parametrize("size", ["2000", "0", None])
 def test_flight_recorder(size: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It records where it was asked for, if this torch can; a group works either way."""
+    """The recorder records if it was asked for and this torch can. A group works in either case."""
     monkeypatch.delenv("TORCH_FR_BUFFER_SIZE", raising=False)
     if size:
         monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", size)

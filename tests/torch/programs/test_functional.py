@@ -17,17 +17,17 @@ OPS = torch.ops._c10d_functional
 
 @pytest.fixture
 def name() -> str:
-    """The default group's, which the operators take."""
+    """The name of the default group. Operators take names of groups."""
     return str(dist.group.WORLD.group_name)
 
 
 def rows(rank: int, size: int) -> torch.Tensor:
-    """Of ``rank``, a row for each rank."""
+    """The rows that ``rank`` has, one for each rank."""
     return torch.stack([100.0 * rank + row(r) for r in range(size)])
 
 
 def test_operators(name: str, rank: int, size: int) -> None:
-    """Each leaves its input, and gives its result to whoever waits for it."""
+    """An operator does not change its input. wait_tensor returns its result."""
     wait = OPS.wait_tensor
     x = row(rank)
     assert torch.equal(wait(OPS.all_reduce(x, "sum", name)), total(size))
@@ -101,7 +101,7 @@ def test_functions(rank: int, size: int) -> None:
 
 
 def test_gradients(rank: int, size: int) -> None:
-    """The functions with autograd."""
+    """These functions have gradients."""
     x = row(rank).requires_grad_()
     found = functional.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
     (2 * found).sum().backward()  # the gradient of a mere sum is an expanded tensor, which torch 2.11 does not take
@@ -116,7 +116,7 @@ def test_gradients(rank: int, size: int) -> None:
 
 
 def test_compiled(rank: int, size: int) -> None:
-    """One graph, in which the collectives are operators."""
+    """torch.compile makes one graph, in which the collectives are operators."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         y = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
@@ -129,7 +129,7 @@ def test_compiled(rank: int, size: int) -> None:
 
 
 def test_compiled_torch_distributed(rank: int, size: int) -> None:
-    """torch.distributed's own functions, which the compiler replaces by functional ones."""
+    """torch.compile replaces torch.distributed's own functions by functional ones."""
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def program(x: torch.Tensor) -> torch.Tensor:
@@ -175,7 +175,7 @@ def test_coalescing_manager(device: torch.device | None, asynchronous: bool, ran
 
 
 def test_messages_as_one(rank: int, size: int) -> None:
-    """batch_isend_irecv does this on backends that join messages."""
+    """batch_isend_irecv calls this on backends that coalesce messages."""
     coming = torch.empty(3)
     with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
         dist.isend(row(rank), (rank + 1) % size)

@@ -52,7 +52,7 @@ def test_store_of_ones_own(without_group: None) -> None:
 @pytest.mark.parametrize(("argument", "by"), [("rank", 1), ("world_size", 1)])
 @pytest.mark.parametrize("method", ["mpi://", None])
 def test_contradictions(argument: str, by: int, method: str | None, without_group: None) -> None:
-    """What is said of rank and size is not what MPI says: every rank raises, by whatever way it was said."""
+    """The given rank or world size is not MPI's: every rank raises, however it was given."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -96,7 +96,7 @@ def test_aborted(size: int) -> None:
 
 
 def test_several_at_once(rank: int, size: int) -> None:
-    """Overlapping groups, used in turn and together; a rank outside takes no part."""
+    """Groups overlap, and are used one after another and at once. A rank outside a group takes no part in it."""
     several = {(0,), tuple(range(size)), (size - 1,), (0, size - 1)[:size]}
     groups = {ranks: dist.new_group(list(ranks)) for ranks in sorted(several)}
     pending = []
@@ -116,7 +116,7 @@ def test_several_at_once(rank: int, size: int) -> None:
 
 
 def test_recv_from_any_rank_of_a_group(rank: int, size: int) -> None:
-    """torch makes the global rank of the group's."""
+    """torch turns the group's rank, which the Work gives, into the global one."""
     if size < 3:
         pytest.skip("needs three ranks")
     group = dist.new_group([1, 2])
@@ -127,7 +127,7 @@ def test_recv_from_any_rank_of_a_group(rank: int, size: int) -> None:
 
 
 def test_gloo_of_the_same_ranks(rank: int, size: int) -> None:
-    """By the store of mpi://."""
+    """gloo's ranks meet through the store that mpi:// made."""
     other = dist.new_group(backend="gloo")
     assert dist.get_backend(other) == "gloo"
     works(other)
@@ -136,7 +136,7 @@ def test_gloo_of_the_same_ranks(rank: int, size: int) -> None:
 
 
 def test_default_of_gloo(without_group: None) -> None:
-    """mpi:// serves any backend, and a group of ours lives within a default one of gloo's."""
+    """mpi:// serves any backend. The default group is gloo's, and a group of mpicoll's works beside it."""
     dist.init_process_group("gloo", init_method="mpi://")
     assert dist.get_backend() == "gloo"
     works()
@@ -193,7 +193,7 @@ def test_split_group_on_cpus(rank: int) -> None:
 
 
 def test_split_group(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's function, made to believe that the CPU is an accelerator."""
+    """The test makes torch's function take the CPU for an accelerator."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: torch.device("cpu"))
     dist.group.WORLD.bound_device_id = torch.device("cpu", 0)

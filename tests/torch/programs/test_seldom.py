@@ -21,7 +21,7 @@ NEWER = hasattr(dist, "all_gather_single")
 
 
 def needs(where: Any, name: str) -> pytest.MarkDecorator:
-    """Of a function that torch 2.11 lacks."""
+    """Marks a test of a function that torch 2.11 does not have."""
     return pytest.mark.skipif(not hasattr(where, name), reason=f"torch {torch.__version__} has no {name}")
 
 
@@ -37,7 +37,7 @@ def test_what_torch_knows_of_groups(rank: int, size: int) -> None:
 
 
 def test_subgroups_by_enumeration(rank: int, size: int) -> None:
-    """A group for each list; a rank gets its own, and all of them."""
+    """There is a group for each list. A rank gets the group that it is in, and a list of all."""
     halves = [list(range(size // 2)), list(range(size // 2, size))][size < 2 :]
     mine, made = dist.new_subgroups_by_enumeration(halves)
     ranks = next(half for half in halves if rank in half)
@@ -61,7 +61,7 @@ def test_a_group_cannot_be_shrunk(size: int) -> None:
 
 
 def test_monitored_barrier_by_torchs_function() -> None:
-    """Before 2.14 it is for gloo alone. The group has the method, and mpicoll.torch the function."""
+    """Before torch 2.14, torch's function takes groups of gloo's only. The group's method works in any version."""
     with nullcontext() if BACKENDS_IN_PYTHON else pytest.raises(ValueError, match="only implemented for GLOO"):
         dist.monitored_barrier()
     dist.group.WORLD.monitored_barrier()
@@ -76,7 +76,7 @@ def test_a_name_for_the_profiler(size: int) -> None:
 
 
 def test_rendezvous(rank: int, size: int) -> None:
-    """A second one beside the group's own: a store that all ranks share."""
+    """A program may meet once more beside the group. It gets a store that all ranks share."""
     store, given_rank, given_size = next(dist.rendezvous("mpi://"))
     assert (given_rank, given_size) == (rank, size)
     store.set(f"of {rank}", str(rank))
@@ -85,7 +85,7 @@ def test_rendezvous(rank: int, size: int) -> None:
 
 
 def test_breakpoint(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 debugs, and the others wait in a barrier."""
+    """Rank 0 is in the debugger, and the others wait in a barrier."""
 
     class Debugger:
         stops = 0
@@ -135,7 +135,7 @@ def test_newer_names(rank: int, size: int) -> None:
 
 
 def test_complex_numbers(rank: int, size: int) -> None:
-    """torch views them as real ones: it has no products then, and cannot view a conjugate."""
+    """torch views complex tensors as real ones. So it refuses products, and cannot view a conjugate."""
     x = torch.full((2,), 1 + 1j)
     dist.all_reduce(x)
     assert x.tolist() == [size * (1 + 1j)] * 2
@@ -150,7 +150,7 @@ def test_complex_numbers(rank: int, size: int) -> None:
 
 @needs(functional, "all_gather_single")
 def test_functional_of_one_tensor(rank: int, size: int) -> None:
-    """Under their newer names, without and with autograd."""
+    """The newer names work, without autograd and with it."""
     world = dist.group.WORLD
     for gather in (functional.all_gather_single, functional.all_gather_single_autograd):
         assert torch.equal(functional.wait_tensor(gather(row(rank)[None], 0, world)), everybodys(size))
@@ -171,7 +171,7 @@ def test_functional_of_several_tensors(rank: int, size: int) -> None:
 
 
 def test_functional_in_place(rank: int, size: int) -> None:
-    """What the compiler makes of torch.distributed's own functions."""
+    """torch.compile makes these of torch.distributed's own functions."""
     x, whole, block = row(rank), torch.empty(size, 3), torch.empty(1, 3)
     functional.all_reduce_inplace(x)
     assert torch.equal(x, total(size))

@@ -35,11 +35,11 @@ def test_futures(rank: int, size: int) -> None:
 
 
 def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> None:
-    """One that nobody has seen ends the job, at the end of the program."""
+    """A failure that the program has not seen ends the job when the program ends."""
     seen = threading.Event()
 
     class Observed(CollectiveWork):
-        """The thread that settles it and reads this goes on when the program has waited for the failure."""
+        """The thread that carries it out reads this, and then waits until the program has seen the failure."""
 
         @property
         def failed_unseen(self) -> bool:
@@ -69,7 +69,7 @@ def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> 
 
 
 def test_callbacks(rank: int, size: int) -> None:
-    """They are chained and collected; those of one collective run before the next one starts."""
+    """Callbacks are chained and collected. Those of one collective run before the next collective starts."""
     x, y = torch.ones(3), torch.ones(2)
 
     def go_on(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
@@ -84,7 +84,7 @@ def test_callbacks(rank: int, size: int) -> None:
 
 
 def test_works_that_nobody_keeps(rank: int, size: int) -> None:
-    """Neither the Work nor its tensors need be kept by the program."""
+    """The program keeps neither the Work nor its tensors."""
     seen: list[float] = []
     for k in range(20):
         dist.all_reduce(torch.full((4,), float(k)), async_op=True).get_future().then(
@@ -171,7 +171,7 @@ def test_barrier_with_a_time_limit(rank: int, size: int) -> None:
 
 
 def test_sequence_numbers() -> None:
-    """The number of collectives called: ranks that differ in it have not called the same."""
+    """It counts the collectives called. Ranks whose numbers differ have not called the same collectives."""
     g = dist.group.WORLD
     before = g._get_sequence_number_for_group()
     dist.all_reduce(torch.ones(1))

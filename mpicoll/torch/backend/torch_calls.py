@@ -41,7 +41,7 @@ class TorchCalls(ProcessGroup):
         super().__init__(comm, ranks, name, timeout)
         self._calls = 0
         self._coalescing: list[Work] | None = None
-        """The operations since ``_start_coalescing``; None outside it and ``_end_coalescing``."""
+        """The operations since ``_start_coalescing``; None while nothing is coalesced."""
 
     # -- what a call returns ------------------------------------------------------------------------------------------
 

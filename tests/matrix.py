@@ -86,7 +86,9 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     # A cluster: `make slurm-test` runs them.
     "tests/slurm":                     ((),              ()),
 }  # fmt: skip
-AGAIN = ("async", "bad_input", "collectives", "groups", "inference_mode", "profiler", "scenarios")
+AGAIN = (
+    "async", "bad_input", "collectives", "groups", "inference_mode", "messages", "objects", "profiler", "scenarios",
+)  # fmt: skip
 THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in AGAIN]
 """Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
 RANKS_THROUGH_TORCH = (4, 3)

@@ -21,7 +21,7 @@ def tensor(made_inside: bool, dtype: torch.dtype, n: int, strided: bool) -> torc
 
 
 def called(inside: bool, call: Callable[[], Any]) -> None:
-    """The call is made, and ended, inside the mode or outside."""
+    """Make the call and wait for it, inside the mode or outside."""
     with torch.inference_mode(inside):
         work = call()
         if work is not None:

@@ -15,7 +15,7 @@ from mpicoll.errors import StateError
 from tests.torch.api import dist
 
 WITHIN = 0.1
-"""Seconds in which the first thread comes from the group into MPI. Before that it would be refused as well."""
+"""Seconds after which the first thread is surely in MPI."""
 
 
 class Aside(threading.Thread):
@@ -56,7 +56,7 @@ def summed(group: Any, async_op: bool = False) -> None:
 )
 @pytest.mark.parametrize("first", [lambda g: summed(g), lambda g: dist.barrier(g)], ids=["sum", "barrier"])
 def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None], rank: int) -> None:
-    """The second one to come is refused, and so is every call that comes later."""
+    """The second thread is refused, and so is every later call."""
     group = dist.new_group()
     said = r"two threads called its collectives at once.* dist\.new_group\(\), which an async_save takes"
     if rank == 0:

@@ -44,7 +44,7 @@ def full(x: torch.Tensor) -> torch.Tensor:
 
 
 def matrix(rows: int = 7, columns: int = 10) -> torch.Tensor:
-    """The same on all ranks, in parts that are not equal and not empty."""
+    """A tensor that is the same on all ranks. Its parts are not equal and not empty."""
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(5))
 
 
@@ -60,7 +60,7 @@ def test_redistribute(of: Placement, to: Placement, size: int) -> None:
 
 
 def test_operations(size: int) -> None:
-    """Each equals that of the whole tensors, whatever torch chooses to communicate."""
+    """Each result equals that of the whole tensors, whatever torch chooses to communicate."""
     mesh = init_device_mesh("cpu", (size,))
     a, b = matrix(), matrix(10, 7)
     for left in (Shard(0), Shard(1), Replicate()):

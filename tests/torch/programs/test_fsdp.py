@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 
 
 def sharded(mesh: dist.DeviceMesh, **options: Any) -> nn.Module:
-    """The transformer, a unit for each of its layers."""
+    """The transformer, with an FSDP unit for each of its layers."""
     model = transformer()
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, **options)
@@ -79,7 +79,7 @@ def test_hybrid_sharding(rank: int, size: int) -> None:
 
 
 def test_clipping_and_accumulation(rank: int, size: int) -> None:
-    """The norm is of all shards; gradients of two micro-batches are reduced once."""
+    """The norm is that of all shards. The gradients of two micro-batches are reduced once."""
     one, model = transformer(), sharded(init_device_mesh("cpu", (size,)))
     assert isinstance(model, FSDPModule)
     for m, r, n in ((one, 0, 1), (model, rank, size)):

@@ -52,7 +52,7 @@ def test_schedules(kind: type, rank: int, size: int) -> None:
 
 
 def test_interleaved_schedule(rank: int, size: int) -> None:
-    """Two stages a rank."""
+    """Each rank has two stages."""
     modules = stages(2 * size)
     expected, _ = reference(modules)
     mine = [stages(2 * size)[i] for i in (rank, rank + size)]
@@ -70,7 +70,7 @@ def test_interleaved_schedule(rank: int, size: int) -> None:
 
 
 def test_by_hand(rank: int, size: int) -> None:
-    """Activations forth and gradients back by isend and irecv, a micro-batch at a time."""
+    """Activations go forth and gradients back by isend and irecv, one micro-batch after another."""
     modules = stages(size)
     reference(modules)
     mine = stages(size)[rank]
@@ -102,7 +102,7 @@ def test_by_hand(rank: int, size: int) -> None:
 
 
 def test_ring_of_batched_messages(rank: int, size: int) -> None:
-    """Each rank's rows go round; every rank has then seen all, as in attention over a ring."""
+    """Each rank's rows go round the ring, as in ring attention. In the end every rank has seen all rows."""
     mine = torch.full((3,), float(rank))
     total, passing = mine.clone(), mine
     for _ in range(size - 1):

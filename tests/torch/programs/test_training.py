@@ -71,7 +71,7 @@ def test_sync_batch_norm_is_refused_by_torch() -> None:
 
 
 def test_distributed_sampler(rank: int, size: int) -> None:
-    """Each epoch's order is everybody's, and each sample is drawn once."""
+    """All ranks know each epoch's order, and each sample is drawn once."""
     data = TensorDataset(torch.arange(24))
     sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=True, seed=3)
     orders = []
@@ -86,7 +86,7 @@ def test_distributed_sampler(rank: int, size: int) -> None:
 
 
 def test_local_steps_and_averages(rank: int, size: int) -> None:
-    """Post-local SGD: each rank by itself, and after the first and the third step all hold the mean."""
+    """Post-local SGD: each rank trains by itself. After the first and the third step all ranks hold the mean."""
     models = [mlp() for _ in range(size)]
     optimizers = [sgd(m.parameters()) for m in models]
     for step in range(STEPS):

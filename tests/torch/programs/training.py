@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch import nn
 
 ROWS = 12
-"""Of a whole batch: a multiple of every number of ranks in the tests."""
+"""The rows of a whole batch: a multiple of every number of ranks in the tests."""
 STEPS = 3
 WIDTH = 12
-"""Of the perceptron's vectors, likewise."""
+"""The length of the perceptron's vectors, also such a multiple."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -74,7 +74,7 @@ def vectors(step: int, width: int = WIDTH) -> Batch:
 
 
 def loss_of(model: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> torch.Tensor:
-    """The mean over the batch: of equal parts, the parts' mean is the whole's."""
+    """The mean over the batch. The mean of equal parts' losses is the loss of the whole."""
     x, y = batch
     out = model(x)
     if y.is_floating_point():
@@ -97,7 +97,7 @@ def train(
     batches: Iterable[Batch],
     optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] = sgd,
 ) -> nn.Module:
-    """Train on the batches, one step each; returns the model."""
+    """Train for one step on each batch, and return the model."""
     steps = optimizer(model.parameters())
     for batch in batches:
         steps.zero_grad()
@@ -117,7 +117,7 @@ def assert_equal_to_rounding(model: nn.Module, expected: nn.Module, rtol: float 
 
 @contextmanager
 def shared_folder() -> Iterator[str]:
-    """One new folder for all ranks, while there is a default group; removed when all have left it."""
+    """A new folder that all ranks share. It is removed when all have left it. There must be a default group."""
     made = TemporaryDirectory() if dist.get_rank() == 0 else None
     said = [made.name if made else None]
     dist.broadcast_object_list(said, 0)

@@ -22,7 +22,9 @@ def test_only_the_word_differs() -> None:
 @pytest.mark.parametrize("over", ["torchrun", "mpicoll run"])
 def test_it_prints_the_same(over: str, tmp_path: Path) -> None:
     if over == "torchrun":
-        result = python("-m", "torch.distributed.run", "--nproc-per-node", "2", script(tmp_path, BEFORE))
+        result = python(
+            "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script(tmp_path, BEFORE)
+        )
     else:
         result = run(2, script(tmp_path, AFTER))
     assert result.code == 0, result.output

@@ -68,7 +68,8 @@ class DeviceError(ArgumentError):
 class ScheduleError(MpicollError, ValueError):
     """An algorithm's schedule does not do what its collective means.
 
-    ``rank``, ``step`` and ``block`` say where the first fault is. Each is None where the fault is not at a single one."""
+    ``rank``, ``step`` and ``block`` say where the first fault is. Each is None where the
+    fault is not at a single one."""
 
     def __init__(self, what: str, rank: int | None, step: int | None, block: int | None, problem: str) -> None:
         super().__init__(what, rank, step, block, problem)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import mpicoll
+from mpicoll import Algorithm, algorithms
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls import select
 from mpicoll.calls.select import Rules, Traits
@@ -113,6 +114,16 @@ def test_every_collective_has_one_without_mpi() -> None:
         assert select.select(collective, None, 8, THREADS) in select.names(collective, THREADS)
         for uneven in ("gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv"):
             assert select.select(uneven, None, 8, THREADS) in select.names(uneven, THREADS)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("collective", "name"), [("scan", "mine"), ("reduce_scatter", "linear"), ("bcast", "pairwise")]
+)
+def test_an_algorithm_of_ones_own_is_not_the_one_between_threads(collective: str, name: str) -> None:
+    before = select.select(collective, None, 8, THREADS)
+    algorithms.add(Algorithm(collective, name, lambda at: iter(())))
+    assert select.select(collective, None, 8, THREADS) == before
 
 
 def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch) -> None:

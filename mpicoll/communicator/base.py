@@ -91,7 +91,7 @@ class Base:
         if plan is None:
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
-            choose = partial(_choose, self._fabric, self._traits, call, algorithm)
+            choose = partial(_choose, self._fabric, self._traits, algorithm)
             plan, lasts = staging.bind(self._fabric, call, choose, self._workspace)
             if lasts and at is not None:
                 self._plans.keep(at, plan)
@@ -171,7 +171,7 @@ def _frames() -> list[FrameType]:
     return found
 
 
-def _choose(fabric: Fabric, traits: Traits, call: Call, algorithm: str | None) -> Choice:
+def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, call: Call) -> Choice:
     """How the call is carried out, from what is known of shared memory now. That matters to a long call alone."""
     shares = fabric.is_long(call) and fabric.shares
     now = traits if traits.shares == shares else replace(traits, shares=shares)

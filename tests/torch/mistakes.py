@@ -292,7 +292,7 @@ TABLE: dict[str, dict[str, Any]] = {
         "overlap": (lambda s: _overlapping(s, "all_to_all_single"), ArgumentError, "output", "apart", "overlaps"),
         "too many splits": (
             lambda s: _splits(s, [1] * (s.size + 1), [2] * s.size),
-            ArgumentError, "input_split_sizes", "{size} counts of rows, one a rank", "[1,",
+            ArgumentError, "input_split_sizes", "{size} counts of rows, one for each rank", "[1,",
         ),
         "negative split": (
             lambda s: _splits(s, [2] * s.size, [-2] * s.size),

@@ -1,8 +1,8 @@
-"""Pipelines: the segments of a vector follow each other through the ranks, a step apart.
+"""Pipelines. The segments of a vector follow each other through the ranks, one step apart.
 
-A rank's part in a pipeline is a few stages. Each has a start, and treats segment s at the time start + s. A message is
-one stage of each of the two ranks, with the same start. So ranks that do what is to be done at each time in one step
-never wait for each other in a circle, without any of them knowing more than its own neighbours.
+A rank's part in a pipeline is a few stages. Each stage has a start, and handles segment s at the time start + s. A
+message is one stage on each of its two ranks, with the same start. Each rank does everything for one time in one step.
+So ranks never wait for each other in a circle, and each needs to know only its own neighbours.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Stage", "pipelined"]
 
 
 class Stage(NamedTuple):
-    """What is done to each segment, from time ``start`` on; the segments are blocks ``first`` and up."""
+    """What is done to each segment, from time ``start`` on. The segments are the blocks from ``first`` on."""
 
     start: int
     action: Callable[[Blocks], Action]
@@ -24,7 +24,7 @@ class Stage(NamedTuple):
 
 
 def pipelined(stages: Sequence[Stage], segments: int) -> Steps:
-    """A step for each time at which any of the stages has a segment to treat."""
+    """A step for each time at which any of the stages has a segment to handle."""
     times: dict[int, list[Action]] = {}
     for start, action, first in stages:
         for s in range(segments):

@@ -21,11 +21,11 @@ COMMANDS = (run, bench, algorithms, verify, draw, simulate, slurm)
 
 
 _TEXT = """\
-MPI collectives for any array: start ranks, measure, prove, predict. `mpicoll COMMAND --help` says what a command takes.
+MPI collectives for any array: start ranks, measure, prove and predict. `mpicoll COMMAND --help` describes a command.
 """
 _COMPLETION = """\
-The Tab key completes commands and options in bash and zsh after `pip install argcomplete` and
-eval "$(register-python-argcomplete mpicoll)", for good in ~/.bashrc or ~/.zshrc.
+To complete commands and options with the Tab key in bash and zsh, run `pip install argcomplete`, and then
+eval "$(register-python-argcomplete mpicoll)". To keep it, add that line to ~/.bashrc or ~/.zshrc.
 """
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.launch.jobs import python, run, script
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/torch.md").read_text()
-BEFORE, AFTER = re.findall(r"```python\n(.*?)```", PAGE.partition("## From another backend")[2], re.DOTALL)[:2]
+BEFORE, AFTER = re.findall(r"```python\n(.*?)```", PAGE.partition("## Move from another backend")[2], re.DOTALL)[:2]
 PRINTED = "2 ranks, [1.0, 1.0, 1.0]"
 
 

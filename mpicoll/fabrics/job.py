@@ -105,7 +105,7 @@ class Job:
         the ranks have started, may work for them: then go on waiting."""
         waits = list(self._running.values())
         if waits and None not in waits and self.broken is None and self._known.issuperset(threading.enumerate()):
-            self.broken = f"every rank that has not ended waits, for ever: {'; '.join(sorted(set(map(str, waits))))}"
+            self.broken = f"no rank that has not ended can go on: {'; '.join(sorted(set(map(str, waits))))}"
             self.changed.notify_all()
 
 

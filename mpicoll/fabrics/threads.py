@@ -132,7 +132,9 @@ class ThreadFabric(Fabric):
         """Wait for the message of a receive, and return it."""
         sender = "any rank" if awaited.source is None else f"rank {awaited.source}"
         with self._job.changed:
-            self._job.wait_until(lambda: awaited.message is not None, f"rank {self.rank} for a message from {sender}")
+            self._job.wait_until(
+                lambda: awaited.message is not None, f"rank {self.rank} waits for a message from {sender}"
+            )
             assert awaited.message is not None
             return awaited.message
 

@@ -40,9 +40,9 @@ class OfArrays:
         case = slot.case
         if self._algorithm and self._algorithm not in select.names(case.name):
             raise Unavailable(f"{case.name} has no algorithm named {self._algorithm}")
-        tensors = self._on_gpu or case.dtype.name == "bfloat16"
+        tensors = self._on_gpu or case.dtype.storage is not None  # then NumPy does not have the dtype
         if tensors and find_spec("torch") is None:
-            raise Unavailable("bfloat16 needs torch, which is not installed")
+            raise Unavailable(f"{case.dtype} needs torch, which is not installed")
         x, out = slot.torch() if tensors else slot.numpy()
         if not case.rule.sized:
             return partial(self._comm.barrier, algorithm=self._algorithm) if self._algorithm else self._comm.barrier
@@ -54,7 +54,7 @@ class OfArrays:
             named["root"] = case.root
         table = case.rule.collective
         if case.in_place and table.gives == table.gets:
-            if table.reduces:
+            if table.root != "gives":  # a bcast has one array, and is always in place
                 named["out"] = x
         elif out is not None:
             named["out"] = out

@@ -112,6 +112,8 @@ def _picture(algorithm: Algorithm, ranks: int) -> str:
 
 
 def _contents() -> Iterator[str]:
+    yield "[Step through a schedule](step_through.md) plays each of them round by round, among 2 to 8 ranks."
+    yield ""
     yield "| collective | algorithms |"
     yield "|---|---|"
     for name in COLLECTIVES:

@@ -74,6 +74,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/bench/test_options.py":     ((PURE,),         ()),
     "tests/bench/test_rules.py":       ((PURE,),         ()),
     "tests/cli":                       ((PURE,),         ()),
+    "tests/docs":                      ((PURE,),         ()),
     "tests/test_buffers.py":           ((PURE,),         ()),
     "tests/test_exports.py":           ((PURE,),         ()),
     "tests/test_imports.py":           ((PURE,),         ()),

@@ -15,7 +15,7 @@ from mpicoll.cli import algorithms, bench, draw, run, simulate, slurm, verify
 from mpicoll.errors import MpicollError, misspelt
 from mpicoll.launch.alone import under_launcher
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 COMMANDS = (run, bench, algorithms, verify, draw, simulate, slurm)
 
@@ -32,6 +32,9 @@ eval "$(register-python-argcomplete mpicoll)". To keep it, add that line to ~/.b
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, and what may have been meant."""
 
+    commands: dict[str, Parser]
+    """Of the whole command line: each command's own parser."""
+
     def error(self, message: str) -> NoReturn:
         command = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if command:
@@ -47,21 +50,28 @@ class Parser(argparse.ArgumentParser):
         self.error(f"not an argument of this command: {', '.join(shown)}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``mpicoll`` with ``argv`` (the process's own by default) and return its exit code."""
-    parser = Parser("mpicoll", description=_TEXT, epilog=_COMPLETION, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"mpicoll {mpicoll.__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+def parser() -> Parser:
+    """The parser of the whole command line; the manual is made of it, too."""
+    whole = Parser("mpicoll", description=_TEXT, epilog=_COMPLETION, allow_abbrev=False)
+    whole.add_argument("--version", action="version", version=f"mpicoll {mpicoll.__version__}")
+    subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for each in COMMANDS:
         each.add(subparsers)
+    whole.commands = subparsers.choices
+    return whole
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``mpicoll`` with ``argv`` (the process's own by default) and return its exit code."""
+    whole = parser()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for what fits
         import argcomplete
 
-        argcomplete.autocomplete(parser)
-    args, unknown = parser.parse_known_args(argv)
+        argcomplete.autocomplete(whole)
+    args, unknown = whole.parse_known_args(argv)
     command = vars(args).pop("command")  # what is left are the command's own arguments
     if unknown:
-        subparsers.choices[command].refuse(unknown)
+        whole.commands[command].refuse(unknown)
     try:
         code: int = args.handler(args)
     except MpicollError as error:

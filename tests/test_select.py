@@ -63,11 +63,11 @@ def test_uneven_blocks_have_fewer(collective: str) -> None:
 
 
 def test_the_environment() -> None:
-    ranks = preferring("all_reduce:ring, bcast : native, ")
-    assert select.select("allreduce", SUM, 8, ranks) == "ring"
-    assert select.select("allreduce", SUM, 8, ranks, algorithm="exchange") == "exchange"
-    assert select.select("bcast", None, 1 << 30, ranks) == "native"
-    assert select.select("reduce", SUM, 8, ranks) == "native"
+    traits = preferring("all_reduce:ring, bcast : native, ")
+    assert select.select("allreduce", SUM, 8, traits) == "ring"
+    assert select.select("allreduce", SUM, 8, traits, algorithm="exchange") == "exchange"
+    assert select.select("bcast", None, 1 << 30, traits) == "native"
+    assert select.select("reduce", SUM, 8, traits) == "native"
 
 
 def test_the_environment_where_it_cannot_serve() -> None:
@@ -95,9 +95,9 @@ def test_the_table() -> None:
 
 def test_beyond_what_was_measured_it_is_the_mpis_own() -> None:
     others = [replace(MEASURED, **change) for change in ({"size": 3}, {"one_node": False}, {"shares": False})]
-    for ranks in (*others, Traits(2, True, "Open MPI", shares=True)):
-        assert select.select("allreduce", SUM, 1 << 20, ranks) == "native"
-        assert select.select("allreduce", MAX, 1 << 20, ranks) == "exchange"
+    for traits in (*others, Traits(2, True, "Open MPI", shares=True)):
+        assert select.select("allreduce", SUM, 1 << 20, traits) == "native"
+        assert select.select("allreduce", MAX, 1 << 20, traits) == "exchange"
 
 
 def test_16_bit_sums_are_rounded_once() -> None:

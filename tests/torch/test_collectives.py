@@ -233,7 +233,7 @@ def test_uneven_all_to_all(rank: int, size: int, as_list: bool, async_op: bool) 
 
 
 def test_slots_of_one_tensor_mean_in_place(rank: int, size: int) -> None:
-    """An input that is its own slot of the output, or the reverse, as FSDP does it."""
+    """An input that is its own block of the output, or the reverse, as FSDP does it."""
     whole = torch.zeros(2 * size)
     mine = whole[2 * rank : 2 * rank + 2]
     mine.fill_(rank + 1)

@@ -34,6 +34,19 @@ def torch_strided(x: Array, dtype: str) -> torch.Tensor:
     return part
 
 
+class Exporter:
+    """An array behind DLPack alone."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+
 KINDS: dict[str, Callable[[Array, str], Any]] = {
     "numpy": lambda x, dtype: np.array(x, order="C"),
     "numpy, Fortran order": lambda x, dtype: np.array(x, order="F"),

@@ -14,6 +14,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import Op
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, StateError
+from tests.arrays import Exporter
 
 
 class OnDevice:
@@ -27,19 +28,6 @@ class OnDevice:
 def fixed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     x.flags.writeable = False
     return x
-
-
-class Exporter:
-    """Speaks DLPack alone."""
-
-    def __init__(self, x: Any) -> None:
-        self.x = x
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.x.__dlpack_device__()
 
 
 OWN = MPI.Op.Create(lambda a, b, kind: None)
@@ -97,10 +85,10 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ["out: expected dtype float32", "float64"],
     ),
     "overlap": (lambda c, y: c.allreduce(y[:3], out=y[1:4]), ArgumentError, ["allreduce: out:", "overlaps"]),
-    "overlap with a wrong slot": (
+    "overlap with a wrong block": (
         lambda c, y: c.allgather(y[1 : 1 + 4], y[: 4 * c.size]),
         ArgumentError,
-        ["allgather: out:", "own slot", "overlaps"],
+        ["allgather: out:", "own block", "overlaps"],
     ),
     "reversed onto itself": (lambda c, y: c.allreduce(y, out=y[::-1]), ArgumentError, ["allreduce: out:", "overlaps"]),
     "alltoall onto itself": (
@@ -155,6 +143,16 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         lambda c, y: c.scatterv(y, [-1] * c.size, c.rank),
         ArgumentError,
         ["scatterv: counts:", "negative"],
+    ),
+    "no counts": (
+        lambda c, y: c.allgatherv(y[:1], None, y[1 : 1 + c.size]),  # type: ignore[call-overload]
+        ArgumentError,
+        ["allgatherv: counts:", "None"],
+    ),
+    "no counts of what is sent": (
+        lambda c, y: c.alltoallv(np.ones(c.size), None, [1] * c.size, y[: c.size]),  # type: ignore[call-overload]
+        ArgumentError,
+        ["alltoallv: sendcounts:", "None"],
     ),
     "counts that are no ints": (lambda c, y: c.gatherv(y, ["a"] * c.size), ArgumentError, ["gatherv:", "'a'"]),  # type: ignore[list-item]
     "rows that are not there": (

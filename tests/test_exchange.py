@@ -1,4 +1,4 @@
-"""The exchange's messages, with so few at a time and so short segments that several rounds of both are needed."""
+"""The exchange's messages, with so few at a time and so short chunks that several rounds of both are needed."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def helper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 @pytest.mark.usefixtures("helper")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("op", ["sum", "avg", "prod", "max"])
-def test_16_bit_folds_round_once(dtype: str, op: str) -> None:
+def test_16_bit_reductions_round_once(dtype: str, op: str) -> None:
     n = 3 * kernels.CHUNK + 5
     x = torch.randn(5, n, generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
     x[3, 7], x[2, 9], x[1, 11] = float("nan"), float("inf"), -0.0
@@ -81,11 +81,11 @@ def test_nans_have_the_same_bits_with_and_without_torch(dtype: str, op: str, mon
             found = []
             for way in ways:
                 monkeypatch.setattr(kernels, "loaded_torch", way)
-                folded, combined = np.empty_like(rows[0]), np.empty_like(rows[0])
-                kernels.reduce_rows(rows, folded, reduction(op, kind, "test"))
+                reduced, combined = np.empty_like(rows[0]), np.empty_like(rows[0])
+                kernels.reduce_rows(rows, reduced, reduction(op, kind, "test"))
                 with np.errstate(all="ignore"):
                     kernels.combination(reduction(op, kind, "test"), rows[0], rows[1], combined)()
-                found.append((folded.view(np.uint16), combined.view(np.uint16)))
+                found.append((reduced.view(np.uint16), combined.view(np.uint16)))
             (a, b), (c, d) = found
             assert np.array_equal(a, c)
             assert np.array_equal(b, d)

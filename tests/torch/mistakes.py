@@ -87,7 +87,7 @@ TABLE: dict[str, dict[str, Any]] = {
         ),
         "overlap": (
             lambda s: _overlapping(s, "all_gather_into_tensor"),
-            ArgumentError, "output_tensor", "apart from input_tensor's", "overlaps",
+            ArgumentError, "output_tensor", "not overlap input_tensor's", "overlaps",
         ),
     },
     # The lists that only one rank passes: each rank is the one, in a group of its own.
@@ -138,7 +138,7 @@ TABLE: dict[str, dict[str, Any]] = {
         ),
         "overlap": (
             lambda s: _overlapping(s, "reduce_scatter_tensor"),
-            ArgumentError, "output", "apart from input's", "overlaps",
+            ArgumentError, "output", "not overlap input's", "overlaps",
         ),
     },
     "all_to_all": {
@@ -152,10 +152,12 @@ TABLE: dict[str, dict[str, Any]] = {
             lambda s: lambda: D.all_to_all_single(s.t(5 * s.size), s.t(4 * s.size)),
             ArgumentError, "output", "{4*size} elements for input of {4*size}", "{5*size} (shape",
         ),
-        "overlap": (lambda s: _overlapping(s, "all_to_all_single"), ArgumentError, "output", "apart", "overlaps"),
+        "overlap": (
+            lambda s: _overlapping(s, "all_to_all_single"), ArgumentError, "output", "not overlap input's", "overlaps"
+        ),
         "too many splits": (
             lambda s: _splits(s, [1] * (s.size + 1), [2] * s.size),
-            ArgumentError, "input_split_sizes", "{size} counts of rows, one a rank", "[1,",
+            ArgumentError, "input_split_sizes", "{size} counts of rows, one for each rank", "[1,",
         ),
         "negative split": (
             lambda s: _splits(s, [2] * s.size, [-2] * s.size),

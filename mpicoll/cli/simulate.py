@@ -18,9 +18,9 @@ from mpicoll.units import nbytes, size_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mpicoll.analysis.fit import Prediction
-    from mpicoll.analysis.machines import Machine
-    from mpicoll.analysis.messages import Watched
+    from mpicoll.analysis.cost.fit import Prediction
+    from mpicoll.analysis.cost.machines import Machine
+    from mpicoll.analysis.cost.messages import Watched
     from mpicoll.errors import ArgumentError
 
 __all__ = ["add"]
@@ -84,7 +84,7 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from mpicoll.analysis.comparison import compared, draw, table
+    from mpicoll.analysis.cost.comparison import compared, draw, table
     from mpicoll.collectives import COLLECTIVES
 
     ranks = args.ranks or 2
@@ -125,14 +125,14 @@ def _watched(name: str) -> Watched:
 
 
 def _machines() -> Iterable[str]:
-    from mpicoll.analysis.presets import MACHINES
+    from mpicoll.analysis.cost.presets import MACHINES
 
     return MACHINES
 
 
 def _machine(text: str) -> Machine:
-    from mpicoll.analysis.machines import read
-    from mpicoll.analysis.presets import MACHINES
+    from mpicoll.analysis.cost.machines import read
+    from mpicoll.analysis.cost.presets import MACHINES
 
     if text in MACHINES:
         return MACHINES[text]
@@ -167,8 +167,8 @@ def _output(text: str | None, option: str) -> Path | None:
 
 
 def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, machine: Machine, nbytes: int) -> None:
-    from mpicoll.analysis import goal
-    from mpicoll.analysis.cost import of_rank
+    from mpicoll.analysis.cost import goal
+    from mpicoll.analysis.cost.simulation import of_rank
 
     with path.open("w") as file:
         goal.write(file, partial(of_rank, name, algorithm, ranks, root, nbytes), ranks, nbytes, machine)
@@ -197,7 +197,7 @@ def _fit(args: argparse.Namespace) -> int:
 
 def _measure(record: Path | None) -> int:
     """Measure as one of the ranks; rank 0 prints."""
-    from mpicoll.analysis.fit import errors
+    from mpicoll.analysis.cost.fit import errors
     from mpicoll.bench import fit
 
     found = fit.run()
@@ -220,7 +220,7 @@ def _measure(record: Path | None) -> int:
 
 
 def _predictions(predictions: Sequence[Prediction]) -> str:
-    from mpicoll.analysis.comparison import duration
+    from mpicoll.analysis.cost.comparison import duration
 
     row = "{:14} {:20} {:>5} {:>6} {:>10} {:>10} {:>6}".format
     lines = [row("collective", "algorithm", "ranks", "size", "measured", "predicted", "error")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms, find
-from mpicoll.analysis.proofs import EVERY_ROOT, SEGMENTS, cases, prove
+from mpicoll.analysis.proof.cases import EVERY_ROOT, SEGMENTS, cases, prove
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import Copy
 

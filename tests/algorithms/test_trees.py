@@ -8,7 +8,7 @@ import pytest
 
 from mpicoll.algorithms import algorithms, find
 from mpicoll.algorithms.registry import Algorithm
-from mpicoll.analysis.proofs import prove
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.schedule import Send
 
 SIZES = (2, 3, 4, 5, 6, 7, 8, 13, 16, 31)

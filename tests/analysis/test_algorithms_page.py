@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis.draw import pictured
-from mpicoll.analysis.proofs import prove
+from mpicoll.analysis.drawing.draw import pictured
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 

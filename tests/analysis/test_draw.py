@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms, find
-from mpicoll.analysis.draw import MOST_RANKS, draw, pictured, usual_segments
-from mpicoll.analysis.picture import Panel, Picture, meaning
-from mpicoll.analysis.proofs import prove
+from mpicoll.analysis.drawing.draw import MOST_RANKS, draw, pictured, usual_segments
+from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
@@ -247,7 +247,7 @@ def test_a_directory_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureF
 def test_without_matplotlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mpicoll.analysis.draw.find_spec", lambda name: None)
+    monkeypatch.setattr("mpicoll.analysis.drawing.draw.find_spec", lambda name: None)
     assert main(["draw", "allreduce", "ring", "-o", str(tmp_path / "a.svg")]) == 2
     assert "expected matplotlib to be installed" in capsys.readouterr().err
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis import goal
-from mpicoll.analysis.machines import Level, Machine
+from mpicoll.analysis.cost import goal
+from mpicoll.analysis.cost.machines import Level, Machine
 
 MACHINE = Machine(
     name="m", source="a test", reduction=1e-9, copy=(2e-9, 5e-9), caches=(1000,),

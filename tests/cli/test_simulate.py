@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis import cost
-from mpicoll.analysis.comparison import compared
-from mpicoll.analysis.messages import Watched
-from mpicoll.analysis.presets import MACHINES
+from mpicoll.analysis.cost import simulation
+from mpicoll.analysis.cost.comparison import compared
+from mpicoll.analysis.cost.messages import Watched
+from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.cli import main, simulate
 
 
@@ -56,7 +56,7 @@ def test_sizes_and_algorithms_are_chosen(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_what_is_not_costed_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "MOST", 20)
+    monkeypatch.setattr(simulation, "MOST", 20)
     assert main(["simulate", "bcast", "-n", "40", "--sizes", "1K"]) == 0
     assert "not costed where blank: linear, more than 20 messages" in capsys.readouterr().out
 

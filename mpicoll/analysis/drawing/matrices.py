@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpicoll.analysis import canvas
-from mpicoll.analysis.canvas import COLOURS, EMPTY, FAINT, GRID, INK, LINE, Canvas, box
-from mpicoll.analysis.picture import Panel, Picture, Shown
+from mpicoll.analysis.drawing import canvas
+from mpicoll.analysis.drawing.canvas import COLOURS, EMPTY, FAINT, GRID, INK, LINE, Canvas, box
+from mpicoll.analysis.drawing.picture import Panel, Picture, Shown
 from mpicoll.collectives import COLLECTIVES
 
 __all__ = ["save"]

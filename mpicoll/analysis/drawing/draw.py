@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mpicoll.algorithms import Algorithm
 from mpicoll.algorithms.registry import segments as segments_alone
-from mpicoll.analysis import matrices, picture, render
-from mpicoll.analysis.proofs import prove
-from mpicoll.analysis.trace import trace
+from mpicoll.analysis.drawing import arrows, matrices, picture
+from mpicoll.analysis.drawing.trace import trace
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 
@@ -76,7 +76,7 @@ def _save(found: picture.Picture, name: str, of: str, file: Path) -> None:
     if find_spec("matplotlib") is None:
         given = "an environment without it"
         raise ArgumentError("draw", "-o", "matplotlib to be installed (pip install matplotlib)", given)
-    drawing = render if render.height_of_ranks(found) <= render.TALLEST else matrices
+    drawing = arrows if arrows.height_of_ranks(found) <= arrows.TALLEST else matrices
     try:
         drawing.save(found, name, of, file)
     except OSError as error:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from math import cos, pi, sin
 from pathlib import Path
 
-from mpicoll.analysis import canvas
-from mpicoll.analysis.canvas import COLOURS, EMPTY, FAINT, GRID, INK, LINE, PLUS, Canvas, Point, box
-from mpicoll.analysis.picture import Arrow, Panel, Picture, Spot
+from mpicoll.analysis.drawing import canvas
+from mpicoll.analysis.drawing.canvas import COLOURS, EMPTY, FAINT, GRID, INK, LINE, PLUS, Canvas, Point, box
+from mpicoll.analysis.drawing.picture import Arrow, Panel, Picture, Spot
 
 __all__ = ["TALLEST", "height_of_ranks", "save"]
 

@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mpicoll.analysis.rules import Rules, each, first, read_by, shown, target
-from mpicoll.analysis.symbols import Symbols, lowest
+from mpicoll.analysis.proof.rules import Rules, each, first, read_by, shown, target
+from mpicoll.analysis.proof.symbols import Symbols, lowest
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Schedule, Send, Space

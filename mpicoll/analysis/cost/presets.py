@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpicoll.analysis.machines import Level, Machine
+from mpicoll.analysis.cost.machines import Level, Machine
 
 __all__ = ["MACHINES"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mpicoll.algorithms.registry import Algorithm
-from mpicoll.analysis.verify import Proof, verify
+from mpicoll.analysis.proof.verify import Proof, verify
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import Schedule
 

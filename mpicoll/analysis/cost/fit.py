@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.analysis.cost import Structure
-from mpicoll.analysis.machines import Level, Machine
-from mpicoll.analysis.messages import Symmetry
+from mpicoll.analysis.cost.machines import Level, Machine
+from mpicoll.analysis.cost.messages import Symmetry
+from mpicoll.analysis.cost.simulation import Structure
 from mpicoll.schedule import Schedule
 
 __all__ = ["Prediction", "Probe", "errors", "fitted"]

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpicoll import algorithms
-from mpicoll.analysis.cost import costs
-from mpicoll.analysis.machines import Machine
-from mpicoll.analysis.messages import Watched
+from mpicoll.analysis.cost.machines import Machine
+from mpicoll.analysis.cost.messages import Watched
+from mpicoll.analysis.cost.simulation import costs
 from mpicoll.units import size_text
 
 __all__ = ["Comparison", "Range", "compared", "draw", "duration", "table"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm
-from mpicoll.analysis.proofs import cases, prove
+from mpicoll.analysis.proof.cases import cases, prove
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
 __all__ = ["register"]

@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.algorithms import schedule
-from mpicoll.analysis.machines import Machine
-from mpicoll.analysis.messages import Messages, Symmetry, TooManyError, Watched, gathered, symmetry
-from mpicoll.analysis.waves import Wave, waves
+from mpicoll.analysis.cost.machines import Machine
+from mpicoll.analysis.cost.messages import Messages, Symmetry, TooManyError, Watched, gathered, symmetry
+from mpicoll.analysis.cost.waves import Wave, waves
 from mpicoll.schedule import Schedule
 
 __all__ = ["MOST", "PIECE", "Costs", "Structure", "costs", "of_rank", "simulated"]

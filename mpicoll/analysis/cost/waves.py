@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.analysis.messages import Messages
+from mpicoll.analysis.cost.messages import Messages
 from mpicoll.errors import ScheduleError
 
 __all__ = ["Wave", "waves"]

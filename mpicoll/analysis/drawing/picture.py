@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
-from mpicoll.analysis.rules import shown
-from mpicoll.analysis.trace import Block, Cell, Move, Trace, given, results
+from mpicoll.analysis.drawing.trace import Block, Cell, Move, Trace, given, results
+from mpicoll.analysis.proof.rules import shown
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Space
 

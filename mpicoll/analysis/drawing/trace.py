@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mpicoll.analysis.rules import each, target
+from mpicoll.analysis.proof.rules import each, target
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import (
     INPUT,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from mpicoll.analysis.machines import Machine
+from mpicoll.analysis.cost.machines import Machine
 from mpicoll.schedule import Copy, RecvReduce, Schedule, Send, Step
 
 __all__ = ["write"]

@@ -16,7 +16,7 @@ for rank b, OUTPUT block b from rank b.) A bcast is always in place: it has OUTP
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -86,7 +86,7 @@ class Copy(NamedTuple):
 
 Action = Send | Recv | RecvReduce | Copy
 Step = tuple[Action, ...]
-Steps = Iterator[Step]
+Steps = Iterable[Step]
 
 
 class Place(NamedTuple):

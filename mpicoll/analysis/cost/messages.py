@@ -7,7 +7,7 @@ does what its representative does, with all ranks moved by whole periods, added 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.algorithms.pipeline import Pipeline
+from mpicoll.algorithms.registry import Outline
 from mpicoll.errors import MpicollError, ScheduleError
-from mpicoll.schedule import Blocks, Copy, RecvReduce, Schedule, Send
+from mpicoll.schedule import Action, Blocks, Copy, RecvReduce, Schedule, Send, Step
 
-__all__ = ["Messages", "Symmetry", "TooManyError", "Watched", "gathered", "symmetry"]
+__all__ = ["Messages", "Of", "Symmetry", "TooManyError", "Watched", "gathered", "symmetry"]
 
 Ints = NDArray[np.int64]
-Of = Callable[[int], Schedule]
+Of = Callable[[int], Schedule | Outline]
 """The schedule of a rank."""
 
 
@@ -125,64 +127,79 @@ def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = ite
     ``watched`` may show how far it is. Raises TooManyError for more than ``most``, ScheduleError if one is not matched.
     """
     sends, receives = _Ends(), _Ends()
-    first_step, copied = [0], []
+    first_step, copies = [0], array("q")
     blocks = 1
     whole = among.period == among.size
     for rank in watched(range(among.period)):
         schedule = schedule_of(rank)
         blocks = max(1, schedule.blocks)
-        for number, step in enumerate(schedule.steps, first_step[-1]):
-            sent = taken = copies = 0
-            for action in step:
-                kind = type(action)
-                runs = action.blocks
-                n = len(runs[0]) if len(runs) == 1 else sum(map(len, runs))
-                if isinstance(action, Copy):
-                    copies += n
-                    continue
-                to = action.peer
-                periods, peer = (0, to) if whole else divmod(to, among.period)
-                if kind is Send:
-                    sends.add((rank, peer, periods, number, sent, n, to))
-                    sent += 1
-                else:
-                    receives.add((peer, rank, among.back(periods), number, taken, n, kind is RecvReduce))
-                    taken += 1
-            copied.append(copies / blocks)
-        first_step.append(len(copied))
+        first = first_step[-1]
+        for number, action, times in _actions(schedule.steps):
+            step, n = first + number, _count(action.blocks)
+            if isinstance(action, Copy):
+                copies.extend((step, n))
+                continue
+            to = action.peer
+            periods, peer = (0, to) if whole else divmod(to, among.period)
+            if type(action) is Send:
+                sends.add(times, (rank, peer, periods, step, n, to))
+            else:
+                receives.add(times, (peer, rank, among.back(periods), step, n, type(action) is RecvReduce))
+        first_step.append(first + len(schedule.steps))
         if len(sends) > most:
             raise TooManyError(f"more than {most:,} messages")
     s, r = sends.sorted(among), receives.sorted(among)
-    if len(s) != len(r) or not np.array_equal(s[:, [0, 1, 2, 5]], r[:, [0, 1, 2, 5]]):
+    if len(s) != len(r) or not np.array_equal(s[:, [0, 1, 2, 4]], r[:, [0, 1, 2, 4]]):
         what = schedule_of(0)
         problem = "a message does not meet a receive of as many blocks; mpicoll verify says where"
         raise ScheduleError(f"{what.collective} {what.algorithm} of {among.size} ranks", None, None, None, problem)
     # What is ready at once goes in the order in which the steps name it, and then alike on all ranks: nearest first.
-    named = np.lexsort((s[:, 0], (s[:, 6] - s[:, 0]) % among.size, s[:, 4]))
+    named = np.lexsort((s[:, 0], (s[:, 5] - s[:, 0]) % among.size, s[:, 6]))
     s, r = s[named], r[named]
+    copied_in, copied = np.frombuffer(copies, np.int64).reshape(-1, 2).T
     return Messages(
-        source=s[:, 0], target=s[:, 1], to=s[:, 6], send_step=s[:, 3], recv_step=r[:, 3], send_turn=s[:, 4],
-        recv_turn=r[:, 4], share=s[:, 5] / blocks, reduces=r[:, 6] > 0, first_step=np.array(first_step),
-        copied=np.array(copied),
+        source=s[:, 0], target=s[:, 1], to=s[:, 5], send_step=s[:, 3], recv_step=r[:, 3], send_turn=s[:, 6],
+        recv_turn=r[:, 6], share=s[:, 4] / blocks, reduces=r[:, 5] > 0, first_step=np.array(first_step),
+        copied=np.bincount(copied_in, copied, first_step[-1]) / blocks,
     )  # fmt: skip
 
 
+def _actions(steps: Pipeline | Sequence[Step]) -> Iterator[tuple[int, Action, int]]:
+    """The actions of a rank: the number of the step of each, and in how many steps on end it is done again."""
+    if isinstance(steps, Pipeline):
+        for number, message in steps.first_steps():
+            yield number, message, steps.segments
+        return
+    for number, step in enumerate(steps):
+        for action in step:
+            yield number, action, 1
+
+
 class _Ends:
-    """The ends of messages of one kind, seven numbers each: source, target, periods between, step, turn, blocks, and
-    another."""
+    """The ends of messages of one kind: source, target, periods between, step, blocks, and another number."""
 
     def __init__(self) -> None:
-        self._numbers = array("q")
-        self.add = self._numbers.extend
+        self._numbers, self._times = array("q"), array("q")
+        self._length = 0
 
     def __len__(self) -> int:
-        return len(self._numbers) // 7
+        return self._length
+
+    def add(self, times: int, numbers: tuple[int, ...]) -> None:
+        """Add an end, once in each of so many steps from its step on."""
+        self._numbers.extend(numbers)
+        self._times.append(times)
+        self._length += times
 
     def sorted(self, among: Symmetry) -> Ints:
-        """By pair, those of one pair in their order."""
-        table = np.frombuffer(self._numbers, np.int64).reshape(-1, 7)
+        """A row an end, by pair, those of one pair in their order. The last column is the turn in the step."""
+        times = np.frombuffer(self._times, np.int64)
+        table = np.repeat(np.frombuffer(self._numbers, np.int64).reshape(-1, 6), times, axis=0)
+        table[:, 3] += np.arange(len(table)) - np.repeat(np.cumsum(times) - times, times)
+        table = table[np.argsort(table[:, 3], kind="stable")]
+        turn = np.arange(len(table)) - np.searchsorted(table[:, 3], table[:, 3])
         pair = (table[:, 0] * among.period + table[:, 1]) * (among.size // among.period) + table[:, 2]
-        return table[np.argsort(pair, kind="stable")]
+        return np.column_stack((table, turn))[np.argsort(pair, kind="stable")]
 
 
 def _count(blocks: Blocks) -> int:

@@ -19,16 +19,16 @@ and Lumsdaine, LogGOPSim, LSAP 2010.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.algorithms import schedule
+from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
-from mpicoll.analysis.cost.messages import Messages, Symmetry, TooManyError, Watched, gathered, symmetry
+from mpicoll.analysis.cost.messages import Messages, Of, Symmetry, TooManyError, Watched, gathered, symmetry
 from mpicoll.analysis.cost.waves import Wave, waves
 from mpicoll.schedule import Schedule
 
@@ -66,18 +66,17 @@ def costs(
     ``watched`` may show how far it is: it passes on the ranks whose messages are gathered, then the waves.
     Raises ArgumentError for an algorithm that does not serve so many ranks, or ranks that the machine cannot hold.
     """
-    alike: dict[int, list[int]] = {}  # by the vector's blocks: pipelined algorithms cut long vectors into more
+    chosen = algorithms.find(collective, algorithm)
+    assert chosen is not None
+    alike: dict[int, list[int]] = {}  # by the vector's segments: pipelined algorithms cut long vectors into more
     for i, n in enumerate(nbytes):
-        of_zero = schedule(collective, algorithm, 0, size, root, n)
-        assert of_zero is not None
-        alike.setdefault(of_zero.blocks, []).append(i)
+        alike.setdefault(algorithms.segments_of(chosen, size, root, n), []).append(i)
     found, note = np.full(len(nbytes), np.nan), ""
-    for members in alike.values():
+    for segments, members in alike.items():
         each = np.array([nbytes[i] for i in members], np.float64)
+        outline = partial(chosen.outline, size=size, root=root, segments=segments)
         try:
-            found[members] = simulated(
-                partial(of_rank, collective, algorithm, size, root, int(each[0])), size, machine, each, watched=watched
-            )
+            found[members] = simulated(outline, size, machine, each, watched=watched)
         except TooManyError as e:
             note = str(e)
     return Costs(found, note)
@@ -85,13 +84,13 @@ def costs(
 
 def of_rank(collective: str, algorithm: str, size: int, root: int, nbytes: int, rank: int) -> Schedule:
     """A rank's schedule for a vector of ``nbytes``, cut as a call would cut it."""
-    found = schedule(collective, algorithm, rank, size, root, nbytes)
+    found = algorithms.schedule(collective, algorithm, rank, size, root, nbytes)
     assert found is not None
     return found
 
 
 def simulated(
-    schedule_of: Callable[[int], Schedule],
+    schedule_of: Of,
     size: int,
     machine: Machine,
     nbytes: Times,
@@ -110,7 +109,7 @@ def simulated(
 class Structure:
     """What of a schedule does not depend on the machine and the sizes: who sends to whom, and what must come first."""
 
-    def __init__(self, schedule_of: Callable[[int], Schedule], among: Symmetry, watched: Watched = iter) -> None:
+    def __init__(self, schedule_of: Of, among: Symmetry, watched: Watched = iter) -> None:
         self._among, self._watched = among, watched
         self._messages = gathered(schedule_of, among, MOST, watched)
         self._waves = list(waves(self._messages))

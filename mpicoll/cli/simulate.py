@@ -84,7 +84,8 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from mpicoll.analysis.cost.comparison import compared, draw, table
+    from mpicoll.analysis.cost.chart import draw
+    from mpicoll.analysis.cost.comparison import compared, table
     from mpicoll.collectives import COLLECTIVES
 
     ranks = args.ranks or 2
@@ -100,6 +101,8 @@ def _compare(args: argparse.Namespace) -> int:
         raise _bad("--plot", "matplotlib to be installed (pip install matplotlib)", "an environment without it")
     if plot and plot.suffix.lower() not in _PICTURES:
         raise _bad("--plot", f"a name that ends in {', '.join(_PICTURES)}", repr(str(plot)))
+    if plot and len(sizes) < 2:
+        raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
     if goal and (names is None or len(names) != 1 or len(sizes) != 1):
         raise _bad("--goal", "one of --algorithms and one size in --sizes", f"{args.algorithms} and {len(sizes)} sizes")
     found = compared(args.collective, names, ranks, root, machine, sizes, _watched)

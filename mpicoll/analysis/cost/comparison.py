@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isnan
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpicoll import algorithms
@@ -14,7 +13,7 @@ from mpicoll.analysis.cost.messages import Watched
 from mpicoll.analysis.cost.simulation import costs
 from mpicoll.units import size_text
 
-__all__ = ["Comparison", "Range", "compared", "draw", "duration", "table"]
+__all__ = ["Comparison", "Range", "compared", "duration", "table"]
 
 
 class Range(NamedTuple):
@@ -111,40 +110,3 @@ def duration(seconds: float) -> str:
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} us"
-
-
-def draw(c: Comparison, path: Path) -> None:
-    """The crossover chart: time over size, a line an algorithm, and below it which of them is the fastest.
-
-    Needs matplotlib; the file's name says whether it is PNG, PDF or SVG.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.2, 5.4), dpi=160, layout="constrained")
-    axes, band = figure.subplots(2, 1, sharex=True, height_ratios=(12, 1))
-    looks = [(color, dashes) for dashes in ("-", "--", ":") for color in ("#0b3c6f", "#e08214", "#1b9e77", "#b2182b",
-             "#7570b3", "#666666")]  # fmt: skip
-    winners = {r.algorithm for r in c.ranges}
-    for (name, times), (color, dashes) in zip(c.seconds.items(), looks * len(c.seconds), strict=False):
-        bold = name in winners
-        axes.plot(c.sizes, times, color=color, linestyle=dashes, linewidth=2.2 if bold else 1.0, label=name)
-        for r in c.ranges:
-            if r.algorithm == name:
-                edges = (r.first / 2**0.5, r.last * 2**0.5)
-                band.axvspan(*edges, color=color, alpha=0.25 if dashes == "-" else 0.12, linewidth=0)
-                middle = (edges[0] * edges[1]) ** 0.5
-                band.text(middle, 0.5, name, ha="center", va="center", fontsize=7, clip_on=True)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda t, _: duration(t))
-    axes.set_ylabel("time until the last rank is done")
-    axes.grid(color="#e6e8eb", linewidth=0.7)
-    axes.legend(frameon=False, fontsize=8, ncols=2)
-    axes.set_title(f"{c.collective}, {c.ranks} ranks on {c.machine.name}: the model", loc="left", fontweight="bold")
-    step = -(-len(c.sizes) // 11)
-    band.set_xticks(c.sizes[::step], [size_text(n) for n in c.sizes[::step]])
-    band.minorticks_off()
-    band.set_yticks([])
-    band.set_ylabel("fastest", rotation=0, ha="right", va="center")
-    band.set_xlabel("bytes of the vector")
-    figure.savefig(path)

@@ -8,6 +8,7 @@ colour, so that the chart can also be read in grey.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from colorsys import hsv_to_rgb
 from itertools import groupby
 from math import log2
 from pathlib import Path
@@ -54,10 +55,10 @@ def draw(c: Comparison, path: Path) -> None:
 
 def _look(number: int, of: int) -> tuple[str, str]:
     """The colour and the marker of one line of so many."""
-    from matplotlib.colors import hsv_to_rgb, to_hex
-
-    colour = COLOURS[number] if of <= len(COLOURS) else to_hex(hsv_to_rgb((number / of, 1.0, 0.75)))
-    return colour, MARKERS[number % len(MARKERS)]
+    marker = MARKERS[number % len(MARKERS)]
+    if of <= len(COLOURS):
+        return COLOURS[number], marker
+    return "#" + "".join(f"{round(180 * part):02x}" for part in hsv_to_rgb(number / of, 1.0, 1.0)), marker
 
 
 def _lines(axes: Axes, c: Comparison, looks: dict[str, tuple[str, str]]) -> None:

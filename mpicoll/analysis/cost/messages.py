@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
@@ -97,7 +97,7 @@ def _alike(schedule_of: Of, s: Symmetry, rank: int) -> bool:
 
 @dataclass(frozen=True)
 class Messages:
-    """What the representatives send and take in. The first seven have an element a message.
+    """What the representatives send and take in. All but the last two have an element for each message.
 
     ``source`` and ``target`` are representatives, ``to`` is the rank that the source's message really goes to.
     ``send_step`` and ``recv_step`` number the steps of all representatives on end, each rank's from
@@ -119,6 +119,12 @@ class Messages:
 
     def __len__(self) -> int:
         return len(self.source)
+
+    def ordered(self, order: Ints) -> Messages:
+        """The same messages in another order."""
+        each = {f.name: getattr(self, f.name) for f in fields(self)}
+        whole = ("first_step", "copied")
+        return Messages(**{name: a if name in whole else a[order] for name, a in each.items()})
 
 
 def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = iter) -> Messages:

@@ -111,14 +111,13 @@ class Structure:
 
     def __init__(self, schedule_of: Of, among: Symmetry, watched: Watched = iter) -> None:
         self._among, self._watched = among, watched
-        self._messages = gathered(schedule_of, among, MOST, watched)
-        self._waves = list(waves(self._messages))
+        self._messages, self._waves = waves(gathered(schedule_of, among, MOST, watched))
 
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
         """Until the last rank is done."""
-        running = _Running(machine, self._among, self._messages, nbytes)
-        for wave in self._watched(self._waves):
-            running.advance(wave)
+        running = _Running(machine, self._among, self._messages, self._waves, nbytes)
+        for wave, apart in self._watched([*zip(self._waves, running.apart, strict=True)]):
+            running.advance(wave, apart)
         found: Times = running.end.max(axis=0)
         return found
 
@@ -126,7 +125,9 @@ class Structure:
 class _Running:
     """The state of all ranks between two waves. Each message has its figures in a column vector, to meet the sizes."""
 
-    def __init__(self, machine: Machine, among: Symmetry, messages: Messages, nbytes: Times) -> None:
+    def __init__(
+        self, machine: Machine, among: Symmetry, messages: Messages, waves: Sequence[Wave], nbytes: Times
+    ) -> None:
         self.machine, self.messages, self.nbytes = machine, messages, nbytes
         positions = machine.positions(among.size)
         source, target = positions[messages.source], positions[messages.target]
@@ -146,20 +147,25 @@ class _Running:
         self.posted = np.empty_like(self.overhead)
         self.posted[order, 0] = spent - np.concatenate([[0.0], spent])[before]
         steps = int(messages.first_step[-1])
-        self.sending = np.bincount(messages.send_step, self.overhead[:, 0], steps)[:, None]
+        self.sending = np.bincount(messages.send_step[order], self.overhead[order, 0], steps)[:, None]
         talks = np.bincount(messages.send_step, minlength=steps) + np.bincount(messages.recv_step, minlength=steps)
         self.step = np.where(talks > 0, machine.step, 0.0)[:, None]
         shape = (among.period, len(nbytes))
         self.begin, self.end, self.busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.port = np.zeros((ports, len(nbytes)))
+        lengths = [wave.happen.stop - wave.happen.start for wave in waves]
+        servers = (messages.source, messages.target, self.leaves, self.arrives)
+        self.apart = [*zip(*(_apart(each, lengths) for each in servers), strict=True)]
+        """For each wave, whether its sources, targets and ports are all different."""
 
-    def advance(self, wave: Wave) -> None:
+    def advance(self, wave: Wave, apart: Sequence[bool]) -> None:
         """Begin the wave's steps, carry out its messages, and end the steps that are done with that."""
         m, at = self.messages, wave.happen
+        sources_apart, targets_apart, leaves_apart, arrives_apart = apart
         begun = self.end[wave.begins] + self.step[wave.steps]
         self.begin[wave.begins] = begun
         self.end[wave.begins] = self.busy[wave.begins] = begun + self.sending[wave.steps]
-        if len(at):
+        if at.start < at.stop:
             source, target = m.source[at], m.target[at]
             nbytes = m.share[at, None] * self.nbytes
             reduces, latency = m.reduces[at, None], self.latency[at]
@@ -168,15 +174,17 @@ class _Running:
             once = self.overhead[at] + reduces * self.machine.reduction_overhead
             ready = self.begin[source] + self.posted[at]
             asked = np.maximum(ready + latency, self.begin[target]) + latency
-            leaves = served(self.port, self.leaves[at], np.where(nbytes > self.asks, asked, ready), wire)
-            latest(self.end, source, leaves + wire)
-            arrives = served(self.port, self.arrives[at], leaves + latency, wire)
+            leaves = served(self.port, self.leaves[at], np.where(nbytes > self.asks, asked, ready), wire, leaves_apart)
+            latest(self.end, source, leaves + wire, sources_apart)
+            arrives = served(self.port, self.arrives[at], leaves + latency, wire, arrives_apart)
             share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # a piece's of its message
             usable = arrives + np.where(reduces * self.overlap[at] > 0, wire * share, wire)
-            taken = served(self.busy, target, usable, once + work)
-            latest(self.end, target, np.maximum(taken + work, arrives + wire + work * share) + once)
-        copied = m.copied[wave.ended, None]
-        self.end[wave.ends] += np.where(copied > 0, copied * self.nbytes * self.copy + self.machine.copy_overhead, 0.0)
+            taken = served(self.busy, target, usable, once + work, targets_apart)
+            until = np.maximum(taken + work, arrives + wire + work * share) + once
+            latest(self.end, target, until, targets_apart)
+        if len(wave.copies):
+            copied = m.copied[wave.copied, None]
+            self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
 
 
 def _ports(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
@@ -192,10 +200,11 @@ def _ports(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: 
     return number[: len(level)], number[len(level) :]
 
 
-def served(free: Times, server: Ints, ready: Times, busy: Times) -> Times:
+def served(free: Times, server: Ints, ready: Times, busy: Times, apart: bool = False) -> Times:
     """When each job starts: a server takes those that are given to it one after another, in the order in which they
-    are ready. ``free`` is since when each server is free, and is moved on."""
-    if _all_differ(server):
+    are ready. ``free`` is since when each server is free, and is moved on. ``apart`` says that no two jobs have the
+    same server."""
+    if apart:
         start = np.maximum(ready, free[server])
         free[server] = start + busy
         return start
@@ -231,18 +240,20 @@ def _serve(
     free[queues] = now
 
 
-def latest(until: Times, at: Ints, when: Times) -> None:
-    """``until[at]`` is no earlier than ``when``, whose rows may name a row of it several times."""
+def latest(until: Times, at: Ints, when: Times, apart: bool) -> None:
+    """``until[at]`` is no earlier than ``when``, whose rows may name a row of it several times unless ``apart``."""
     rows = at
-    if not _all_differ(at):
+    if not apart:
         order = np.argsort(at, kind="stable")
         rows, first = np.unique(at[order], return_index=True)
         when = np.maximum.reduceat(when[order], first, axis=0)
     until[rows] = np.maximum(until[rows], when)
 
 
-def _all_differ(numbers: Ints) -> bool:
-    """Waves are many, and most are of a few messages, for which NumPy is slow."""
-    if len(numbers) > 64:
-        return len(np.unique(numbers)) == len(numbers)
-    return len(numbers) < 2 or len(set(numbers.tolist())) == len(numbers)
+def _apart(numbers: Ints, lengths: Sequence[int]) -> list[bool]:
+    """Whether the numbers are all different in each of the parts of these lengths, which follow each other."""
+    span = int(numbers.max(initial=0)) + 1
+    key = np.sort(np.repeat(np.arange(len(lengths)), lengths) * span + numbers)
+    found = np.ones(len(lengths), bool)
+    found[key[1:][key[1:] == key[:-1]] // span] = False
+    return found.tolist()

@@ -22,39 +22,63 @@ Ints = NDArray[np.int64]
 
 class Wave(NamedTuple):
     """``begins`` are the ranks that begin a step (number ``steps``), then ``happen`` the messages that do, and then
-    ``ends`` are the ranks whose step (``ended``) is over."""
+    ``copies`` are the ranks whose step (``copied``) ends with copies."""
 
     begins: Ints
     steps: Ints
-    happen: Ints
-    ends: Ints
-    ended: Ints
+    happen: slice
+    copies: Ints
+    copied: Ints
 
 
-def waves(messages: Messages) -> Iterator[Wave]:
-    """The waves, from the first steps on. Raises ScheduleError where some steps can never end."""
+def waves(messages: Messages) -> tuple[Messages, list[Wave]]:
+    """The messages in the order in which they happen, and the waves, from the first steps on.
+
+    Raises ScheduleError where some steps can never end.
+    """
+    order, found, done = [], [], 0
+    rank_of = np.repeat(np.arange(len(messages.first_step) - 1), np.diff(messages.first_step))
+    for begins, happen, copied in _found(messages):
+        order.append(happen)
+        found.append(Wave(rank_of[begins], begins, slice(done, done + len(happen)), rank_of[copied], copied))
+        done += len(happen)
+    return messages.ordered(np.concatenate(order) if order else np.zeros(0, np.int64)), found
+
+
+def _found(messages: Messages) -> Iterator[tuple[Ints, Ints, Ints]]:
+    """By wave, the steps that begin, the messages that happen, and the steps that end with copies."""
     first = messages.first_step
     steps = int(first[-1])
-    rank_of = np.repeat(np.arange(len(first) - 1), np.diff(first))
     at = np.concatenate([messages.send_step, messages.recv_step])
     of = np.argsort(at, kind="stable") % max(1, len(messages))
     starts = np.concatenate([[0], np.cumsum(np.bincount(at, minlength=steps))])
     left = np.diff(starts)
     waits = np.full(len(messages), 2, np.int8)
+    last = np.zeros(steps, bool)
+    last[first[1:][np.diff(first) > 0] - 1] = True
+    copies = messages.copied > 0
     current, over = first[:-1][np.diff(first) > 0], 0
     while len(current):
         touched = of[_runs(starts[current], left[current])]
         np.subtract.at(waits, touched, np.int8(1))
-        happen = np.unique(touched[waits[touched] == 0])
+        happen = _distinct(touched[waits[touched] == 0])
         ends = np.concatenate([messages.send_step[happen], messages.recv_step[happen]])
         np.subtract.at(left, ends, 1)
-        ended = np.unique(np.concatenate([ends, current]))
+        ended = _distinct(np.concatenate([ends, current]))
         ended = ended[left[ended] == 0]
-        yield Wave(rank_of[current], current, happen, rank_of[ended], ended)
+        yield current, happen, ended[copies[ended]]
         over += len(ended)
-        current = ended[ended + 1 < first[rank_of[ended] + 1]] + 1
+        current = ended[~last[ended]] + 1
     if over < steps:
         raise ScheduleError("the schedule", None, None, None, "waits for ever; mpicoll verify says where")
+
+
+def _distinct(numbers: Ints) -> Ints:
+    """As np.unique, which is slow for the few numbers of a wave."""
+    numbers = np.sort(numbers)
+    new = np.ones(len(numbers), bool)
+    np.not_equal(numbers[1:], numbers[:-1], out=new[1:])
+    return numbers[new]
 
 
 def _runs(starts: Ints, lengths: Ints) -> Ints:

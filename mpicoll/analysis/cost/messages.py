@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -155,19 +155,19 @@ def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = ite
         if len(sends) > most:
             raise TooManyError(f"more than {most:,} messages")
     s, r = sends.sorted(among), receives.sorted(among)
-    if len(s) != len(r) or not np.array_equal(s[:, [0, 1, 2, 4]], r[:, [0, 1, 2, 4]]):
+    if not np.array_equal(s.pair, r.pair) or not np.array_equal(s.column(_BLOCKS), r.column(_BLOCKS)):
         what = schedule_of(0)
         problem = "a message does not meet a receive of as many blocks; mpicoll verify says where"
         raise ScheduleError(f"{what.collective} {what.algorithm} of {among.size} ranks", None, None, None, problem)
     # What is ready at once goes in the order in which the steps name it, and then alike on all ranks: nearest first.
-    named = np.lexsort((s[:, 0], (s[:, 5] - s[:, 0]) % among.size, s[:, 6]))
-    s, r = s[named], r[named]
+    source, really_to = s.column(_SOURCE), s.column(_OTHER)
+    named = np.lexsort((source, (really_to - source) % among.size, s.turn))
     copied_in, copied = np.frombuffer(copies, np.int64).reshape(-1, 2).T
     return Messages(
-        source=s[:, 0], target=s[:, 1], to=s[:, 5], send_step=s[:, 3], recv_step=r[:, 3], send_turn=s[:, 6],
-        recv_turn=r[:, 6], share=s[:, 4] / blocks, reduces=r[:, 5] > 0, first_step=np.array(first_step),
-        copied=np.bincount(copied_in, copied, first_step[-1]) / blocks,
-    )  # fmt: skip
+        source=source, target=s.column(_TARGET), to=really_to, send_step=s.step, recv_step=r.step, send_turn=s.turn,
+        recv_turn=r.turn, share=s.column(_BLOCKS) / blocks, reduces=r.column(_OTHER) > 0,
+        first_step=np.array(first_step), copied=np.bincount(copied_in, copied, first_step[-1]) / blocks,
+    ).ordered(named)  # fmt: skip
 
 
 def _actions(steps: Pipeline | Sequence[Step]) -> Iterator[tuple[int, Action, int]]:
@@ -181,8 +181,12 @@ def _actions(steps: Pipeline | Sequence[Step]) -> Iterator[tuple[int, Action, in
             yield number, action, 1
 
 
+_SOURCE, _TARGET, _PERIODS, _STEP, _BLOCKS, _OTHER = range(6)
+"""The numbers of an end. The last one is a send's rank that it really goes to, or whether a receive reduces."""
+
+
 class _Ends:
-    """The ends of messages of one kind: source, target, periods between, step, blocks, and another number."""
+    """The ends of messages of one kind: all sends, or all receives."""
 
     def __init__(self) -> None:
         self._numbers, self._times = array("q"), array("q")
@@ -197,15 +201,34 @@ class _Ends:
         self._times.append(times)
         self._length += times
 
-    def sorted(self, among: Symmetry) -> Ints:
-        """A row an end, by pair, those of one pair in their order. The last column is the turn in the step."""
+    def sorted(self, among: Symmetry) -> _Sorted:
+        """By pair of ranks, those of one pair in their order."""
+        table = np.frombuffer(self._numbers, np.int64).reshape(-1, 6)
         times = np.frombuffer(self._times, np.int64)
-        table = np.repeat(np.frombuffer(self._numbers, np.int64).reshape(-1, 6), times, axis=0)
-        table[:, 3] += np.arange(len(table)) - np.repeat(np.cumsum(times) - times, times)
-        table = table[np.argsort(table[:, 3], kind="stable")]
-        turn = np.arange(len(table)) - np.searchsorted(table[:, 3], table[:, 3])
-        pair = (table[:, 0] * among.period + table[:, 1]) * (among.size // among.period) + table[:, 2]
-        return np.column_stack((table, turn))[np.argsort(pair, kind="stable")]
+        pairs = table[:, _SOURCE] * among.period + table[:, _TARGET]
+        pairs = pairs * (among.size // among.period) + table[:, _PERIODS]
+        row = np.repeat(np.arange(len(table)), times)
+        step = np.arange(len(row)) + np.repeat(table[:, _STEP] - (np.cumsum(times) - times), times)
+        if len(row) > len(table):
+            order = np.argsort(step, kind="stable")
+            row, step = row[order], step[order]
+        turn = np.arange(len(row)) - np.searchsorted(step, step)
+        pair = pairs[row]
+        order = np.argsort(pair, kind="stable")
+        return _Sorted(table, row[order], pair[order], step[order], turn[order])
+
+
+class _Sorted(NamedTuple):
+    """Ends in an order: of each its row in the table, its pair, its step, and its turn in the step."""
+
+    table: Ints
+    row: Ints
+    pair: Ints
+    step: Ints
+    turn: Ints
+
+    def column(self, number: int) -> Ints:
+        return self.table[:, number][self.row]
 
 
 def _count(blocks: Blocks) -> int:

@@ -19,9 +19,11 @@ and Lumsdaine, LogGOPSim, LSAP 2010.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +42,8 @@ Times = NDArray[np.float64]
 
 PIECE = 1 << 20
 """Bytes of the pieces of a long message, as in routes/persistent.py."""
+AT_ONCE = 1 << 14
+"""Messages whose figures are found at once."""
 MOST = 3_000_000
 """Messages of one schedule that are simulated: more take minutes and gigabytes."""
 
@@ -122,6 +126,27 @@ class Structure:
         return found
 
 
+class _Figures(NamedTuple):
+    """What is known of messages before they happen: a row a message, a column a size (or one for all sizes)."""
+
+    source: Ints
+    target: Ints
+    leaves: Ints
+    arrives: Ints
+    posted: Times
+    latency: Times
+    asks: NDArray[np.bool_]
+    wire: Times
+    work: Times
+    work_of_piece: Times
+    usable: Times
+    """How long after its first byte the receiver may begin to work on the message."""
+    once: Times
+
+    def part(self, first: int, stop: int) -> _Figures:
+        return _Figures._make(each[first:stop] for each in self)
+
+
 class _Running:
     """The state of all ranks between two waves. Each message has its figures in a column vector, to meet the sizes."""
 
@@ -137,7 +162,6 @@ class _Running:
         rates = [*(each.gap for each in machine.levels), machine.reduction, machine.copy]
         *gaps, self.reduction, self.copy = np.array([[machine.rate(r, n) for n in nbytes] for r in rates])
         self.gap, self.level = np.array(gaps), level
-        self.asks = np.inf if machine.eager is None else machine.eager
         self.leaves, self.arrives = _ports(machine, level, (source, messages.send_turn), (target, messages.recv_turn))
         ports = max(self.leaves.max(initial=0), self.arrives.max(initial=0)) + 1
         # Sends of one step follow each other: each waits for the overheads of those before it, and its own.
@@ -153,38 +177,63 @@ class _Running:
         shape = (among.period, len(nbytes))
         self.begin, self.end, self.busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self.port = np.zeros((ports, len(nbytes)))
+        self.stops = [wave.happen.stop for wave in waves]
+        self.known, self.first, self.stop = self.figures(0, 0), 0, 0
+        """The figures of some messages to come, from the first to the stop."""
         lengths = [wave.happen.stop - wave.happen.start for wave in waves]
         servers = (messages.source, messages.target, self.leaves, self.arrives)
         self.apart = [*zip(*(_apart(each, lengths) for each in servers), strict=True)]
         """For each wave, whether its sources, targets and ports are all different."""
 
+    def figures(self, first: int, stop: int) -> _Figures:
+        at = slice(first, stop)
+        m, overhead = self.messages, self.overhead[at]
+        nbytes, reduces = m.share[at, None] * self.nbytes, m.reduces[at, None]
+        wire = nbytes * self.gap[self.level[at]]
+        work = np.where(reduces, nbytes * self.reduction, 0.0)
+        share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # a piece's of its message
+        return _Figures(
+            source=m.source[at],
+            target=m.target[at],
+            leaves=self.leaves[at],
+            arrives=self.arrives[at],
+            posted=self.posted[at],
+            latency=self.latency[at],
+            asks=nbytes > (np.inf if self.machine.eager is None else self.machine.eager),
+            wire=wire,
+            work=work,
+            work_of_piece=work * share,
+            usable=np.where(reduces * self.overlap[at] > 0, wire * share, wire),
+            once=overhead + reduces * self.machine.reduction_overhead,
+        )
+
     def advance(self, wave: Wave, apart: Sequence[bool]) -> None:
         """Begin the wave's steps, carry out its messages, and end the steps that are done with that."""
-        m, at = self.messages, wave.happen
-        sources_apart, targets_apart, leaves_apart, arrives_apart = apart
         begun = self.end[wave.begins] + self.step[wave.steps]
         self.begin[wave.begins] = begun
         self.end[wave.begins] = self.busy[wave.begins] = begun + self.sending[wave.steps]
-        if at.start < at.stop:
-            source, target = m.source[at], m.target[at]
-            nbytes = m.share[at, None] * self.nbytes
-            reduces, latency = m.reduces[at, None], self.latency[at]
-            wire = nbytes * self.gap[self.level[at]]
-            work = np.where(reduces, nbytes * self.reduction, 0.0)
-            once = self.overhead[at] + reduces * self.machine.reduction_overhead
-            ready = self.begin[source] + self.posted[at]
-            asked = np.maximum(ready + latency, self.begin[target]) + latency
-            leaves = served(self.port, self.leaves[at], np.where(nbytes > self.asks, asked, ready), wire, leaves_apart)
-            latest(self.end, source, leaves + wire, sources_apart)
-            arrives = served(self.port, self.arrives[at], leaves + latency, wire, arrives_apart)
-            share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # a piece's of its message
-            usable = arrives + np.where(reduces * self.overlap[at] > 0, wire * share, wire)
-            taken = served(self.busy, target, usable, once + work, targets_apart)
-            until = np.maximum(taken + work, arrives + wire + work * share) + once
-            latest(self.end, target, until, targets_apart)
+        first, stop = wave.happen.start, wave.happen.stop
+        if stop > self.stop:  # of many waves at once: most have few messages, and NumPy is slow for few numbers
+            further = bisect_left(self.stops, first + AT_ONCE)
+            self.first, self.stop = first, max(stop, self.stops[min(further, len(self.stops) - 1)])
+            self.known = self.figures(self.first, self.stop)
+        if first < stop:
+            self.carry_out(self.known.part(first - self.first, stop - self.first), *apart)
         if len(wave.copies):
-            copied = m.copied[wave.copied, None]
+            copied = self.messages.copied[wave.copied, None]
             self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
+
+    def carry_out(self, f: _Figures, sources: bool, targets: bool, leaving: bool, arriving: bool) -> None:
+        """Carry out messages. The others say whether their sources, their targets and their ports all differ."""
+        ready = self.begin[f.source] + f.posted
+        if f.asks.any():
+            ready = np.where(f.asks, np.maximum(ready + f.latency, self.begin[f.target]) + f.latency, ready)
+        leaves = served(self.port, f.leaves, ready, f.wire, leaving)
+        latest(self.end, f.source, leaves + f.wire, sources)
+        arrives = served(self.port, f.arrives, leaves + f.latency, f.wire, arriving)
+        taken = served(self.busy, f.target, arrives + f.usable, f.once + f.work, targets)
+        until = np.maximum(taken + f.work, arrives + f.wire + f.work_of_piece) + f.once
+        latest(self.end, f.target, until, targets)
 
 
 def _ports(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: tuple[Ints, Ints]) -> tuple[Ints, Ints]:

@@ -258,10 +258,11 @@ def served(free: Times, server: Ints, ready: Times, busy: Times, apart: bool = F
         free[server] = start + busy
         return start
     order = np.argsort(server, kind="stable")
-    queues, first, length = np.unique(server[order], return_index=True, return_counts=True)
+    first = _changes(server[order])
+    queues, length = server[order[first]], np.diff(first, append=len(order))
     start = np.empty_like(ready)
     size_class = np.frexp(length)[1]
-    for each in np.unique(size_class):  # queues of about the same length together
+    for each in np.flatnonzero(np.bincount(size_class)):  # queues of about the same length together
         chosen = size_class == each
         _serve(free, queues[chosen], order, first[chosen], length[chosen], ready, busy, start)
     return start
@@ -294,9 +295,14 @@ def latest(until: Times, at: Ints, when: Times, apart: bool) -> None:
     rows = at
     if not apart:
         order = np.argsort(at, kind="stable")
-        rows, first = np.unique(at[order], return_index=True)
-        when = np.maximum.reduceat(when[order], first, axis=0)
+        first = _changes(at[order])
+        rows, when = at[order[first]], np.maximum.reduceat(when[order], first, axis=0)
     until[rows] = np.maximum(until[rows], when)
+
+
+def _changes(numbers: Ints) -> Ints:
+    """Where in ascending numbers another one begins."""
+    return np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
 
 
 def _apart(numbers: Ints, lengths: Sequence[int]) -> list[bool]:

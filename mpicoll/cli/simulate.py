@@ -31,6 +31,8 @@ which vectors. With --fit it measures the present machine instead, with real ran
 and how far its predictions then are from measured times.
 """
 _PICTURES = (".png", ".pdf", ".svg")
+MANY = 256
+"""From so many ranks on, the algorithms are costed on all cores: among fewer that takes a moment anyway."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -105,7 +107,8 @@ def _compare(args: argparse.Namespace) -> int:
         raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
     if goal and (names is None or len(names) != 1 or len(sizes) != 1):
         raise _bad("--goal", "one of --algorithms and one size in --sizes", f"{args.algorithms} and {len(sizes)} sizes")
-    found = compared(args.collective, names, ranks, root, machine, sizes, _watched)
+    processes = _cores() if ranks >= MANY else 1
+    found = compared(args.collective, names, ranks, root, machine, sizes, _watched, processes)
     print(f"# {args.collective}, {ranks} ranks on {machine.name}: {machine.source}")
     print(table(found))
     if plot:
@@ -115,6 +118,11 @@ def _compare(args: argparse.Namespace) -> int:
     if goal and names:
         _write_goal(goal, args.collective, names[0], ranks, root, machine, sizes[0])
     return 0
+
+
+def _cores() -> int:
+    """The cores that the process may use; 1 where it cannot be forked, or where that is not known."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def _watched(name: str) -> Watched:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.messages import Watched
-from mpicoll.analysis.cost.simulation import costs
+from mpicoll.analysis.cost.simulation import Costs, costs
 from mpicoll.units import size_text
 
 __all__ = ["Comparison", "Range", "compared", "duration", "table"]
@@ -68,6 +71,10 @@ class Comparison:
         }
 
 
+def _unwatched(name: str) -> Watched:
+    return iter
+
+
 def compared(
     collective: str,
     names: Sequence[str] | None,
@@ -75,17 +82,36 @@ def compared(
     root: int,
     machine: Machine,
     sizes: Sequence[int],
-    watched: Callable[[str], Watched] = lambda name: iter,
+    watched: Callable[[str], Watched] = _unwatched,
+    processes: int = 1,
 ) -> Comparison:
     """Cost these algorithms, or all that serve so many ranks and this root; ``watched`` may show how far each is.
 
+    With several ``processes``, which are forked, several algorithms are costed at once.
     Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them.
     """
     chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
-    found = {name: costs(collective, name, ranks, machine, sizes, root, watched(name)) for name in chosen}
+    cost = partial(_costed, collective, ranks, root, machine, sizes, watched)
+    if min(processes, len(chosen)) == 1:
+        found = dict(zip(chosen, map(cost, chosen), strict=True))
+    else:
+        with ProcessPoolExecutor(min(processes, len(chosen)), get_context("fork")) as pool:
+            found = dict(zip(chosen, pool.map(cost, chosen), strict=True))
     notes = {name: each.note for name, each in found.items() if each.note}
     seconds = {name: each.seconds.tolist() for name, each in found.items()}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)
+
+
+def _costed(
+    collective: str,
+    ranks: int,
+    root: int,
+    machine: Machine,
+    sizes: Sequence[int],
+    watched: Callable[[str], Watched],
+    name: str,
+) -> Costs:
+    return costs(collective, name, ranks, machine, sizes, root, watched(name))
 
 
 def table(c: Comparison) -> str:

@@ -131,8 +131,8 @@ def _watched(name: str) -> Watched:
         return iter
     from tqdm import tqdm
 
-    often = 0.2 if sys.stderr.isatty() else 10.0
-    return partial(tqdm, desc=name, mininterval=often, delay=often * 5, leave=False, file=sys.stderr)
+    often, delay = (0.2, 1.0) if sys.stderr.isatty() else (10.0, 10.0)
+    return partial(tqdm, desc=name, mininterval=often, delay=delay, leave=False, file=sys.stderr)
 
 
 def _machines() -> Iterable[str]:

@@ -11,7 +11,7 @@ from math import cos, pi, sin
 from pathlib import Path
 
 from mpicoll.analysis.drawing import canvas
-from mpicoll.analysis.drawing.canvas import COLOURS, EMPTY, FAINT, GRID, INK, LINE, PLUS, Canvas, Point, box
+from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, GRID, INK, LINE, PLUS, Canvas, Point, box
 from mpicoll.analysis.drawing.picture import Arrow, Panel, Picture, Spot
 
 __all__ = ["TALLEST", "height_of_ranks", "save"]
@@ -22,7 +22,7 @@ BETWEEN_RANKS, BETWEEN_STRIPS, BETWEEN_LINES = 0.15, 0.07, 0.34
 FLAT, STEEP = 0.95, 1.9
 """Room for arrows, in a low picture and at most."""
 LEFT, EDGE, TOP, HEAD, STRIP_NAME, FOOT = 0.74, 0.16, 0.42, 0.24, 0.13, 0.36
-WIDEST = 13.0
+WIDEST = 10.0
 TALLEST = 12.0
 """Of all ranks' cells one above the other: an eye does not follow an arrow that is longer."""
 BRACKET = 0.055
@@ -85,7 +85,7 @@ class _Place:
 class _Drawing:
     def __init__(self, canvas: Canvas, picture: Picture, place: _Place) -> None:
         self.picture, self.place = picture, place
-        self.fills, self.strokes, self.text = canvas.fills, canvas.strokes, canvas.text
+        self.fills, self.strokes, self.text, self.label = canvas.fills, canvas.strokes, canvas.text, canvas.label
 
     def draw(self, name: str, of: str) -> None:
         self.text(EDGE, 0.22, name, 10.5, weight="bold", ha="left")
@@ -108,16 +108,16 @@ class _Drawing:
             self.text(EDGE, middle, f"rank {rank}", 8.5, ha="left")
             if self.picture.blocks > 1:
                 for block in range(self.picture.blocks):
-                    self.text(x - 0.06, y + (block + 0.5) * TALL, str(block), 6, FAINT, ha="right")
+                    self.text(x - 0.06, y + (block + 0.5) * TALL, str(block), 7, FAINT, ha="right")
 
     def panel(self, line: int, number: int, panel: Panel) -> None:
         _, y = self.place.corner(line, number, (0, 0, 0))
         above = y - self.place.head + 0.11
         strips = self.strips(panel)
         lefts = [self.place.corner(line, number, (0, strip, 0))[0] for strip in strips]
-        self.text((lefts[0] + lefts[-1] + CELL) / 2, above, panel.title, 8, weight="bold")
+        self.text((lefts[0] + lefts[-1] + CELL) / 2, above, panel.title, 8.5, weight="bold")
         for strip, left in zip(strips, lefts, strict=True):
-            self.text(left + CELL / 2, y - 0.1, self.picture.strips[strip], 6.5, FAINT)
+            self.text(left + CELL / 2, y - 0.1, self.picture.strips[strip], 7.5, FAINT)
             for rank in range(self.picture.ranks):
                 for block in range(self.picture.blocks):
                     self.cell(line, number, panel, (rank, strip, block))
@@ -129,7 +129,7 @@ class _Drawing:
         x, y = self.place.corner(line, number, (0, 0, 0))
         x -= self.place.arrows / 2
         if arrows:
-            self.text(x, y - self.place.head + 0.11, f"round {number}", 7, FAINT)
+            self.text(x, y - self.place.head + 0.11, f"round {number}", 8, FAINT)
         else:
             y += self.place.line / 2 - self.place.head / 2
             self.shaft((x - 0.22, y), (x + 0.22, y), "solid", head=True)
@@ -138,8 +138,8 @@ class _Drawing:
             start, end = self.arrow(line, number, arrow)
             labels.setdefault(arrow.source, (arrow.label, start, []))[2].append(end[1] - start[1])
         for label, (x, y), falls in labels.values():  # where no arrow of theirs runs
-            beside = -0.06 if min(falls) > -0.01 else 0.06 if max(falls) < 0.01 else 0
-            self.text(x + (0.05 if beside else 0.11), y + beside, label, 6, FAINT, ha="left")
+            beside = -0.07 if min(falls) > -0.01 else 0.07 if max(falls) < 0.01 else 0
+            self.label(x + (0.05 if beside else 0.11), y + beside, label, 7)
 
     def strips(self, panel: Panel) -> Sequence[int]:
         """Those that the panel has: the first and the last leave out what is empty."""
@@ -154,11 +154,12 @@ class _Drawing:
             self.strokes[GRID, 0.6, "solid"].append(outline)
             return
         share = CELL / len(shown.colours)
-        for i, colour in enumerate(shown.colours):
-            self.fills[COLOURS[colour % len(COLOURS)]].append(box(x + i * share, y, share, TALL))
+        for i, number in enumerate(shown.colours):
+            colour = canvas.colour(number, self.picture.colours)
+            self.fills[colour].append(box(x + i * share, y, share, TALL))
         self.strokes[(INK, 1.3, "solid") if shown.fresh else ("#94a3b8", 0.6, "solid")].append(outline)
         whole = shown.label in ("Σ", "all")
-        size = min(9.5 if whole else 8, 48 / len(shown.label))
+        size = min(9.5 if whole else 8.5, 48 / len(shown.label))
         self.text(x + CELL / 2, y + TALL / 2, shown.label, size, weight="bold" if whole else "normal")
 
     def arrow(self, line: int, number: int, arrow: Arrow) -> tuple[Point, Point]:
@@ -228,5 +229,5 @@ class _Drawing:
                 if reduces:
                     self.plus((x + 0.3 + RADIUS, y))
                 x += 0.37 + 2 * RADIUS * reduces
-                self.text(x, y, meaning, 7, FAINT, ha="left")
-                x += 0.25 + 0.055 * len(meaning)
+                self.text(x, y, meaning, 7.5, FAINT, ha="left")
+                x += 0.25 + 0.06 * len(meaning)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from colorsys import hsv_to_rgb
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.path import Path as MatplotlibPath
 
-__all__ = ["COLOURS", "EMPTY", "FAINT", "GRID", "INK", "LINE", "PLUS", "Canvas", "Point", "box", "save"]
+__all__ = ["EMPTY", "FAINT", "GRID", "INK", "LINE", "PLUS", "Canvas", "Point", "box", "colour", "save"]
 
 Point = tuple[float, float]
 
@@ -19,7 +20,7 @@ MOST_PIXELS = 8000
 """To a side, of a PNG."""
 
 # Light, so that black text is legible on any of them, and as far apart as that leaves room for.
-COLOURS = (
+_COLOURS = (
     "#8ecae6", "#ffbf80", "#9bd6a3", "#f49a93", "#c9b8f2", "#ecd678", "#f3abd3", "#bfb6a8",
     "#5fb3ce", "#e39b4c", "#69bd76", "#dd7d79", "#a58fdc", "#c9b146", "#d97fb3", "#969ba6",
 )  # fmt: skip
@@ -46,6 +47,13 @@ class Canvas:
         if text:
             baseline = y + 0.36 * size / 72  # by no font's metrics, so that it is the same everywhere
             self.axes.text(x, baseline, text, size=size, color=colour, va="baseline", **{"ha": "center"} | more)
+
+    def label(self, x: float, y: float, text: str, size: float) -> None:
+        """A text on a white ground, in front of lines that pass there. ``x`` is its left end."""
+        if text:
+            wide, tall = 0.0091 * size * len(text), 0.0145 * size
+            self.fills["white"].append(box(x - 0.01, y - tall / 2, wide + 0.02, tall))
+            self.text(x, y, text, size, FAINT, ha="left", zorder=6)
 
     def flush(self) -> None:
         """Draw what was collected."""
@@ -76,6 +84,14 @@ def save(width: float, height: float, draw: Callable[[Canvas], object], file: Pa
         # Neither a date nor a version: what did not change gives the same file.
         metadata = {"Date": None, "Creator": None} if file.suffix.lower() == ".svg" else {"Software": None}
         figure.savefig(file, dpi=min(160, MOST_PIXELS / max(width, height)), metadata=metadata)
+
+
+def colour(number: int, of: int) -> str:
+    """One of so many colours, which all differ: of the list, or hues from red to pink where the list is too short."""
+    if of <= len(_COLOURS):
+        return _COLOURS[number]
+    red, green, blue = hsv_to_rgb(0.9 * number / of, 0.45, 0.95)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def box(x: float, y: float, wide: float, tall: float) -> list[Point]:

@@ -54,6 +54,11 @@ class Picture(NamedTuple):
     strips: tuple[str, ...]
     panels: tuple[Panel, ...]
 
+    @property
+    def colours(self) -> int:
+        """How many colours there are: one for each rank, or for each block where all come from the root."""
+        return self.blocks if self.collective in _OF_ROOT else self.ranks
+
 
 def meaning(collective: str, size: int, root: int) -> Picture:
     """What a collective means: what ranks hold before and after it. A vector that may stay whole is one block."""

@@ -3,9 +3,11 @@
 PYTHON ?= python3
 OPENMPI := .venv/openmpi
 MPICH := .venv/mpich
+SITE := docs/_build/html
+PORT ?= 8000
 ARGS ?=
 
-.PHONY: help environments test quick test-torch torch-suite slurm-test lint compare docs gpu-check clean
+.PHONY: help environments test quick test-torch torch-suite slurm-test lint compare docs site gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
@@ -15,14 +17,15 @@ help:
 	@echo "make slurm-test the Slurm templates on emulated nodes: needs root, and Debian for Slurm's packages"
 	@echo "make lint       ruff, mypy and shellcheck"
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
-	@echo "make docs       docs/reference/algorithms.md and its pictures, from the registry"
+	@echo "make docs       the algorithms' page and pictures from the registry, then the manual, served on this machine"
+	@echo "make site       the manual as a site, in $(SITE)"
 	@echo "make gpu-check  the CUDA tests and the comparison with NCCL, with this PYTHON's own packages"
 	@echo "make clean      remove the environments and caches"
 
 # Two environments, because both MPI wheels install libmpi and mpirun.
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv/$*
-	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,completion,integrations,test,dev]"
+	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,completion,integrations,test,docs,dev]"
 	@touch $@
 
 environments: $(OPENMPI)/.ready $(MPICH)/.ready
@@ -56,10 +59,17 @@ compare: $(OPENMPI)/.ready
 
 docs: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/python docs/draw_algorithms.py
+	$(MAKE) site
+	@echo "The manual is at http://localhost:$(PORT)/ until Ctrl-C."
+	@$(OPENMPI)/bin/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
+
+site: $(OPENMPI)/.ready
+	rm -rf $(SITE)
+	$(OPENMPI)/bin/python -m sphinx -W --keep-going -E -q -d docs/_build/doctrees docs $(SITE)
 
 gpu-check:
 	$(PYTHON) benchmarks/gpu_check.py
 
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

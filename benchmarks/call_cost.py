@@ -1,9 +1,10 @@
-"""What a call costs in Python: an 8-byte all-reduce, back to back, through mpi4py and each of mpicoll's ways in.
+"""What does a call cost in Python? An 8-byte all-reduce, back to back, through mpi4py and each of mpicoll's interfaces.
 
     mpicoll run -n 2 benchmarks/call_cost.py
 
-`mpicoll bench` rewrites buffers and meets in a barrier between calls; here caches stay warm, and what differs is
-the interpreter's work. Turns alternate; the figures are microseconds a call, minimum and median over the turns.
+`mpicoll bench` rewrites the buffers and calls a barrier between calls. This program does not, so caches stay warm, and
+the differences are the work of the Python interpreter. The interfaces take turns. The figures are microseconds a call:
+the minimum and the median over the turns.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main() -> None:
 
 
 def messages(algorithm: str, size: int) -> int:
-    """The messages of rank 0."""
+    """How many messages rank 0 sends and receives."""
     found = find("allreduce", algorithm)
     assert found is not None
     return sum(not isinstance(action, Copy) for step in found.schedule(0, size).steps for action in step)

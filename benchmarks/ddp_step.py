@@ -1,19 +1,23 @@
-"""A training step of DistributedDataParallel over gloo, mpicoll and NCCL, and how much of its communication is hidden.
+"""How fast is a DistributedDataParallel step over gloo, mpicoll and NCCL, and how much communication does it hide?
 
     mpicoll run -n 2 benchmarks/ddp_step.py --json record.json --plot picture.png
 
-One job holds a process group of each backend and a copy of the same model over each. Three things are timed, of the
-slowest rank, all backends in turns whose order changes: whole steps; the same steps under ``no_sync``, which is the
-computation; and the all-reduces of the model's buckets alone, which is the communication. What of the communication
-is hidden behind the computation, is what is missing in the step: (computation + communication - step) / communication.
-It is negative where the two slow each other down, as on cores that they share.
+One job makes a process group of each backend, and a copy of the same model for each group. The backends take turns in a
+changing order. On the slowest rank, the program times
 
-mpicoll itself chooses by the cores that a rank has whether a backward pass waits for each of DDP's all-reduces, so that
-nothing can be hidden, or goes on while a thread carries them out. Both are run besides: in line, without any thread,
-and on a thread that nothing waits for. And both on an emulated slow wire, on which every byte of a bucket takes as long
-as on 10 Gb/s Ethernet besides, without using a core.
+- whole steps;
+- the same steps under ``no_sync``, which is the computation;
+- the all-reduces of the model's buckets alone, which is the communication.
 
-NCCL, and all the others' tensors in GPU memory, where there is a GPU for each rank of a node.
+The share of the communication that is hidden behind the computation is (computation + communication - step) /
+communication. It is negative where the two slow each other down, for example on cores that they share.
+
+mpicoll chooses between two ways, depending on how many cores a rank has. Either the backward pass waits for each of
+DDP's all-reduces, so that nothing can be hidden, or it continues while a thread carries them out. The program also
+forces each way: in line, without any thread, and on a thread that nothing waits for. It runs both once more on an
+emulated slow wire. There every byte of a bucket takes in addition as long as on 10 Gb/s Ethernet, without using a core.
+
+If a node has a GPU for each rank, NCCL is measured, too, and all tensors are in GPU memory.
 """
 
 from __future__ import annotations
@@ -43,18 +47,18 @@ from mpicoll.bench.environment import environment
 from mpicoll.torch.work import CollectiveWork
 
 LAYERS = 32
-"""Square ones. A bucket holds whole layers, at least one."""
+"""The number of square layers. A bucket holds one or more whole layers."""
 WIRE = 8e-10
-"""Seconds a byte: 10 Gb/s."""
+"""Seconds a byte, at 10 Gb/s."""
 SLOW = ", 10 Gb/s"
 IN_LINE, THREAD = ", in line", ", thread"
 UNTIMED, TIMED, ROUNDS = 2, 4, 5
-"""Of each turn, calls that count for nothing and calls that count; turns at least."""
+"""In each turn: the calls that do not count, and the calls that count. And the least number of turns."""
 
 
 @dataclass
 class Row:
-    """One backend at one size: medians over the timed calls, in milliseconds; buckets in bytes."""
+    """One backend at one size: medians over the timed calls, in milliseconds, and the buckets in bytes."""
 
     backend: str
     gradient_mb: float
@@ -64,12 +68,12 @@ class Row:
     computation_ms: float
     communication_ms: float
     hidden: float
-    """Share of the communication."""
+    """The share of the communication that is hidden."""
     steps_ms: list[float] = field(repr=False)
 
 
 class Trainee:
-    """The model over one group, or with none, which trains without the others."""
+    """The model over one group. Without ``sync`` it trains without the other ranks."""
 
     def __init__(
         self, name: str, group: Any, model: nn.Module, data: torch.Tensor, bucket_mb: float, sync: bool = True
@@ -79,7 +83,7 @@ class Trainee:
         self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=1e-4)
         self.scope = nullcontext if sync else self.ddp.no_sync
         self.times: dict[str, list[float]] = {"step": [], "communicate": []}
-        for _ in range(3):  # the buckets are made anew after the first
+        for _ in range(3):  # DDP rebuilds its buckets after the first step
             self.step()
         logged: dict[str, Any] = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
         sizes = str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"])
@@ -97,7 +101,7 @@ class Trainee:
             work.wait()
 
     def turn(self, what: str) -> None:
-        """Some calls, of which the slowest rank's times are kept."""
+        """Make some calls, and keep the times of the slowest rank."""
         call: Callable[[], None] = getattr(self, what)
         times = np.empty(UNTIMED + TIMED)
         for i in range(len(times)):
@@ -114,7 +118,7 @@ class Trainee:
         return float(np.median(self.times[what]))
 
     def check(self, others: Trainee) -> None:
-        """All ranks' parameters are equal, and to rounding those of ``others``, which trained as often."""
+        """Check that all ranks' parameters are equal, and, up to rounding, equal to those of ``others``."""
         for mine, theirs in zip(self.ddp.parameters(), others.ddp.parameters(), strict=True):
             first = mine.detach().cpu().clone()
             MPI.COMM_WORLD.Bcast(first.numpy())
@@ -127,7 +131,7 @@ class Trainee:
 
 
 def slow(group: Any) -> Any:
-    """``group``, whose collectives take :data:`WIRE` a byte longer, where they are carried out."""
+    """Make each collective of ``group`` take :data:`WIRE` a byte longer, on the thread that carries it out."""
     do = group._do
 
     def delayed(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
@@ -142,8 +146,8 @@ def slow(group: Any) -> Any:
 
 
 def in_line(group: Any) -> Any:
-    """``group``, whose asynchronous collectives are complete when their call returns."""
-    group.reducer_waits = False  # by the way of all others, which a slow wire is in
+    """Make the asynchronous collectives of ``group`` complete before their call returns."""
+    group.reducer_waits = False  # so that calls go through _do, which a slow wire replaces
 
     def do(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         work = CollectiveWork(run, list(result))
@@ -155,7 +159,7 @@ def in_line(group: Any) -> Any:
 
 
 def on_a_thread(group: Any) -> Any:
-    """``group``, whose asynchronous collectives are its worker's, however few cores there are."""
+    """Let the worker thread of ``group`` carry out its asynchronous collectives, however few cores there are."""
     group.reducer_waits = False
     return group
 
@@ -169,7 +173,7 @@ def device_of(node: MPI.Comm) -> torch.device:
 
 
 def groups_on(device: torch.device) -> dict[str, Any]:
-    """A group for each line of the table; the first is what the others are compared with."""
+    """A group for each line of the table. The others are compared with the first."""
     groups = {"gloo": dist.new_group(backend="gloo"), "mpicoll": dist.group.WORLD}
     if device.type == "cuda":
         groups["nccl"] = dist.new_group(backend="nccl")
@@ -185,7 +189,7 @@ def groups_on(device: torch.device) -> dict[str, Any]:
 def measured(
     groups: dict[str, Any], device: torch.device, megabytes: float, bucket_mb: float, batch: int, seconds: float
 ) -> list[Row]:
-    """A row for each group, from about ``seconds`` of turns."""
+    """A row for each group, measured for about ``seconds``."""
     width = round((megabytes * 1e6 / 4 / LAYERS) ** 0.5)
     torch.manual_seed(0)
     model = nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(LAYERS))).to(device)
@@ -239,8 +243,8 @@ COLORS = ("#e08214", "#0b3c6f", "#1b9e77", "#7570b3", "#b2182b", "#666666")
 
 
 def draw(rows: list[Row], path: Path, footer: str) -> None:
-    """Above, a bar for each backend's step, in front of computation and communication one after the other, in units of
-    the computation; below, the share of the communication that is hidden."""
+    """Draw two panels. Above: a bar for each backend's step, in front of its computation and communication, in units
+    of the computation. Below: the share of the communication that is hidden."""
     from matplotlib.figure import Figure
 
     names = list(dict.fromkeys(row.backend for row in rows))
@@ -271,7 +275,7 @@ def draw(rows: list[Row], path: Path, footer: str) -> None:
 
 
 def write(rows: list[Row], path: Path, head: dict[str, Any]) -> None:
-    """One row a line."""
+    """Write the record, one row a line."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
     body = ",\n".join(json.dumps(asdict(row), separators=(",", ":")) for row in rows)
     path.write_text(f'{{\n{lines},\n"rows": [\n{body}\n]\n}}\n')
@@ -309,7 +313,7 @@ def main() -> None:
     for megabytes in given.sizes:
         for bucket_mb in given.buckets:
             if bucket_mb > megabytes and bucket_mb != min(given.buckets):
-                continue  # one bucket for all, as with the size before
+                continue  # one bucket holds all, as with the bucket size before
             found = measured(groups, device, megabytes, bucket_mb, given.batch, given.seconds)
             rows += found
             if dist.get_rank() == 0:

@@ -1,10 +1,11 @@
-"""The CUDA tests and the CUDA benchmark on this machine's GPU, in under 8 minutes, with a record of what came out.
+"""Run the CUDA tests and the CUDA benchmark on this machine's GPU in under 8 minutes, and record the results.
 
     python benchmarks/gpu_check.py [--wheels DIR] [--out DIR] [--ranks 2]
 
-Needs a Python that has torch, mpi4py, an MPI wheel and pytest, or ``--wheels``: a directory of wheels to install beside
-what this Python has, in an environment that is removed at the end. Nothing is fetched. On a machine without a GPU it
-says so and ends with 0. Each step has a deadline and a process group of its own: a hang is a failed step.
+This needs a Python that has torch, mpi4py, an MPI wheel and pytest. Or give ``--wheels``, a directory of wheels. They
+are installed beside what this Python has, in an environment that is removed at the end. Nothing is downloaded. On a
+machine without a GPU, the program says so and ends with exit code 0. Each step has a deadline and its own process
+group, so a step that hangs counts as failed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ print(json.dumps(found))
 
 @dataclass
 class Step:
-    """One command: what came out of it, and how it ended."""
+    """One command: its output, and how it ended."""
 
     name: str
     code: int
@@ -54,7 +55,7 @@ class Step:
 
 
 def run(name: str, words: list[str], deadline: float) -> Step:
-    """Run a command in a process group of its own, ended at the deadline (seconds)."""
+    """Run a command in its own process group, and end it at the deadline (seconds)."""
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     start = time.monotonic()
     process = subprocess.Popen(
@@ -72,7 +73,7 @@ def run(name: str, words: list[str], deadline: float) -> Step:
 
 
 def _ended(process: subprocess.Popen[str]) -> str:
-    """End the group, the launcher first so that it can end its ranks. Returns the output up to here."""
+    """End the group, and give the launcher time to end its ranks. Return the output so far."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, how)
@@ -83,7 +84,7 @@ def _ended(process: subprocess.Popen[str]) -> str:
 
 
 def probe() -> dict[str, object]:
-    """What torch sees of a GPU; {"gpu": None, "reason": ...} where it sees none."""
+    """What torch says about the GPU, or {"gpu": None, "reason": ...} if it sees none."""
     step = run("probe", [sys.executable, "-c", PROBE], 120)
     if step.code:
         lines = step.output.strip().splitlines()
@@ -93,7 +94,7 @@ def probe() -> dict[str, object]:
 
 
 def environment(wheels: Path | None, where: Path) -> str:
-    """A Python with the wheels and with all that this one has; this one itself where no wheels are given."""
+    """A Python that has the wheels and all that this Python has. Without wheels it is this Python."""
     if wheels is None:
         return sys.executable
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", where], check=True, timeout=60)
@@ -107,7 +108,7 @@ def environment(wheels: Path | None, where: Path) -> str:
 
 
 def check(python: str, ranks: int, out: Path) -> list[Step]:
-    """The tests, then the benchmark; without NCCL if that does not end. At most 420 seconds."""
+    """Run the tests, then the benchmark, and the benchmark again without NCCL if it fails. At most 420 seconds."""
     tests = ["-m", "pytest", "tests", "-m", "cuda", "--with-mpi", "-q", "-rs", "-p", "no:cacheprovider"]
     steps = [run("tests", [python, "-m", "mpicoll", "run", f"-n{ranks}", *tests], 140)]
     for backends, deadline in (("mpicoll,nccl,gloo", 190), ("mpicoll,gloo", 80)):
@@ -125,7 +126,7 @@ def _has(python: str, module: str) -> bool:
 
 
 def write(found: dict[str, object], steps: list[Step], ranks: int, out: Path) -> None:
-    """The summary, and what each step printed."""
+    """Write the summary, and what each step printed."""
     lines = [f"# GPU check, {datetime.date.today().isoformat()}", "", f"- ranks: {ranks}"]
     lines += [f"- {key}: {value}" for key, value in found.items()]
     lines += [f"- Python: {platform.python_version()}", "", "| step | result | seconds |", "|---|---|---|"]

@@ -1,9 +1,11 @@
-"""All-reduce of 16-bit floats against float32's, at equal bytes: 16 bits on the wire, and arithmetic that is ours.
+"""How fast is an all-reduce of 16-bit floats, compared with float32 at equal bytes?
+
+Messages carry 16 bits for each value, and mpicoll does the arithmetic.
 
     mpicoll run -n 2 benchmarks/half_precision.py > benchmarks/records/half-precision-2ranks-openmpi.txt
 
-All cases take turns in one job; the figures are microseconds a call of the slowest rank, minimum and median, and how
-many bytes a second each moves in relation to float32 by the MPI's own all-reduce, both ways.
+All cases take turns in one job. The figures are the minimum and the median of the microseconds a call takes on the
+slowest rank. Beside both are the bytes a second, relative to float32 by the MPI's own all-reduce.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ CASES = (
     ("float16", "bine"),
 )
 TURNS, SECONDS = 40, 0.01
-"""Turns of each case, and about how long one takes."""
+"""The turns of each case, and about how long one turn takes."""
 
 
 def main() -> None:
@@ -58,7 +60,7 @@ def measure(world: MPI.Intracomm, comm: mpicoll.Communicator, nbytes: int) -> No
                 run()
             found.append(world.allreduce((perf_counter() - start) / repeat, MPI.MAX))
     if world.rank == 0:
-        # The first turn binds plans and touches memory.
+        # The first turn does not count: it binds plans and touches memory.
         figures = [(min(t[1:]), float(np.median(t[1:]))) for t in times]
         for (dtype, algorithm), (least, middle) in zip(CASES, figures, strict=True):
             us = f"{least * 1e6:8.0f} {middle * 1e6:8.0f}"

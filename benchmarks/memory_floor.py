@@ -1,10 +1,15 @@
-"""How fast an all-reduce among 2 ranks of a node could be: what its additions and copies take, without anything else.
+"""How fast could an all-reduce between 2 ranks of a node be? This measures its additions and copies alone.
 
     mpicoll run -n 2 benchmarks/memory_floor.py
 
-Three ways take turns: the MPI's own all-reduce; the barest one through memory that the ranks share (copy the vector
-there, meet, add the other's); and what no way can avoid, in a rank's own caches and without the other rank: to add half
-of the vector, and to copy the other half. Medians in microseconds, of the slower rank.
+Three ways take turns:
+
+- the MPI's own all-reduce;
+- the simplest all-reduce through memory that the ranks share: copy the vector there, meet, and add the other vector;
+- what no way can avoid: to add half of the vector and to copy the other half, in a rank's own caches and without
+  the other rank.
+
+The figures are medians in microseconds, of the slower rank.
 """
 
 from __future__ import annotations
@@ -23,7 +28,7 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 
 
 def ways(comm: MPI.Intracomm, n: int) -> dict[str, Callable[[Array], object]]:
-    """Each all-reduces n elements in place, but for the last."""
+    """The three ways. Each but the last all-reduces n elements in place."""
     window = MPI.Win.Allocate_shared(4 * n, 4, comm=comm)
     mine, theirs = (np.frombuffer(window.Shared_query(r)[0], np.float32) for r in (comm.rank, 1 - comm.rank))
     half, other = np.ones(n, np.float32)[: n // 2], np.ones(n, np.float32)[n // 2 :]

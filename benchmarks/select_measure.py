@@ -1,10 +1,10 @@
-"""The ranks' part of `select_table.py measure`: measures schedules against what would be taken else.
+"""Measure schedules against what would run otherwise: the part of `select_table.py measure` that runs on the ranks.
 
-    mpicoll run -n 2 benchmarks/select_measure.py reduce:max    # cases; all if none is named
+    mpicoll run -n 2 benchmarks/select_measure.py reduce:max    # cases; all if you name none
 
-Adds to the record of this machine and MPI what it does not hold yet of this number of ranks: medians, in each
-collective's usual placement, over calls that took turns with those of the others. Both kinds of pages are measured:
-NumPy asks for huge ones for arrays of 4 MiB and more, torch does not.
+The program adds to the record of this machine and MPI what the record does not have yet for this number of ranks. The
+figures are medians over calls that took turns, in each collective's usual placement. Huge and small memory pages are
+both measured: NumPy requests huge pages for arrays of 4 MiB and more, and torch does not.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from mpicoll.machine.cpu import UNKNOWN
 RECORDS = Path(__file__).parent / "records"
 SIZES = tuple(1 << n for n in range(14, 27, 2))  # 16 KiB to 64 MiB
 SECONDS = 0.25
-"""For all algorithms at one size, or five calls of each."""
+"""The time for all algorithms at one size. Each gets at least five calls."""
 OURS = "max"
-"""A reduction of floats that no MPI computes rightly: exchange is what a schedule must beat there."""
+"""A reduction of floats that no MPI computes correctly. Here a schedule must beat exchange."""
 CANDIDATES = {
     "bcast": ("scatter_allgather", "chain", "double_binary_tree"),
     "reduce": ("rabenseifner", "chain", "binomial_tree"),
@@ -48,12 +48,15 @@ CANDIDATES = {
 }
 CASES = [f"{c}{op}" for c in CANDIDATES for op in ("", f":{OURS}") if not op or RULES[c].collective.reduces]
 HUGE = 4 << 20
-"""Bytes from which on NumPy asks for huge pages."""
+"""The bytes of an array from which on NumPy requests huge pages."""
 
 
 def pages(huge: bool) -> Callable[[int], Any]:
-    """Makes arrays on huge pages, where NumPy's would be, or on small ones. Each is a mapping of its own: memory
-    that is used again keeps its pages. They begin 64 bytes into a page, as long arrays of both libraries about do."""
+    """Return a function that makes arrays on huge pages, where NumPy's would be on them, or on small pages.
+
+    Each array is its own mapping, because memory that is used again keeps its pages. An array begins 64 bytes into a
+    page, as long arrays of both libraries roughly do.
+    """
 
     def new(nbytes: int) -> Any:
         memory = mmap.mmap(-1, nbytes + 64, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -64,7 +67,7 @@ def pages(huge: bool) -> Callable[[int], Any]:
 
 
 def huge_bytes() -> int:
-    """Bytes of this process that lie on huge pages."""
+    """How many bytes of this process lie on huge pages."""
     said = re.search(r"AnonHugePages:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
     return 0 if said is None else int(said[1]) << 10
 
@@ -73,7 +76,7 @@ MEMORY = {"huge": pages(True), "small": pages(False)}
 
 
 class Measuring:
-    """The measurements of one number of ranks, and the record to which they are added."""
+    """The measurements for one number of ranks, and the record that they are added to."""
 
     def __init__(self, world: MPI.Intracomm) -> None:
         self.world, self.session = world, open_session(world, "cpu")
@@ -89,7 +92,7 @@ class Measuring:
         self.done = {tuple(row[key] for key in ("ranks", "case", "size", "pages")) for row in self.record["rows"]}
 
     def run(self, cases: list[str]) -> None:
-        """Measure what the record has not yet, and write it each time."""
+        """Measure what the record does not have yet, and write the record after each measurement."""
         for case in cases:
             for size in SIZES:
                 for kind in MEMORY:
@@ -130,7 +133,7 @@ class Measuring:
 
 
 def refuse_what_tells_nothing(found: dict[str, Any]) -> None:
-    """A record must say where it was made, and hold what it says."""
+    """Stop if the record could not say which machine it is from, or would not measure what it claims."""
     reasons = {
         "this system does not tell which CPU it has": found["fingerprint"] == UNKNOWN,
         "the ranks share no memory": not found["shared_memory"],
@@ -142,13 +145,13 @@ def refuse_what_tells_nothing(found: dict[str, Any]) -> None:
 
 
 def place(found: dict[str, Any]) -> str:
-    """The machine and its MPI, as a part of a file's name."""
+    """The machine and its MPI, as part of a file name."""
     words = f"{found['cpu']} {sha256(found['fingerprint'].encode()).hexdigest()[:6]} {found['mpi'].replace(' ', '')}"
     return re.sub(r"[^a-z0-9.]+", "-", words.lower())
 
 
 def write(record: dict[str, Any], path: Path) -> None:
-    """One row a line; a run that is ended leaves the file of before or the new one."""
+    """Write one row a line. A run that is ended leaves either the old file or the new one."""
     rows = ",\n".join(json.dumps(row) for row in record["rows"])
     head = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in record.items() if key != "rows")
     half = path.with_suffix(".part")

@@ -1,16 +1,16 @@
-"""Makes mpicoll/calls/select.json: from which size on a schedule is measured to be faster than the usual choice.
+"""Make mpicoll/calls/select.json, which says from which size on which schedule beat the default in measurements.
 
     python benchmarks/select_table.py measure                        # a record of this machine and MPI; 10 minutes
-    python benchmarks/select_table.py measure allreduce reduce:max   # some of it: sums, or this operation
+    python benchmarks/select_table.py measure allreduce reduce:max   # only these: sums, or the named operation
     python benchmarks/select_table.py                                # the table, from the records of all machines
 
-Measure on a machine that does nothing else. What the record holds already is not measured again: a run that was ended
-goes on where it was, and a record that is removed is made anew.
+Measure on a machine that does nothing else. The program does not measure again what the record already has. So if a run
+was ended, the next one continues, and if you remove a record, the next run makes it again.
 
-What was measured on a machine holds for its CPU, MPI library, number of ranks, and whether these take turns on cores.
-At each size the fastest of the schedules is taken that won by a fifth on both kinds of pages. Where none did, the one
-of the size before stays if it was no slower on either; else what it replaced is taken again, from halfway between the
-two sizes on. What several CPUs have in common holds on others too.
+A measurement applies to one CPU, MPI library and number of ranks, and either to ranks that take turns on cores or to
+ranks that do not. At each size, the table names the fastest schedule that won by a fifth on both kinds of memory pages.
+Where none did, the schedule of the size before stays, if it was no slower on either kind. Otherwise what it replaced
+runs again, from halfway between the two sizes on. What several CPUs have in common applies to other CPUs, too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ RECORDS = Path(__file__).parent / "records"
 TABLE = Path(__file__).parents[1] / "mpicoll/calls/select.json"
 RANKS = (2, 3, 4)
 WIN = 1.2
-"""A schedule must be faster by this factor: from job to job the same call's time differs by up to a fifth, by where its
-buffers lie."""
+"""A schedule must be faster by this factor. From job to job the time of the same call differs by up to a fifth,
+depending on where its buffers lie."""
 OTHERWISE = ("native", "exchange")
 
 PAGES = {"huge", "small"}
@@ -41,14 +41,14 @@ Record = dict[str, Any]
 Times = dict[str, float]
 """Microseconds by algorithm."""
 BySize = dict[int, list[Times]]
-"""What was measured at each size: on each kind of pages, and on each CPU."""
+"""The measurements at each size: one for each kind of pages and each CPU."""
 Cases = dict[str, BySize]
 Where = tuple[str, int, bool]
-"""An MPI library, a number of ranks, and whether these take turns on cores."""
+"""An MPI library, a number of ranks, and whether they take turns on cores."""
 
 
 def measured(records: Sequence[Record]) -> dict[Where, dict[str, Cases]]:
-    """What each CPU's record has on both kinds of pages."""
+    """The measurements of each CPU that exist for both kinds of pages."""
     found: dict[Where, dict[str, Cases]] = defaultdict(dict)
     for record in records:
         for ranks, environment in record["environments"].items():
@@ -65,7 +65,7 @@ def measured(records: Sequence[Record]) -> dict[Where, dict[str, Cases]]:
 
 
 def common(by_cpu: Sequence[Cases]) -> Cases:
-    """What was measured on all of these CPUs, together."""
+    """The measurements that all of these CPUs have, together."""
     return {
         case: {
             size: [times for cases in by_cpu for times in cases[case][size]]
@@ -78,7 +78,7 @@ def common(by_cpu: Sequence[Cases]) -> Cases:
 
 
 def section(cpu: str | None, where: Where, cases: Cases) -> str:
-    """A part of select.json."""
+    """One section of select.json."""
     mpi, ranks, oversubscribed = where
     head = json.dumps({"cpu": cpu, "mpi": mpi, "ranks": ranks, "oversubscribed": oversubscribed})
     rows: dict[str, list[str]] = {otherwise: [] for otherwise in OTHERWISE}
@@ -89,7 +89,7 @@ def section(cpu: str | None, where: Where, cases: Cases) -> str:
 
 
 def table(records: Sequence[Record]) -> str:
-    """select.json."""
+    """The text of select.json."""
     parts = []
     for where, by_cpu in sorted(measured(records).items()):
         parts += [section(cpu, where, cases) for cpu, cases in sorted(by_cpu.items())]
@@ -104,7 +104,7 @@ def base(times: BySize) -> str:
 
 
 def winners(otherwise: str, times: BySize) -> dict[int, str]:
-    """From which size on which schedule, or what the MPI offers, is taken."""
+    """From which size on which schedule runs, or again what it replaced."""
     found: dict[int, str] = {}
     chosen, before = otherwise, 0
     for size in sorted(times):
@@ -119,8 +119,8 @@ def winners(otherwise: str, times: BySize) -> dict[int, str]:
 
 
 def shown(records: Sequence[Record]) -> Iterator[str]:
-    """The lines of a table for each record: how many times as fast the best schedule was, on the kind of pages where it
-    won less, and its name."""
+    """The lines of a table for each record. A cell says how many times as fast the best schedule was, and names it. It
+    takes the kind of pages on which the schedule won less."""
     for record in records:
         sizes = sorted({row["size"] for row in record["rows"]})
         yield f"### {record['mpi']}, {next(iter(record['environments'].values()))['cpu']} ({record['fingerprint']})\n"
@@ -149,12 +149,12 @@ def measure(cases: Sequence[str]) -> None:
 
 def records() -> list[Record]:
     found = [json.loads(path.read_text()) for path in sorted(RECORDS.glob("select-*.json"))]
-    return [record for record in found if "fingerprint" in record]  # the first ones do not say where they hold
+    return [record for record in found if "fingerprint" in record]  # the oldest do not name their machine
 
 
 def make() -> None:
     text = table(records())
-    sections(text)  # raises what mpicoll would
+    sections(text)  # raises the error that mpicoll would raise
     TABLE.write_text(text)
     print("\n".join(shown(records())))
 

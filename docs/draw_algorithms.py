@@ -1,4 +1,4 @@
-"""Writes docs/reference/algorithms.md and its pictures from the registry: ``python docs/draw_algorithms.py``."""
+"""Build docs/reference/algorithms.md and its pictures from the registry: ``python docs/draw_algorithms.py``."""
 
 from __future__ import annotations
 
@@ -13,47 +13,72 @@ from mpicoll.collectives import COLLECTIVES, Collective
 HERE = Path(__file__).parent / "reference"
 RANKS, FOLDED_RANKS = 4, 5
 MOST_ROUNDS = 10
-"""An algorithm that takes more is drawn among fewer ranks."""
+"""An algorithm that takes more rounds is drawn for fewer ranks."""
 
 HEAD = """\
 # Algorithms
 
-What each collective means, and every algorithm that `algorithm=` takes for it besides the MPI library's own
-(`native`) and `exchange`. This page is made by `make docs` from the code that runs: the pictures are drawn from the
-schedules, and each is proved first. `mpicoll draw COLLECTIVE ALGORITHM -n RANKS -o FILE` draws another number of
-ranks or another root, `mpicoll verify` repeats the proofs, `mpicoll simulate` costs the algorithms on a machine, and
-[own_algorithm.md](../how-to/own_algorithm.md) shows how to add one.
+**Who is this for?** Anyone who wants to know how a collective works, or to choose an algorithm for `algorithm=`, and
+authors of algorithms.
 
-**How to read a picture.** Time goes from left to right. A rank's vector is a column of cells, its blocks numbered
-from above; a cell has the colours and the numbers of the ranks whose contributions it holds, 0…3 for 0 to 3, and Σ
-when it holds all. Where everything comes from the root, in a bcast and a scatter, colours and numbers are those of
-blocks; in an alltoall 0→2 is what rank 0 has for rank 2. An arrow is a message, with the numbers of its blocks beside
-it; it ends in ⊕ where the message is combined with what the rank holds. A thick frame is what a round has changed. A
-message's round is one more than the longest chain of messages that had to come before it; ranks do not wait for
-rounds. The last column shows only what the collective is to leave there.
+**What will you find here?** The meaning of each collective, and every algorithm that mpicoll has for it: what it does,
+what it costs, where it comes from, and a picture of its messages. The two other names that `algorithm=` accepts are
+`native`, which is the MPI library's own collective, and `exchange`, which moves all values and combines them in rank
+order. [arrays.md](arrays.md#algorithms) says which of all these runs by default.
 
-**How to read a cost.** Time among `p` ranks for a vector of `n` bytes (the longest that a rank gives or gets), in `s`
-segments where the algorithm is pipelined. `a` is the time that every message takes, whatever its length, `b` that of
-sending one byte, and `g` that of combining one. Where p is no power of two log2(p) is rounded up, or down where the
-cost says what comes on top then.
+`make docs` builds this page from the code that runs. It proves each algorithm first, and then draws the picture from
+the algorithm's *schedule*: the list of messages of each rank, step by step. You can do more with each:
 
-**Rounding in 16 bits.** A message of float16 or bfloat16 values is one in 16 bits, so each combination on the way
-rounds. What is stated is the largest number of roundings between an element of any rank and the result, as the proof
-counts them; `exchange` combines in float32 and rounds once.
+- `mpicoll draw COLLECTIVE ALGORITHM -n RANKS -o FILE` draws it for another number of ranks or another root.
+- `mpicoll verify` repeats the proofs.
+- `mpicoll simulate` predicts its time on a machine: see [cost.md](../explanation/cost.md).
+- [own_algorithm.md](../how-to/own_algorithm.md) shows how to add an algorithm of your own.
+
+## How do you read a picture?
+
+- **Time** goes from left to right, in rounds. A message's round is one more than the longest chain of messages that
+  had to come before it. Ranks do not wait for rounds.
+- **A column of cells** is the vector of one rank. Each cell is a *block*: one of the pieces that the vector is cut
+  into. The blocks are numbered from the top.
+- **The colours and numbers in a cell** are those of the ranks whose contributions it holds: 0…3 means ranks 0 to 3, and
+  Σ means all ranks. In a bcast and a scatter everything comes from one rank, the *root*, so colours and numbers
+  are those of blocks. In an alltoall, 0→2 is what rank 0 has for rank 2.
+- **An arrow** is a message, with the numbers of its blocks beside it. It ends in ⊕ if the receiver combines the
+  message with what it holds.
+- **A thick frame** marks what a round has changed.
+- **The last column** shows only what the collective must leave there.
+
+## How do you read a cost?
+
+A cost is the time among `p` ranks for a vector of `n` bytes, the longest vector that a rank gives or gets.
+
+- `a` is the time that every message takes, whatever its length.
+- `b` is the time to send one byte, and `g` is the time to combine one byte.
+- `s` is the number of *segments*. A pipelined algorithm cuts the vector into segments, and sends one on while the next
+  one arrives.
+- Where p is no power of two, log2(p) is rounded up. It is rounded down where the cost says what is added in that case.
+
+## How often are 16-bit values rounded?
+
+A message of float16 or bfloat16 values carries 16 bits for each value, so each combination on the way rounds. The
+table of an algorithm gives the largest number of roundings between an element of any rank and the result, as the proof
+counts them. `exchange` combines in float32 and rounds once.
+
+## Which algorithms are there?
 """
 
 MEANINGS = {
     "bcast": "Every rank gets the root's vector.",
     "reduce": "The root gets the sum (or another combination) of all ranks' vectors.",
-    "allreduce": "Every rank gets the sum (or another combination) of all ranks' vectors, with equal bits.",
+    "allreduce": "Every rank gets the sum (or another combination) of all ranks' vectors. All get the same bits.",
     "gather": "The root gets every rank's block.",
     "allgather": "Every rank gets every rank's block.",
     "scatter": "Every rank gets its block of the root's vector.",
     "reduce_scatter": "Every rank gets its block of the sum (or another combination) of all ranks' vectors.",
-    "alltoall": "Every rank gets from every rank the block that is for it: a transposition.",
-    "scan": "Every rank gets the sum (or another combination) of the vectors of the ranks up to itself.",
-    "exscan": "Every rank gets the sum (or another combination) of the vectors of the ranks before it; rank 0 none.",
-    "barrier": "No rank goes on before every rank has come. A cell shows of whom a rank has heard.",
+    "alltoall": "Every rank has a block for each rank, and gets the block that each rank has for it: a transposition.",
+    "scan": "Every rank gets the sum (or another combination) of the vectors of ranks 0 to itself.",
+    "exscan": "Every rank but rank 0 gets the sum (or another combination) of the vectors of the ranks before it.",
+    "barrier": "No rank continues before every rank has called it. A cell shows which ranks a rank has heard from.",
 }
 
 
@@ -77,7 +102,7 @@ def build() -> None:
 
 
 def drawn(algorithm: Algorithm) -> list[int]:
-    """The numbers of ranks to draw: another one, too, where the algorithm folds."""
+    """The numbers of ranks to draw. An algorithm that folds is drawn for a second number, too."""
     few = len(pictured(algorithm, RANKS).panels) - 1 > MOST_ROUNDS
     return [RANKS - few, *[FOLDED_RANKS] * ("where p is" in algorithm.cost)]
 
@@ -87,6 +112,8 @@ def _picture(algorithm: Algorithm, ranks: int) -> str:
 
 
 def _contents() -> Iterator[str]:
+    yield "[Step through a schedule](step_through.md) plays each of them round by round, among 2 to 8 ranks."
+    yield ""
     yield "| collective | algorithms |"
     yield "|---|---|"
     for name in COLLECTIVES:

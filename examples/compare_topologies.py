@@ -1,10 +1,11 @@
-"""Which topology makes the fastest all-reduce: four of one's own, mpicoll's of the same shape, and the model's answer.
+"""Which pattern of messages makes the fastest all-reduce?
 
-Start it with
+This program times the four all-reduces of own_all_reduce.py ("own"), and mpicoll's algorithms with the same patterns.
+Beside the times it prints what the cost model predicts. Start it with
 
     mpicoll run -n 4 examples/compare_topologies.py
 
-or, with ranks that are threads of one process, without a launcher:
+Without a launcher, it runs with ranks that are threads of one process:
 
     python examples/compare_topologies.py --threads 4
 """
@@ -23,18 +24,18 @@ from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.simulation import costs
 
 SIDES = (16, 128, 512, 1024)
-"""Tensors are side x side of float32: 1 KiB to 4 MiB."""
+"""A tensor has side x side elements of float32: 1 KiB to 4 MiB."""
 ALGORITHMS = {"naive": "linear", "tree": "binomial_tree", "ring": "ring", "butterfly": "recursive_doubling"}
-"""What mpicoll calls each of these topologies."""
+"""mpicoll's names of these patterns."""
 REPEATS = 20
-"""Calls of which the fastest counts: what disturbs only adds."""
+"""Calls, of which the fastest counts: disturbances only add time."""
 
 Times = dict[str, dict[str, list[float]]]
-"""Microseconds of each side, by kind ("own", "mpicoll", "model") and topology; "default" is what mpicoll chooses."""
+"""Microseconds for each side, by kind ("own", "mpicoll", "model") and pattern. "default" is what mpicoll chooses."""
 
 
 def slowest(call: Callable[[torch.Tensor], object], side: int) -> float:
-    """Microseconds of the fastest call, on the rank where it takes longest."""
+    """Microseconds of the fastest call. A call takes as long as on its slowest rank."""
     took = []
     for _ in range(REPEATS):
         x = torch.full((side, side), float(dist.get_rank()))
@@ -49,7 +50,7 @@ def slowest(call: Callable[[torch.Tensor], object], side: int) -> float:
 
 
 def measured(sides: Sequence[int]) -> Times:
-    """One's own and mpicoll's."""
+    """The times of the own all-reduces and of mpicoll's."""
 
     def named(algorithm: str | None) -> Callable[[torch.Tensor], object]:
         return lambda x: dist.all_reduce(x, algorithm=algorithm)
@@ -63,7 +64,7 @@ def measured(sides: Sequence[int]) -> Times:
 
 
 def one_way(n: int) -> float:
-    """Seconds that n floats take to a neighbour, while all neighbours play ping-pong."""
+    """Seconds that n floats take to a neighbour, while all pairs of neighbours send them back and forth."""
     rank, size = dist.get_rank(), dist.get_world_size()
     x, took = torch.zeros(n), []
     for _ in range(REPEATS if rank ^ 1 < size else 0):
@@ -78,7 +79,7 @@ def one_way(n: int) -> float:
 
 
 def machine() -> Machine:
-    """This machine in three numbers: what a message costs, what each of its bytes costs, and adding a byte."""
+    """This machine in three numbers: the cost of a message, of each of its bytes, and of adding a byte."""
     n = 1 << 18
     message = one_way(1)
     gap = max(0.0, one_way(n) - message) / (4 * n)
@@ -87,14 +88,14 @@ def machine() -> Machine:
         began = perf_counter()
         x += y
         took.append(perf_counter() - began)
-    # Where no network is between them, most of what a message costs is work at its two ends.
+    # Without a network between the ranks, most of the cost of a message is work at its two ends.
     node = Level(name="here", ranks=None, latency=0.0, gap=gap, overhead=message / 2, ports=1, overlap=False)
     rate = min(took) / (4 * n)  # a copy takes about as long
     return Machine(name="here", source="measured", levels=(node,), reduction=rate, copy=rate)
 
 
 def predicted(sides: Sequence[int], here: Machine) -> dict[str, list[float]]:
-    """The model's microseconds."""
+    """The microseconds that the model predicts."""
     nbytes = [4 * side * side for side in sides]
     return {
         name: [1e6 * s for s in costs("allreduce", algorithm, dist.get_world_size(), here, nbytes).seconds]
@@ -103,7 +104,7 @@ def predicted(sides: Sequence[int], here: Machine) -> dict[str, list[float]]:
 
 
 def table(times: Times, sides: Sequence[int]) -> str:
-    """A row for each side; a star at the fastest topology of each kind."""
+    """A row for each side. A star marks the fastest pattern of each kind."""
     head = "".join(f"{name:>15}{'':9}" for name in ALGORITHMS)
     kinds = "".join(f"{kind:>7} " for kind in times)
     lines = [f"{'':10}{head}".rstrip(), f"{'side':>5}{'KiB':>5}{kinds * len(ALGORITHMS)}  default"]
@@ -118,7 +119,7 @@ def table(times: Times, sides: Sequence[int]) -> str:
 
 
 def draw(times: Times, sides: Sequence[int], path: str) -> None:
-    """The same as a picture, a panel for each kind."""
+    """Draw the times, with a panel for each kind."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.6), layout="constrained")
@@ -133,7 +134,7 @@ def draw(times: Times, sides: Sequence[int], path: str) -> None:
 
 
 def main(comm: object = None, sides: Sequence[int] = SIDES, plot: str | None = None) -> None:
-    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
     here = machine()
     times = {**measured(sides), "model": predicted(sides, here)}
@@ -153,9 +154,9 @@ def main(comm: object = None, sides: Sequence[int] = SIDES, plot: str | None = N
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Compare the topologies of an all-reduce.")
-    parser.add_argument("--sides", type=int, nargs="+", default=SIDES, help="of the square tensors")
-    parser.add_argument("--plot", metavar="FILE", help="draw a picture, where matplotlib is installed")
+    parser = argparse.ArgumentParser(description="Compare patterns of an all-reduce.")
+    parser.add_argument("--sides", type=int, nargs="+", default=SIDES, help="sides of the square tensors")
+    parser.add_argument("--plot", metavar="FILE", help="draw a picture, if matplotlib is installed")
     parser.add_argument("--threads", type=int, metavar="N", help="run as N ranks that are threads of this process")
     given = parser.parse_args()
     if given.threads is None:

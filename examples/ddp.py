@@ -1,10 +1,9 @@
-"""Data-parallel training by torch's own DistributedDataParallel, with MPI beneath: no line of it is mpicoll's but the
-backend's name.
+"""Data-parallel training with torch's own DistributedDataParallel over MPI. Only the backend's name comes from mpicoll.
 
 Start it with
 
     mpicoll run -n 4 examples/ddp.py
-    BACKEND=nccl mpicoll run -n 4 examples/ddp.py    # or gloo: the same program on another backend
+    BACKEND=nccl mpicoll run -n 4 examples/ddp.py    # the same program on another backend; gloo works, too
 """
 
 import gc
@@ -20,7 +19,7 @@ EPOCHS, BATCH, SAMPLES = 4, 48, 480
 
 
 def data_set() -> TensorDataset:
-    """Small images of a bar, upright or lying, in noise; the same on all ranks."""
+    """Small noisy images of a vertical or a horizontal bar, the same on all ranks."""
     generator = torch.Generator().manual_seed(1)
     images = 0.5 * torch.randn(SAMPLES, 1, 8, 8, generator=generator)
     labels = torch.randint(2, (SAMPLES,), generator=generator)
@@ -31,14 +30,14 @@ def data_set() -> TensorDataset:
 
 
 def make_model() -> nn.Module:
-    """A small convnet. DistributedDataParallel hands rank 0's parameters to all."""
+    """A small convolutional network. DistributedDataParallel sends rank 0's parameters to all ranks."""
     return nn.Sequential(
         nn.Conv2d(1, 8, 5, padding=2), nn.ReLU(), nn.AdaptiveMaxPool2d(2), nn.Flatten(), nn.Linear(32, 2)
     )
 
 
 def train(model: nn.Module) -> list[float]:
-    """Train in place; returns each epoch's share of right answers over all ranks."""
+    """Train in place. Return each epoch's share of right answers over all ranks."""
     rank, size = dist.get_rank(), dist.get_world_size()
     device = next(model.parameters()).device
     data = data_set()
@@ -65,13 +64,13 @@ def train(model: nn.Module) -> list[float]:
 def main() -> None:
     dist.init_process_group(os.environ.get("BACKEND", "mpicoll"))
     device = torch.device("cpu")
-    if torch.cuda.is_available():  # the ranks of a node take its GPUs in turn
+    if torch.cuda.is_available():  # deal the GPUs of a node to its ranks in turn
         device = torch.device("cuda", dist.get_node_local_rank() % torch.cuda.device_count())
     torch.manual_seed(0)
     for epoch, share in enumerate(train(make_model().to(device))):
         if dist.get_rank() == 0:
             print(f"{dist.get_world_size()} ranks over {dist.get_backend()}, epoch {epoch}: {share:.1%} right")
-    gc.collect()  # of DistributedDataParallel, which keeps gloo's threads: now and then one aborts at Python's end
+    gc.collect()  # free DistributedDataParallel, which keeps gloo's threads: one sometimes aborts when Python ends
     dist.destroy_process_group()
 
 

@@ -1,10 +1,11 @@
-"""A transformer whose parameters, gradients and optimizer's state are sharded over the ranks by torch's fully_shard,
-computing in bf16; then a checkpoint, which any number of ranks can load.
+"""Train a sharded transformer in bf16, and save a checkpoint that any number of ranks can load.
+
+torch's fully_shard splits the parameters, the gradients and the optimizer's state over the ranks.
 
 Start it with
 
     mpicoll run -n 4 examples/fsdp.py                 # train, and save in checkpoints/20
-    mpicoll run -n 2 examples/fsdp.py checkpoints/20  # go on from there, on fewer ranks
+    mpicoll run -n 2 examples/fsdp.py checkpoints/20  # continue from there, on fewer ranks
 """
 
 import sys
@@ -40,7 +41,7 @@ class Model(nn.Module):
 
 
 def sharded_model() -> nn.Module:
-    """Each layer is gathered when it is needed, and given up again."""
+    """The model. Each layer is gathered when it is needed, and freed afterwards."""
     torch.manual_seed(0)
     model = Model()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -52,7 +53,7 @@ def sharded_model() -> nn.Module:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's rows: each counts upwards from a random token in steps of its own."""
+    """This rank's rows. Each row counts upwards from a random token, with its own step."""
     generator = torch.Generator().manual_seed(step)
     start, stride = torch.randint(VOCABULARY, (2, ROWS, 1), generator=generator)
     text = (start + (1 + stride % 3) * torch.arange(LENGTH + 1)) % VOCABULARY
@@ -61,7 +62,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> list[float]:
-    """Train in place; returns each step's loss, the mean over the ranks."""
+    """Train in place. Return the loss of each step, averaged over the ranks."""
     losses = []
     for step in steps:
         tokens, following = batch(step)
@@ -76,7 +77,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> l
 
 
 def main(saved: str | None = None, folder: str = "checkpoints") -> list[float]:
-    """Train, from the checkpoint ``saved`` on if it is given, and save one in ``folder``; returns the losses."""
+    """Train, from the checkpoint ``saved`` if it is given, and save one in ``folder``. Return the losses."""
     dist.init_process_group("mpicoll")
     model = sharded_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -1,4 +1,4 @@
-"""Metrics over all ranks: predictions are gathered, rank 0 computes, and tells everybody.
+"""Compute a metric over all ranks: gather the predictions, compute on rank 0, and send the result to all ranks.
 
 Start it with
 
@@ -11,7 +11,7 @@ import mpicoll.torch as dist
 
 
 def accuracy(predicted: torch.Tensor, target: torch.Tensor) -> float:
-    """The share of right predictions on all ranks, each of which has equally many; the same number on each."""
+    """The share of right predictions over all ranks. Each rank gives equally many, and each gets the same number."""
     everything = []
     for mine in (predicted, target):
         parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -25,7 +25,7 @@ def accuracy(predicted: torch.Tensor, target: torch.Tensor) -> float:
 
 
 def main(comm: object = None) -> None:
-    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
     generator = torch.Generator().manual_seed(dist.get_rank())
     target = torch.randint(10, (1000,), generator=generator)

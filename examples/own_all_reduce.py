@@ -1,4 +1,4 @@
-"""Four all-reduces of one's own over send and recv: naive, tree, ring, butterfly. Each serves any number of ranks.
+"""Four all-reduces written with send and recv: naive, tree, ring and butterfly. Each works for any number of ranks.
 
 Start it with
 
@@ -14,19 +14,19 @@ import mpicoll.torch as dist
 
 
 def naive(x: torch.Tensor) -> None:
-    """All send to rank 0, which adds, and sends the sum to all."""
+    """All ranks send to rank 0. It adds the tensors and sends the sum to all."""
     all_to_one(x)
     one_to_all(x)
 
 
 def tree(x: torch.Tensor) -> None:
-    """Down the tree to rank 0, and up again."""
+    """Reduce to rank 0 along the tree, then broadcast the sum along the tree."""
     tree_to_one(x)
     binomial_tree(x)
 
 
 def ring(x: torch.Tensor) -> None:
-    """Each block goes round twice: once to be added up, by every rank on its way, and once to be handed out."""
+    """Each block travels around the ring twice: first every rank adds its own to it, then every rank gets the sum."""
     rank, size = dist.get_rank(), dist.get_world_size()
     blocks = x.view(-1).tensor_split(size)
     for step in range(2 * (size - 1)):
@@ -41,7 +41,7 @@ def ring(x: torch.Tensor) -> None:
 
 
 def butterfly(x: torch.Tensor) -> None:
-    """In step k, ranks that differ in bit k exchange and add. Those beyond a power of two hand theirs in before."""
+    """In step k, ranks that differ in bit k exchange and add. Ranks beyond a power of two hand in theirs before."""
     rank, size = dist.get_rank(), dist.get_world_size()
     inside = 1 << (size.bit_length() - 1)
     other = torch.empty_like(x)
@@ -65,7 +65,7 @@ ALL_REDUCES = {"naive": naive, "tree": tree, "ring": ring, "butterfly": butterfl
 
 
 def main(comm: object = None) -> None:
-    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
     rank = dist.get_rank()
     for name, all_reduce in ALL_REDUCES.items():

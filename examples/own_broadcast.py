@@ -1,4 +1,4 @@
-"""Four broadcasts from rank 0 of one's own over send and recv: one to all, two trees, a ring.
+"""Four broadcasts from rank 0, written with send and recv: one to all, two trees and a ring.
 
 Start it with
 
@@ -15,7 +15,7 @@ import mpicoll.torch as dist
 
 
 def one_to_all(x: torch.Tensor) -> None:
-    """Rank 0 sends to every other rank: size - 1 messages, one after another."""
+    """Rank 0 sends the tensor to every other rank: size - 1 messages, one after another."""
     if dist.get_rank() == 0:
         for r in range(1, dist.get_world_size()):
             dist.send(x, r)
@@ -24,7 +24,7 @@ def one_to_all(x: torch.Tensor) -> None:
 
 
 def binary_tree(x: torch.Tensor) -> None:
-    """Rank r has it from (r - 1) // 2, and hands it on to 2r + 1 and 2r + 2."""
+    """Rank r receives from rank (r - 1) // 2, and sends to ranks 2r + 1 and 2r + 2."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if rank > 0:
         dist.recv(x, (rank - 1) // 2)
@@ -34,7 +34,7 @@ def binary_tree(x: torch.Tensor) -> None:
 
 
 def binomial_tree(x: torch.Tensor) -> None:
-    """In each step every rank that has it sends it on: half way round first, then a quarter, and so on."""
+    """In each step, every rank that has the tensor sends it on: half way around first, then a quarter, and so on."""
     rank, size = dist.get_rank(), dist.get_world_size()
     distance = 1 << (size - 1).bit_length()
     while distance > 1:
@@ -46,7 +46,7 @@ def binomial_tree(x: torch.Tensor) -> None:
 
 
 def ring(x: torch.Tensor, pieces: int = 4) -> None:
-    """Each rank hands every piece on to the next; while one travels on, the next one comes."""
+    """Each rank passes every piece on to the next rank. While one piece travels on, the next one arrives."""
     rank, size = dist.get_rank(), dist.get_world_size()
     sends = []
     for piece in x.view(-1).tensor_split(pieces):
@@ -65,7 +65,7 @@ CALLS = 20
 
 
 def timed(broadcast: Callable[[torch.Tensor], object], shape: tuple[int, ...]) -> float:
-    """Microseconds that a call takes, the median after three that warm up."""
+    """Microseconds of a call: the median, without three calls that warm up."""
     x = torch.ones(shape) if dist.get_rank() == 0 else torch.zeros(shape)
     took = []
     for _ in range(3 + CALLS):
@@ -79,7 +79,7 @@ def timed(broadcast: Callable[[torch.Tensor], object], shape: tuple[int, ...]) -
 
 
 def main(comm: object = None) -> None:
-    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
     for shape in ((16,), (256, 256), (1024, 1024)):
         for name, broadcast in {**BROADCASTS, "mpicoll": lambda x: dist.broadcast(x, 0)}.items():

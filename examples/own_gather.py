@@ -1,5 +1,4 @@
-"""Gathers of one's own over send and recv: to rank 0, naively and by a tree; to all, naively, by the tree, and
-around the ring.
+"""Gathers written with send and recv: two to rank 0 (naive, tree), and three to all ranks (naive, tree, ring).
 
 Start it with
 
@@ -13,7 +12,7 @@ import mpicoll.torch as dist
 
 
 def naive(rows: torch.Tensor) -> None:
-    """``rows[r]`` is rank r's; rank 0 receives them one after another."""
+    """``rows[r]`` belongs to rank r. Rank 0 receives the rows one after another."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if rank > 0:
         dist.send(rows[rank], 0)
@@ -23,7 +22,7 @@ def naive(rows: torch.Tensor) -> None:
 
 
 def tree(rows: torch.Tensor) -> None:
-    """In step k, the ranks that are an odd multiple of 2^k send all they have to the rank 2^k below them."""
+    """In step k, each rank that is an odd multiple of 2^k sends all that it has to the rank 2^k below it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     step = 1
     while step < size:
@@ -36,7 +35,7 @@ def tree(rows: torch.Tensor) -> None:
 
 
 def all_naive(rows: torch.Tensor) -> None:
-    """Everybody sends to everybody at once."""
+    """Every rank sends to all others at once."""
     rank, size = dist.get_rank(), dist.get_world_size()
     others = [r for r in range(size) if r != rank]
     sends = [dist.P2POp(dist.isend, rows[rank], r) for r in others]
@@ -46,13 +45,13 @@ def all_naive(rows: torch.Tensor) -> None:
 
 
 def all_tree(rows: torch.Tensor) -> None:
-    """Down the tree to rank 0, and all of it up again."""
+    """Gather to rank 0 along the tree, then broadcast all rows along the tree."""
     tree(rows)
     binomial_tree(rows)
 
 
 def all_ring(rows: torch.Tensor) -> None:
-    """In each step, everybody hands on to the right what came from the left in the step before."""
+    """In each step, every rank passes on to the next rank what it received from the one before in the last step."""
     rank, size = dist.get_rank(), dist.get_world_size()
     for step in range(size - 1):
         sent = dist.isend(rows[(rank - step) % size], (rank + 1) % size)
@@ -65,7 +64,7 @@ TO_ALL = {"all, naive": all_naive, "all, tree": all_tree, "all, ring": all_ring}
 
 
 def main(comm: object = None) -> None:
-    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
     rank, size = dist.get_rank(), dist.get_world_size()
     for name, gather in {**TO_RANK_0, **TO_ALL}.items():

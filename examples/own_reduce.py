@@ -1,4 +1,4 @@
-"""Two reductions to rank 0 of one's own over send and recv: all to one, and by a tree.
+"""Two reductions to rank 0, written with send and recv: all to one, and a tree.
 
 Start it with
 
@@ -11,7 +11,7 @@ import mpicoll.torch as dist
 
 
 def all_to_one(x: torch.Tensor) -> None:
-    """Rank 0 takes in and adds every other rank's, one after another."""
+    """Rank 0 receives and adds the tensors of all other ranks, one after another."""
     if dist.get_rank() > 0:
         dist.send(x, 0)
         return
@@ -22,7 +22,7 @@ def all_to_one(x: torch.Tensor) -> None:
 
 
 def tree(x: torch.Tensor) -> None:
-    """In step k, the ranks that are an odd multiple of 2^k send to the rank 2^k below them, and are done."""
+    """In step k, each rank that is an odd multiple of 2^k sends its sum to the rank 2^k below it, and is done."""
     rank, size, step = dist.get_rank(), dist.get_world_size(), 1
     total, other = x.clone(), torch.empty_like(x)
     while step < size:
@@ -40,7 +40,7 @@ REDUCTIONS = {"all to one": all_to_one, "tree": tree}
 
 
 def main(comm: object = None) -> None:
-    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
     rank = dist.get_rank()
     for name, reduce in REDUCTIONS.items():

@@ -1,11 +1,12 @@
-"""A training that may be stopped at any time and goes on where it was: it ends as it would have ended without the stop.
+"""A training that can be stopped at any time and continued. Its result is the same as without the stop.
 
-On SIGUSR1 or SIGTERM all ranks stop after the same step and leave a checkpoint; started again with the same folder,
-they go on from it. At its end the training leaves a file named ``finished``. Start it with
+On SIGUSR1 or SIGTERM, all ranks stop after the same step and write a checkpoint. If you start the program again with
+the same folder, it continues from there. When the training is complete, it writes a file named ``finished``. Start it
+with
 
     mpicoll run -n 4 examples/preemptible.py FOLDER
 
-or under Slurm by slurm/preemptible.sbatch.
+or under Slurm with slurm/preemptible.sbatch.
 """
 
 import argparse
@@ -18,26 +19,26 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-BATCH, EVERY = 64, 500  # samples of all ranks together; steps from one checkpoint to the next
+BATCH, EVERY = 64, 500  # the samples of all ranks together; the steps between two checkpoints
 
 stop = False
 
 
 def on_signal(number: int, frame: object) -> None:
-    """Only take note: what the ranks are in the middle of must end first."""
+    """Only take note of the signal: what the ranks are doing now must end first."""
     global stop
     stop = True
 
 
 def all_stop() -> bool:
-    """Whether any rank has had the signal. They hear it at different times, and must stop after the same step."""
+    """Whether any rank has received the signal. Ranks receive it at different times, but stop after the same step."""
     asked = torch.tensor(stop)
     dist.all_reduce(asked, dist.ReduceOp.MAX)
     return bool(asked)
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """This rank's samples. They follow from the step's number, so there is no state of a data loader to save."""
+    """This rank's samples. They depend only on the number of the step, so no data loader's state must be saved."""
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(BATCH, 16, generator=generator)
     y = torch.tanh(x.sum(1, keepdim=True))
@@ -46,7 +47,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def save(path: Path, state: dict[str, object]) -> None:
-    """Write a checkpoint so that at every moment the old one or the new one is there, whole."""
+    """Write a checkpoint so that at every moment either the old or the new one is complete."""
     new = path.with_suffix(".new")
     with new.open("wb") as file:
         torch.save(state, file)
@@ -56,14 +57,15 @@ def save(path: Path, state: dict[str, object]) -> None:
 
 
 def train(steps: int, path: Path) -> float | None:
-    """Train from the checkpoint on, if there is one; returns the last loss, or None if stopped before the end.
+    """Train, from the checkpoint if there is one. Return the last loss, or None if stopped before the end.
 
-    That loss is in the checkpoint, too: a job that ended between the last one and its word that it is done finds it.
+    The checkpoint contains the loss, too. So a job that ended after its last checkpoint, but before it wrote
+    ``finished``, still has the loss when it starts again.
     """
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    first, mean = 0, torch.zeros(())  # of the loss over all ranks
+    first, mean = 0, torch.zeros(())  # mean is that of the loss over all ranks
     if path.exists():
         saved = torch.load(path)
         model.load_state_dict(saved["model"])
@@ -94,13 +96,13 @@ def train(steps: int, path: Path) -> float | None:
 
 
 def main(folder: Path, steps: int) -> None:
-    """Train, and say in the folder when it is done."""
+    """Train, and write a file into the folder when the training is complete."""
     for number in (signal.SIGUSR1, signal.SIGTERM):
         signal.signal(number, on_signal)
     dist.init_process_group("mpicoll")
     loss = train(steps, folder / "checkpoint.pt")
     for number in (signal.SIGUSR1, signal.SIGTERM):
-        # All have stopped when one has had the signal; another's may come when Python has ended and handles none.
+        # All ranks have stopped for the first signal. Another may arrive when Python has ended and handles none.
         signal.signal(number, signal.SIG_IGN)
     if loss is not None and dist.get_rank() == 0:
         (folder / "finished").write_text(f"step {steps}, loss {loss:.6f}\n")
@@ -109,8 +111,8 @@ def main(folder: Path, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="A training that may be stopped at any time.")
-    parser.add_argument("--steps", type=int, default=5000, help="how many there are (5000)")
-    parser.add_argument("folder", type=Path, help="for the checkpoint; must exist")
+    parser = argparse.ArgumentParser(description="A training that can be stopped at any time and continued.")
+    parser.add_argument("--steps", type=int, default=5000, help="how many steps to train (5000)")
+    parser.add_argument("folder", type=Path, help="the folder of the checkpoint, which must exist")
     args = parser.parse_args()
     main(args.folder, args.steps)

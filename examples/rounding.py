@@ -1,4 +1,4 @@
-"""How an algorithm's order of additions shows in 16 bits: 256 of rank 0 and 1 of every other rank, in bfloat16.
+"""How does the order of additions change a 16-bit sum? Rank 0 has 256 and every other rank has 1, in bfloat16.
 
 Start it with
 
@@ -13,7 +13,7 @@ ALGORITHMS = ("linear", "binomial_tree", "recursive_doubling", "ring", None)
 
 
 def sums() -> dict[str, list[float]]:
-    """Each algorithm's all-reduce of a vector of as many equal elements as there are ranks."""
+    """The all-reduce by each algorithm, of a vector with one element for each rank. All elements are equal."""
     found = {}
     for algorithm in ALGORITHMS:
         x = torch.full((dist.get_world_size(),), 1.0 if dist.get_rank() else 256.0, dtype=torch.bfloat16)
@@ -23,7 +23,7 @@ def sums() -> dict[str, list[float]]:
 
 
 def main(comm: object = None) -> None:
-    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
     found = sums()
     if dist.get_rank() == 0:

@@ -1,4 +1,4 @@
-"""Synchronous SGD on a partitioned data set: every rank computes on its part, and gradients are averaged.
+"""Synchronous SGD on a partitioned data set: every rank computes on its part, and the ranks average their gradients.
 
 Start it with
 
@@ -22,7 +22,7 @@ def data_set() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def make_model() -> torch.nn.Module:
-    """The same on all ranks. Its generator is its own: torch.manual_seed sets one that all threads share."""
+    """A model, the same on all ranks. It has its own generator: torch.manual_seed sets one that all threads share."""
     model = torch.nn.Sequential(torch.nn.Linear(FEATURES, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     generator = torch.Generator().manual_seed(2)
     for parameter in model.parameters():
@@ -42,7 +42,7 @@ def my_part(batch: torch.Tensor) -> torch.Tensor:
 
 
 def train() -> tuple[torch.nn.Module, list[float]]:
-    """The trained model, and the mean loss over the ranks of each epoch."""
+    """The trained model, and the loss of each epoch, averaged over the ranks."""
     x, y = data_set()
     model = make_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -62,7 +62,7 @@ def train() -> tuple[torch.nn.Module, list[float]]:
 
 
 def main(comm: object = None) -> None:
-    """What each rank does, be it a process or, with ``ranks.run(main)``, a thread."""
+    """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
     _, losses = train()
     for epoch, loss in enumerate(losses):

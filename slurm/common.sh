@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What all templates share, sourced by each: the site's preset, the environment, the launcher, and a report of them.
+# What all templates share: the site's preset, the environment, the launcher, and a report of them.
 #
-# Afterwards `launch script.py ...`, or `launch -m module ...`, starts the job's ranks of a Python program, DEVICE is
-# cuda or cpu, and the folder RESULTS is there.
+# Each template sources this file. Then `launch script.py ...` or `launch -m module ...` starts the ranks of a Python
+# program, DEVICE is cuda or cpu, and the folder RESULTS exists.
 set -euo pipefail
 
 die() {
@@ -12,7 +12,7 @@ die() {
 
 [[ -n ${SLURM_JOB_ID:-} ]] || die "expected a job of Slurm's; given none: submit this script with sbatch"
 
-SITE=${SITE:-auto}   # ethernet, infiniband or slingshot; auto takes the one that suits the network of the first node
+SITE=${SITE:-auto}   # ethernet, infiniband or slingshot; auto takes the one that fits the network of the first node
 set -a
 {
     # shellcheck source=/dev/null
@@ -20,16 +20,16 @@ set -a
 } || die "SITE: expected auto, ethernet, infiniband or slingshot; given $SITE"
 set +a
 
-MPICOLL_MODULES=${MPICOLL_MODULES:-}   # modules to load; empty: none
-MPICOLL_ENV=${MPICOLL_ENV:-}   # a virtual environment to activate; empty: python3 as the modules give it
-CONTAINER=${CONTAINER:-}   # an Apptainer image to run in; empty: none
-LAUNCHER=${LAUNCHER:-auto}   # mpirun, srun-NAME with a NAME out of `srun --mpi=list`, or auto: srun if it has the MPI's PMI
-BIND=${BIND:-core}   # to what each rank is bound: core (as many as it has), numa or none
-RESULTS=${RESULTS:-${SLURM_SUBMIT_DIR:-.}/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}   # the folder for results
+MPICOLL_MODULES=${MPICOLL_MODULES:-}   # modules to load; none if empty
+MPICOLL_ENV=${MPICOLL_ENV:-}   # virtual environment to activate; the modules' python3 if empty
+CONTAINER=${CONTAINER:-}   # Apptainer image to run in; none if empty
+LAUNCHER=${LAUNCHER:-auto}   # mpirun, srun-NAME (names: `srun --mpi=list`), or auto: srun if it supports the MPI's PMI
+BIND=${BIND:-core}   # what each rank is bound to: core (as many as it has), numa or none
+RESULTS=${RESULTS:-${SLURM_SUBMIT_DIR:-.}/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}   # folder for results
 
 # -- The environment -------------------------------------------------------------------------------------------------
 
-set +u   # modules and environments read variables that are not set
+set +u   # modules and environments read variables that are unset
 if [[ -n $MPICOLL_MODULES ]]; then
     # shellcheck source=/dev/null
     type module &> /dev/null || source /etc/profile
@@ -48,9 +48,9 @@ if [[ -n $CONTAINER ]]; then
     python=(apptainer exec ${SLURM_GPUS_ON_NODE:+--nv} "$CONTAINER" python3)
 fi
 
-unset SLURM_EXPORT_ENV   # sbatch's --export, which srun would take, too: but what is set here must reach the ranks
-export PYTHONUNBUFFERED=1   # what a rank has printed is in the log even if it is killed
-cores=${SLURM_CPUS_PER_TASK:-1}   # of each rank
+unset SLURM_EXPORT_ENV   # srun would take sbatch's --export from it, and what is set here must reach the ranks
+export PYTHONUNBUFFERED=1   # the log has what a rank printed, even if the rank is killed
+cores=${SLURM_CPUS_PER_TASK:-1}   # cores of each rank
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$cores}
 
 # -- The launcher ----------------------------------------------------------------------------------------------------
@@ -62,20 +62,20 @@ from mpi4py import MPI
 print(*MPI.Get_library_version().replace("\0", "").split())
 ') || die "${python[*]} cannot load MPI: expected mpi4py, and an MPI library, in MPICOLL_ENV or MPICOLL_MODULES"
 
-# What each MPI speaks when srun starts its ranks. source: https://slurm.schedmd.com/mpi_guide.html
+# The PMI that each MPI uses when srun starts its ranks. source: https://slurm.schedmd.com/mpi_guide.html
 case $mpi in
     *CRAY*) pmi=cray_shasta ;;
     "Open MPI"*)
         pmi=pmix
         # Wheels and containers have no munge. source: https://docs.cscs.ch/software/communication/openmpi
         export PMIX_MCA_psec=${PMIX_MCA_psec:-native}
-        # Seconds that a rank waits before it ends the job, so that one that was killed is named before all are
-        # (described by ompi_info --all).
+        # Seconds that a rank waits before it ends the job. The job can then name a killed rank before all ranks end.
+        # `ompi_info --all` describes it.
         export OMPI_MCA_opal_abort_delay=${OMPI_MCA_opal_abort_delay:-1}
         ;;
     Intel*)
         pmi=pmi2
-        # It brings no PMI but its mpirun's. source: https://slurm.schedmd.com/mpi_guide.html#intel_mpi
+        # Its own PMI works only with its mpirun. source: https://slurm.schedmd.com/mpi_guide.html#intel_mpi
         libpmi2=$(PATH=$PATH:/sbin ldconfig -p | awk '/libpmi2\.so(\.0)? / { found = $NF } END { print found }')
         libpmi2=${I_MPI_PMI_LIBRARY:-$libpmi2}
         ;;
@@ -87,19 +87,19 @@ if [[ $LAUNCHER == auto ]]; then
 fi
 
 case $BIND in
-    # Since 22.05 srun does not take --cpus-per-task from the job.
+    # Since Slurm 22.05, srun does not take --cpus-per-task from the job.
     core) srun_bind=("--cpus-per-task=$cores" --cpu-bind=cores) map_by=slot:PE=$cores hydra=core:$cores ;;
     numa) srun_bind=(--cpu-bind=ldoms) map_by=numa hydra=numa ;;
     none) srun_bind=(--cpu-bind=none) map_by=slot hydra=none ;;
     *) die "BIND: expected core, numa or none; given $BIND" ;;
 esac
-# Given a number, srun gives a step that many of the job's CPUs, and no more to bind to.
+# If these are set, srun gives a step only that many CPUs of the job to bind to.
 [[ $BIND == core ]] || unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK
-# Of a rank that is killed, launchers say only its process or its node, or name another rank, which ended because of it.
-# So bash stays beside each rank, says that it was killed, and ends in the same way: after an exit code in its place,
-# MPICH's mpirun may wait for ever. A signal to the job reaches bash too, and must not end it before the rank. Nothing
-# is started for the line: other ranks notice at once, and then the launcher kills bash as well.
-# shellcheck disable=SC2016  # for that bash
+# If a rank is killed, launchers name only its process or its node, or another rank that ended because of it. So bash
+# stays beside each rank, says that the rank was killed, and ends by the same signal. (If bash ended with an exit code
+# instead, MPICH's mpirun could wait for ever.) A signal to the job also reaches bash, and must not end bash before the
+# rank. bash starts no process to print the line: other ranks notice at once, and then the launcher kills bash, too.
+# shellcheck disable=SC2016  # the inner bash expands these
 rank=(bash -c '
     trap : USR1 USR2 TERM
     read -r host < /proc/sys/kernel/hostname
@@ -107,11 +107,11 @@ rank=(bash -c '
     code=$?
     ((128 < code && code < 193)) || exit "$code"
     number=$((code - 128))
-    ((number == 15)) ||   # TERM: somebody, or Slurm, ended the whole job
+    ((number == 15)) ||   # TERM: a user or Slurm ended the whole job
         echo "mpicoll: rank ${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$SLURM_PROCID}} on $host ended by signal $number" >&2
     trap - USR1 USR2 TERM
     kill -"$number" $$
-    exit "$code"   # a signal that ends nothing
+    exit "$code"   # if the signal did not end bash
 ' rank "${python[@]}" -m mpicoll.rank)
 case $LAUNCHER in
     mpirun)
@@ -123,19 +123,19 @@ case $LAUNCHER in
         export HYDRA_BINDING=$hydra   # MPICH's
         mpirun=mpirun
         if [[ $mpi == Intel* ]]; then
-            # Its mpirun is a shell script around this, which a signal would end instead of reaching the ranks.
+            # Its mpirun is a shell script that calls this. A signal would end the script and not reach the ranks.
             mpirun=mpiexec.hydra
             export I_MPI_HYDRA_BOOTSTRAP=${I_MPI_HYDRA_BOOTSTRAP:-slurm}
-            case $BIND in   # core is what it does by itself: each rank has its share of the cores
+            case $BIND in   # core is its default: each rank gets its share of the cores
                 numa) export I_MPI_PIN_DOMAIN=${I_MPI_PIN_DOMAIN:-numa} ;;
                 none) export I_MPI_PIN=${I_MPI_PIN:-off} ;;
             esac
         fi
-        export SLURM_CPU_BIND=none   # mpirun starts its daemons by srun, which would bind them, and the ranks with them
+        export SLURM_CPU_BIND=none   # mpirun starts its daemons with srun, which would bind them and the ranks
         ranks=("$mpirun" -n "$SLURM_NTASKS" "${rank[@]}")
         ;;
     srun-*)
-        # Without --kill-on-bad-exit, the ranks that are left would wait for one that was killed.
+        # Without --kill-on-bad-exit, the other ranks would wait for a rank that was killed.
         ranks=(srun "--mpi=${LAUNCHER#srun-}" "${srun_bind[@]}" --kill-on-bad-exit=1 "${rank[@]}")
         if [[ $mpi == Intel* && $LAUNCHER == srun-pmi2 ]]; then
             export I_MPI_PMI_LIBRARY=$libpmi2
@@ -152,8 +152,8 @@ launch() {
 # -- GPUs ------------------------------------------------------------------------------------------------------------
 
 DEVICE=cpu
-no_gpus=   # why torch cannot use those of the job
-# With --exclusive Slurm grants a node's GPUs to those, too, who asked for none.
+no_gpus=   # why torch cannot use the job's GPUs
+# With --exclusive, Slurm grants a node's GPUs even to a job that asked for none.
 if [[ -n ${SLURM_GPUS_ON_NODE:-} && ${SLURM_GPUS_PER_NODE:-} != 0 ]]; then
     if no_gpus=$("${python[@]}" -c '
 import sys
@@ -164,9 +164,9 @@ except Exception as e:
     sys.exit(str(e).splitlines()[0])
 ' 2>&1); then
         DEVICE=cuda no_gpus=
-        # MPI takes the memory of GPUs only if it is told to, and mpi4py was built against a library that can.
+        # MPI takes GPU memory only if this is set, and if mpi4py was built against a library that can.
         # source: https://eth-cscs.github.io/cscs-docs/software/communication/cray-mpich
-        # Beside NCCL it can wait for ever, and a script that trains over NCCL has no use for it.
+        # Beside NCCL, such an MPI can wait for ever. A script that trains over NCCL does not need it.
         # source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/mpi.html#inter-gpu-communication-with-cuda-aware-mpi
         gpu_support=1
         [[ ${BACKEND:-} != nccl ]] || gpu_support=0
@@ -185,7 +185,7 @@ env | grep -E '^(NCCL|UCX|FI|OMPI_MCA|PMIX_MCA|PRTE_MCA|MPICH|MPIR_CVAR|HYDRA|I_
 if [[ $SITE == ethernet ]] && card=$(compgen -G '/sys/class/infiniband/*' || compgen -G '/sys/class/cxi/*'); then
     echo "site ethernet takes TCP only, but $HOSTNAME has a faster network (${card%%$'\n'*}): see SITE"
 fi
-# Ranks that do not find each other end the job here.
+# If the ranks do not find each other, the job ends here.
 if ! launch -m mpicoll.launch.placement; then
     problem="the ranks did not start, or do not find each other"
     case $LAUNCHER in

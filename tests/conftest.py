@@ -24,6 +24,8 @@ class Ranks:
         self.in_job = bool(config.getoption("--with-mpi"))
         self.rank = launched_rank() or 0
         folder = os.environ.get("MPICOLL_OUTCOMES")
+        if hasattr(config, "workerinput"):  # a worker of pytest-xdist: its controller notes
+            folder = None
         self.notes = open(os.path.join(folder, str(self.rank)), "w", buffering=1) if folder else None  # noqa: SIM115
 
     def note(self, outcome: str, nodeid: str) -> None:

@@ -74,6 +74,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/bench/test_options.py":     ((PURE,),         ()),
     "tests/bench/test_rules.py":       ((PURE,),         ()),
     "tests/cli":                       ((PURE,),         ()),
+    "tests/docs":                      ((PURE,),         ()),
     "tests/test_buffers.py":           ((PURE,),         ()),
     "tests/test_exports.py":           ((PURE,),         ()),
     "tests/test_imports.py":           ((PURE,),         ()),
@@ -93,6 +94,9 @@ IN_THREADS = ["tests/torch", "tests/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]
 """Of two ranks on the first MPI, and of what knows no MPI: for every day."""
+WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "2", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
+"""What is not ranks of one job is run by two processes. Jobs wait more than they compute, and a file's share what its
+fixtures have made."""
 TAIL = 100
 FRAMES = re.compile(r'  File ".*(/_pytest/|/pytest/|/pluggy/|/mpi4py/run|<frozen runpy>)')  # around every test
 
@@ -189,7 +193,7 @@ def launches(environments: list[str], quick: bool) -> Iterator[tuple[str, list[s
             if quick and where not in (2, PURE):
                 continue
             if isinstance(where, str):
-                yield f"{mpi}, {where}", [python, "-m", "pytest", *tests]
+                yield f"{mpi}, {where}", [python, "-m", "pytest", *WORKERS[where], *tests]
             else:
                 yield f"{mpi}, {where} rank{'s' * (where > 1)}", ranks(python, where, tests)
         if not quick:

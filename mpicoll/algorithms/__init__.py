@@ -1,4 +1,4 @@
-"""Collective algorithms as data. Each is a pure function from a rank's place to its steps, and one line here."""
+"""Collective algorithms as data. Each is a pure function from a rank's place to its steps, and a line of a table."""
 
 from __future__ import annotations
 
@@ -80,12 +80,12 @@ _REGISTRY = {(a.collective, a.name): a for a in _BUILT_IN}
 
 
 def algorithms(collective: str | None = None) -> Iterator[Algorithm]:
-    """The algorithms for a collective, or all."""
+    """The algorithms of one collective, or of all."""
     return (a for a in _REGISTRY.values() if collective in (None, a.collective))
 
 
 def find(collective: str, name: str) -> Algorithm | None:
-    """The algorithm of this name, None if there is none."""
+    """The algorithm with this name, or None if there is none."""
     return _REGISTRY.get((collective, name))
 
 

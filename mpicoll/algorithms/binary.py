@@ -1,8 +1,8 @@
-"""Algorithms on a binary tree, through which the segments of a vector follow each other.
+"""Algorithms on a binary tree. The segments of a vector follow each other through the tree.
 
-The ranks count from the root as 0. It stands above the tree of the others, which is numbered in order: each rank lies
-between the ranks of its left and those of its right subtree. The odd ranks are the leaves, those with one factor of
-two are above them, and so on::
+Ranks are counted from the root, which is 0. The root stands above the tree of the other ranks. They are numbered in
+order: each rank lies between the ranks of its left subtree and those of its right subtree. The odd ranks are the
+leaves. Above them are the ranks with one factor of two, and so on::
 
         0───────8
             ┌───┴────┐
@@ -12,7 +12,7 @@ two are above them, and so on::
          ┌┴┐ ┌┴┐ ┌─┴┐   │
          1 3 5 7 9 11  13
 
-So every rank finds its neighbours from its own number, and a reduction combines the ranks in their order.
+So every rank can compute its neighbours from its own number, and a reduction combines the ranks in their order.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ __all__ = ["Tree", "allreduce", "bcast", "reduce"]
 
 
 def bcast(at: Place) -> Steps:
-    """Each rank passes on every segment that it gets to the two ranks below it.
+    """Each rank passes every segment that it receives on to the two ranks below it.
 
     Cost: 2(log2(p)+s-1)(a + n/s b)
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-      Parallel Computing 35 (2009), where it is the pipelined binary tree
+      Parallel Computing 35 (2009), under the name pipelined binary tree
     """
     return Pipeline(_tree(at).bcast(), at.segments)
 
 
 def reduce(at: Place) -> Steps:
-    """Each rank adds its own to every segment that it gets from the two ranks below it, and passes it up.
+    """Each rank adds its own to every segment that it receives from the two ranks below it, and passes the sum up.
 
     Cost: 2(log2(p)+s-1)(a + n/s b + n/s g)
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-      Parallel Computing 35 (2009), where it is the pipelined binary tree
+      Parallel Computing 35 (2009), under the name pipelined binary tree
     """
     return Pipeline(_tree(at).reduce(SCRATCH if at.shifted else OUTPUT), at.segments)
 
 
 def allreduce(at: Place) -> Steps:
-    """A reduce up the tree and a bcast down the same tree; segments go down while others go up.
+    """A reduce up the tree, then a bcast down the same tree. Some segments go down while others still go up.
 
     Cost: 4(log2(p)+s-1)(a + n/s b) + 2(log2(p)+s-1) n/s g
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
-      Parallel Computing 35 (2009), whose pipelined binary trees these are
+      Parallel Computing 35 (2009), on its pipelined binary trees
     """
     return Pipeline(_tree(at).allreduce(), at.segments)
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The tree of ``size`` ranks as one of them sees it, that with number ``node``; ``rank`` maps numbers to ranks.
+    """The tree of ``size`` ranks, as the rank with number ``node`` sees it. ``rank`` maps numbers to ranks.
 
-    ``first`` is the block that is the first segment.
+    ``first`` is the number of the block that is the first segment.
     """
 
     size: int
@@ -94,7 +94,7 @@ class Tree:
         return stages
 
     def allreduce(self) -> list[Stage]:
-        """The stages of a reduce, and of a bcast that begins with a segment as soon as the root has it."""
+        """The stages of a reduce, and of a bcast that sends each segment as soon as the root has it."""
         return [*self.reduce(OUTPUT), *self.bcast(2 * self._level(0))]
 
     def _level(self, node: int) -> int:
@@ -102,7 +102,7 @@ class Tree:
         return ((node & -node) or 1 << (self.size - 1).bit_length()).bit_length() - 1
 
     def _rises(self, node: int) -> int:
-        """When a node sends its first segment up: later than its children, a right child later than a left one."""
+        """When a node sends its first segment up: later than its children, and a right child later than a left one."""
         parent = self._parent(node)
         return 2 * self._level(parent) - (1 if parent < node else 2)
 
@@ -112,7 +112,7 @@ class Tree:
         return above if above < self.size else node - low
 
     def _children(self) -> list[int]:
-        """The left child, if there is one, and the right one: the next lower node there that has few enough ranks."""
+        """The left child, if there is one, and the right child: the highest node there whose number exists."""
         reach = 1 << self._level(self.node) >> 1
         children = [self.node - reach] if reach and self.node else []
         while reach and self.node + reach >= self.size:

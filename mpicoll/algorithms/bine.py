@@ -1,4 +1,4 @@
-"""Bine (binomial negabinary) butterflies: partners as near as they can be, and every message one run of blocks."""
+"""Bine (binomial negabinary) butterflies. Partners are as near as possible, and every message is one run of blocks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["allreduce"]
 
 
 def allreduce(at: Place) -> Steps:
-    """A reduce-scatter and an all-gather over a Bine butterfly of growing distance, blocks renumbered so that each
-    message is one run of them.
+    """A reduce-scatter, then an all-gather, over a Bine butterfly of growing distance. The blocks are renumbered so
+    that each message is one run of blocks.
 
-    Members meet the same partners as in swing, by which the paper defines this butterfly. The renumbering is the
-    paper's too; an all-reduce needs no undoing of it, since it does not matter which rank reduces which block. Ranks
+    The members meet the same partners as in swing: this is how the paper defines the butterfly. The renumbering is the
+    paper's, too. An all-reduce need not undo it, because it does not matter which rank reduces which block. Ranks
     beyond a power of two are folded.
 
     Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + 2 n b + n/2 g more
@@ -35,13 +35,14 @@ def allreduce(at: Place) -> Steps:
 
 
 _ODD_DIGITS = 0xAAAA_AAAA_AAAA_AAAA
-"""Those digits of base -2 that count less than nothing."""
+"""The digits of base -2 whose values are negative."""
 
 
 def _renumbered(member: int, digits: int) -> int:
-    """The block of a member: the Gray code of its number (of its negative if that is even) in base -2, reversed.
+    """The block of a member: the Gray code of its number in base -2, reversed. An even number is negated first.
 
-    Each step of the butterfly changes one digit of the code, the lowest first; reversed, that is the highest.
+    Each step of the butterfly changes one digit of the code, the lowest digit first. In the reversed code this is the
+    highest digit.
     """
     signed = member if member % 2 else -member
     negabinary = ((signed + _ODD_DIGITS) ^ _ODD_DIGITS) & ((1 << digits) - 1)

@@ -1,7 +1,7 @@
-"""Algorithms on a binomial tree: the number of ranks that have a message doubles with each step.
+"""Algorithms on a binomial tree. The number of ranks that have a message doubles with each step.
 
-Ranks count from the root. The rank with number v is above those up to v plus its lowest bit: a run of ranks, so that
-the blocks of a subtree are one run too, or two where ranks from the root on pass the last rank.
+Ranks are counted from the root. The subtree of the rank with number v has the ranks from v up to, but not including, v
+plus its lowest bit. So it is a run of ranks, and its blocks are one run, or two if the run goes past the last rank.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["allgather", "allreduce", "bcast", "gather", "reduce", "scatter", "sc
 
 
 def bcast(at: Place) -> Steps:
-    """The root sends to the rank half the ranks away, then both to ranks a quarter away, and so on.
+    """The root sends to the rank that is half of the ranks away. Then both send to ranks a quarter away, and so on.
 
     Cost: log2(p) (a + n b)
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
@@ -39,7 +39,7 @@ def bcast(at: Place) -> Steps:
 
 
 def reduce(at: Place) -> Steps:
-    """A binomial bcast in reverse: half of the ranks send to the other half and are done, and so on.
+    """A binomial bcast in reverse: half of the ranks send to the rest and are done, then half of the rest, and so on.
 
     Cost: log2(p) (a + n b + n g)
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
@@ -60,7 +60,7 @@ def allreduce(at: Place) -> Steps:
 
 
 def gather(at: Place) -> Steps:
-    """Each rank sends to the one above it all the blocks of its subtree.
+    """Each rank sends all the blocks of its subtree to the rank above it.
 
     Cost: log2(p) a + (p-1)/p n b
     Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
@@ -70,7 +70,7 @@ def gather(at: Place) -> Steps:
 
 
 def scatter(at: Place) -> Steps:
-    """Each rank takes in all the blocks of its subtree and sends on those of the ranks below it, the most first.
+    """Each rank receives all the blocks of its subtree, and sends the ranks below it theirs, the largest subtree first.
 
     Cost: log2(p) a + (p-1)/p n b
     Source: Chan, Heimlich, Purkayastha and van de Geijn, Collective communication: theory, practice, and experience,
@@ -98,7 +98,7 @@ def allgather(at: Place) -> Steps:
 
 
 def scatter_allgather_bcast(at: Place) -> Steps:
-    """A binomial scatter of a block a rank, then a ring all-gather of the blocks that a rank does not have yet.
+    """A binomial scatter of one block for each rank, then a ring all-gather of the blocks that a rank does not have.
 
     Cost: (log2(p) + p-1) a + 2(p-1)/p n b
     Source: Barnett, Gupta, Payne, Shuler, van de Geijn and Watts, Interprocessor collective communication library
@@ -152,7 +152,7 @@ def parent(at: Place) -> int:
 
 
 def children(at: Place) -> Iterator[int]:
-    """The ranks below this one, those with the smallest subtree first."""
+    """The ranks directly below this one, the smallest subtree first."""
     bit = 1
     while bit < at.size and not at.shifted & bit:
         if at.shifted + bit < at.size:
@@ -161,12 +161,12 @@ def children(at: Place) -> Iterator[int]:
 
 
 def _subtree(at: Place) -> range:
-    """This rank and those below it, counted from the root."""
+    """This rank and all ranks below it, counted from the root."""
     me = at.shifted
     return range(me, min(me + (me & -me), at.size) if me else at.size)
 
 
 def _blocks(at: Place) -> Blocks:
-    """The blocks of this rank and of those below it."""
+    """The blocks of this rank and of all ranks below it."""
     stop = at.rank + len(_subtree(at))
     return run(at.rank, min(stop, at.size)) + run(0, stop - at.size)

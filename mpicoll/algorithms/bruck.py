@@ -1,4 +1,4 @@
-"""Bruck's algorithms: step k joins ranks at distance 2^k around a ring, for any number of ranks."""
+"""Bruck's algorithms. Step k connects ranks at distance 2^k around a ring, for any number of ranks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ __all__ = ["allgather", "alltoall"]
 
 
 def allgather(at: Place) -> Steps:
-    """In the step at distance d each rank sends the d blocks from its own on to the rank d before it.
+    """In the step at distance d, each rank sends the d blocks that begin with its own to the rank d before it.
 
     Cost: log2(p) a + (p-1)/p n b
     Source: Bruck, Ho, Kipnis, Upfal and Weathersby, Efficient algorithms for all-to-all communications in multiport
-      message-passing systems, IEEE TPDS 8 (1997); without its final rotation, as a block is where it belongs at once
+      message-passing systems, IEEE TPDS 8 (1997), without the final rotation: here a block arrives where it belongs
     """
     rank, size = at.rank, at.size
     yield (Copy(one(rank), INPUT, OUTPUT),)
@@ -27,8 +27,8 @@ def allgather(at: Place) -> Steps:
 
 
 def alltoall(at: Place) -> Steps:
-    """A block for the rank r further on travels the distances 1, 2, 4, ... that are the bits of r, all with that bit
-    in one message.
+    """A block for the rank r further on travels the distances 1, 2, 4, ... that are the bits of r. In each step, all
+    blocks that travel the same distance are one message.
 
     Cost: log2(p) a + log2(p)/2 n b
     Source: Bruck, Ho, Kipnis, Upfal and Weathersby, Efficient algorithms for all-to-all communications in multiport
@@ -52,6 +52,6 @@ def alltoall(at: Place) -> Steps:
 
 
 def _around(start: int, several: int, size: int) -> Blocks:
-    """So many blocks from ``start`` on, around the ring."""
+    """``several`` blocks from ``start`` on, around the ring."""
     stop = start + several
     return run(start, min(stop, size)) + run(0, stop - size)

@@ -1,7 +1,8 @@
-"""Butterflies: in each step every member exchanges with a partner, and both end with what the two had.
+"""Butterflies. In each step every member exchanges data with a partner, and both end with what the two had.
 
-Run one way, the vector halves with each step until a member holds its own block, reduced; run the other way, the blocks
-double until it holds all. Butterflies differ in who meets whom when, and so in how far the long messages travel.
+In one direction, the vector halves with each step until a member holds its own block, reduced. In the other direction,
+the blocks double until a member holds all. Butterflies differ in who meets whom in which step, and so in how
+far the long messages travel.
 """
 
 from __future__ import annotations
@@ -17,8 +18,11 @@ __all__ = ["Butterfly", "allreduce", "binary", "double", "halve"]
 
 
 class Butterfly(NamedTuple):
-    """``partner(member, step)`` says whom a member meets in a step of the halving, and ``held(member, step)`` which
-    blocks it holds before that step: those that it will hold after it, and those that its partner will."""
+    """Who meets whom, and who holds what, in each step of the halving.
+
+    ``partner(member, step)`` is whom a member meets in a step. ``held(member, step)`` are the blocks that it holds
+    before that step: those that it will hold after the step, and those that its partner will.
+    """
 
     steps: int
     partner: Callable[[int, int], int]
@@ -26,7 +30,7 @@ class Butterfly(NamedTuple):
 
 
 def binary(members: int, blocks: Callable[[int, int], Blocks] = run) -> Butterfly:
-    """Partners differ in one bit, the highest first. ``blocks(start, stop)`` are those of these members."""
+    """Partners differ in one bit, the highest bit first. ``blocks(start, stop)`` are the blocks of these members."""
     steps = members.bit_length() - 1
 
     def partner(member: int, step: int) -> int:
@@ -41,7 +45,7 @@ def binary(members: int, blocks: Callable[[int, int], Blocks] = run) -> Butterfl
 
 
 def halve(fold: Fold, butterfly: Butterfly, mine: Space, into: Space, last: Space) -> Steps:
-    """Reduce and scatter what lies in ``mine``, by way of ``into``; a member's blocks end in ``last``."""
+    """Reduce and scatter what lies in ``mine``, through ``into``. A member's blocks end in ``last``."""
     me = fold.member
     for step in range(butterfly.steps):
         if step == butterfly.steps - 1:
@@ -54,7 +58,7 @@ def halve(fold: Fold, butterfly: Butterfly, mine: Space, into: Space, last: Spac
 
 
 def double(fold: Fold, butterfly: Butterfly) -> Steps:
-    """Gather all blocks in OUTPUT, where each member's own lie."""
+    """Gather all blocks in OUTPUT, which holds each member's own blocks."""
     me = fold.member
     for step in reversed(range(butterfly.steps)):
         partner = butterfly.partner(me, step)
@@ -64,7 +68,7 @@ def double(fold: Fold, butterfly: Butterfly) -> Steps:
 
 
 def allreduce(at: Place, butterfly: Butterfly) -> Steps:
-    """Halve, then double, over a block a member."""
+    """Halve, then double, with one block for each member."""
     members = power_of_two(at)
     fold = Fold(at, members)
     if fold.paired:

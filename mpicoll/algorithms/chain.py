@@ -1,4 +1,4 @@
-"""Algorithms on a chain: the vector passes through all ranks one after another, a segment at a time."""
+"""Algorithms on a chain. The vector passes through all ranks one after another, one segment at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["bcast", "fixed_order_allreduce", "reduce"]
 
 
 def bcast(at: Place) -> Steps:
-    """The root sends to the next rank, that one to its next, and so on; a segment follows another a step apart.
+    """The root sends to the next rank, that rank to its next, and so on. Segments follow each other one step apart.
 
     Cost: (p+s-2)(a + n/s b)
     Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
@@ -19,7 +19,7 @@ def bcast(at: Place) -> Steps:
 
 
 def reduce(at: Place) -> Steps:
-    """The rank after the root sends to its next, which adds its own, and so on around to the root.
+    """The rank after the root sends to its next rank, which adds its own vector, and so on around to the root.
 
     Cost: (p+s-2)(a + n/s b + n/s g)
     Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
@@ -29,10 +29,10 @@ def reduce(at: Place) -> Steps:
 
 
 def fixed_order_allreduce(at: Place) -> Steps:
-    """A chain reduce from rank 0 up, and a chain bcast back down, both at once: every element is ((0 + 1) + 2) + ...
+    """A chain reduce from rank 0 up and a chain bcast back down, both at once. Every element is ((0 + 1) + 2) + ...
 
-    The order is the same for any length, and any cut into segments, so that an element's result depends on nothing
-    but the ranks' values of it.
+    The order of the additions is the same for every length and every number of segments. So the result of an element
+    depends only on the ranks' values of this element.
 
     Cost: 2(p+s-2)(a + n/s b) + (p+s-2) n/s g
     Source: the chains of Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI
@@ -44,7 +44,7 @@ def fixed_order_allreduce(at: Place) -> Steps:
 
 
 def _bcast(at: Place, hops: int, way: int, start: int) -> list[Stage]:
-    """The stages of the rank that is so many hops from where the chain begins, at time ``start``."""
+    """The stages of the rank that is ``hops`` ranks from where the chain begins, at time ``start``."""
     stages = []
     if hops:
         stages.append(Stage(start + hops - 1, Recv((at.rank - way) % at.size, one(0), OUTPUT)))

@@ -1,4 +1,4 @@
-"""Direct algorithms: every block goes straight from the rank that has it to those that want it."""
+"""Direct algorithms. Every block goes straight from the rank that has it to the ranks that need it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def bcast(at: Place) -> Steps:
 
 
 def reduce(at: Place) -> Steps:
-    """The root takes in the others' vectors and combines all in rank order: ((0 + 1) + 2) + ...
+    """The root receives the vectors of the other ranks and combines all in rank order: ((0 + 1) + 2) + ...
 
-    Those of the ranks below the root come to it combined by rank 0.
+    Rank 0 combines the vectors of the ranks below the root, and sends the root the result.
 
     Cost: (p-1)(a + n b + n g)
     Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
@@ -40,14 +40,14 @@ def reduce(at: Place) -> Steps:
 
 
 def _taken_by(at: Place) -> list[int]:
-    """The ranks whose vectors this one takes in to reduce them."""
+    """The ranks whose vectors this rank receives and combines."""
     if at.rank == at.root:
         return [*range(min(at.root, 1)), *range(at.root + 1, at.size)]
     return [*range(1, at.root)] if at.rank == 0 else []
 
 
 def allreduce(at: Place) -> Steps:
-    """Rank 0 takes in every other rank's vector, combines them in rank order, and sends the result to all.
+    """Rank 0 receives every other rank's vector, combines all in rank order, and sends the result to all ranks.
 
     Cost: 2(p-1)(a + n b) + (p-1) n g
     Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
@@ -61,8 +61,8 @@ def gather(at: Place) -> Steps:
     """Every rank sends its block to the root.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), whose definition of
-      gather is these messages
+    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which defines
+      gather by these messages
     """
     if at.shifted:
         yield (Send(at.root, one(at.rank), INPUT),)
@@ -75,8 +75,8 @@ def scatter(at: Place) -> Steps:
     """The root sends every rank its block.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), whose definition of
-      scatter is these messages
+    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which defines
+      scatter by these messages
     """
     if at.shifted:
         yield (Recv(at.root, one(at.rank), OUTPUT),)
@@ -86,11 +86,11 @@ def scatter(at: Place) -> Steps:
 
 
 def allgather(at: Place) -> Steps:
-    """Every rank sends its block to every other, the next rank first.
+    """Every rank sends its block to every other rank, the next rank first.
 
     Cost: (p-1) a + (p-1)/p n b
-    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), whose definition of
-      allgather is a gather to every rank
+    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which defines
+      allgather as a gather to every rank
     """
     yield (Copy(one(at.rank), INPUT, OUTPUT),)
     after, before = _others(at)
@@ -101,7 +101,7 @@ def allgather(at: Place) -> Steps:
 
 
 def alltoall(at: Place) -> Steps:
-    """Every rank sends every other its block, the next rank first so that not all begin with the same one.
+    """Every rank sends every other rank its block, the next rank first, so that not all begin with the same one.
 
     Cost: (p-1) a + (p-1)/p n b
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
@@ -116,6 +116,6 @@ def alltoall(at: Place) -> Steps:
 
 
 def _others(at: Place) -> tuple[list[int], list[int]]:
-    """The other ranks, going up from this one and going down: the i-th send of all ranks meets the i-th receive."""
+    """The other ranks, counted up from this one and counted down. Every rank's i-th send meets an i-th receive."""
     distances = range(1, at.size)
     return [(at.rank + i) % at.size for i in distances], [(at.rank - i) % at.size for i in distances]

@@ -1,4 +1,4 @@
-"""Dissemination: whoever knows something tells a rank twice as far on in each step."""
+"""Dissemination. In each step, every rank tells what it knows to a rank twice as far away as before."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["barrier"]
 
 
 def barrier(at: Place) -> Steps:
-    """In each step a rank signals to the rank at distance 1, 2, 4, ... after it, and waits for the one before it.
+    """In step k, each rank signals to the rank 2^k after it, and waits for the signal of the rank 2^k before it.
 
     Cost: log2(p) a
     Source: Hensgen, Finkel and Manber, Two algorithms for barrier synchronization, IJPP 17 (1988)

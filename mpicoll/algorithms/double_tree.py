@@ -1,7 +1,8 @@
-"""Two binary trees, each for one half of the vector, in which a rank has others below it in one of them at most.
+"""Two binary trees, each for one half of the vector. A rank has other ranks below it in at most one of the trees.
 
-In a binary tree half of the ranks only receive, and the other half sends everything twice. In two trees whose inner
-ranks are the other's leaves each rank sends as much as it receives: its links work all the time, both ways.
+In one binary tree, half of the ranks only receive, and the other half sends everything twice. Here the inner ranks of
+each tree are leaves of the other. So each rank sends as much as it receives, and its links work all the time, in both
+directions.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ __all__ = ["allreduce", "bcast", "halves"]
 
 
 def halves(at: Place) -> int:
-    """As many blocks for each of the trees as the call chooses for its length."""
+    """As many blocks for each tree as the call chooses for the vector's length."""
     return 2 * at.segments
 
 
 def bcast(at: Place) -> Steps:
-    """The root sends one half of the vector down each of the two trees.
+    """The root sends each half of the vector down one of the two trees.
 
     Cost: 2(log2(p)+s-1)(a + n/(2s) b), with s segments for each tree
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
@@ -39,7 +40,7 @@ def allreduce(at: Place) -> Steps:
 
 
 def _trees(at: Place) -> tuple[Tree, Tree]:
-    """The second tree has odd numbers where the first has even ones: its mirror image, or it shifted by one."""
+    """The second tree has odd numbers where the first has even ones. It is the first, mirrored or shifted by one."""
     others, me, half = at.size - 1, at.shifted, at.segments
     first = Tree(at.size, me, at.actual)
     if at.size % 2:

@@ -1,7 +1,7 @@
-"""Folding: how an algorithm for a power of two, or an even number, of ranks serves any number.
+"""Folding: how an algorithm for a power of two of ranks, or for an even number, serves any number of ranks.
 
-The first ranks go in pairs. The second of a pair hands what it gives to the first, which acts for both, and gets its
-result in the end. The ranks that act are the members, numbered in the order of their ranks.
+The first ranks form pairs. The second rank of a pair hands its input to the first, which acts for both. At the end, the
+second rank gets its result. The ranks that act are the members. They are numbered in the order of their ranks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ __all__ = ["Fold"]
 
 
 class Fold:
-    """Where a rank stands when ``members`` of the ranks, half of them or more, act for all. Ranks count from the root.
+    """The part of a rank when ``members`` of the ranks, at least half, act for all. Ranks are counted from the root.
 
-    ``paired`` says whether this rank is in a pair with ``twin``, and ``away`` whether ``twin`` acts for it.
+    ``paired`` says whether this rank forms a pair with ``twin``. ``away`` says whether ``twin`` acts for it.
     """
 
     def __init__(self, at: Place, members: int) -> None:
@@ -29,14 +29,14 @@ class Fold:
         return self._at.actual(self._first(member))
 
     def blocks(self, start: int, stop: int) -> Blocks:
-        """The blocks of the ranks that members ``start`` to ``stop`` act for, where each rank has a block."""
+        """The blocks of the ranks that members ``start`` to ``stop`` act for, if each rank has one block."""
         return run(self._first(start), self._first(stop))
 
     def _first(self, member: int) -> int:
         return member + min(member, self._pairs)
 
     def reduce(self, blocks: int, into: Space) -> Steps:
-        """The two of a pair combine a half of their vectors each, and its first collects the whole in ``into``."""
+        """Each of a pair combines one half of their two vectors. The first then collects the whole in ``into``."""
         lower, upper = run(0, blocks // 2), run(blocks // 2, blocks)
         if self.away:
             yield (Send(self.twin, lower, INPUT), RecvReduce(self.twin, upper, INPUT, into, mine_first=False))
@@ -46,11 +46,11 @@ class Fold:
             yield (Recv(self.twin, upper, into),)
 
     def spread(self, blocks: Blocks) -> Steps:
-        """The first of a pair hands blocks of its OUTPUT to the second."""
+        """The first of a pair sends blocks of its OUTPUT to the second."""
         yield (Recv(self.twin, blocks, OUTPUT) if self.away else Send(self.twin, blocks, OUTPUT),)
 
     def allgather(self, exchange: Steps) -> Steps:
-        """An all-gather in which ``exchange`` takes a member from the blocks of those that it acts for to all."""
+        """An all-gather. In ``exchange``, a member that has the blocks of the ranks it acts for collects all blocks."""
         rank, size = self._at.rank, self._at.size
         yield (Copy(one(rank), INPUT, OUTPUT),)
         if self.paired:

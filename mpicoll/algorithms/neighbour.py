@@ -1,4 +1,4 @@
-"""Neighbour exchange: every rank talks to no one but the rank before it and the rank after it."""
+"""Neighbour exchange. Every rank talks only to the rank before it and the rank after it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["allgather"]
 
 
 def allgather(at: Place) -> Steps:
-    """Neighbours in pairs exchange their blocks, then each passes on what came last, to its two neighbours by turns.
+    """Pairs of neighbours exchange their blocks. Then each passes on what came last, to its two neighbours in turn.
 
     Cost: p/2 a + (p-1)/p n b; where p is odd, 2 a + n b more
     Source: Chen, Zhang, Zhang and Yuan, Performance evaluation of allgather algorithms on terascale Linux cluster with
@@ -22,7 +22,7 @@ def allgather(at: Place) -> Steps:
 
 def _exchange(fold: Fold, members: int) -> Steps:
     me, pairs = fold.member, members // 2
-    side = -1 if me % 2 else 1  # where the other of the pair is
+    side = -1 if me % 2 else 1  # where the other rank of the pair is
     peer = fold.rank(me + side)
     yield (Send(peer, fold.blocks(me, me + 1), OUTPUT), Recv(peer, fold.blocks(me + side, me + side + 1), OUTPUT))
     last = pair = me // 2

@@ -1,4 +1,4 @@
-"""Pairwise exchange: in step k each rank sends to the rank k after it and takes from the rank k before it.
+"""Pairwise exchange. In step k, each rank sends to the rank k after it and receives from the rank k before it.
 
 Each block travels once, straight to where it belongs.
 """
@@ -11,7 +11,7 @@ __all__ = ["alltoall", "reduce_scatter"]
 
 
 def reduce_scatter(at: Place) -> Steps:
-    """In step k each rank sends the rank k after it the block that is that rank's, and adds what it gets to its own.
+    """In step k, each rank sends the rank k after it that rank's block, and adds the block that it receives to its own.
 
     Cost: (p-1) a + (p-1)/p n b + (p-1)/p n g
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
@@ -28,7 +28,7 @@ def reduce_scatter(at: Place) -> Steps:
 
 
 def alltoall(at: Place) -> Steps:
-    """In step k each rank sends to the rank k after it and takes from the rank k before it.
+    """In step k, each rank sends to the rank k after it and receives from the rank k before it.
 
     Cost: (p-1) a + (p-1)/p n b
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,

@@ -1,7 +1,7 @@
-"""Parallel aggregated trees: Bruck's distances in reverse, so that the long messages go to near ranks.
+"""Parallel aggregated trees. They use Bruck's distances in reverse, so that the long messages go to near ranks.
 
-Each rank's block travels on a binomial tree of its own, the longest way first; what ranks send at the same time to the
-same distance is aggregated in one message.
+Each rank's block travels on its own binomial tree, the longest distance first. Blocks that a rank sends at the same
+time over the same distance are one message.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ __all__ = ["allgather", "reduce_scatter"]
 
 
 def allgather(at: Place) -> Steps:
-    """Each block goes half the ranks on, both then a quarter on, and so on; s segments limit a message to p/s blocks.
+    """Each block goes on by half of the ranks, then both copies by a quarter, and so on. With s segments, a message has
+    at most p/s blocks.
 
-    With one segment this is the paper's logarithmic variant, a step for each distance. With more, messages to the near
-    ranks would pass the limit: there parts of the trees follow one after another, depth first. In the paper the limit
-    is the size of the buffers that blocks pass through; here they are received where they belong, and the limit serves
-    long blocks only.
+    With one segment, this is the paper's logarithmic variant, with one step for each distance. With more segments,
+    messages to near ranks would exceed the limit. There, parts of the trees follow one after another, depth first. In
+    the paper, the limit is the size of the buffers that blocks pass through. Here blocks are received where they
+    belong, and the limit serves long blocks only.
 
     Cost: (log2(p/s) + s - 1) a + (p-1)/p n b
     Source: Jeaugey, PAT: a new algorithm for all-gather and reduce-scatter operations at scale, arXiv 2506.20252 (2025)
@@ -35,15 +36,16 @@ def allgather(at: Place) -> Steps:
 
 
 def reduce_scatter(at: Place) -> Steps:
-    """The all-gather in reverse: what is for one rank is combined on its way up that rank's tree.
+    """The all-gather in reverse. Each rank's block of the result is combined on its way up that rank's tree.
 
-    Unlike the paper's, it keeps a partial result of every block, so that SCRATCH is as long as the vector.
+    The paper's algorithm does not keep a partial result of every block. This one does, so SCRATCH is as long as the
+    vector.
 
     Cost: (log2(p/s) + s - 1) a + (p-1)/p n b + (p-1)/p n g
     Source: Jeaugey, PAT: a new algorithm for all-gather and reduce-scatter operations at scale, arXiv 2506.20252 (2025)
     """
     rank, size = at.rank, at.size
-    if size > 2 and size % 2:  # the one block that goes further than 1 uncombined travels with others that are not
+    if size > 2 and size % 2:  # the one block that goes further than 1 uncombined travels with combined ones
         yield (Copy(one((rank + 1) % size), INPUT, SCRATCH),)
     trees = [*_trees(at)]
     for i, (distance, offsets) in enumerate(reversed(trees)):
@@ -57,7 +59,7 @@ def reduce_scatter(at: Place) -> Steps:
 
 
 def _trees(at: Place) -> Iterator[tuple[int, list[int]]]:
-    """The steps of the all-gather: the distance, and how far the blocks that it takes have come before."""
+    """The steps of the all-gather: the distance, and how far each block that travels it has already come."""
     limit = -(-at.size // at.segments)
 
     def below(offsets: list[int], distance: int) -> Iterator[tuple[int, list[int]]]:
@@ -77,5 +79,5 @@ def _trees(at: Place) -> Iterator[tuple[int, list[int]]]:
 
 
 def _blocks(rank: int, offsets: list[int], size: int) -> Blocks:
-    """The blocks that came to a rank from so far."""
+    """The blocks that came to a rank over these distances."""
     return merged((rank - o) % size for o in offsets)

@@ -1,8 +1,8 @@
-"""Pipelines: the segments of a vector follow each other through the ranks, a step apart.
+"""Pipelines. The segments of a vector follow each other through the ranks, one step apart.
 
-A rank's part in a pipeline is a few stages. Each has a start, and treats segment s at the time start + s. A message is
-one stage of each of the two ranks, with the same start. So ranks that do what is to be done at each time in one step
-never wait for each other in a circle, without any of them knowing more than its own neighbours.
+A rank's part in a pipeline is a few stages. Each stage has a start, and handles segment s at the time start + s. A
+message is one stage on each of its two ranks, with the same start. Each rank does everything for one time in one step.
+So ranks never wait for each other in a circle, and each needs to know only its own neighbours.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Message = Send | Recv | RecvReduce
 
 
 class Stage(NamedTuple):
-    """``action`` is done to the first segment, which is its block, at time ``start``. The next segment is the next
-    block, and follows at the next time."""
+    """``action`` is done to the first segment, which is its block, at time ``start``. Each of the other segments follows
+    at the next time, and is the next block."""
 
     start: int
     action: Message
 
 
 class Pipeline:
-    """The steps of some stages: one for each time at which any of the stages has a segment to treat."""
+    """The steps of some stages: one for each time at which any of the stages has a segment to handle."""
 
     def __init__(self, stages: Sequence[Stage], segments: int) -> None:
         self.stages, self.segments = stages, segments
@@ -36,7 +36,7 @@ class Pipeline:
         starts = sorted({stage.start for stage in stages})
         end = min(starts, default=0)
         for start in starts:
-            shared = max(0, end - start)  # steps that the stages before it have, too
+            shared = max(0, end - start)  # steps that stages before it have too
             self._first_step[start] = self._steps - shared
             self._steps += segments - shared
             end = start + segments

@@ -1,4 +1,4 @@
-"""Rabenseifner's reductions: recursive halving scatters the reduced vector, and a second phase collects it."""
+"""Rabenseifner's reductions. Recursive halving scatters the reduced vector, and a second phase collects it."""
 
 from __future__ import annotations
 

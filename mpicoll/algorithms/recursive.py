@@ -1,4 +1,4 @@
-"""Recursive doubling and halving: partners at distance 1, 2, 4, ..., so that log2(p) steps join all ranks."""
+"""Recursive doubling and halving. Partners are 1, 2, 4, ... ranks apart, so log2(p) steps connect all ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["allgather", "allreduce", "exscan", "reduce_scatter", "scan"]
 
 
 def allreduce(at: Place) -> Steps:
-    """Partners exchange their whole vectors and both combine them, at twice the distance in each step.
+    """Partners exchange their whole vectors and both combine them. The distance doubles with each step.
 
     Cost: log2(p) (a + n b + n g); where p is no power of two, 2 a + 2 n b + n g more
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
@@ -40,7 +40,7 @@ def allreduce(at: Place) -> Steps:
 
 
 def allgather(at: Place) -> Steps:
-    """Partners exchange all blocks that they have, at twice the distance in each step.
+    """Partners exchange all blocks that they have. The distance doubles with each step.
 
     Cost: log2(p) a + (p-1)/p n b; where p is no power of two, 2 a + n b more
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
@@ -52,7 +52,7 @@ def allgather(at: Place) -> Steps:
 
 
 def reduce_scatter(at: Place) -> Steps:
-    """Partners exchange the halves that each other's side of the ranks wants, at half the distance in each step.
+    """Each partner sends the half of the blocks that the other's side needs. The distance halves with each step.
 
     Cost: log2(p) a + (p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + n b + n/2 g more
     Source: Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH,
@@ -73,7 +73,7 @@ def reduce_scatter(at: Place) -> Steps:
 
 
 def scan(at: Place) -> Steps:
-    """After the step at distance d a rank has combined the 2d ranks up to itself, by what the rank d before it had.
+    """In the step at distance d, a rank adds to its result that of the rank d before it. So it covers 2d ranks.
 
     Cost: log2(p) (a + n b + n g)
     Source: Hillis and Steele, Data parallel algorithms, CACM 29 (1986)
@@ -87,7 +87,7 @@ def scan(at: Place) -> Steps:
 
 
 def exscan(at: Place) -> Steps:
-    """Every rank but the last hands its vector to the next, and all but rank 0 scan what they got.
+    """Every rank but the last sends its vector to the next rank. Then all ranks but rank 0 scan what they received.
 
     Cost: a + n b + log2(p-1) (a + n b + n g)
     Source: Hillis and Steele, Data parallel algorithms, CACM 29 (1986), one rank further on
@@ -106,7 +106,7 @@ def exscan(at: Place) -> Steps:
 
 
 def _prefixes(at: Place, first: int, mine: Space) -> Steps:
-    """Ranks ``first`` and up combine what lies in ``mine`` on them and on all between."""
+    """Every rank from ``first`` on combines what lies in ``mine`` on the ranks from ``first`` up to itself."""
     distance = 1
     while first + distance < at.size:
         step: list[Action] = []
@@ -123,9 +123,9 @@ def _prefixes(at: Place, first: int, mine: Space) -> Steps:
 
 
 def _before(reductions: int) -> Space:
-    """Where a vector starts that changes its space with each of so many reductions and ends in OUTPUT.
+    """The space where a vector must start, so that after so many reductions it ends in OUTPUT.
 
-    It changes because a step must not write what it sends.
+    It changes its space with each reduction, because a step must not write what it sends.
     """
     return SCRATCH if reductions % 2 else OUTPUT
 

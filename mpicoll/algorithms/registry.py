@@ -1,4 +1,4 @@
-"""An algorithm's entry in the registry, and how a vector is cut for it."""
+"""The entry of an algorithm in the registry, and how a vector is cut for it."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ def whole(at: Place) -> int:
 
 
 def per_rank(at: Place) -> int:
-    """A block a rank."""
+    """One block for each rank."""
     return at.size
 
 
 def power_of_two(at: Place) -> int:
-    """A block for each of the largest power of two of ranks."""
+    """One block for each rank of the largest power of two of ranks."""
     return 1 << (at.size.bit_length() - 1)
 
 
 def segments(at: Place) -> int:
-    """As many blocks as the call chooses for its length."""
+    """As many blocks as the call chooses for the vector's length."""
     return at.segments
 
 
 def segments_per_rank(at: Place) -> int:
-    """As many blocks a rank as the call chooses for its length."""
+    """As many blocks for each rank as the call chooses for the vector's length."""
     return at.size * at.segments
 
 
 def _alone(collective: str, blocks: int) -> Steps:
-    """What is left to do where there is one rank: its input is its result."""
+    """What is left to do if there is one rank: its input is its result."""
     if COLLECTIVES[collective].wants(0, 1, 0, blocks) and collective != "bcast":
         yield (Copy(run(0, blocks), INPUT, OUTPUT),)
 
@@ -64,13 +64,13 @@ class Outline:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One algorithm for one collective: a pure function from a rank's place to its steps, and what is said of it.
+    """One algorithm for one collective: a pure function from a rank's place to its steps, and facts about it.
 
-    The last lines of the function's docstring are its ``Cost:``, in the terms of docs/reference/algorithms.md, and its
-    ``Source:``.
-    ``declines(size, root)`` gives the reason why it cannot serve them, None where it can. ``uneven`` says that it also
-    serves blocks of different sizes (the v-variant), which needs every message to carry the same blocks at both ends.
-    ``segment`` is the bytes of a segment where the algorithm is pipelined.
+    The docstring of the function begins with a summary. Its last lines are ``Cost:``, in the terms of
+    docs/reference/algorithms.md, and ``Source:``. ``declines(size, root)`` returns the reason why the algorithm cannot
+    serve these, or None if it can. ``uneven`` says that it also serves blocks of different sizes (the v-variant). Then
+    every message must carry the same blocks at both ends. ``segment`` is the bytes of a segment, if the algorithm is
+    pipelined.
     """
 
     collective: str
@@ -98,7 +98,7 @@ class Algorithm:
 
     @property
     def pipelined(self) -> bool:
-        """Whether the vector is cut into more blocks the longer it is."""
+        """Whether a longer vector is cut into more blocks."""
         return self.segment is not None
 
     def blocks(self, at: Place) -> int:
@@ -109,12 +109,12 @@ class Algorithm:
         return at.size if table.by_rank else self.cut(at)
 
     def schedule(self, rank: int, size: int, root: int = 0, segments: int = 1) -> Schedule:
-        """This rank's schedule. Raises ArgumentError, with the reason, where the algorithm declines."""
+        """The schedule of this rank. Raises ArgumentError, with the reason, if the algorithm declines."""
         found = self.outline(rank, size, root, segments)
         return Schedule(found.collective, found.algorithm, found.blocks, tuple(found.steps))
 
     def outline(self, rank: int, size: int, root: int = 0, segments: int = 1) -> Outline:
-        """This rank's schedule, with a pipeline as it is. Raises as ``schedule`` does."""
+        """The same as ``schedule``, but a pipeline is not written out as steps."""
         reason = self.declines(size, root)
         if reason:
             served = f"{size} ranks" + f" and root {root}" * COLLECTIVES[self.collective].rooted
@@ -127,23 +127,23 @@ class Algorithm:
 
     @property
     def serves(self) -> str:
-        """Every number of ranks, or why it does not serve some of the first 64, with the first and the last as root."""
+        """Every number of ranks, or why it declines some of 1 to 64 ranks with the first or the last rank as root."""
         reasons = dict.fromkeys(self.declines(size, root) for size in range(1, 65) for root in (0, size - 1))
         return "; ".join(f"not: {reason}" for reason in reasons if reason) or "every number of ranks"
 
     @property
     def summary(self) -> str:
-        """What it does, in a sentence."""
+        """What it does: the first paragraph of its docstring."""
         return inspect.cleandoc(self.steps.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
     @property
     def cost(self) -> str:
-        """Its cost in time, as its docstring states it."""
+        """Its cost in time, from its docstring."""
         return self._stated("Cost")
 
     @property
     def paper(self) -> str:
-        """Where it comes from, as its docstring states it."""
+        """Where it comes from, from its docstring."""
         return self._stated("Source")
 
     def _stated(self, what: str) -> str:

@@ -1,7 +1,7 @@
-"""Algorithms on a ring: each rank sends to the next and receives from the one before, a block at a time.
+"""Algorithms on a ring. Each rank sends to the next rank and receives from the one before, one block at a time.
 
-Every rank sends and receives the least that any algorithm can, and all links work all the time; the price is a number
-of steps that grows with the ranks.
+Every rank sends and receives the fewest bytes that any algorithm can, and all links work all the time. The price is a
+number of steps that grows with the number of ranks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def allreduce(at: Place) -> Steps:
 
 
 def segmented_allreduce(at: Place) -> Steps:
-    """The ring all-reduce with each rank's block cut into segments, each of which is reduced while it is in cache.
+    """The ring all-reduce, with each rank's block cut into segments. Each segment is reduced while it is in the cache.
 
     Cost: 2(p-1)s a + 2(p-1)/p n b + (p-1)/p n g
     Source: Open MPI's coll/tuned, allreduce ring_segmented
@@ -32,7 +32,7 @@ def segmented_allreduce(at: Place) -> Steps:
 
 
 def reduce_scatter(at: Place) -> Steps:
-    """Each block travels once around the ring, and every rank adds its own on the way; it ends at its owner.
+    """Each block travels once around the ring, and every rank adds its own on the way. The block ends at its owner.
 
     Cost: (p-1) a + (p-1)/p n b + (p-1)/p n g
     Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms for clusters of workstations, JPDC 69 (2009)
@@ -52,7 +52,7 @@ def allgather(at: Place) -> Steps:
 
 
 def _reduce_scatter(at: Place, parts: int, on_the_way: Space) -> Steps:
-    """Ends with block ``rank`` complete in OUTPUT. ``parts`` segments of a block follow each other a step apart."""
+    """End with block ``rank`` complete in OUTPUT. The ``parts`` segments of a block follow each other by a step."""
     rank, size = at.rank, at.size
     for step in range(size - 1):
         from_ = INPUT if step == 0 else on_the_way
@@ -66,7 +66,7 @@ def _reduce_scatter(at: Place, parts: int, on_the_way: Space) -> Steps:
 
 
 def _allgather(at: Place, parts: int) -> Steps:
-    """Begins with block ``rank`` in OUTPUT."""
+    """Begin with block ``rank`` in OUTPUT."""
     rank, size = at.rank, at.size
     for step in range(size - 1):
         for part in range(parts):

@@ -1,4 +1,4 @@
-"""Swing: a butterfly whose partners lie by turns to either side, so that they are nearer on a ring or a torus."""
+"""Swing: a butterfly whose partners lie on alternating sides, so that they are nearer on a ring or a torus."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ __all__ = ["allreduce", "partner"]
 
 
 def allreduce(at: Place) -> Steps:
-    """A reduce-scatter and an all-gather between partners at distance 1, -1, 3, -5, 11, ..., the longest messages to
-    the nearest.
+    """A reduce-scatter, then an all-gather, between partners at distance 1, -1, 3, -5, 11, ... The longest messages go
+    to the nearest partners.
 
     This is the paper's bandwidth-optimal variant on a ring (a torus of one dimension, one port). Ranks beyond a power
-    of two are folded, where the paper serves even numbers of ranks without.
+    of two are folded. The paper serves even numbers of ranks without folding.
 
     Cost: 2 log2(p) a + 2(p-1)/p n b + (p-1)/p n g; where p is no power of two, 3 a + 2 n b + n/2 g more
     Source: De Sensi, Bonato, Saam and Hoefler, Swing: short-cutting rings for higher bandwidth allreduce, NSDI (2024)
@@ -23,7 +23,7 @@ def allreduce(at: Place) -> Steps:
     steps = members.bit_length() - 1
 
     def held(member: int, step: int) -> Blocks:
-        # From this step on all distances differ by multiples of 2^(step+1), and every partner is of the other parity.
+        # From this step on, all distances differ by multiples of 2^(step+1), and a partner has the other parity.
         if step == steps:
             return one(member)
         modulus = 2 << step
@@ -34,6 +34,6 @@ def allreduce(at: Place) -> Steps:
 
 
 def partner(member: int, step: int, members: int) -> int:
-    """Whom a member meets in a step: even members go one way, odd ones the other."""
+    """Whom a member meets in a step. Even members go one way, and odd members go the other way."""
     distance: int = (1 - (-2) ** (step + 1)) // 3
     return (member - distance if member % 2 else member + distance) % members

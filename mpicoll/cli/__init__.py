@@ -15,22 +15,25 @@ from mpicoll.cli import algorithms, bench, draw, run, simulate, slurm, verify
 from mpicoll.errors import MpicollError, misspelt
 from mpicoll.launch.alone import under_launcher
 
-__all__ = ["main"]
+__all__ = ["main", "parser"]
 
 COMMANDS = (run, bench, algorithms, verify, draw, simulate, slurm)
 
 
 _TEXT = """\
-MPI collectives for any array: start ranks, measure, prove, predict. `mpicoll COMMAND --help` says what a command takes.
+MPI collectives for any array: start ranks, measure, prove and predict. `mpicoll COMMAND --help` describes a command.
 """
 _COMPLETION = """\
-The Tab key completes commands and options in bash and zsh after `pip install argcomplete` and
-eval "$(register-python-argcomplete mpicoll)", for good in ~/.bashrc or ~/.zshrc.
+To complete commands and options with the Tab key in bash and zsh, run `pip install argcomplete`, and then
+eval "$(register-python-argcomplete mpicoll)". To keep it, add that line to ~/.bashrc or ~/.zshrc.
 """
 
 
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, and what may have been meant."""
+
+    commands: dict[str, Parser]
+    """Of the whole command line: each command's own parser."""
 
     def error(self, message: str) -> NoReturn:
         command = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
@@ -47,21 +50,28 @@ class Parser(argparse.ArgumentParser):
         self.error(f"not an argument of this command: {', '.join(shown)}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``mpicoll`` with ``argv`` (the process's own by default) and return its exit code."""
-    parser = Parser("mpicoll", description=_TEXT, epilog=_COMPLETION, allow_abbrev=False)
-    parser.add_argument("--version", action="version", version=f"mpicoll {mpicoll.__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+def parser() -> Parser:
+    """The parser of the whole command line; the manual is made of it, too."""
+    whole = Parser("mpicoll", description=_TEXT, epilog=_COMPLETION, allow_abbrev=False)
+    whole.add_argument("--version", action="version", version=f"mpicoll {mpicoll.__version__}")
+    subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for each in COMMANDS:
         each.add(subparsers)
+    whole.commands = subparsers.choices
+    return whole
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``mpicoll`` with ``argv`` (the process's own by default) and return its exit code."""
+    whole = parser()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for what fits
         import argcomplete
 
-        argcomplete.autocomplete(parser)
-    args, unknown = parser.parse_known_args(argv)
+        argcomplete.autocomplete(whole)
+    args, unknown = whole.parse_known_args(argv)
     command = vars(args).pop("command")  # what is left are the command's own arguments
     if unknown:
-        subparsers.choices[command].refuse(unknown)
+        whole.commands[command].refuse(unknown)
     try:
         code: int = args.handler(args)
     except MpicollError as error:

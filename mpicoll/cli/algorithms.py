@@ -11,23 +11,26 @@ from mpicoll.cli.arguments import collective, collectives, completes
 __all__ = ["add"]
 
 _TEXT = """\
-Lists the algorithms of a collective, or of all: the names that algorithm= takes, what they cost in time (p ranks,
-n bytes in s segments; a seconds a message, b a byte, g a byte that is combined), what they serve, and where they come
-from.
+Lists the algorithms of one collective, or of all. Each entry has the name that algorithm= takes, the cost in time, what
+the algorithm serves, and its source. In a cost, p is the number of ranks, n the bytes of the vector, and s the number
+of segments. A message takes a seconds, each byte that is sent takes b, and each byte that is combined takes g.
 """
 _ROUTES = {
     "native": "The MPI library's own collective.",
-    "exchange": "The values move in messages and are combined here, in rank order: for every dtype and op.",
+    "exchange": "The ranks exchange the values, and mpicoll combines them in rank order. It serves every dtype and op.",
 }
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``algorithms`` to the command line."""
-    p = subparsers.add_parser("algorithms", help="list the algorithms", description=_TEXT, allow_abbrev=False)
-    completes(
-        p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling (all)"), collectives
+    p = subparsers.add_parser(
+        "algorithms", help="list the algorithms of a collective", description=_TEXT, allow_abbrev=False
     )
-    p.add_argument("--json", action="store_true", help="print a list of objects")
+    completes(
+        p.add_argument("collective", nargs="?", type=collective, help="its name in MPI's or torch's spelling (all)"),
+        collectives,
+    )
+    p.add_argument("--json", action="store_true", help="print the list as JSON")
     p.set_defaults(handler=_handle)
 
 

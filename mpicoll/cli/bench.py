@@ -21,8 +21,8 @@ __all__ = ["add"]
 
 _TEXT = """\
 Measures collectives on several backends in one job, on the same buffers, and checks every element of their results.
-Without a launcher it starts its own ranks; inside `mpicoll run`, mpirun or srun it is one of them. Ctrl-C ends it after
-the size under way, and keeps what was measured.
+Started by itself, the command starts its own ranks. Inside `mpicoll run`, mpirun or srun, it is one of the ranks.
+Ctrl-C ends it after the current size, and keeps what was measured.
 """
 _NOT_HERE = {
     "-w": "each batch begins with two calls that are not timed",
@@ -50,24 +50,29 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     p.set_defaults(handler=_handle)
     completes(
-        p.add_argument("collective", help="names in MPI's or torch's spelling, comma-separated, or all"), collectives
+        p.add_argument("collective", help="names in MPI's or torch's spelling, with commas between them, or all"),
+        collectives,
     )
-    p.add_argument("-n", default=None, metavar="RANKS", help="ranks to start (2)")
+    p.add_argument("-n", default=None, metavar="RANKS", help="the number of ranks to start (2)")
     p.add_argument(
-        "--backends", metavar="NAMES", help="mpicoll, mpi, mpicoll.torch, torch, gloo, nccl: ratios are to the first"
+        "--backends",
+        metavar="NAMES",
+        help="some of mpicoll, mpi, mpicoll.torch, torch, gloo, nccl; ratios are to the first",
     )
     p.add_argument("-b", "--min", default="8", metavar="BYTES", help="the smallest size (8); K, M and G are binary")
     p.add_argument("-e", "--max", default="64M", metavar="BYTES", help="the largest size (64M)")
-    p.add_argument("-f", "--factor", default="2", metavar="N", help="from one size to the next (2)")
-    p.add_argument("-d", "--dtype", default="float32", metavar="NAME", help="as torch names it (float32)")
-    p.add_argument("-o", "--op", default="sum", metavar="NAME", help="what reductions compute (sum)")
-    p.add_argument("-r", "--root", default="0", metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
-    p.add_argument("--device", default="cpu", metavar="NAME", help="cpu or cuda (cpu)")
-    p.add_argument("--algorithms", metavar="NAMES", help="of mpicoll, each a line of its own")
+    p.add_argument("-f", "--factor", default="2", metavar="N", help="the factor from one size to the next (2)")
+    p.add_argument("-d", "--dtype", default="float32", metavar="NAME", help="the dtype, as torch names it (float32)")
+    p.add_argument("-o", "--op", default="sum", metavar="NAME", help="the operation of reductions (sum)")
+    p.add_argument(
+        "-r", "--root", default="0", metavar="RANK", help="the root of bcast, reduce, gather and scatter (0)"
+    )
+    p.add_argument("--device", default="cpu", metavar="NAME", help="where the buffers are: cpu or cuda (cpu)")
+    p.add_argument("--algorithms", metavar="NAMES", help="algorithms of mpicoll to measure, each on its own line")
     p.add_argument("--seconds", default="1.5", metavar="S", help="time to measure one size of one collective (1.5)")
-    p.add_argument("--json", metavar="FILE", help="write everything that was measured")
-    p.add_argument("--csv", metavar="FILE", help="write the table")
-    p.add_argument("--plot", metavar="FILE", help="draw latency and bandwidth, as PNG, PDF or SVG by the file's name")
+    p.add_argument("--json", metavar="FILE", help="write everything that was measured to this file")
+    p.add_argument("--csv", metavar="FILE", help="write the table to this file")
+    p.add_argument("--plot", metavar="FILE", help="draw latency and bandwidth; the file's name chooses PNG, PDF or SVG")
     p.add_argument(
         "--wide", action="store_const", const="", help="print all columns of nccl-tests, out of place and in place"
     )

@@ -11,8 +11,9 @@ from mpicoll.launch import launcher
 __all__ = ["add"]
 
 _TEXT = """\
-Starts N ranks of a Python program with the MPI of this environment. An uncaught exception in one rank ends them all.
-Within a batch job the ranks run on the job's nodes, else on this machine or on the nodes of a hostfile.
+Starts N ranks of a Python program with the MPI of this environment. An uncaught exception in one rank ends all ranks.
+In a batch job, the ranks run on the nodes of the job. Elsewhere they run on this machine, or on the nodes of
+a hostfile.
 """
 
 
@@ -20,7 +21,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add ``run`` to the command line."""
     parser = subparsers.add_parser(
         "run",
-        help="start a program's ranks",
+        help="start the ranks of a program",
         description=_TEXT,
         usage="mpicoll run -n N [option ...] (script.py | -m module | -c code) [argument ...]",
         allow_abbrev=False,
@@ -28,16 +29,16 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("-n", "-np", dest="nprocs", type=ranks, required=True, metavar="N", help="the number of ranks")
     parser.add_argument(
         "--hostfile", metavar="FILE",
-        help="the nodes to run on, one a line: `node1 slots=4` for Open MPI, `node1:4` for MPICH and Intel MPI",
+        help="the nodes to run on, one per line: `node1 slots=4` for Open MPI, `node1:4` for MPICH and Intel MPI",
     )  # fmt: skip
     parser.add_argument(
         "--launcher-args", type=_words, default=[], metavar="FLAGS",
-        help="flags for the MPI's own launcher, in one pair of quotes: --launcher-args='--map-by numa -x NAME'",
+        help="flags for the MPI's own launcher, in quotes: --launcher-args='--map-by numa -x NAME'",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the command instead of running it")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
-    parser.add_argument("script", nargs=argparse.REMAINDER, help="the script and its arguments, passed on as they are")
+    parser.add_argument("script", nargs=argparse.REMAINDER, help="the script, and the arguments to pass to it")
     parser.set_defaults(handler=_run, parser=parser)
 
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 _TEXT = """\
-Costs a collective's algorithms on a described machine, for any number of ranks, and says which is the fastest for
-which vectors. With --fit it measures the present machine instead, with real ranks: the figures that the model needs,
-and how far its predictions then are from measured times.
+Predicts how long each algorithm of a collective takes on a described machine, for any number of ranks, and says which
+is the fastest for which vectors. It needs no MPI. With --fit, it measures this machine instead, with real ranks. It
+then prints the figures that the model needs, and compares its predictions with measured times.
 """
 _PICTURES = (".png", ".pdf", ".svg")
 MANY = 256
@@ -45,20 +45,38 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         allow_abbrev=False,
     )
     completes(
-        p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling"), collectives
+        p.add_argument("collective", nargs="?", type=collective, help="its name in MPI's or torch's spelling"),
+        collectives,
     )
-    p.add_argument("-n", dest="ranks", type=ranks, metavar="RANKS", help="ranks (of a fit: those started, 2)")
+    p.add_argument(
+        "-n",
+        dest="ranks",
+        type=ranks,
+        metavar="RANKS",
+        help="the number of ranks; with --fit, the number of ranks to start (2)",
+    )
     machine = p.add_argument(
-        "--machine", metavar="NAME|FILE", help="a machine's name, or its description in JSON or TOML (laptop)"
+        "--machine",
+        metavar="NAME|FILE",
+        help="the name of a machine, or a file in JSON or TOML that describes one (laptop)",
     )
     completes(machine, _machines)
-    p.add_argument("--sizes", type=_sizes, metavar="LOW:HIGH", help="bytes of the vector, in steps of 2 (1K:64M)")
-    p.add_argument("--algorithms", metavar="NAMES", help="names that `mpicoll algorithms` lists, comma-separated (all)")
-    p.add_argument("--root", type=int, metavar="RANK", help="of bcast, reduce, gather and scatter (0)")
-    p.add_argument("--plot", metavar="FILE", help="draw the crossover chart, as PNG, PDF or SVG by the file's name")
-    p.add_argument("--json", metavar="FILE", help="write everything; of a fit, the machine, as --machine reads it")
+    p.add_argument(
+        "--sizes",
+        type=_sizes,
+        metavar="LOW:HIGH",
+        help="bytes of the vector, or a range in which each size doubles (1K:64M)",
+    )
+    p.add_argument(
+        "--algorithms", metavar="NAMES", help="names from `mpicoll algorithms`, with commas between them (all)"
+    )
+    p.add_argument("--root", type=int, metavar="RANK", help="the root of bcast, reduce, gather and scatter (0)")
+    p.add_argument("--plot", metavar="FILE", help="draw the crossover chart; the file's name chooses PNG, PDF or SVG")
+    p.add_argument(
+        "--json", metavar="FILE", help="write everything; with --fit, write the machine as --machine reads it"
+    )
     p.add_argument("--goal", metavar="FILE", help="write one algorithm for one size as GOAL text, for LogGOPSim")
-    p.add_argument("--fit", action="store_true", help="measure the present machine")
+    p.add_argument("--fit", action="store_true", help="measure this machine")
     p.set_defaults(handler=_handle, parser=p)
 
 

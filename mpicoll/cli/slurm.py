@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 _TEXT = """\
-Prints a job script for sbatch: one file that needs no other beside it. Without a template it lists them, and the
-presets of sites. Options that are not given keep the template's values; those that are not here can be given to sbatch.
+Prints a job script for sbatch. The script is one file and needs no other file. Without a template, this command lists
+the templates and the presets of sites. An option that you do not give keeps the template's value. You can pass any
+other option of sbatch to sbatch itself.
 """
 
 
@@ -31,23 +32,29 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll slurm [TEMPLATE [option ...] [--check | --explain]]",
         allow_abbrev=False,
     )
-    completes(p.add_argument("template", nargs="?", type=_template, help="a name from the list"), lambda: TEMPLATES)
+    completes(
+        p.add_argument("template", nargs="?", type=_template, help="a template's name from the list"), lambda: TEMPLATES
+    )
     for name, option in OPTIONS.items():
         p.add_argument(f"--{name}", metavar="VALUE", help=option.help)
     site = p.add_argument(
         "--site", type=_site, default="auto", metavar="NAME",
-        help="the preset for the network; auto takes the one that suits the job's first node (auto)",
+        help="the preset for the network; auto takes the one that fits the job's first node (auto)",
     )  # fmt: skip
     completes(site, sites)
     p.add_argument(
         "--set", type=_variable, action="append", default=[], metavar="NAME=VALUE",
-        help="a variable of the template, as --explain lists them; $NAME in it is expanded in the job",
+        help="set a variable that --explain lists; the job expands $NAME in the value",
     )  # fmt: skip
     either = p.add_mutually_exclusive_group()
     either.add_argument(
-        "--check", action="store_true", help="print no script, but whether Slurm would take it; ends with 1 if not"
+        "--check",
+        action="store_true",
+        help="say whether Slurm would take the script, instead of printing it; the exit code is 1 if not",
     )
-    either.add_argument("--explain", action="store_true", help="print no script, but why each value is what it is")
+    either.add_argument(
+        "--explain", action="store_true", help="explain each value of the script, instead of printing it"
+    )
     p.set_defaults(handler=_handle, parser=p)
 
 

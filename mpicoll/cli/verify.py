@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 _TEXT = """\
-Proves that algorithms do what their collectives mean: runs the schedules of all ranks on symbols, where no message is
-stored on its way. One line an algorithm: the numbers of ranks, the roots (among many ranks the first and the last),
-and, among the most ranks, the messages and how often a contribution is combined on its way into the result, which is
-how often a 16-bit reduction rounds it. Ends with 1 if a proof fails.
+Proves that algorithms compute what their collectives mean. It runs the schedules of all ranks on symbols, and no
+message is buffered on its way. For each algorithm, it prints the numbers of ranks and the roots that it proved. With
+many ranks, it proves only the first and the last root. It also prints two counts for the largest number of ranks: the
+messages, and the rounds. The rounds count how often a contribution is combined on its way into the result, which is
+how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
 """
 _ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
 
@@ -27,18 +28,26 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add ``verify`` to the command line."""
     p = subparsers.add_parser(
         "verify",
-        help="prove algorithms",
+        help="prove that algorithms are right",
         description=_TEXT,
         usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS]",
         allow_abbrev=False,
     )
     completes(
-        p.add_argument("collective", nargs="?", type=collective, help="in MPI's or torch's spelling"), collectives
+        p.add_argument("collective", nargs="?", type=collective, help="its name in MPI's or torch's spelling"),
+        collectives,
     )
-    p.add_argument("algorithm", nargs="?", help="a name that `mpicoll algorithms` lists (all of the collective)")
-    p.add_argument("--all", action="store_true", help="all algorithms of all collectives")
     p.add_argument(
-        "-n", dest="sizes", type=_sizes, default=range(1, 17), metavar="RANKS", help="N or FIRST:LAST (1:16)"
+        "algorithm", nargs="?", help="a name that `mpicoll algorithms` lists (all algorithms of the collective)"
+    )
+    p.add_argument("--all", action="store_true", help="prove all algorithms of all collectives")
+    p.add_argument(
+        "-n",
+        dest="sizes",
+        type=_sizes,
+        default=range(1, 17),
+        metavar="RANKS",
+        help="the numbers of ranks: N or FIRST:LAST (1:16)",
     )
     p.set_defaults(handler=_handle, parser=p)
 

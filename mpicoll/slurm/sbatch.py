@@ -42,21 +42,23 @@ _COUNT = r"[1-9]\d*", "a number, at least 1"
 _WORD = r"\S+", "one word"
 
 OPTIONS = {
-    "nodes": Option(*_COUNT, "nodes"),
-    "ntasks-per-node": Option(*_COUNT, "ranks on each node"),
-    "gpus-per-node": Option(r"0|([\w.-]+:)?[1-9]\d*", "a number or TYPE:NUMBER", "GPUs of each node; 0 asks for none"),
-    "cpus-per-task": Option(*_COUNT, "cores of each rank"),
-    "mem": Option(r"\d+[KMGT]?", "a number, with K, M, G or T", "memory of each node; 0 is all of it"),
-    "time": Option(r"(\d+-)?\d+(:\d\d?){0,2}", "minutes, H:MM:SS or D-HH:MM:SS", "the job's limit"),
-    "partition": Option(*_WORD, "the nodes' partition"),
-    "account": Option(*_WORD, "whose share it is"),
-    "array": Option(r"[1-9]\d*([,:%-][1-9]\d*)*", "numbers from 1 on, as 1,2,4 or 1-8", "the array's tasks"),
-    "qos": Option(*_WORD, "the quality of service"),
+    "nodes": Option(*_COUNT, "number of nodes"),
+    "ntasks-per-node": Option(*_COUNT, "number of ranks on each node"),
+    "gpus-per-node": Option(
+        r"0|([\w.-]+:)?[1-9]\d*", "a number or TYPE:NUMBER", "number of GPUs on each node; 0 asks for none"
+    ),
+    "cpus-per-task": Option(*_COUNT, "number of cores for each rank"),
+    "mem": Option(r"\d+[KMGT]?", "a number, with K, M, G or T", "memory on each node; 0 asks for all of it"),
+    "time": Option(r"(\d+-)?\d+(:\d\d?){0,2}", "minutes, H:MM:SS or D-HH:MM:SS", "time limit of the job"),
+    "partition": Option(*_WORD, "partition of the nodes"),
+    "account": Option(*_WORD, "account to charge"),
+    "array": Option(r"[1-9]\d*([,:%-][1-9]\d*)*", "numbers from 1 on, as 1,2,4 or 1-8", "tasks of the array"),
+    "qos": Option(*_WORD, "quality of service"),
     "constraint": Option(*_WORD, "features that the nodes must have"),
-    "reservation": Option(*_WORD, "the reservation to run in"),
-    "job-name": Option(r"[^\s/]+", "one word without a slash", "the job's name, and its log's"),
+    "reservation": Option(*_WORD, "reservation to run in"),
+    "job-name": Option(r"[^\s/]+", "one word without a slash", "name of the job and of its log"),
 }
-"""Those that people set; any other can be given to sbatch itself, beside the script."""
+"""The options that people set. Any other option can be passed to sbatch itself."""
 
 _OPTION = re.compile(r"#SBATCH\s+--(?P<name>[a-z-]+)(=(?P<value>\S+))?(?P<tail>\s+#.*)?")
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)=\$\{(?P=name):-(?P<value>.*?)\}(?P<tail>\s+#.*)?")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.algorithms import Algorithm, algorithms, find
+from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.analysis.drawing.draw import MOST_RANKS, draw, pictured, usual_segments
 from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
 from mpicoll.analysis.proof.cases import prove
@@ -16,6 +16,7 @@ from mpicoll.cli import main
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, Place, Recv, Send, Steps, one
+from tests.known import known
 
 ALL = [(a, size) for a in algorithms() for size in (3, 4)]
 every = pytest.mark.parametrize(("algorithm", "size"), ALL, ids=[f"{a.collective}-{a.name}-{n}" for a, n in ALL])
@@ -23,12 +24,6 @@ every = pytest.mark.parametrize(("algorithm", "size"), ALL, ids=[f"{a.collective
 
 def roots(collective: str, size: int) -> range:
     return range(size if COLLECTIVES[collective].rooted else 1)
-
-
-def known(collective: str, name: str) -> Algorithm:
-    found = find(collective, name)
-    assert found is not None
-    return found
 
 
 def labels(panel: Panel) -> dict[tuple[int, int], str]:

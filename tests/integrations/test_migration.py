@@ -10,7 +10,7 @@ import pytest
 from tests.launch.jobs import python, run, script
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/torch.md").read_text()
-BEFORE, AFTER = re.findall(r"```python\n(.*?)```", PAGE.partition("## From another backend")[2], re.DOTALL)[:2]
+BEFORE, AFTER = re.findall(r"```python\n(.*?)```", PAGE.partition("## Move from another backend")[2], re.DOTALL)[:2]
 PRINTED = "2 ranks, [1.0, 1.0, 1.0]"
 
 
@@ -22,7 +22,9 @@ def test_only_the_word_differs() -> None:
 @pytest.mark.parametrize("over", ["torchrun", "mpicoll run"])
 def test_it_prints_the_same(over: str, tmp_path: Path) -> None:
     if over == "torchrun":
-        result = python("-m", "torch.distributed.run", "--nproc-per-node", "2", script(tmp_path, BEFORE))
+        result = python(
+            "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script(tmp_path, BEFORE)
+        )
     else:
         result = run(2, script(tmp_path, AFTER))
     assert result.code == 0, result.output

@@ -47,7 +47,7 @@ ON_A_GPU = """
 
 
 def quotations() -> list[str]:
-    page = (REPOSITORY / "docs/how-to/clusters.md").read_text().partition("## When it fails")[2]
+    page = (REPOSITORY / "docs/how-to/clusters.md").read_text().partition("## Find out why a job failed")[2]
     return [
         line for block in re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()
     ]

@@ -1,5 +1,7 @@
-"""The examples with ranks that are threads of this process. (Among ranks of MPI they run in
-tests/torch/test_scenarios.py.)"""
+"""The examples with ranks that are threads of this process print what the tutorial shows.
+
+(As ranks of MPI they run in tests/torch/test_scenarios.py, and the tutorial's commands in test_code_blocks.py.)
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 import mpicoll
+from tests.launch.test_code_blocks import blocks, commands, said
 
 pytest.importorskip("torch")
 
@@ -20,11 +23,20 @@ RANKS = range(4)
 ROWS = [[1, 2], [3, 4], [5, 6], [7, 8]]
 
 
-def printed(name: str, capsys: pytest.CaptureFixture[str], *args: Any) -> list[str]:
-    """The lines that four threads print, sorted."""
-    with mpicoll.threads(len(RANKS)) as ranks:
-        assert ranks.run(import_module(name).main, *args) == [None] * len(RANKS)
+FIGURES_VARY = {"figures vary": ""}
+
+
+def printed(name: str, capsys: pytest.CaptureFixture[str], *args: Any, size: int = len(RANKS)) -> list[str]:
+    """The lines that so many threads print, sorted."""
+    with mpicoll.threads(size) as ranks:
+        assert ranks.run(import_module(name).main, *args) == [None] * size
     return sorted(capsys.readouterr().out.splitlines())
+
+
+def shown(command: str) -> str:
+    """What the tutorial says that a command prints."""
+    found = dict(pair for block in blocks("docs/tutorial/collectives.md") for pair in commands(block))
+    return found[command]
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +55,11 @@ def test_all_reduce(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed("own_all_reduce", capsys) == [f"rank {r}, {name}: [16, 20]" for r in RANKS for name in names]
 
 
+def test_all_reduce_of_the_tutorial(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed("own_all_reduce", capsys, size=6)
+    assert lines[:4] == shown("mpicoll run -n 6 examples/own_all_reduce.py | sort | head -4").splitlines()
+
+
 def test_gather(capsys: pytest.CaptureFixture[str]) -> None:
     lines = printed("own_gather", capsys)
     for name in ("naive", "tree", "all, naive", "all, tree", "all, ring"):
@@ -52,13 +69,30 @@ def test_gather(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_broadcast(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(printed("own_broadcast", capsys)) == 3 * 5
+    """A row for each shape and each broadcast, whatever the times are."""
+    names = (*import_module("own_broadcast").BROADCASTS, "mpicoll")
+    expected = sorted(f"{shape} {name} 0 us" for shape in ("(0,)", "(0, 0)", "(0, 0)") for name in names)
+    assert said("\n".join(printed("own_broadcast", capsys)), FIGURES_VARY) == expected
+
+
+def test_rounding(capsys: pytest.CaptureFixture[str]) -> None:
+    """Among threads every algorithm of the tutorial rounds once, so each gives the right sum."""
+    names = [line.split()[0] for line in shown("mpicoll run -n 8 examples/rounding.py").splitlines()]
+    lines = printed("rounding", capsys, size=8)
+    assert [line.split() for line in lines] == [[name, *["264"] * 8] for name in sorted(names)]
 
 
 @pytest.mark.parametrize(("name", "lines"), [("metrics", 1), ("sgd", 10)])
 def test_all_ranks_find_the_same(name: str, lines: int, capsys: pytest.CaptureFixture[str]) -> None:
     found = [line.removeprefix(f"rank {i // lines}") for i, line in enumerate(printed(name, capsys))]
     assert found == found[:lines] * len(RANKS)
+
+
+def test_comparison_of_the_tutorial(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same lines as the tutorial's, whatever the figures are."""
+    lines = printed("compare_topologies", capsys, (4, 16, 64, 128), size=2)
+    expected = shown("mpicoll run -n 2 examples/compare_topologies.py --plot topologies.png")
+    assert said("\n".join(lines), FIGURES_VARY) == said(expected, FIGURES_VARY)
 
 
 def test_comparison(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

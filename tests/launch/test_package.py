@@ -37,8 +37,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     for name in TOP:
         if (REPOSITORY / name).is_dir():
-            no_caches = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=no_caches)
+            nothing_built = shutil.ignore_patterns("__pycache__", "_build")
+            shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=nothing_built)
         else:
             shutil.copy(REPOSITORY / name, folder / name)
     return folder

@@ -1,4 +1,4 @@
-"""Which schedules of an algorithm a proof covers, and the proof of one of them."""
+"""Which schedules of an algorithm are proved, and the proof for one case."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from mpicoll.schedule import Schedule
 __all__ = ["EVERY_ROOT", "cases", "prove"]
 
 EVERY_ROOT = 16
-"""Up to so many ranks every root is proved; among more, the first and the last."""
+"""Up to so many ranks, every root is proved. With more ranks, only the first and the last root are."""
 SEGMENTS = (1, 2, 5)
 """Into how many segments a pipelined algorithm cuts a vector in its proofs."""
 
 
 def cases(algorithm: Algorithm, sizes: Iterable[int]) -> Iterator[tuple[int, int, int]]:
-    """What is to be proved among these numbers of ranks: size, root and segments, without what the algorithm declines.
-    The sizes keep their order."""
+    """What is to be proved for these numbers of ranks: size, root and segments. The sizes keep their order.
+
+    Cases that the algorithm declines are left out.
+    """
     for size in sizes:
         roots = range(size) if size <= EVERY_ROOT else (0, size - 1)
         for root in roots if COLLECTIVES[algorithm.collective].rooted else (0,):
@@ -29,7 +31,7 @@ def cases(algorithm: Algorithm, sizes: Iterable[int]) -> Iterator[tuple[int, int
 
 
 def prove(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1) -> Proof:
-    """Prove the algorithm's schedules of all ranks. Raises ScheduleError, and ArgumentError for what it declines."""
+    """Prove the schedules of all ranks. Raises ScheduleError, or ArgumentError for a case that it declines."""
 
     def schedule_of(rank: int) -> Schedule:
         return algorithm.schedule(rank, size, root, segments)

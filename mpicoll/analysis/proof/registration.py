@@ -10,15 +10,15 @@ from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 __all__ = ["register"]
 
 _NO_SCHEDULES = ("native", "exchange")
-"""Names that ``algorithm=`` takes for what is no schedule."""
+"""Names that ``algorithm=`` accepts although they are no schedules."""
 
 
 def register(algorithm: Algorithm) -> None:
-    """Let ``algorithm=`` take an algorithm of your own, on every rank that registers it.
+    """Make ``algorithm=`` accept an algorithm of your own, on every rank that registers it.
 
-    It is proved first: among 2 to 8 ranks, from every root, for several segmentations. Raises ScheduleError, which
-    names the first offending rank, step and block, where a proof fails; ArgumentError for a name that is taken, and
-    for an algorithm that declines all these.
+    It is proved first: for 2 to 8 ranks, from every root, and for several numbers of segments. Raises ScheduleError if
+    a proof fails. The error names the first rank, step and block that are wrong. Raises ArgumentError for a name that
+    exists already, and for an algorithm that declines all these numbers of ranks.
     """
     if not isinstance(algorithm, Algorithm):
         raise ArgumentError("register", "algorithm", "an Algorithm", repr(algorithm))
@@ -29,7 +29,7 @@ def register(algorithm: Algorithm) -> None:
         proved = [prove(algorithm, *case) for case in cases(algorithm, range(1, 9))]
     except MpicollError:
         raise
-    except Exception as e:  # whatever its own functions raise, or cannot be iterated over
+    except Exception as e:  # its own functions may raise anything, or return what cannot be iterated over
         what = f"{algorithm.collective} {algorithm.name}"
         raise ScheduleError(what, None, None, None, f"raises {type(e).__name__}: {e}") from e
     if max((len(proof.results) for proof in proved), default=0) < 2:

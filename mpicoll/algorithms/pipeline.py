@@ -18,8 +18,8 @@ Message = Send | Recv | RecvReduce
 
 
 class Stage(NamedTuple):
-    """``action`` is done to the first segment, which is its block, at time ``start``. Each of the other segments follows
-    at the next time, and is the next block."""
+    """``action`` handles the first segment, which is its block, at time ``start``. Each of the other segments is the next
+    block, and follows at the next time."""
 
     start: int
     action: Message

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.path import Path as MatplotlibPath
 
-__all__ = ["EMPTY", "FAINT", "GRID", "INK", "LINE", "PLUS", "Canvas", "Point", "box", "colour", "save"]
+__all__ = ["COLOURS", "EMPTY", "FAINT", "GRID", "INK", "LINE", "PLUS", "Canvas", "Point", "box", "colour", "save"]
 
 Point = tuple[float, float]
 
@@ -20,7 +20,7 @@ MOST_PIXELS = 8000
 """To a side, of a PNG."""
 
 # Light, so that black text is legible on any of them, and as far apart as that leaves room for.
-_COLOURS = (
+COLOURS = (
     "#8ecae6", "#ffbf80", "#9bd6a3", "#f49a93", "#c9b8f2", "#ecd678", "#f3abd3", "#bfb6a8",
     "#5fb3ce", "#e39b4c", "#69bd76", "#dd7d79", "#a58fdc", "#c9b146", "#d97fb3", "#969ba6",
 )  # fmt: skip
@@ -88,8 +88,8 @@ def save(width: float, height: float, draw: Callable[[Canvas], object], file: Pa
 
 def colour(number: int, of: int) -> str:
     """One of so many colours, which all differ: of the list, or hues from red to pink where the list is too short."""
-    if of <= len(_COLOURS):
-        return _COLOURS[number]
+    if of <= len(COLOURS):
+        return COLOURS[number]
     red, green, blue = hsv_to_rgb(0.9 * number / of, 0.45, 0.95)
     return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 

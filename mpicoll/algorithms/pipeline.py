@@ -18,8 +18,8 @@ Message = Send | Recv | RecvReduce
 
 
 class Stage(NamedTuple):
-    """``action`` handles the first segment, which is its block, at time ``start``. Each of the other segments is the next
-    block, and follows at the next time."""
+    """``action`` handles the first segment, which is its block, at time ``start``. Each further segment is the next
+    block and follows at the next time."""
 
     start: int
     action: Message

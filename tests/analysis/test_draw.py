@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
+from mpicoll.analysis.drawing.canvas import colour
 from mpicoll.analysis.drawing.draw import MOST_RANKS, draw, pictured, usual_segments
 from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
 from mpicoll.analysis.proof.cases import prove
@@ -177,6 +178,11 @@ def test_many_cells_are_matrices(tmp_path: Path) -> None:
     assert sums == [sum(16 * k for k in range(1, 17)), 1, 1, 1]
     draw(known("alltoall", "bruck"), 16, file)
     assert ">15→0<" in file.read_text()
+
+
+@pytest.mark.parametrize("many", [1, 16, 17, 300])
+def test_colours_do_not_repeat(many: int) -> None:
+    assert len({colour(number, many) for number in range(many)}) == many
 
 
 @pytest.mark.parametrize(

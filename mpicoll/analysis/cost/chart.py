@@ -31,7 +31,7 @@ COLOURS = (
 )  # fmt: skip
 MARKERS = "os^vDPX<>*phd"
 CLOSE = 0.04
-"""Lines whose times differ by less than this part of them lie on each other."""
+"""Lines lie on each other if their times differ by less than this part of them."""
 WIDTH, MARKER, DASH = 1.8, 5.5, 4.0
 """Points."""
 LETTER = 0.066
@@ -82,7 +82,7 @@ def _lines(axes: Axes, c: Comparison, looks: dict[str, tuple[str, str]]) -> None
 
 
 def _fastest(band: Axes, c: Comparison, looks: dict[str, tuple[str, str]]) -> None:
-    """Below the sizes, the fastest of each: its colour, its marker, and its name where there is room."""
+    """Show the fastest for each size: its colour, its marker, and its name where there is room."""
     low, high = c.sizes[0] / 2**0.6, c.sizes[-1] * 2**0.6
     inch = log2(high / low) / 7.0
     for r in c.ranges:

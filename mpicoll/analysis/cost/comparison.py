@@ -1,4 +1,4 @@
-"""Algorithms of one collective costed side by side: which is fastest for which vectors."""
+"""The costs of several algorithms for one collective, and which of them is the fastest for which vectors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Comparison", "Range", "compared", "duration", "table"]
 
 
 class Range(NamedTuple):
-    """From the first of these sizes to the last, this algorithm is the fastest of those compared."""
+    """The algorithm is the fastest of those compared, from the first of these sizes to the last."""
 
     first: int
     last: int
@@ -29,7 +29,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """``seconds[algorithm]`` are those of each size, NaN where it was not costed; ``notes`` say why."""
+    """``seconds[algorithm]`` are the times for each size, NaN where there is none. Then ``notes`` say why."""
 
     collective: str
     ranks: int
@@ -40,13 +40,13 @@ class Comparison:
     notes: dict[str, str]
 
     def winner(self, i: int) -> str | None:
-        """The fastest for the i-th size, the first of those that are equally fast; None where none was costed."""
+        """The fastest for the i-th size, or the first of several that are equally fast. None if none was costed."""
         found = {name: times[i] for name, times in self.seconds.items() if not isnan(times[i])}
         return min(found, key=found.__getitem__, default=None)
 
     @property
     def ranges(self) -> list[Range]:
-        """The sizes in runs that have the same winner."""
+        """The sizes, joined where they have the same winner."""
         found: list[Range] = []
         for i, n in enumerate(self.sizes):
             name = self.winner(i)
@@ -57,7 +57,7 @@ class Comparison:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as it is written to a JSON file: times in seconds, null where there is none."""
+        """Everything that is written to a JSON file. Times are in seconds, null where there is none."""
         return {
             "schema": "mpicoll-simulate/1",
             "collective": self.collective,
@@ -115,7 +115,7 @@ def _costed(
 
 
 def table(c: Comparison) -> str:
-    """The times, the fastest of each size marked, then the sizes for which each is the fastest."""
+    """The times as a table, with the fastest of each size marked, and then the sizes for which each is the fastest."""
     rows = [["size", *c.seconds]]
     for i, n in enumerate(c.sizes):
         best = c.winner(i)
@@ -131,7 +131,7 @@ def table(c: Comparison) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit."""
+    """The time as three digits and a unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"

@@ -1,7 +1,8 @@
-"""The messages of all ranks' schedules as arrays: whom they join, in which steps, and how much they carry.
+"""The messages of the schedules of all ranks, as arrays: which ranks they join, in which steps, and how much they
+carry.
 
-Where an algorithm does the same on every so many ranks, only those of one period are built: a rank of another period
-does what its representative does, with all ranks moved by whole periods, added or exclusive-ored.
+In many algorithms rank r and rank r + period do the same, with all ranks moved by the period. Then only the ranks of
+the first period are built. They represent the others. Ranks are moved by an addition, or by an exclusive or.
 """
 
 from __future__ import annotations
@@ -28,18 +29,17 @@ Of = Callable[[int], Schedule | Outline]
 
 
 Watched = Callable[[Iterable[Any]], Iterable[Any]]
-"""Passes on what it is given, and may show how far it is."""
+"""Passes on what it is given, and may show the progress."""
 
 
 class TooManyError(MpicollError):
-    """There are more messages than are worth keeping."""
+    """There are more messages than can be kept."""
 
 
 @dataclass(frozen=True)
 class Symmetry:
-    """Ranks ``r`` and ``r`` moved by whole ``period``s do the same; ``exclusive`` says how they are moved.
-
-    Without any symmetry the period is all ranks.
+    """A rank does the same as the rank that is whole periods away. ``exclusive`` says that ranks are moved by an
+    exclusive or. Without any symmetry the period is the number of ranks.
     """
 
     size: int
@@ -51,12 +51,12 @@ class Symmetry:
         return rank ^ by if self.exclusive else (rank + by) % self.size
 
     def back(self, periods: int) -> int:
-        """How many periods undo a move by so many."""
+        """The number of periods that undoes a move by this number."""
         return periods if self.exclusive else -periods % (self.size // self.period)
 
 
 def symmetry(schedule_of: Of, size: int, unit: int) -> Symmetry:
-    """The shortest symmetry whose period is ``unit`` ranks or two of them, as a sample of ranks shows it."""
+    """The shortest symmetry, of ``unit`` or twice as many ranks, that holds for a sample of the ranks."""
     known = cache(schedule_of)
     for period in (unit, 2 * unit):
         if size % period or size // period < 2:
@@ -71,7 +71,7 @@ def symmetry(schedule_of: Of, size: int, unit: int) -> Symmetry:
 
 
 def _sample(s: Symmetry) -> Iterator[int]:
-    """Ranks of other periods than the first, among them the first and the last."""
+    """Some ranks of other periods than the first, among them the first and the last rank of a period."""
     last = s.size // s.period - 1
     for periods in sorted({last, 1, (last + 1) // 2}, reverse=True):
         for rank in sorted({0, s.period // 2, s.period - 1}):
@@ -97,12 +97,12 @@ def _alike(schedule_of: Of, s: Symmetry, rank: int) -> bool:
 
 @dataclass(frozen=True)
 class Messages:
-    """What the representatives send and take in. All but the last two have an element for each message.
+    """What the representatives send and receive. All arrays but the last two have an element for each message.
 
-    ``source`` and ``target`` are representatives, ``to`` is the rank that the source's message really goes to.
-    ``send_step`` and ``recv_step`` number the steps of all representatives on end, each rank's from
-    ``first_step[rank]`` on; ``send_turn`` and ``recv_turn`` number the sends and the receives of one step. ``share`` is
-    the part of the vector that a message carries, ``copied`` the part that a step copies.
+    ``source`` and ``target`` are representatives. ``to`` is the rank that the message of the source really goes to.
+    ``send_step`` and ``recv_step`` number the steps of all representatives, one rank after the other: the steps of a
+    rank begin at ``first_step[rank]``. ``send_turn`` and ``recv_turn`` number the sends and the receives of one step.
+    ``share`` is the part of the vector that a message carries, ``copied`` the part that a step copies.
     """
 
     source: Ints
@@ -128,9 +128,10 @@ class Messages:
 
 
 def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = iter) -> Messages:
-    """The messages of the representatives' schedules, matched as MPI does: first in, first out by pair of ranks.
+    """The messages of the representatives. As in MPI, the first send of a pair of ranks meets their first receive.
 
-    ``watched`` may show how far it is. Raises TooManyError for more than ``most``, ScheduleError if one is not matched.
+    ``watched`` may show the progress. Raises TooManyError for more than ``most`` messages, and ScheduleError if a
+    message meets no receive.
     """
     sends, receives = _Ends(), _Ends()
     first_step, copies = [0], array("q")
@@ -159,7 +160,8 @@ def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = ite
         what = schedule_of(0)
         problem = "a message does not meet a receive of as many blocks; mpicoll verify says where"
         raise ScheduleError(f"{what.collective} {what.algorithm} of {among.size} ranks", None, None, None, problem)
-    # What is ready at once goes in the order in which the steps name it, and then alike on all ranks: nearest first.
+    # Messages that are ready at the same time go in the order in which their steps name them, and then the nearest
+    # first.
     source, really_to = s.column(_SOURCE), s.column(_OTHER)
     named = np.lexsort((source, (really_to - source) % among.size, s.turn))
     copied_in, copied = np.frombuffer(copies, np.int64).reshape(-1, 2).T
@@ -171,7 +173,7 @@ def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = ite
 
 
 def _actions(steps: Pipeline | Sequence[Step]) -> Iterator[tuple[int, Action, int]]:
-    """The actions of a rank: the number of the step of each, and in how many steps on end it is done again."""
+    """The actions of a rank, each with the number of its step, and with the number of steps that do it."""
     if isinstance(steps, Pipeline):
         for number, message in steps.first_steps():
             yield number, message, steps.segments
@@ -182,7 +184,7 @@ def _actions(steps: Pipeline | Sequence[Step]) -> Iterator[tuple[int, Action, in
 
 
 _SOURCE, _TARGET, _PERIODS, _STEP, _BLOCKS, _OTHER = range(6)
-"""The numbers of an end. The last one is a send's rank that it really goes to, or whether a receive reduces."""
+"""The numbers of an end. The last one is the rank that a send really goes to, or whether a receive reduces."""
 
 
 class _Ends:
@@ -196,13 +198,13 @@ class _Ends:
         return self._length
 
     def add(self, times: int, numbers: tuple[int, ...]) -> None:
-        """Add an end, once in each of so many steps from its step on."""
+        """Add an end that occurs in so many steps, from its step on."""
         self._numbers.extend(numbers)
         self._times.append(times)
         self._length += times
 
     def sorted(self, among: Symmetry) -> _Sorted:
-        """By pair of ranks, those of one pair in their order."""
+        """The ends by pair of ranks. Those of one pair keep their order."""
         table = np.frombuffer(self._numbers, np.int64).reshape(-1, 6)
         times = np.frombuffer(self._times, np.int64)
         pairs = table[:, _SOURCE] * among.period + table[:, _TARGET]
@@ -219,7 +221,7 @@ class _Ends:
 
 
 class _Sorted(NamedTuple):
-    """Ends in an order: of each its row in the table, its pair, its step, and its turn in the step."""
+    """Ends in some order: the row of each in the table, its pair, its step, and its turn in the step."""
 
     table: Ints
     row: Ints

@@ -1,17 +1,23 @@
-"""How long a schedule takes on a machine: an event-driven simulation in the LogGOPS model, of many sizes at once.
+"""How long a schedule takes on a machine. This is an event-driven simulation in the LogGOPS model, for many sizes at
+once.
 
-What happens to a message of n bytes between two ranks that talk at a level of the machine:
+This happens to a message of n bytes between two ranks that talk at a level of the machine:
 
-1. The sender spends the level's overhead on each send of the step, in their order, from the step's beginning on.
-2. The message leaves through the sender's port, for n gap, when the port is free. One longer than the machine's
-   ``eager`` bytes first asks the receiver, who answers when it has begun the step that takes it (rendezvous).
-3. After the latency its first byte is at the receiver's port, which takes it in, for n gap, when it is free.
-4. The receiver spends the overhead on it, and the reduction on what it reduces, one message after another. A long
-   message travels in pieces, as ``routes/persistent.py`` sends them. Where the level lets both overlap, the reduction
-   begins with the first piece and ends a piece's reduction after the last has arrived, if not later.
+1. The sender spends the overhead of the level on each send of its step, one after another, from the beginning of the
+   step on.
+2. When the port of the sender is free, the message leaves through it, which takes n gap. A message longer than the
+   ``eager`` bytes of the machine first asks the receiver. The receiver answers when it has begun the step that receives
+   the message (rendezvous).
+3. After the latency the first byte is at the port of the receiver. When this port is free, it takes the message in,
+   which takes n gap.
+4. The receiver spends the overhead on the message, and reduces it if it is to be reduced, one message after another. A
+   long message travels in pieces, as ``transports/messages.py`` sends them. If the level lets the reduction overlap,
+   the reduction begins with the first piece. It ends when it is done, and not before the last piece has arrived and is
+   reduced.
 
-A step ends when its messages have left and have been taken in; then its copies happen, and the rank's next step
-begins. Messages wait for a port in the order in which they are ready, among those that can happen at once (a wave).
+A step ends when its messages have left and have been received. Then its copies happen, and the next step of the rank
+begins. All messages that can happen at once are a wave. Within a wave, messages get a port in the order in which they
+are ready.
 
 The model follows LogGP and LogGOPS: Alexandrov, Ionescu, Schauser and Scheiman, LogGP, SPAA 1995; Hoefler, Schneider
 and Lumsdaine, LogGOPSim, LSAP 2010.
@@ -38,19 +44,19 @@ __all__ = ["MOST", "PIECE", "Costs", "Structure", "costs", "of_rank", "simulated
 
 Ints = NDArray[np.int64]
 Times = NDArray[np.float64]
-"""Seconds: a row for each rank, message or port, a column for each size."""
+"""Seconds, in a row for each rank, message or port, and a column for each size."""
 
 PIECE = 1 << 20
-"""Bytes of the pieces of a long message, as in routes/persistent.py."""
+"""Bytes of the pieces of a long message, as in transports/messages.py."""
 AT_ONCE = 1 << 14
-"""Messages whose figures are found at once."""
+"""Messages whose figures are computed at once."""
 MOST = 3_000_000
-"""Messages of one schedule that are simulated: more take minutes and gigabytes."""
+"""The most messages of a schedule that are simulated. More would take minutes and gigabytes."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """``seconds`` for each size, NaN where it was not costed; ``note`` says why, empty where all were."""
+    """The ``seconds`` for each size, NaN where there are none. Then ``note`` says why."""
 
     seconds: Times
     note: str = ""
@@ -65,14 +71,14 @@ def costs(
     root: int = 0,
     watched: Watched = iter,
 ) -> Costs:
-    """The time of an algorithm among ``size`` ranks for vectors of these many bytes, cut as a call would cut them.
+    """The times of an algorithm among ``size`` ranks for vectors of ``nbytes``, which are cut as a call would cut them.
 
-    ``watched`` may show how far it is: it passes on the ranks whose messages are gathered, then the waves.
-    Raises ArgumentError for an algorithm that does not serve so many ranks, or ranks that the machine cannot hold.
+    ``watched`` may show the progress. It passes on the ranks whose messages are gathered, and then the waves.
+    Raises ArgumentError if the algorithm does not serve so many ranks, or if the machine does not hold them.
     """
     chosen = algorithms.find(collective, algorithm)
     assert chosen is not None
-    alike: dict[int, list[int]] = {}  # by the vector's segments: pipelined algorithms cut long vectors into more
+    alike: dict[int, list[int]] = {}  # by segments: a pipelined algorithm cuts a long vector into more
     for i, n in enumerate(nbytes):
         alike.setdefault(algorithms.segments_of(chosen, size, root, n), []).append(i)
     found, note = np.full(len(nbytes), np.nan), ""
@@ -87,7 +93,7 @@ def costs(
 
 
 def of_rank(collective: str, algorithm: str, size: int, root: int, nbytes: int, rank: int) -> Schedule:
-    """A rank's schedule for a vector of ``nbytes``, cut as a call would cut it."""
+    """The schedule of a rank for a vector of ``nbytes``, which is cut as a call would cut it."""
     found = algorithms.schedule(collective, algorithm, rank, size, root, nbytes)
     assert found is not None
     return found
@@ -103,22 +109,22 @@ def simulated(
 ) -> Times:
     """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes.
 
-    With ``symmetric``, of ranks that do the same at the same place of the machine only one is simulated, where a
-    sample of the schedules shows that they do. Raises TooManyError for more than ``MOST`` messages.
+    With ``symmetric``, only one of several ranks is simulated if they do the same at the same place of the machine. A
+    sample of the schedules shows whether they do. Raises TooManyError for more than ``MOST`` messages.
     """
     unit = machine.period if symmetric and machine.placement == "block" else size
     return Structure(schedule_of, symmetry(schedule_of, size, unit), watched).seconds(machine, nbytes)
 
 
 class Structure:
-    """What of a schedule does not depend on the machine and the sizes: who sends to whom, and what must come first."""
+    """The part of a schedule that does not depend on the machine and the sizes: its messages and their order."""
 
     def __init__(self, schedule_of: Of, among: Symmetry, watched: Watched = iter) -> None:
         self._among, self._watched = among, watched
         self._messages, self._waves = waves(gathered(schedule_of, among, MOST, watched))
 
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
-        """Until the last rank is done."""
+        """Seconds until the last rank is done, for each size."""
         running = _Running(machine, self._among, self._messages, self._waves, nbytes)
         for wave, apart in self._watched([*zip(self._waves, running.apart, strict=True)]):
             running.advance(wave, apart)
@@ -127,7 +133,8 @@ class Structure:
 
 
 class _Figures(NamedTuple):
-    """What is known of messages before they happen: a row a message, a column a size (or one for all sizes)."""
+    """What is known of messages before they happen. A row is a message, a column a size, or one column for all
+    sizes."""
 
     source: Ints
     target: Ints
@@ -140,7 +147,7 @@ class _Figures(NamedTuple):
     work: Times
     work_of_piece: Times
     usable: Times
-    """How long after its first byte the receiver may begin to work on the message."""
+    """How long after the first byte the receiver may begin to work on the message."""
     once: Times
 
     def part(self, first: int, stop: int) -> _Figures:
@@ -148,7 +155,7 @@ class _Figures(NamedTuple):
 
 
 class _Running:
-    """The state of all ranks between two waves. Each message has its figures in a column vector, to meet the sizes."""
+    """The state of all ranks between two waves. The figures of the messages are column vectors, to meet the sizes."""
 
     def __init__(
         self, machine: Machine, among: Symmetry, messages: Messages, waves: Sequence[Wave], nbytes: Times
@@ -164,7 +171,8 @@ class _Running:
         self.gap, self.level = np.array(gaps), level
         self.leaves, self.arrives = _ports(machine, level, (source, messages.send_turn), (target, messages.recv_turn))
         ports = max(self.leaves.max(initial=0), self.arrives.max(initial=0)) + 1
-        # Sends of one step follow each other: each waits for the overheads of those before it, and its own.
+        # The sends of one step follow each other. Each waits for its own overhead, and for those of the sends before
+        # it.
         order = np.lexsort((messages.send_turn, messages.send_step))
         spent = np.cumsum(self.overhead[order, 0])
         before = np.searchsorted(messages.send_step[order], messages.send_step[order])
@@ -179,7 +187,7 @@ class _Running:
         self.port = np.zeros((ports, len(nbytes)))
         self.stops = [wave.happen.stop for wave in waves]
         self.known, self.first, self.stop = self.figures(0, 0), 0, 0
-        """The figures of some messages to come, from the first to the stop."""
+        """The figures of the next messages, and the numbers of the first of them and of the first after them."""
         lengths = [wave.happen.stop - wave.happen.start for wave in waves]
         servers = (messages.source, messages.target, self.leaves, self.arrives)
         self.apart = [*zip(*(_apart(each, lengths) for each in servers), strict=True)]
@@ -191,7 +199,7 @@ class _Running:
         nbytes, reduces = m.share[at, None] * self.nbytes, m.reduces[at, None]
         wire = nbytes * self.gap[self.level[at]]
         work = np.where(reduces, nbytes * self.reduction, 0.0)
-        share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # a piece's of its message
+        share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # what a piece is of its message
         return _Figures(
             source=m.source[at],
             target=m.target[at],
@@ -208,12 +216,12 @@ class _Running:
         )
 
     def advance(self, wave: Wave, apart: Sequence[bool]) -> None:
-        """Begin the wave's steps, carry out its messages, and end the steps that are done with that."""
+        """Begin the steps of the wave, carry out its messages, and make the copies of the steps that end."""
         begun = self.end[wave.begins] + self.step[wave.steps]
         self.begin[wave.begins] = begun
         self.end[wave.begins] = self.busy[wave.begins] = begun + self.sending[wave.steps]
         first, stop = wave.happen.start, wave.happen.stop
-        if stop > self.stop:  # of many waves at once: most have few messages, and NumPy is slow for few numbers
+        if stop > self.stop:  # many waves at once: most have few messages, and NumPy is slow for few numbers
             further = bisect_left(self.stops, first + AT_ONCE)
             self.first, self.stop = first, max(stop, self.stops[min(further, len(self.stops) - 1)])
             self.known = self.figures(self.first, self.stop)
@@ -224,7 +232,7 @@ class _Running:
             self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
 
     def carry_out(self, f: _Figures, sources: bool, targets: bool, leaving: bool, arriving: bool) -> None:
-        """Carry out messages. The others say whether their sources, their targets and their ports all differ."""
+        """Carry out messages. The other arguments say whether their sources, targets and ports all differ."""
         ready = self.begin[f.source] + f.posted
         if f.asks.any():
             ready = np.where(f.asks, np.maximum(ready + f.latency, self.begin[f.target]) + f.latency, ready)
@@ -237,7 +245,8 @@ class _Running:
 
 
 def _ports(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Which port each message leaves and arrives by, given its ends' positions and turns; numbers without gaps."""
+    """The ports by which each message leaves and arrives, from the positions and turns of its ends. The ports are
+    numbered without gaps."""
     keys = []
     for incoming, (at, turn) in enumerate((leaving, arriving)):
         key = np.empty_like(level)
@@ -250,9 +259,11 @@ def _ports(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: 
 
 
 def served(free: Times, server: Ints, ready: Times, busy: Times, apart: bool = False) -> Times:
-    """When each job starts: a server takes those that are given to it one after another, in the order in which they
-    are ready. ``free`` is since when each server is free, and is moved on. ``apart`` says that no two jobs have the
-    same server."""
+    """When each job starts. A server does its jobs one after another, in the order in which they are ready.
+
+    ``free`` is the time from which each server is free, and is updated. ``apart`` says that no two jobs have the same
+    server.
+    """
     if apart:
         start = np.maximum(ready, free[server])
         free[server] = start + busy
@@ -271,10 +282,10 @@ def served(free: Times, server: Ints, ready: Times, busy: Times, apart: bool = F
 def _serve(
     free: Times, queues: Ints, order: Ints, first: Ints, length: Ints, ready: Times, busy: Times, start: Times
 ) -> None:
-    """Serve the queues, each of which lies in ``order`` from its ``first`` on, and write when their jobs start."""
+    """Serve the queues, and write when their jobs start. Each queue is a part of ``order`` that begins at ``first``."""
     longest = int(length.max())
     turn = np.minimum(np.arange(longest), length[:, None] - 1)
-    job = order[first[:, None] + turn]  # (queue, turn): a short queue's last job fills its row
+    job = order[first[:, None] + turn]  # (queue, turn); the last job of a short queue fills its row
     there = np.arange(longest) < length[:, None]
     when = np.where(there[:, :, None], ready[job], np.inf)
     sequence = np.argsort(when, axis=1, kind="stable")
@@ -291,7 +302,7 @@ def _serve(
 
 
 def latest(until: Times, at: Ints, when: Times, apart: bool) -> None:
-    """``until[at]`` is no earlier than ``when``, whose rows may name a row of it several times unless ``apart``."""
+    """Make ``until[at]`` at least ``when``. Unless they are ``apart``, ``at`` may name a row several times."""
     rows = at
     if not apart:
         order = np.argsort(at, kind="stable")
@@ -301,12 +312,12 @@ def latest(until: Times, at: Ints, when: Times, apart: bool) -> None:
 
 
 def _changes(numbers: Ints) -> Ints:
-    """Where in ascending numbers another one begins."""
+    """The places in ascending numbers at which another number begins."""
     return np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
 
 
 def _apart(numbers: Ints, lengths: Sequence[int]) -> list[bool]:
-    """Whether the numbers are all different in each of the parts of these lengths, which follow each other."""
+    """For each part of the numbers, whether they all differ. The parts have these lengths, and follow each other."""
     span = int(numbers.max(initial=0)) + 1
     key = np.sort(np.repeat(np.arange(len(lengths)), lengths) * span + numbers)
     found = np.ones(len(lengths), bool)

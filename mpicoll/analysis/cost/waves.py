@@ -1,7 +1,7 @@
-"""In which order messages can happen: the structure of a schedule's execution, whatever the times are.
+"""The order in which messages can happen, whatever the times are.
 
-A step begins when the one before it of the same rank is done, and a message happens when both its ends have begun. All
-that can happen at once is a wave.
+A step begins when the step before it of the same rank is done. A message happens when the steps of both its ends have
+begun. All messages that can happen at once are a wave.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Ints = NDArray[np.int64]
 
 
 class Wave(NamedTuple):
-    """``begins`` are the ranks that begin a step (number ``steps``), then ``happen`` the messages that do, and then
-    ``copies`` are the ranks whose step (``copied``) ends with copies."""
+    """First the ranks ``begins`` begin their steps ``steps``. Then the messages ``happen``. Then the ranks ``copies``
+    make the copies of their steps ``copied``."""
 
     begins: Ints
     steps: Ints
@@ -46,7 +46,7 @@ def waves(messages: Messages) -> tuple[Messages, list[Wave]]:
 
 
 def _found(messages: Messages) -> Iterator[tuple[Ints, Ints, Ints]]:
-    """By wave, the steps that begin, the messages that happen, and the steps that end with copies."""
+    """For each wave, the steps that begin, the messages that happen, and the steps that end with copies."""
     first = messages.first_step
     steps = int(first[-1])
     at = np.concatenate([messages.send_step, messages.recv_step])
@@ -74,7 +74,7 @@ def _found(messages: Messages) -> Iterator[tuple[Ints, Ints, Ints]]:
 
 
 def _distinct(numbers: Ints) -> Ints:
-    """As np.unique, which is slow for the few numbers of a wave."""
+    """The same as np.unique, which is slow for the few numbers of a wave."""
     numbers = np.sort(numbers)
     new = np.ones(len(numbers), bool)
     np.not_equal(numbers[1:], numbers[:-1], out=new[1:])
@@ -82,7 +82,7 @@ def _distinct(numbers: Ints) -> Ints:
 
 
 def _runs(starts: Ints, lengths: Ints) -> Ints:
-    """The numbers from each start on, as many as its length, on end."""
+    """For each start, as many numbers from it on as its length says, one start after the other."""
     ends = np.cumsum(lengths)
     found: Ints = np.arange(ends[-1]) + np.repeat(starts - (ends - lengths), lengths)
     return found

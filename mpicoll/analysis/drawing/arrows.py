@@ -1,7 +1,8 @@
-"""Renders a picture as textbooks draw collectives: time goes from left to right, every rank has a row of cells, and an
-arrow leads from the cells that a message takes to the cells that it is put into.
+"""Draws a picture as textbooks draw collectives. Time goes from left to right, and every rank has a row of cells. An
+arrow leads from the cells that a message reads to the cells that it writes.
 
-A cell is painted in the colours of the ranks whose contributions it holds, or of its block where all are the root's.
+A cell has the colours of the ranks whose contributions it holds. Where all contributions come from the root, it has the
+colour of its block.
 """
 
 from __future__ import annotations
@@ -20,37 +21,37 @@ __all__ = ["TALLEST", "height_of_ranks", "save"]
 CELL, TALL = 0.56, 0.27
 BETWEEN_RANKS, BETWEEN_STRIPS, BETWEEN_LINES = 0.15, 0.07, 0.34
 FLAT, STEEP = 0.95, 1.9
-"""Room for arrows, in a low picture and at most."""
+"""The room for arrows in a low picture, and the most room for them."""
 LEFT, EDGE, TOP, HEAD, STRIP_NAME, FOOT = 0.74, 0.16, 0.42, 0.24, 0.13, 0.36
 WIDEST = 10.0
 TALLEST = 12.0
-"""Of all ranks' cells one above the other: an eye does not follow an arrow that is longer."""
+"""The height of the cells of all ranks. In a taller picture nobody can follow the arrows."""
 BRACKET = 0.055
 RADIUS = 0.068
-"""Of the sign that says that a message is combined with what is there."""
+"""The radius of the sign that says that a message is combined with what is there."""
 
 _MEANINGS = {
     (False, False): "received",
     (True, False): "received and combined with what is there",
     (False, True): "copied within the rank",
 }
-"""Of arrows that reduce, or are local."""
+"""What an arrow means, by whether it reduces and whether it is local."""
 
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
-    """Write the picture as SVG or PNG, by the file's ending: the same bytes for the same picture."""
+    """Write the picture as SVG or PNG, by the ending of the file. The same picture gives the same bytes."""
     place = _Place(picture, EDGE + 0.14 + 0.089 * len(name) + 0.07 * len(of))
     canvas.save(place.width, place.height, lambda on: _Drawing(on, picture, place).draw(name, of), file)
 
 
 def height_of_ranks(picture: Picture) -> float:
-    """What all ranks' cells take, one rank below the other."""
+    """The height of the cells of all ranks, one rank below the other."""
     return picture.ranks * (picture.blocks * TALL + BETWEEN_RANKS) - BETWEEN_RANKS
 
 
 class _Place:
-    """Where everything lies: the panels follow each other on lines, as text does, and a line begins with the last
-    panel of the line before."""
+    """Where everything lies. The panels follow each other on lines, as words do. A line begins with the last panel of
+    the line before it."""
 
     def __init__(self, picture: Picture, title: float) -> None:
         strips = len(picture.strips)
@@ -125,7 +126,7 @@ class _Drawing:
             self.round(line, number, panel.arrows)
 
     def round(self, line: int, number: int, arrows: Sequence[Arrow]) -> None:
-        """What leads to a panel; a plain arrow where it is not said how."""
+        """Draw what leads to a panel. In a picture of a meaning this is a plain arrow."""
         x, y = self.place.corner(line, number, (0, 0, 0))
         x -= self.place.arrows / 2
         if arrows:
@@ -137,12 +138,12 @@ class _Drawing:
         for arrow in arrows:
             start, end = self.arrow(line, number, arrow)
             labels.setdefault(arrow.source, (arrow.label, start, []))[2].append(end[1] - start[1])
-        for label, (x, y), falls in labels.values():  # where no arrow of theirs runs
+        for label, (x, y), falls in labels.values():  # beside the arrows, not on them
             beside = -0.07 if min(falls) > -0.01 else 0.07 if max(falls) < 0.01 else 0
             self.label(x + (0.05 if beside else 0.11), y + beside, label, 7)
 
     def strips(self, panel: Panel) -> Sequence[int]:
-        """Those that the panel has: the first and the last leave out what is empty."""
+        """The strips that the panel shows. The first and the last panel leave out empty strips."""
         return sorted({strip for _, strip, _ in panel.cells}) if panel.title else range(len(self.picture.strips))
 
     def cell(self, line: int, number: int, panel: Panel, spot: Spot) -> None:
@@ -174,7 +175,8 @@ class _Drawing:
         return (x0, y0), (x1, y1)
 
     def bracket(self, corners: Sequence[Point], side: float, depth: float) -> Point:
-        """Join a message's cells, several on end by a bracket, and return where its arrow begins or ends."""
+        """Join the cells of a message, with a bracket if there are several, and return where its arrow begins or
+        ends."""
         x = corners[0][0] + side
         runs: list[tuple[float, float]] = []
         for y in sorted({y for _, y in corners}):
@@ -219,7 +221,7 @@ class _Drawing:
             self.strokes[PLUS, 1.1, "solid"].append(drawn)
 
     def legend(self) -> None:
-        """What the signs mean that this picture has."""
+        """Explain the signs that occur in this picture."""
         arrows = [arrow for panel in self.picture.panels for arrow in panel.arrows]
         x, y = EDGE, self.place.height - 0.17
         kinds = {(arrow.reduces, arrow.local) for arrow in arrows}

@@ -1,7 +1,8 @@
-"""Renders a picture with many cells: each moment is a matrix, with a row for each rank and a column for each block.
+"""Draws a picture with many cells, in which arrows would be too long to follow. Each round is a matrix, with a row for
+each rank and a column for each block.
 
-Arrows would be too long to follow. Beside a row stand the ranks whose messages came in that round, and an outline
-marks the cells that the round wrote.
+Beside a row are the ranks that it received messages from in that round. An outline marks the cells that the round
+wrote.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _FEW, _ALL = (0xF1, 0xF5, 0xF9), (0x3B, 0x9B, 0xB8)
 
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
-    """Write the picture as SVG or PNG, by the file's ending: the same bytes for the same picture."""
+    """Write the picture as SVG or PNG, by the ending of the file. The same picture gives the same bytes."""
     strips = len(picture.strips)
     wide = _width(picture)
     panel = RANKS + strips * picture.blocks * wide + (strips - 1) * BETWEEN + PEERS
@@ -48,7 +49,7 @@ def save(picture: Picture, name: str, of: str, file: Path) -> None:
 
 
 def _key(picture: Picture) -> str:
-    """What the signs mean."""
+    """What the signs mean, as one line."""
     holds = "a number: how many ranks' values are combined, Σ: all" if _counts(picture) else "a label: what it holds"
     return f"a row: a rank; a column: a block; {holds}; an outline: written in this round; ←0: by a message from rank 0"
 
@@ -58,14 +59,14 @@ def _counts(picture: Picture) -> bool:
 
 
 def _width(picture: Picture) -> float:
-    """Of a cell: room for the longest label."""
+    """The width of a cell, which has room for the longest label."""
     if _counts(picture):
         return LEAST_WIDE
     return max(LEAST_WIDE, LETTER * max(len(s.label) for panel in picture.panels for s in panel.cells.values()))
 
 
 def _matrix(on: Canvas, picture: Picture, panel: Panel, number: int, wide: float, x: float, y: float) -> None:
-    """One moment, its first cell at this point."""
+    """Draw one round, with its first cell at this point."""
     title = panel.title if number == 0 else f"round {number}" + f", {panel.title}" * bool(panel.title)
     on.text(x + RANKS, y - 0.19, title, 8.5, weight="bold", ha="left")
     came: dict[int, set[int]] = {}

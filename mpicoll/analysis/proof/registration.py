@@ -1,4 +1,4 @@
-"""A program's own algorithm: it is proved, and then listed."""
+"""An algorithm of your own: it is proved, and then listed."""
 
 from __future__ import annotations
 

@@ -69,10 +69,10 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     # or call no MPI: one environment is enough.
     "tests/algorithms":                ((PURE,),         ()),
     "tests/analysis":                  ((PURE,),         ()),
+    "tests/bench/test_case.py":        ((PURE,),         ()),
     "tests/bench/test_data.py":        ((PURE,),         ()),
     "tests/bench/test_gathered.py":    ((PURE,),         ()),
     "tests/bench/test_options.py":     ((PURE,),         ()),
-    "tests/bench/test_rules.py":       ((PURE,),         ()),
     "tests/cli":                       ((PURE,),         ()),
     "tests/docs":                      ((PURE,),         ()),
     "tests/test_buffers.py":           ((PURE,),         ()),

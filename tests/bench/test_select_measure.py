@@ -1,4 +1,4 @@
-"""benchmarks/select_measure.py, on one short vector: the record says where it was made, and is gone on with."""
+"""benchmarks/select_measure.py on one short vector: the record says where it was made, and can be continued."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of rank 0, known to all ranks, and little to measure."""
+    """An empty folder of rank 0 that all ranks know, and little to measure."""
     folder = Path(MPI.COMM_WORLD.bcast(str(tmp_path)))
     environment = select_measure.environment
     known = {"fingerprint": "A of 1", "cpu": "A (R)", "shared_memory": True, "huge_pages": "madvise"}
@@ -70,7 +70,7 @@ def test_machines_of_which_a_record_would_tell_nothing(
 
 
 def test_pages() -> None:
-    """Only what the system is asked for can be told: whether it gives it is looked at while measuring."""
+    """This tests what the system is asked for. Whether it gives huge pages is checked while measuring."""
     for new in select_measure.MEMORY.values():
         array = new(select_measure.HUGE)
         array[:] = 7

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mpicoll.algorithms import Algorithm, algorithms
-from mpicoll.analysis.draw import draw, draw_meaning, pictured
-from mpicoll.analysis.proofs import prove
+from mpicoll.analysis.drawing.draw import draw, draw_meaning, pictured
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.collectives import COLLECTIVES, Collective
 
 HERE = Path(__file__).parent / "reference"

@@ -17,9 +17,9 @@ import json
 from typing import Any
 
 from mpicoll.algorithms import Algorithm, algorithms
-from mpicoll.analysis.canvas import COLOURS
-from mpicoll.analysis.draw import pictured
-from mpicoll.analysis.picture import Picture, Shown, Spot
+from mpicoll.analysis.drawing.canvas import COLOURS
+from mpicoll.analysis.drawing.draw import pictured
+from mpicoll.analysis.drawing.picture import Picture, Shown, Spot
 
 RANKS = range(2, 9)
 

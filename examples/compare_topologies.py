@@ -20,8 +20,8 @@ from own_all_reduce import ALL_REDUCES
 
 import mpicoll
 import mpicoll.torch as dist
-from mpicoll.analysis.cost import costs
-from mpicoll.analysis.machines import Level, Machine
+from mpicoll.analysis.cost.machines import Level, Machine
+from mpicoll.analysis.cost.simulation import costs
 
 SIDES = (16, 128, 512, 1024)
 """A tensor has side x side elements of float32: 1 KiB to 4 MiB."""

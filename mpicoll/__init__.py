@@ -6,7 +6,7 @@
 
 from mpicoll import errors
 from mpicoll.algorithms import Algorithm
-from mpicoll.analysis.registration import register
+from mpicoll.analysis.proof.registration import register
 from mpicoll.arrays.dtypes import Op
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.threaded import threads

@@ -17,7 +17,7 @@ is full at the root.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -88,7 +88,7 @@ class Copy(NamedTuple):
 
 Action = Send | Recv | RecvReduce | Copy
 Step = tuple[Action, ...]
-Steps = Iterator[Step]
+Steps = Iterable[Step]
 
 
 class Place(NamedTuple):

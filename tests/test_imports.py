@@ -184,7 +184,7 @@ def test_arithmetic_is_in_kernels_alone() -> None:
 
 
 def test_the_verifier_needs_only_meanings() -> None:
-    verifier = ("analysis.verify", "analysis.rules", "analysis.symbols")
+    verifier = ("analysis.proof.verify", "analysis.proof.rules", "analysis.proof.symbols")
     allowed = ("schedule", "collectives", "errors", *verifier)
     assert_none([i for i in OURS if under(i.module, *verifier) and not under(i.target, *allowed)])
 

@@ -25,7 +25,7 @@ from mpicoll.algorithms import (
 from mpicoll.algorithms.registry import Algorithm, per_rank, power_of_two, segments, segments_per_rank
 from mpicoll.schedule import Place, Schedule
 
-__all__ = ["Algorithm", "add", "algorithms", "find", "schedule", "temporary_registry"]
+__all__ = ["Algorithm", "add", "algorithms", "find", "schedule", "segments_of", "temporary_registry"]
 
 MOST_SEGMENTS = 64
 """The most segments that a vector is cut into. More segments cost more messages than they save."""
@@ -110,8 +110,12 @@ def schedule(collective: str, name: str, rank: int, size: int, root: int, nbytes
     found = find(collective, name)
     if found is None:
         return None
-    parts = 1
-    if found.segment is not None:
-        shortest = Place(rank, size, root)
-        parts = max(1, min(MOST_SEGMENTS, round(nbytes / found.blocks(shortest) / found.segment)))
-    return found.schedule(rank, size, root, parts)
+    return found.schedule(rank, size, root, segments_of(found, size, root, nbytes))
+
+
+def segments_of(algorithm: Algorithm, size: int, root: int, nbytes: int) -> int:
+    """Into how many segments a call cuts a vector of ``nbytes`` bytes for this algorithm."""
+    if algorithm.segment is None:
+        return 1
+    shortest = Place(0, size, root)
+    return max(1, min(MOST_SEGMENTS, round(nbytes / algorithm.blocks(shortest) / algorithm.segment)))

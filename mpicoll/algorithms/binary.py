@@ -19,10 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-from mpicoll.algorithms.pipeline import Stage, pipelined
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps
+from mpicoll.algorithms.pipeline import Pipeline, Stage
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps, one
 
 __all__ = ["Tree", "allreduce", "bcast", "reduce"]
 
@@ -34,7 +33,7 @@ def bcast(at: Place) -> Steps:
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
       Parallel Computing 35 (2009), under the name pipelined binary tree
     """
-    return pipelined(_tree(at).bcast(), at.segments)
+    return Pipeline(_tree(at).bcast(), at.segments)
 
 
 def reduce(at: Place) -> Steps:
@@ -44,7 +43,7 @@ def reduce(at: Place) -> Steps:
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
       Parallel Computing 35 (2009), under the name pipelined binary tree
     """
-    return pipelined(_tree(at).reduce(SCRATCH if at.shifted else OUTPUT), at.segments)
+    return Pipeline(_tree(at).reduce(SCRATCH if at.shifted else OUTPUT), at.segments)
 
 
 def allreduce(at: Place) -> Steps:
@@ -54,7 +53,7 @@ def allreduce(at: Place) -> Steps:
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
       Parallel Computing 35 (2009), on its pipelined binary trees
     """
-    return pipelined(_tree(at).allreduce(), at.segments)
+    return Pipeline(_tree(at).allreduce(), at.segments)
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,11 @@ class Tree:
         start += self._level(0) - 1
         stages = []
         if self.node:
-            take = partial(Recv, self.rank(self._parent(self.node)), into=OUTPUT)
-            stages.append(Stage(start - self._level(self.node), take, self.first))
+            take = Recv(self.rank(self._parent(self.node)), one(self.first), OUTPUT)
+            stages.append(Stage(start - self._level(self.node), take))
         for child in self._children():
-            pass_on = partial(Send, self.rank(child), from_=OUTPUT)
-            stages.append(Stage(start - self._level(child), pass_on, self.first))
+            pass_on = Send(self.rank(child), one(self.first), OUTPUT)
+            stages.append(Stage(start - self._level(child), pass_on))
         return stages
 
     def reduce(self, into: Space) -> list[Stage]:
@@ -86,12 +85,12 @@ class Tree:
         stages = []
         mine: Space = INPUT
         for child in self._children():
-            add = partial(RecvReduce, self.rank(child), mine=mine, into=into, mine_first=self.node < child)
-            stages.append(Stage(self._rises(child), add, self.first))
+            add = RecvReduce(self.rank(child), one(self.first), mine, into, mine_first=self.node < child)
+            stages.append(Stage(self._rises(child), add))
             mine = into
         if self.node:
-            pass_on = partial(Send, self.rank(self._parent(self.node)), from_=mine)
-            stages.append(Stage(self._rises(self.node), pass_on, self.first))
+            pass_on = Send(self.rank(self._parent(self.node)), one(self.first), mine)
+            stages.append(Stage(self._rises(self.node), pass_on))
         return stages
 
     def allreduce(self) -> list[Stage]:

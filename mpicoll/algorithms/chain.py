@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from mpicoll.algorithms.pipeline import Stage, pipelined
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps
+from mpicoll.algorithms.pipeline import Pipeline, Stage
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps, one
 
 __all__ = ["bcast", "fixed_order_allreduce", "reduce"]
 
@@ -17,7 +15,7 @@ def bcast(at: Place) -> Steps:
     Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
       operations, Cluster Computing 10 (2007)
     """
-    return pipelined(_bcast(at, at.shifted, 1, 0), at.segments)
+    return Pipeline(_bcast(at, at.shifted, 1, 0), at.segments)
 
 
 def reduce(at: Place) -> Steps:
@@ -27,7 +25,7 @@ def reduce(at: Place) -> Steps:
     Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel and Dongarra, Performance analysis of MPI collective
       operations, Cluster Computing 10 (2007)
     """
-    return pipelined(_reduce(at, SCRATCH if at.shifted else OUTPUT), at.segments)
+    return Pipeline(_reduce(at, SCRATCH if at.shifted else OUTPUT), at.segments)
 
 
 def fixed_order_allreduce(at: Place) -> Steps:
@@ -42,16 +40,16 @@ def fixed_order_allreduce(at: Place) -> Steps:
     """
     top = at._replace(root=at.size - 1)
     stages = [*_reduce(top, OUTPUT), *_bcast(top, top.root - at.rank, -1, at.size - 1)]
-    return pipelined(stages, at.segments)
+    return Pipeline(stages, at.segments)
 
 
 def _bcast(at: Place, hops: int, way: int, start: int) -> list[Stage]:
     """The stages of the rank that is ``hops`` ranks from where the chain begins, at time ``start``."""
     stages = []
     if hops:
-        stages.append(Stage(start + hops - 1, partial(Recv, (at.rank - way) % at.size, into=OUTPUT)))
+        stages.append(Stage(start + hops - 1, Recv((at.rank - way) % at.size, one(0), OUTPUT)))
     if hops < at.size - 1:
-        stages.append(Stage(start + hops, partial(Send, (at.rank + way) % at.size, from_=OUTPUT)))
+        stages.append(Stage(start + hops, Send((at.rank + way) % at.size, one(0), OUTPUT)))
     return stages
 
 
@@ -60,8 +58,8 @@ def _reduce(at: Place, into: Space) -> list[Stage]:
     hops = (at.shifted - 1) % at.size
     stages = []
     if hops:
-        add = partial(RecvReduce, (at.rank - 1) % at.size, mine=INPUT, into=into, mine_first=False)
+        add = RecvReduce((at.rank - 1) % at.size, one(0), INPUT, into, mine_first=False)
         stages.append(Stage(hops - 1, add))
     if at.shifted:
-        stages.append(Stage(hops, partial(Send, (at.rank + 1) % at.size, from_=into if hops else INPUT)))
+        stages.append(Stage(hops, Send((at.rank + 1) % at.size, one(0), into if hops else INPUT)))
     return stages

@@ -8,7 +8,7 @@ directions.
 from __future__ import annotations
 
 from mpicoll.algorithms.binary import Tree
-from mpicoll.algorithms.pipeline import pipelined
+from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.schedule import Place, Steps
 
 __all__ = ["allreduce", "bcast", "halves"]
@@ -26,7 +26,7 @@ def bcast(at: Place) -> Steps:
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
       Parallel Computing 35 (2009)
     """
-    return pipelined([stage for tree in _trees(at) for stage in tree.bcast()], at.segments)
+    return Pipeline([stage for tree in _trees(at) for stage in tree.bcast()], at.segments)
 
 
 def allreduce(at: Place) -> Steps:
@@ -36,7 +36,7 @@ def allreduce(at: Place) -> Steps:
     Source: Sanders, Speck and Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan,
       Parallel Computing 35 (2009)
     """
-    return pipelined([stage for tree in _trees(at) for stage in tree.allreduce()], at.segments)
+    return Pipeline([stage for tree in _trees(at) for stage in tree.allreduce()], at.segments)
 
 
 def _trees(at: Place) -> tuple[Tree, Tree]:

@@ -7,27 +7,53 @@ So ranks never wait for each other in a circle, and each needs to know only its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mpicoll.schedule import Action, Blocks, Steps, one
+from mpicoll.schedule import Recv, RecvReduce, Send, Step, one
 
-__all__ = ["Stage", "pipelined"]
+__all__ = ["Pipeline", "Stage"]
+
+Message = Send | Recv | RecvReduce
 
 
 class Stage(NamedTuple):
-    """What is done to each segment, from time ``start`` on. The segments are the blocks from ``first`` on."""
+    """``action`` handles the first segment, which is its block, at time ``start``. Each further segment is the next
+    block and follows at the next time."""
 
     start: int
-    action: Callable[[Blocks], Action]
-    first: int = 0
+    action: Message
 
 
-def pipelined(stages: Sequence[Stage], segments: int) -> Steps:
-    """A step for each time at which any of the stages has a segment to handle."""
-    times: dict[int, list[Action]] = {}
-    for start, action, first in stages:
-        for s in range(segments):
-            times.setdefault(start + s, []).append(action(one(first + s)))
-    for time in sorted(times):
-        yield tuple(times[time])
+class Pipeline:
+    """The steps of some stages: one for each time at which any of the stages has a segment to handle."""
+
+    def __init__(self, stages: Sequence[Stage], segments: int) -> None:
+        self.stages, self.segments = stages, segments
+        self._first_step: dict[int, int] = {}
+        """By the start of a stage."""
+        self._steps = 0
+        starts = sorted({stage.start for stage in stages})
+        end = min(starts, default=0)
+        for start in starts:
+            shared = max(0, end - start)  # steps that stages before it have too
+            self._first_step[start] = self._steps - shared
+            self._steps += segments - shared
+            end = start + segments
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[Step]:
+        steps: list[list[Message]] = [[] for _ in range(len(self))]
+        for first_step, action in self.first_steps():
+            make, (peer, (block,), *others) = type(action)._make, action
+            for s in range(self.segments):
+                steps[first_step + s].append(make((peer, one(block.start + s), *others)))
+        yield from map(tuple, steps)
+
+    def first_steps(self) -> Iterator[tuple[int, Message]]:
+        """The action of each stage, and in which step it is done to the first segment; it is done to each of the other
+        segments a step later than to the one before."""
+        for start, action in self.stages:
+            yield self._first_step[start], action

@@ -6,11 +6,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import INPUT, OUTPUT, Copy, Place, Schedule, Steps, run
+from mpicoll.schedule import INPUT, OUTPUT, Copy, Place, Schedule, Step, Steps, run
 
-__all__ = ["Algorithm", "Cut", "per_rank", "power_of_two", "segments", "segments_per_rank", "whole"]
+__all__ = ["Algorithm", "Cut", "Outline", "per_rank", "power_of_two", "segments", "segments_per_rank", "whole"]
 
 Cut = Callable[[Place], int]
 """The number of blocks that a vector is cut into."""
@@ -49,6 +50,16 @@ def _alone(collective: str, blocks: int) -> Steps:
 
 def _serves_all(size: int, root: int) -> None:
     return None
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A schedule, whose steps may still be a pipeline: few stages instead of many steps."""
+
+    collective: str
+    algorithm: str
+    blocks: int
+    steps: Pipeline | tuple[Step, ...]
 
 
 @dataclass(frozen=True)
@@ -99,6 +110,11 @@ class Algorithm:
 
     def schedule(self, rank: int, size: int, root: int = 0, segments: int = 1) -> Schedule:
         """The schedule of this rank. Raises ArgumentError, with the reason, if the algorithm declines."""
+        found = self.outline(rank, size, root, segments)
+        return Schedule(found.collective, found.algorithm, found.blocks, tuple(found.steps))
+
+    def outline(self, rank: int, size: int, root: int = 0, segments: int = 1) -> Outline:
+        """The same as ``schedule``, but a pipeline is not written out as steps."""
         reason = self.declines(size, root)
         if reason:
             served = f"{size} ranks" + f" and root {root}" * COLLECTIVES[self.collective].rooted
@@ -106,7 +122,8 @@ class Algorithm:
             raise ArgumentError(self.collective, "algorithm", expected, repr(self.name))
         at = Place(rank, size, root, segments)
         steps = self.steps(at) if size > 1 else _alone(self.collective, self.blocks(at))
-        return Schedule(self.collective, self.name, self.blocks(at), tuple(steps))
+        kept = steps if isinstance(steps, Pipeline) else tuple(steps)
+        return Outline(self.collective, self.name, self.blocks(at), kept)
 
     @property
     def serves(self) -> str:

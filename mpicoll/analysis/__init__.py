@@ -1,1 +1,1 @@
-"""Readers of schedules that run nothing: proof, cost and drawings."""
+"""Readers of schedules that run nothing: proofs, costs and drawings."""

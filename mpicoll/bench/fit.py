@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from mpicoll import algorithms
 from mpicoll.algorithms import schedule
-from mpicoll.analysis.cost import costs
-from mpicoll.analysis.fit import Prediction, Probe, fitted
-from mpicoll.analysis.machines import Machine
+from mpicoll.analysis.cost.fit import Prediction, Probe, fitted
+from mpicoll.analysis.cost.machines import Machine
+from mpicoll.analysis.cost.simulation import costs
 from mpicoll.bench.measuring.environment import environment
 from mpicoll.bench.session import open_session
 from mpicoll.calls.call import checked

@@ -36,7 +36,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def _handle(args: argparse.Namespace) -> int:
     from mpicoll.algorithms import algorithms, find
-    from mpicoll.analysis.draw import draw
+    from mpicoll.analysis.drawing.draw import draw
     from mpicoll.errors import ArgumentError, misspelt
 
     algorithm = find(args.collective, args.algorithm)

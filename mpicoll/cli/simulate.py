@@ -18,9 +18,9 @@ from mpicoll.units import nbytes, size_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from mpicoll.analysis.fit import Prediction
-    from mpicoll.analysis.machines import Machine
-    from mpicoll.analysis.messages import Watched
+    from mpicoll.analysis.cost.fit import Prediction
+    from mpicoll.analysis.cost.machines import Machine
+    from mpicoll.analysis.cost.messages import Watched
     from mpicoll.errors import ArgumentError
 
 __all__ = ["add"]
@@ -31,6 +31,8 @@ is the fastest for which vectors. It needs no MPI. With --fit, it measures this 
 then prints the figures that the model needs, and compares its predictions with measured times.
 """
 _PICTURES = (".png", ".pdf", ".svg")
+MANY = 256
+"""From so many ranks on, the algorithms are costed on all cores: among fewer that takes a moment anyway."""
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -102,7 +104,8 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from mpicoll.analysis.comparison import compared, draw, table
+    from mpicoll.analysis.cost.chart import draw
+    from mpicoll.analysis.cost.comparison import compared, table
     from mpicoll.collectives import COLLECTIVES
 
     ranks = args.ranks or 2
@@ -118,9 +121,12 @@ def _compare(args: argparse.Namespace) -> int:
         raise _bad("--plot", "matplotlib to be installed (pip install matplotlib)", "an environment without it")
     if plot and plot.suffix.lower() not in _PICTURES:
         raise _bad("--plot", f"a name that ends in {', '.join(_PICTURES)}", repr(str(plot)))
+    if plot and len(sizes) < 2:
+        raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
     if goal and (names is None or len(names) != 1 or len(sizes) != 1):
         raise _bad("--goal", "one of --algorithms and one size in --sizes", f"{args.algorithms} and {len(sizes)} sizes")
-    found = compared(args.collective, names, ranks, root, machine, sizes, _watched)
+    processes = _cores() if ranks >= MANY else 1
+    found = compared(args.collective, names, ranks, root, machine, sizes, _watched, processes)
     print(f"# {args.collective}, {ranks} ranks on {machine.name}: {machine.source}")
     print(table(found))
     if plot:
@@ -132,25 +138,30 @@ def _compare(args: argparse.Namespace) -> int:
     return 0
 
 
+def _cores() -> int:
+    """The cores that the process may use; 1 where it cannot be forked, or where that is not known."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+
+
 def _watched(name: str) -> Watched:
     """With a bar for what takes longer than a moment, on a terminal; elsewhere its state, now and then."""
     if find_spec("tqdm") is None:
         return iter
     from tqdm import tqdm
 
-    often = 0.2 if sys.stderr.isatty() else 10.0
-    return partial(tqdm, desc=name, mininterval=often, delay=often * 5, leave=False, file=sys.stderr)
+    often, delay = (0.2, 1.0) if sys.stderr.isatty() else (10.0, 10.0)
+    return partial(tqdm, desc=name, mininterval=often, delay=delay, leave=False, file=sys.stderr)
 
 
 def _machines() -> Iterable[str]:
-    from mpicoll.analysis.presets import MACHINES
+    from mpicoll.analysis.cost.presets import MACHINES
 
     return MACHINES
 
 
 def _machine(text: str) -> Machine:
-    from mpicoll.analysis.machines import read
-    from mpicoll.analysis.presets import MACHINES
+    from mpicoll.analysis.cost.machines import read
+    from mpicoll.analysis.cost.presets import MACHINES
 
     if text in MACHINES:
         return MACHINES[text]
@@ -185,8 +196,8 @@ def _output(text: str | None, option: str) -> Path | None:
 
 
 def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, machine: Machine, nbytes: int) -> None:
-    from mpicoll.analysis import goal
-    from mpicoll.analysis.cost import of_rank
+    from mpicoll.analysis.cost import goal
+    from mpicoll.analysis.cost.simulation import of_rank
 
     with path.open("w") as file:
         goal.write(file, partial(of_rank, name, algorithm, ranks, root, nbytes), ranks, nbytes, machine)
@@ -215,7 +226,7 @@ def _fit(args: argparse.Namespace) -> int:
 
 def _measure(record: Path | None) -> int:
     """Measure as one of the ranks; rank 0 prints."""
-    from mpicoll.analysis.fit import errors
+    from mpicoll.analysis.cost.fit import errors
     from mpicoll.bench import fit
 
     found = fit.run()
@@ -238,7 +249,7 @@ def _measure(record: Path | None) -> int:
 
 
 def _predictions(predictions: Sequence[Prediction]) -> str:
-    from mpicoll.analysis.comparison import duration
+    from mpicoll.analysis.cost.comparison import duration
 
     row = "{:14} {:20} {:>5} {:>6} {:>10} {:>10} {:>6}".format
     lines = [row("collective", "algorithm", "ranks", "size", "measured", "predicted", "error")]

@@ -92,7 +92,7 @@ def _chosen(collective: str | None, name: str | None) -> list[Algorithm]:
 
 def _proved(algorithm: Algorithm, sizes: range, width: int) -> str:
     """Prove the algorithm; the line about it."""
-    from mpicoll.analysis.proofs import EVERY_ROOT, cases, prove
+    from mpicoll.analysis.proof.cases import EVERY_ROOT, cases, prove
     from mpicoll.collectives import COLLECTIVES
 
     start = time.perf_counter()

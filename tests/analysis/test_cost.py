@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis import cost
-from mpicoll.analysis.cost import costs, served, simulated
-from mpicoll.analysis.machines import Level, Machine
-from mpicoll.analysis.presets import MACHINES
+from mpicoll.analysis.cost import simulation
+from mpicoll.analysis.cost.machines import Level, Machine
+from mpicoll.analysis.cost.presets import MACHINES
+from mpicoll.analysis.cost.simulation import costs, served, simulated
 from mpicoll.errors import ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvReduce, Schedule, Send, Step, one
 
@@ -78,7 +78,7 @@ def test_a_long_message_asks_first() -> None:
 @pytest.mark.parametrize("overlap", [True, False])
 @pytest.mark.parametrize("rate", [B / 4, 4 * B])
 def test_a_long_reduction_overlaps_its_transfer(overlap: bool, rate: float) -> None:
-    n, piece = 8e6, cost.PIECE
+    n, piece = 8e6, simulation.PIECE
     machine = flat(levels=(replace(flat().levels[0], overlap=overlap),), reduction=rate)
     found = seconds(machine, [(Send(1, one(0), INPUT),)], [(RecvReduce(0, one(0), INPUT, OUTPUT, True),)], n=n)
     together = max(n * B + piece * rate, piece * B + n * rate)
@@ -88,7 +88,7 @@ def test_a_long_reduction_overlaps_its_transfer(overlap: bool, rate: float) -> N
 def test_vectors_beyond_the_caches_are_slower() -> None:
     machine = flat(levels=(replace(flat().levels[0], gap=(B, 3 * B)),), reduction=(G, 2 * G), caches=(1 << 20,))
     found = costs("allreduce", "recursive_doubling", 2, machine, [1 << 20, 1 << 21]).seconds
-    assert found == pytest.approx([A + (1 << 20) * (B + G), A + (1 << 21) * 3 * B + cost.PIECE * 2 * G])
+    assert found == pytest.approx([A + (1 << 20) * (B + G), A + (1 << 21) * 3 * B + simulation.PIECE * 2 * G])
 
 
 @pytest.mark.parametrize(("ports", "at_once"), [(1, 4), (2, 2), (4, 1), (8, 1)])
@@ -140,6 +140,27 @@ def test_longer_vectors_take_longer(each: algorithms.Algorithm) -> None:
         found = simulated(schedules.__getitem__, p, MACHINES["ib-h100"], np.array(SIZES, float))
         assert (np.diff(found) >= -1e-12).all()
         assert found[0] > 0 or p == 1
+
+
+@pytest.mark.parametrize("each", EVERY)
+def test_sizes_are_costed_together_as_each_alone(each: algorithms.Algorithm) -> None:
+    """A long vector is cut into more segments, whatever sizes are asked for beside it."""
+    sizes = [1 << k for k in range(10, 25, 2)]
+    together = costs(each.collective, each.name, 6, MACHINES["laptop"], sizes).seconds
+    alone = [costs(each.collective, each.name, 6, MACHINES["laptop"], [n]).seconds[0] for n in sizes]
+    assert together.tolist() == alone
+
+
+PIPELINES = [pytest.param(a, id=f"{a.collective}-{a.name}") for a in algorithms.algorithms() if a.pipelined]
+
+
+@pytest.mark.parametrize("each", PIPELINES)
+def test_a_pipeline_costs_what_its_steps_cost(each: algorithms.Algorithm) -> None:
+    for p, segments in ((2, 3), (5, 1), (12, 7)):
+        schedules = [each.schedule(r, p, 0, segments) for r in range(p)]
+        outlines = [each.outline(r, p, 0, segments) for r in range(p)]
+        found = [simulated(of.__getitem__, p, SHARED, np.array([1e5, 1e7])).tolist() for of in (schedules, outlines)]
+        assert found[0] == found[1]
 
 
 def plainly(schedules: Sequence[Schedule], n: float) -> tuple[float, bool]:
@@ -212,11 +233,11 @@ def test_a_hundred_thousand_ranks(name: str) -> None:
     assert least < found < 5 * least
 
 
-def test_what_is_too_much_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "MOST", 100)
-    found = costs("alltoall", "linear", 12, replace(flat(), placement="round-robin"), [64, 1024])
+def test_what_is_too_much_is_said() -> None:
+    """Each of a hundred thousand ranks sends 64 segments, and more than that."""
+    found = costs("bcast", "binary_tree", 100_000, flat(), [1 << 26])
     assert np.isnan(found.seconds).all()
-    assert found.note == "more than 100 messages"
+    assert found.note == "more than 3,000,000 messages"
 
 
 def test_a_wrong_schedule_is_refused() -> None:
@@ -248,4 +269,4 @@ def test_a_piece_is_the_routes() -> None:
     pytest.importorskip("mpi4py")
     from mpicoll.transports import messages
 
-    assert cost.PIECE == messages.PIECE
+    assert simulation.PIECE == messages.PIECE

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpicoll.analysis.fit import Prediction, Probe, errors, fitted
-from mpicoll.analysis.machines import Level, Machine, from_dict, read
-from mpicoll.analysis.presets import MACHINES
+from mpicoll.analysis.cost.fit import Prediction, Probe, errors, fitted
+from mpicoll.analysis.cost.machines import Level, Machine, from_dict, read
+from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.errors import ArgumentError
 from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, one
 

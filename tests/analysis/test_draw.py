@@ -8,14 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.algorithms import Algorithm, algorithms, find
-from mpicoll.analysis.draw import MOST_RANKS, draw, pictured, usual_segments
-from mpicoll.analysis.picture import Panel, Picture, meaning
-from mpicoll.analysis.proofs import prove
+from mpicoll.algorithms import Algorithm, algorithms
+from mpicoll.analysis.drawing.canvas import colour
+from mpicoll.analysis.drawing.draw import MOST_RANKS, draw, pictured, usual_segments
+from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, Place, Recv, Send, Steps, one
+from tests.known import known
 
 ALL = [(a, size) for a in algorithms() for size in (3, 4)]
 every = pytest.mark.parametrize(("algorithm", "size"), ALL, ids=[f"{a.collective}-{a.name}-{n}" for a, n in ALL])
@@ -23,12 +25,6 @@ every = pytest.mark.parametrize(("algorithm", "size"), ALL, ids=[f"{a.collective
 
 def roots(collective: str, size: int) -> range:
     return range(size if COLLECTIVES[collective].rooted else 1)
-
-
-def known(collective: str, name: str) -> Algorithm:
-    found = find(collective, name)
-    assert found is not None
-    return found
 
 
 def labels(panel: Panel) -> dict[tuple[int, int], str]:
@@ -184,6 +180,11 @@ def test_many_cells_are_matrices(tmp_path: Path) -> None:
     assert ">15→0<" in file.read_text()
 
 
+@pytest.mark.parametrize("many", [1, 16, 17, 300])
+def test_colours_do_not_repeat(many: int) -> None:
+    assert len({colour(number, many) for number in range(many)}) == many
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -247,7 +248,7 @@ def test_a_directory_that_does_not_exist(tmp_path: Path, capsys: pytest.CaptureF
 def test_without_matplotlib(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("mpicoll.analysis.draw.find_spec", lambda name: None)
+    monkeypatch.setattr("mpicoll.analysis.drawing.draw.find_spec", lambda name: None)
     assert main(["draw", "allreduce", "ring", "-o", str(tmp_path / "a.svg")]) == 2
     assert "expected matplotlib to be installed" in capsys.readouterr().err
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis import goal
-from mpicoll.analysis.machines import Level, Machine
+from mpicoll.analysis.cost import goal
+from mpicoll.analysis.cost.machines import Level, Machine
+from tests.known import known
 
 MACHINE = Machine(
     name="m", source="a test", reduction=1e-9, copy=(2e-9, 5e-9), caches=(1000,),
@@ -100,9 +101,7 @@ def test_every_algorithm_can_be_carried_out(each: algorithms.Algorithm) -> None:
 
 
 def test_what_is_written() -> None:
-    ring = algorithms.find("allreduce", "ring")
-    assert ring is not None
-    first = text_of(ring, 2, 1000).split("rank 1")[0]
+    first = text_of(known("allreduce", "ring"), 2, 1000).split("rank 1")[0]
     assert first == (
         "num_ranks 2\n\nrank 0 {\n"
         "l1: send 500b to 1 tag 0\nl2: recv 500b from 1 tag 0\nl3: calc 500\nl3 requires l2\n"
@@ -113,9 +112,7 @@ def test_what_is_written() -> None:
 
 
 def test_copies_and_signals() -> None:
-    gathers, barrier = algorithms.find("allgather", "ring"), algorithms.find("barrier", "dissemination")
-    assert gathers is not None
-    assert barrier is not None
+    gathers, barrier = known("allgather", "ring"), known("barrier", "dissemination")
     assert "l1: calc 1000\n" in text_of(gathers, 2, 1000)
     assert "l1: calc 5000\n" in text_of(gathers, 2, 2000)  # beyond the caches
     assert "send 1b to 1 tag 0" in text_of(barrier, 2, 0)

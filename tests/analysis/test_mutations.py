@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
-from mpicoll.analysis.proofs import prove
-from mpicoll.analysis.verify import verify
+from mpicoll.analysis.proof.cases import prove
+from mpicoll.analysis.proof.verify import verify
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Schedule

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mpicoll.analysis.symbols import Symbols
-from mpicoll.analysis.verify import Proof, verify
+from mpicoll.analysis.proof.symbols import Symbols
+from mpicoll.analysis.proof.verify import Proof, verify
 from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvReduce, Schedule, Send, Step, one, run
 

@@ -8,8 +8,8 @@ import pytest
 from mpi4py import MPI
 
 from mpicoll import algorithms
-from mpicoll.analysis import fit as fitting
-from mpicoll.analysis.machines import from_dict
+from mpicoll.analysis.cost import fit as fitting
+from mpicoll.analysis.cost.machines import from_dict
 from mpicoll.bench import fit
 
 

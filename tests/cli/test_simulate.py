@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from math import nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpicoll import algorithms
-from mpicoll.analysis import cost
-from mpicoll.analysis.comparison import compared
-from mpicoll.analysis.messages import Watched
-from mpicoll.analysis.presets import MACHINES
-from mpicoll.cli import main, simulate
+from mpicoll.analysis.cost import chart
+from mpicoll.analysis.cost.comparison import Comparison, compared
+from mpicoll.analysis.cost.messages import Watched
+from mpicoll.analysis.cost.presets import MACHINES
+from mpicoll.cli import main
 
 
 def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -56,10 +57,14 @@ def test_sizes_and_algorithms_are_chosen(capsys: pytest.CaptureFixture[str]) -> 
     assert [line.split()[0] for line in lines[2:5]] == ["3K", "6K", "12K"]
 
 
-def test_what_is_not_costed_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost, "MOST", 20)
-    assert main(["simulate", "bcast", "-n", "40", "--sizes", "1K"]) == 0
-    assert "not costed where blank: linear, more than 20 messages" in capsys.readouterr().out
+def test_what_is_not_costed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "bcast", "-n", "100000", "--sizes", "64M", "--algorithms", "chain"]) == 0
+    assert "not costed where blank: chain, more than 3,000,000 messages" in capsys.readouterr().out
+
+
+def test_several_processes_find_the_same() -> None:
+    alone, together = (compared("bcast", None, 40, 0, MACHINES["ethernet"], [64, 1 << 22], processes=n) for n in (1, 3))
+    assert alone == together
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
@@ -99,6 +104,7 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["bcast", "--root", "2"], "--root: expected a rank below 2; given 2"),
         (["bcast", "--root", "-1"], "--root"),
         (["allreduce", "--plot", "x.gif"], "--plot"),
+        (["allreduce", "--plot", "x.svg", "--sizes", "1K"], "--plot: expected at least two sizes in --sizes"),
         (["allreduce", "--json", "/no/such/folder/x"], "--json: expected a file in a directory that exists"),
         (["allreduce", "--goal", "x.goal"], "--goal: expected one of --algorithms and one size"),
         (["allreduce", "--goal", "x.goal", "--algorithms", "ring", "--sizes", "1K:2K"], "--goal"),
@@ -137,7 +143,7 @@ def test_ranks_that_the_machine_cannot_hold(tmp_path: Path, capsys: pytest.Captu
     assert "-n: expected at most the 8 ranks of laptop; given 9" in capsys.readouterr().err
 
 
-def test_progress_is_shown_within_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_within_an_algorithm() -> None:
     """A ring among many ranks is one algorithm that takes minutes: its ranks and its waves are counted."""
     watched: list[tuple[str, int]] = []
 
@@ -154,10 +160,26 @@ def test_progress_is_shown_within_an_algorithm(monkeypatch: pytest.MonkeyPatch) 
     assert watched[1][1] >= 2 * 7  # waves
 
 
-def test_a_bar_comes_after_a_moment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    tqdm = pytest.importorskip("tqdm")
-    bar = simulate._watched("ring")([1, 2, 3])
-    assert isinstance(bar, tqdm.tqdm)
-    assert (bar.desc, bar.total, bar.delay > 0) == ("ring", 3, True)
-    assert list(bar) == [1, 2, 3]
-    assert "ring" not in capsys.readouterr().err
+def test_no_bar_for_what_takes_a_moment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "bcast", "-n", "4", "--sizes", "1K"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+# -- the chart --------------------------------------------------------------------------------------------------------
+
+
+def test_lines_that_lie_on_each_other_share_the_way() -> None:
+    seconds = {"a": [1.0, 2.0, 4.0, 8.0], "b": [1.01, 2.0, 3.0, 5.0], "c": [9.0, nan, 9.0, 9.0]}
+    assert [*chart.runs(seconds, "a")] == [(0, 1, ["a", "b"]), (1, 3, ["a"])]
+    assert [*chart.runs(seconds, "b")] == [(0, 1, ["a", "b"]), (1, 3, ["b"])]
+    assert [*chart.runs(seconds, "c")] == [(2, 3, ["c"])]
+
+
+def test_every_line_of_a_chart_has_its_own_colour(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "many.svg"
+    names = [f"algorithm_{i}" for i in range(14)]
+    seconds = {name: [1.0, 2.0] for name in names}
+    chart.draw(Comparison("bcast", 4, 0, MACHINES["laptop"], (1024, 2048), seconds, {}), file)
+    text = file.read_text()
+    assert len(set(re.findall(r"stroke: (#\w{6}); stroke-width: 1.8", text))) == len(names)

@@ -1,9 +1,10 @@
-"""A sheet to draw on, in inches from its upper left corner, that is saved as SVG or PNG."""
+"""A sheet to draw on, which is saved as SVG or PNG. Positions are inches from its upper left corner."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from colorsys import hsv_to_rgb
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.path import Path as MatplotlibPath
 
-__all__ = ["COLOURS", "EMPTY", "FAINT", "GRID", "INK", "LINE", "PLUS", "Canvas", "Point", "box", "save"]
+__all__ = ["COLOURS", "EMPTY", "FAINT", "GRID", "INK", "LINE", "PLUS", "Canvas", "Point", "box", "colour", "save"]
 
 Point = tuple[float, float]
 
 MOST_PIXELS = 8000
-"""To a side, of a PNG."""
+"""The most pixels of a PNG, across or down."""
 
-# Light, so that black text is legible on any of them, and as far apart as that leaves room for.
+# They are light, so that black text is legible on each of them. Within that limit they differ as much as they can.
 COLOURS = (
     "#8ecae6", "#ffbf80", "#9bd6a3", "#f49a93", "#c9b8f2", "#ecd678", "#f3abd3", "#bfb6a8",
     "#5fb3ce", "#e39b4c", "#69bd76", "#dd7d79", "#a58fdc", "#c9b146", "#d97fb3", "#969ba6",
@@ -33,19 +34,26 @@ _LOOKS: Any = {
 
 
 class Canvas:
-    """Collects polygons and lines, and draws all that look alike as one path: an SVG of it is small."""
+    """Collects polygons and lines, and draws all that look alike as one path. This keeps an SVG small."""
 
     def __init__(self, axes: Axes) -> None:
         self.axes = axes
         self.fills: dict[str, list[Sequence[Point]]] = defaultdict(list)
-        """By colour."""
+        """The polygons of each colour."""
         self.strokes: dict[tuple[str, float, str], list[Sequence[Point]]] = defaultdict(list)
-        """By colour, width in points, and dashes."""
+        """The lines of each colour, width in points, and dashes."""
 
     def text(self, x: float, y: float, text: str, size: float, colour: str = INK, **more: Any) -> None:
         if text:
-            baseline = y + 0.36 * size / 72  # by no font's metrics, so that it is the same everywhere
+            baseline = y + 0.36 * size / 72  # not from the metrics of a font, which differ between machines
             self.axes.text(x, baseline, text, size=size, color=colour, va="baseline", **{"ha": "center"} | more)
+
+    def label(self, x: float, y: float, text: str, size: float) -> None:
+        """Write a text on a white ground, in front of the lines that cross it. ``x`` is its left end."""
+        if text:
+            wide, tall = 0.0091 * size * len(text), 0.0145 * size
+            self.fills["white"].append(box(x - 0.01, y - tall / 2, wide + 0.02, tall))
+            self.text(x, y, text, size, FAINT, ha="left", zorder=6)
 
     def flush(self) -> None:
         """Draw what was collected."""
@@ -61,7 +69,7 @@ class Canvas:
 
 
 def save(width: float, height: float, draw: Callable[[Canvas], object], file: Path) -> None:
-    """Write what ``draw`` draws, by the file's ending: the same bytes for the same drawing."""
+    """Write what ``draw`` draws as SVG or PNG, by the ending of the file. The same drawing gives the same bytes."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -73,9 +81,17 @@ def save(width: float, height: float, draw: Callable[[Canvas], object], file: Pa
         canvas = Canvas(axes)
         draw(canvas)
         canvas.flush()
-        # Neither a date nor a version: what did not change gives the same file.
+        # The file holds neither a date nor a version, so that the same drawing gives the same file.
         metadata = {"Date": None, "Creator": None} if file.suffix.lower() == ".svg" else {"Software": None}
         figure.savefig(file, dpi=min(160, MOST_PIXELS / max(width, height)), metadata=metadata)
+
+
+def colour(number: int, of: int) -> str:
+    """One of ``of`` colours, which all differ. They are hues from red to pink where the list is too short."""
+    if of <= len(COLOURS):
+        return COLOURS[number]
+    red, green, blue = hsv_to_rgb(0.9 * number / of, 0.45, 0.95)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def box(x: float, y: float, wide: float, tall: float) -> list[Point]:
@@ -83,7 +99,7 @@ def box(x: float, y: float, wide: float, tall: float) -> list[Point]:
 
 
 def _path(drawn: Sequence[Sequence[Point]]) -> MatplotlibPath:
-    """One path of several pieces, each closed if it ends where it begins."""
+    """One path of several pieces. A piece that ends where it begins is closed."""
     from matplotlib.path import Path as MatplotlibPath
 
     codes: list[Any] = []

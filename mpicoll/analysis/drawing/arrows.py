@@ -1,7 +1,8 @@
-"""Renders a picture as textbooks draw collectives: time goes from left to right, every rank has a row of cells, and an
-arrow leads from the cells that a message takes to the cells that it is put into.
+"""Draws a picture as textbooks draw collectives. Time goes from left to right, and every rank has a row of cells. An
+arrow leads from the cells that a message reads to the cells that it writes.
 
-A cell is painted in the colours of the ranks whose contributions it holds, or of its block where all are the root's.
+A cell has the colours of the ranks whose contributions it holds. Where all contributions come from the root, it has the
+colour of its block.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from collections.abc import Sequence
 from math import cos, pi, sin
 from pathlib import Path
 
-from mpicoll.analysis import canvas
-from mpicoll.analysis.canvas import COLOURS, EMPTY, FAINT, GRID, INK, LINE, PLUS, Canvas, Point, box
-from mpicoll.analysis.picture import Arrow, Panel, Picture, Spot
+from mpicoll.analysis.drawing import canvas
+from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, GRID, INK, LINE, PLUS, Canvas, Point, box
+from mpicoll.analysis.drawing.picture import Arrow, Panel, Picture, Spot
 
 __all__ = ["TALLEST", "height_of_ranks", "save"]
 
@@ -20,37 +21,37 @@ __all__ = ["TALLEST", "height_of_ranks", "save"]
 CELL, TALL = 0.56, 0.27
 BETWEEN_RANKS, BETWEEN_STRIPS, BETWEEN_LINES = 0.15, 0.07, 0.34
 FLAT, STEEP = 0.95, 1.9
-"""Room for arrows, in a low picture and at most."""
+"""The room for arrows in a low picture, and the most room for them."""
 LEFT, EDGE, TOP, HEAD, STRIP_NAME, FOOT = 0.74, 0.16, 0.42, 0.24, 0.13, 0.36
-WIDEST = 13.0
+WIDEST = 10.0
 TALLEST = 12.0
-"""Of all ranks' cells one above the other: an eye does not follow an arrow that is longer."""
+"""The height of the cells of all ranks. In a taller picture nobody can follow the arrows."""
 BRACKET = 0.055
 RADIUS = 0.068
-"""Of the sign that says that a message is combined with what is there."""
+"""The radius of the sign that says that a message is combined with what is there."""
 
 _MEANINGS = {
     (False, False): "received",
     (True, False): "received and combined with what is there",
     (False, True): "copied within the rank",
 }
-"""Of arrows that reduce, or are local."""
+"""What an arrow means, by whether it reduces and whether it is local."""
 
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
-    """Write the picture as SVG or PNG, by the file's ending: the same bytes for the same picture."""
+    """Write the picture as SVG or PNG, by the ending of the file. The same picture gives the same bytes."""
     place = _Place(picture, EDGE + 0.14 + 0.089 * len(name) + 0.07 * len(of))
     canvas.save(place.width, place.height, lambda on: _Drawing(on, picture, place).draw(name, of), file)
 
 
 def height_of_ranks(picture: Picture) -> float:
-    """What all ranks' cells take, one rank below the other."""
+    """The height of the cells of all ranks, one rank below the other."""
     return picture.ranks * (picture.blocks * TALL + BETWEEN_RANKS) - BETWEEN_RANKS
 
 
 class _Place:
-    """Where everything lies: the panels follow each other on lines, as text does, and a line begins with the last
-    panel of the line before."""
+    """Where everything lies. The panels follow each other on lines, as words do. A line begins with the last panel of
+    the line before it."""
 
     def __init__(self, picture: Picture, title: float) -> None:
         strips = len(picture.strips)
@@ -85,7 +86,7 @@ class _Place:
 class _Drawing:
     def __init__(self, canvas: Canvas, picture: Picture, place: _Place) -> None:
         self.picture, self.place = picture, place
-        self.fills, self.strokes, self.text = canvas.fills, canvas.strokes, canvas.text
+        self.fills, self.strokes, self.text, self.label = canvas.fills, canvas.strokes, canvas.text, canvas.label
 
     def draw(self, name: str, of: str) -> None:
         self.text(EDGE, 0.22, name, 10.5, weight="bold", ha="left")
@@ -108,16 +109,16 @@ class _Drawing:
             self.text(EDGE, middle, f"rank {rank}", 8.5, ha="left")
             if self.picture.blocks > 1:
                 for block in range(self.picture.blocks):
-                    self.text(x - 0.06, y + (block + 0.5) * TALL, str(block), 6, FAINT, ha="right")
+                    self.text(x - 0.06, y + (block + 0.5) * TALL, str(block), 7, FAINT, ha="right")
 
     def panel(self, line: int, number: int, panel: Panel) -> None:
         _, y = self.place.corner(line, number, (0, 0, 0))
         above = y - self.place.head + 0.11
         strips = self.strips(panel)
         lefts = [self.place.corner(line, number, (0, strip, 0))[0] for strip in strips]
-        self.text((lefts[0] + lefts[-1] + CELL) / 2, above, panel.title, 8, weight="bold")
+        self.text((lefts[0] + lefts[-1] + CELL) / 2, above, panel.title, 8.5, weight="bold")
         for strip, left in zip(strips, lefts, strict=True):
-            self.text(left + CELL / 2, y - 0.1, self.picture.strips[strip], 6.5, FAINT)
+            self.text(left + CELL / 2, y - 0.1, self.picture.strips[strip], 7.5, FAINT)
             for rank in range(self.picture.ranks):
                 for block in range(self.picture.blocks):
                     self.cell(line, number, panel, (rank, strip, block))
@@ -125,11 +126,11 @@ class _Drawing:
             self.round(line, number, panel.arrows)
 
     def round(self, line: int, number: int, arrows: Sequence[Arrow]) -> None:
-        """What leads to a panel; a plain arrow where it is not said how."""
+        """Draw what leads to a panel. In a picture of a meaning this is a plain arrow."""
         x, y = self.place.corner(line, number, (0, 0, 0))
         x -= self.place.arrows / 2
         if arrows:
-            self.text(x, y - self.place.head + 0.11, f"round {number}", 7, FAINT)
+            self.text(x, y - self.place.head + 0.11, f"round {number}", 8, FAINT)
         else:
             y += self.place.line / 2 - self.place.head / 2
             self.shaft((x - 0.22, y), (x + 0.22, y), "solid", head=True)
@@ -137,12 +138,12 @@ class _Drawing:
         for arrow in arrows:
             start, end = self.arrow(line, number, arrow)
             labels.setdefault(arrow.source, (arrow.label, start, []))[2].append(end[1] - start[1])
-        for label, (x, y), falls in labels.values():  # where no arrow of theirs runs
-            beside = -0.06 if min(falls) > -0.01 else 0.06 if max(falls) < 0.01 else 0
-            self.text(x + (0.05 if beside else 0.11), y + beside, label, 6, FAINT, ha="left")
+        for label, (x, y), falls in labels.values():  # beside the arrows, not on them
+            beside = -0.07 if min(falls) > -0.01 else 0.07 if max(falls) < 0.01 else 0
+            self.label(x + (0.05 if beside else 0.11), y + beside, label, 7)
 
     def strips(self, panel: Panel) -> Sequence[int]:
-        """Those that the panel has: the first and the last leave out what is empty."""
+        """The strips that the panel shows. The first and the last panel leave out empty strips."""
         return sorted({strip for _, strip, _ in panel.cells}) if panel.title else range(len(self.picture.strips))
 
     def cell(self, line: int, number: int, panel: Panel, spot: Spot) -> None:
@@ -154,11 +155,12 @@ class _Drawing:
             self.strokes[GRID, 0.6, "solid"].append(outline)
             return
         share = CELL / len(shown.colours)
-        for i, colour in enumerate(shown.colours):
-            self.fills[COLOURS[colour % len(COLOURS)]].append(box(x + i * share, y, share, TALL))
+        for i, number in enumerate(shown.colours):
+            colour = canvas.colour(number, self.picture.colours)
+            self.fills[colour].append(box(x + i * share, y, share, TALL))
         self.strokes[(INK, 1.3, "solid") if shown.fresh else ("#94a3b8", 0.6, "solid")].append(outline)
         whole = shown.label in ("Σ", "all")
-        size = min(9.5 if whole else 8, 48 / len(shown.label))
+        size = min(9.5 if whole else 8.5, 48 / len(shown.label))
         self.text(x + CELL / 2, y + TALL / 2, shown.label, size, weight="bold" if whole else "normal")
 
     def arrow(self, line: int, number: int, arrow: Arrow) -> tuple[Point, Point]:
@@ -173,7 +175,8 @@ class _Drawing:
         return (x0, y0), (x1, y1)
 
     def bracket(self, corners: Sequence[Point], side: float, depth: float) -> Point:
-        """Join a message's cells, several on end by a bracket, and return where its arrow begins or ends."""
+        """Join the cells of a message, with a bracket if there are several, and return where its arrow begins or
+        ends."""
         x = corners[0][0] + side
         runs: list[tuple[float, float]] = []
         for y in sorted({y for _, y in corners}):
@@ -218,7 +221,7 @@ class _Drawing:
             self.strokes[PLUS, 1.1, "solid"].append(drawn)
 
     def legend(self) -> None:
-        """What the signs mean that this picture has."""
+        """Explain the signs that occur in this picture."""
         arrows = [arrow for panel in self.picture.panels for arrow in panel.arrows]
         x, y = EDGE, self.place.height - 0.17
         kinds = {(arrow.reduces, arrow.local) for arrow in arrows}
@@ -228,5 +231,5 @@ class _Drawing:
                 if reduces:
                     self.plus((x + 0.3 + RADIUS, y))
                 x += 0.37 + 2 * RADIUS * reduces
-                self.text(x, y, meaning, 7, FAINT, ha="left")
-                x += 0.25 + 0.055 * len(meaning)
+                self.text(x, y, meaning, 7.5, FAINT, ha="left")
+                x += 0.25 + 0.06 * len(meaning)

@@ -1,4 +1,4 @@
-"""What one rank's step must be by itself, whatever other ranks do."""
+"""The rules for the step of one rank, whatever the other ranks do."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv,
 __all__ = ["Problem", "Rules", "each", "first", "read_by", "shown", "target"]
 
 Problem = tuple[int | None, str]
-"""The block at fault, if it is at one, and what is wrong."""
+"""What is wrong, and the block at which it is wrong, or None."""
 
 _SPACES = {INPUT, OUTPUT, SCRATCH}
 
@@ -29,12 +29,12 @@ class Rules:
 
     @property
     def pairs(self) -> bool:
-        """Whether blocks belong to pairs of ranks: they may change their number on the way, and are never in place."""
+        """Whether blocks belong to pairs of ranks. Then they may change their numbers, and are never in place."""
         return self.table.name == "alltoall"
 
     def problems(self, rank: int, writable: range, step: Step) -> Iterator[Problem]:
-        """What is wrong with a step of the rank, which may write the blocks ``writable`` of OUTPUT. What comes after
-        the first problem means nothing."""
+        """The problems of a step of the rank, which may write the blocks ``writable`` of OUTPUT. Only the first problem
+        counts: the others may follow from it."""
         if not isinstance(step, tuple) or isinstance(step, Action):  # an action is a tuple too
             yield None, f"is not a tuple of actions, but {step!r}"
         for action in step:
@@ -53,7 +53,7 @@ class Rules:
         yield from self._of_neighbours(step)
 
     def fits(self, source: int, from_: Space, blocks: Blocks, rank: int, into: Space, to: Blocks) -> bool:
-        """Whether blocks of rank ``source`` have the sizes of those of ``rank`` that they go to, run by run."""
+        """Whether blocks of rank ``source`` have, run by run, the sizes of the blocks of ``rank`` that they go to."""
         if not self.pairs:
             return blocks == to
         if [len(r) for r in blocks] != [len(r) for r in to]:
@@ -96,7 +96,8 @@ class Rules:
                     )
 
     def _of_neighbours(self, step: Step) -> Iterator[Problem]:
-        """An action touches what another writes, or writes a block twice, or one that it reads to write elsewhere."""
+        """Problems between actions: one reads or writes what another one writes, or an action moves a block onto a
+        block that it reads."""
         writes = [
             (action.into, r.start, r.stop, i)
             for i, action in enumerate(step)
@@ -129,12 +130,12 @@ def each(blocks: Blocks) -> Iterator[int]:
 
 
 def first(blocks: Blocks) -> int | None:
-    """The first of the blocks, None for a mere signal."""
+    """The first of the blocks, or None for a signal."""
     return blocks[0].start if blocks else None
 
 
 def shown(blocks: Blocks) -> str:
-    """The blocks as text: 0, 4-7."""
+    """The blocks as text, such as 0, 4-7."""
     return ", ".join(str(r.start) if len(r) == 1 else f"{r.start}-{r.stop - 1}" for r in blocks) or "none"
 
 
@@ -144,7 +145,7 @@ def target(action: Recv | RecvReduce | Copy) -> Blocks:
 
 
 def read_by(action: Action) -> Space | None:
-    """The space that the action reads, None for a mere receive."""
+    """The space that the action reads, or None for a receive without a reduction."""
     match action:
         case Send() | Copy():
             return action.from_

@@ -1,4 +1,4 @@
-"""A machine's figures from measured times: those with which the cost model comes nearest to them."""
+"""Finds the figures of a machine with which the cost model comes nearest to measured times."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.analysis.cost import Structure
-from mpicoll.analysis.machines import Level, Machine
-from mpicoll.analysis.messages import Symmetry
+from mpicoll.analysis.cost.machines import Level, Machine
+from mpicoll.analysis.cost.messages import Symmetry
+from mpicoll.analysis.cost.simulation import Structure
 from mpicoll.schedule import Schedule
 
 __all__ = ["Prediction", "Probe", "errors", "fitted"]
@@ -19,16 +19,18 @@ __all__ = ["Prediction", "Probe", "errors", "fitted"]
 Times = NDArray[np.float64]
 
 ROUNDS = 12
-"""Rounds of the fit: the model is linear in its figures but for what waits for what, which settles in a few."""
+"""Rounds of the fit. The model is linear in its figures, except that they decide what waits for what. This settles in a
+few rounds."""
 CACHES = tuple((1 << small, 1 << large) for small in (17, 19) for large in (21, 23))
-"""Bytes of the longest vectors that stay in two caches, between the sizes that are measured; one pair fits best."""
+"""Bytes of the longest vectors that stay in two caches. Each pair is tried, and the one that fits best is taken."""
 FEW_PERCENT = 0.05
-"""Relative errors below this one weigh alike; larger ones weigh less, so that a disturbed measurement bends little."""
+"""Relative errors below this one have the same weight. Larger ones have less, so that a disturbed measurement has
+little influence."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Schedules of all ranks, and their measured seconds for vectors of ``nbytes``."""
+    """The schedules of all ranks, and the measured seconds for vectors of ``nbytes``."""
 
     schedules: Sequence[Schedule]
     nbytes: Sequence[int]
@@ -40,13 +42,13 @@ class Probe:
         return Structure(self.schedules.__getitem__, Symmetry(size, size))
 
     def predicted(self, machine: Machine) -> Times:
-        """The model's seconds."""
+        """The seconds that the model predicts."""
         return self._structure.seconds(machine, np.array(self.nbytes, np.float64))
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """An algorithm's time as it was measured and as the model has it, in seconds."""
+    """The measured and the predicted time of an algorithm, in seconds."""
 
     collective: str
     algorithm: str
@@ -57,7 +59,7 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Relative to the measured time."""
+        """The error relative to the measured time."""
         return abs(self.predicted - self.measured) / self.measured
 
 
@@ -68,7 +70,7 @@ def errors(predictions: Sequence[Prediction]) -> tuple[float, float]:
 
 
 def fitted(probes: Sequence[Probe], name: str, source: str, eager: int) -> Machine:
-    """The machine of one level that fits the probes best, whatever its caches hold and its cores can do at once."""
+    """The machine of one level that fits the probes best, of all sizes of caches, and with or without overlap."""
     level = Level(name="node", ranks=None, latency=0.0, gap=0.0, overhead=0.0, ports=1)
     start = Machine(name=name, source=source, levels=(level,), reduction=0.0, copy=0.0, eager=eager)
     fits = []
@@ -80,7 +82,7 @@ def fitted(probes: Sequence[Probe], name: str, source: str, eager: int) -> Machi
 
 
 def _with(machine: Machine, figures: Times) -> Machine:
-    """The machine with these figures in the place of its own."""
+    """The machine with these figures instead of its own."""
     latency, overhead, reducing, copying, step, *rates = map(float, figures)
     gap, reduction, copy = (tuple(rates[i : i + 3]) for i in (0, 3, 6))
     level = replace(machine.levels[0], latency=latency, overhead=overhead, gap=gap)
@@ -91,7 +93,7 @@ def _with(machine: Machine, figures: Times) -> Machine:
 
 
 def _fitted(probes: Sequence[Probe], machine: Machine) -> Machine:
-    """Least squares of the relative errors, again and again from where the last ones led."""
+    """Least squares of the relative errors, repeated from the result of the round before."""
     at, step = np.repeat([1e-7, 1e-10], [5, 9]), np.repeat([1e-9, 1e-13], [5, 9])
     measured = _measured(probes)
     for _ in range(ROUNDS):
@@ -104,7 +106,7 @@ def _fitted(probes: Sequence[Probe], machine: Machine) -> Machine:
 
 
 def _least_squares(table: Times, aim: Times) -> Times:
-    """Least squares among figures that are not negative: one that would be is 0."""
+    """Least squares with figures of at least 0. A figure that would be negative is 0."""
     found, scale = np.zeros(table.shape[1]), np.maximum(np.linalg.norm(table, axis=0), 1e-300)
     free = np.ones(len(found), bool)
     while free.any():

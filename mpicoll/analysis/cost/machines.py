@@ -1,4 +1,4 @@
-"""A machine as the cost model sees it: levels from the inside out, and what a rank's own work costs.
+"""A machine as the cost model sees it: its levels from the inside out, and what the work of a rank costs.
 
 Times are in seconds, rates in seconds per byte.
 """
@@ -24,20 +24,21 @@ Ranks = NDArray[np.int64]
 PLACEMENTS = ("block", "round-robin")
 
 Rate = float | tuple[float, ...]
-"""Seconds per byte; several where they depend on the cache that a vector fits into, the last for memory."""
+"""Seconds per byte. There are several if they depend on the cache that a vector fits into. The last one is for
+memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """A level, such as a node or the whole system. Two ranks talk at the innermost level that holds both.
+    """A level, such as a node or the whole system. Two ranks talk at the innermost level that contains both.
 
-    ``ranks`` is how many one unit of the level holds, None (the outermost level alone) for any number. A message of n
-    bytes takes ``overhead + latency + n gap + overhead``: the overheads are work of the two ranks, one message after
-    another; n gap is the time for which the message has a port to itself at each end. Each unit of the level below
-    (each rank, below the innermost) has ``ports`` ports to this level, dealt to its ranks in order: 8 ranks and 8
-    ports are a port each, 32 ranks and 1 port share it.
-    ``overlap`` says that a rank may reduce the first pieces of a message while the others are under way, because
-    something else than its own core moves them.
+    ``ranks`` is the number of ranks that one unit of the level holds. None means any number, which only the outermost
+    level may have. A message of n bytes takes ``overhead + latency + n gap + overhead``. The overheads are work of the
+    two ranks, which do it for one message after another. During n gap the message has a port to itself at each end.
+    Each unit of the level below has ``ports`` ports to this level. Below the innermost level, a unit is a rank. The
+    ports are dealt to the ranks of the unit in order: with 8 ports each of 8 ranks has its own, and 32 ranks share 1
+    port. ``overlap`` says that a rank may reduce the first pieces of a message while the others are on their way. This
+    needs something else than the core of the rank to move them.
     """
 
     name: str
@@ -51,12 +52,14 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """``reduction`` and ``copy`` are a rank's time per byte combined or copied, the overheads what each of these costs
-    beside its bytes, and ``step`` what each step with messages costs beside them. Of several rates, the first is for
-    vectors of up to ``caches[0]`` bytes, and so on. A message longer than ``eager`` bytes (None: no message) asks its
-    receiver first, who answers when it has begun the step that takes it: two latencies more. ``placement`` is
-    ``block``, which fills one unit after the other, or ``round-robin``, which deals the ranks over the units of each
-    level. ``source`` says where the figures come from.
+    """A machine. ``source`` says where its figures come from.
+
+    ``reduction`` and ``copy`` are the time of a rank for each byte that it combines or copies. ``reduction_overhead``
+    and ``copy_overhead`` are added for each reduction and copy, and ``step`` for each step with messages. Of several
+    rates, the first is for vectors of up to ``caches[0]`` bytes, and so on. A message longer than ``eager`` bytes asks
+    its receiver first, which answers when it has begun the step that receives it: this takes two more latencies. With
+    None, no message asks. ``placement`` is ``block``, which fills one unit after the other, or ``round-robin``, which
+    deals the ranks over the units of each level.
     """
 
     name: str
@@ -73,11 +76,11 @@ class Machine:
 
     @property
     def period(self) -> int:
-        """Ranks in one unit below the outermost level: placed in blocks, the machine looks the same from each."""
+        """The ranks of one unit below the outermost level. If they are placed in blocks, all units are alike."""
         return _ranks(self.levels[-2]) if len(self.levels) > 1 else 1
 
     def positions(self, size: int) -> Ranks:
-        """Where each of ``size`` ranks lies, counted from the inside out.
+        """The position of each of ``size`` ranks, counted from the inside out.
 
         Raises ArgumentError for more ranks than the machine holds.
         """
@@ -104,7 +107,7 @@ class Machine:
         return found
 
     def port(self, level: int, at: Ranks, turn: Ranks) -> Ranks:
-        """Which of the level's ports a position uses for the message that is its ``turn``-th of a step."""
+        """The port of the level that a position uses for the message number ``turn`` of a step."""
         below = _ranks(self.levels[level - 1]) if level else 1
         ports = self.levels[level].ports
         if ports < below:
@@ -113,7 +116,7 @@ class Machine:
         return at * mine + turn % mine
 
     def rate(self, rate: Rate, nbytes: float) -> float:
-        """The one that holds for vectors of ``nbytes``, of the machine's rates."""
+        """The rate for vectors of ``nbytes``, of several."""
         if not isinstance(rate, tuple):
             return rate
         return rate[sum(nbytes > most for most in self.caches)]
@@ -189,7 +192,7 @@ Described = TypeVar("Described", Level, Machine)
 
 
 def _keys(of: type[Described], given: object, where: str) -> dict[str, Any]:
-    """The values of the fields, those that are left out at their defaults."""
+    """The values of the fields. A field that is left out has its default."""
     if not isinstance(given, Mapping):
         raise _bad(where, "a table of " + ", ".join(f.name for f in fields(of)), repr(given))
     known = {f.name: f.default for f in fields(of)}

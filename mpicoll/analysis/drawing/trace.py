@@ -1,8 +1,9 @@
-"""What a schedule does when: every message in its round, and what each rank holds after it.
+"""What a schedule does in which round, and what each rank holds after it.
 
-The steps of different ranks do not line up: in a tree some wait while others work. A message happens one round after
-the last step that either end must finish first, so that a round is the longest chain of messages that led to it. What
-is copied to other blocks of the same rank takes a round, too; any other copy changes nothing that is worth a look.
+The steps of different ranks do not happen at the same times: in a tree some ranks wait while others work. The round of
+a message is one more than the last round that either of its ranks must finish before it. So it is the length of the
+longest chain of messages that ends with it. A copy to other blocks of the same rank also takes a round. A copy to the
+same blocks takes none, as it shows nothing new.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mpicoll.analysis.rules import each, target
+from mpicoll.analysis.proof.rules import each, target
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import (
     INPUT,
@@ -33,7 +34,7 @@ __all__ = ["Block", "Cell", "Move", "Trace", "given", "results", "trace"]
 
 
 class Block(NamedTuple):
-    """What a cell holds: the contributions of these ranks, and which of their blocks it is."""
+    """What a cell holds: the contributions of these ranks to this block."""
 
     ranks: frozenset[int]
     block: int
@@ -48,7 +49,8 @@ class Cell(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A message, or a copy within one rank. ``blocks`` of the ``source`` become the blocks ``to`` of the ``target``."""
+    """A message, or a copy within one rank. The ``blocks`` of the ``source`` become the blocks ``to`` of the
+    ``target``."""
 
     round: int
     source: int
@@ -70,8 +72,9 @@ class Move(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """``moves`` by round, from 1 on. ``writes[k]`` are those of round k in their order, in round 0 what ranks give and
-    copy before the first message. A barrier has one block: the ranks that a rank has heard of."""
+    """``moves`` are in the order of their rounds, which count from 1. ``writes[k]`` are the writes of round k in their
+    order. In round 0 they are what the ranks give, and what they copy before the first message. A barrier has one
+    block, which holds the ranks that a rank has heard of."""
 
     collective: str
     blocks: int
@@ -84,7 +87,7 @@ class Trace(NamedTuple):
 
 
 def given(collective: str, size: int, root: int, blocks: int) -> Iterator[tuple[Cell, Block]]:
-    """What ranks give; in a barrier each has heard of itself."""
+    """What the ranks give. In a barrier each rank has heard of itself."""
     space = OUTPUT if collective in ("bcast", "barrier") else INPUT
     for rank in range(size):
         has = range(1) if collective == "barrier" else COLLECTIVES[collective].has(rank, size, root, blocks)
@@ -93,7 +96,7 @@ def given(collective: str, size: int, root: int, blocks: int) -> Iterator[tuple[
 
 
 def results(collective: str, size: int, root: int, blocks: int) -> Iterator[tuple[Cell, Block]]:
-    """What ranks are to end with; in a barrier each has heard of all."""
+    """What the ranks must end with. In a barrier each rank has heard of all."""
     table = COLLECTIVES[collective]
     for rank in range(size):
         wants = range(1) if collective == "barrier" else table.wants(rank, size, root, blocks)
@@ -108,7 +111,8 @@ def trace(schedules: Sequence[Schedule], root: int = 0) -> Trace:
 
 
 class _Rank:
-    """Where a rank stands: its step, the round in which its last one ended, and the messages of this one to come."""
+    """The state of a rank: its step, the round in which its last step ended, and how many messages of its step are
+    left."""
 
     def __init__(self, rank: int, schedule: Schedule) -> None:
         self.rank = rank
@@ -168,7 +172,7 @@ class _Following:
             it.ends = max(it.ends, at)
 
     def post(self, it: _Rank, action: Send | Recv | RecvReduce) -> None:
-        """Carry the message out if its other end waits already; else let this end wait."""
+        """Carry the message out if its other end waits already. Otherwise this end waits."""
         sends = isinstance(action, Send)
         pair = (it.rank, action.peer) if sends else (action.peer, it.rank)
         others = self.posted.get((*pair, not sends))
@@ -200,7 +204,7 @@ class _Following:
 
 
 def _telling(steps: Sequence[Step]) -> Iterator[Step]:
-    """A barrier's steps, each signal a message that tells which ranks its sender had heard of before the step."""
+    """The steps of a barrier. Each signal tells which ranks its sender had heard of before the step."""
     for step in steps:
         yield (Copy(one(0), OUTPUT, SCRATCH),)
         told: list[Action] = []

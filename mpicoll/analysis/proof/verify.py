@@ -1,18 +1,18 @@
-"""Proves schedules: runs those of all ranks on symbols, under the hardest conditions that an MPI may make.
+"""Proves the schedules of all ranks: runs them on symbols, under the hardest conditions that an MPI library may make.
 
-A symbol is the *ordered* expression tree of what a block holds. Equal trees are one number, so that they are compared
-at once. A proof shows that
+A symbol is the *ordered* expression tree of what a block holds. Equal trees have the same number, so comparing them is
+fast. A proof shows that
 
-- every rank ends with exactly the contributions that the collective means, none missing and none twice;
+- every rank ends with exactly the contributions that the collective means: none is missing, and none is there twice;
 - every message meets a receive of blocks of the same sizes, and no message or receive is left over;
-- nothing deadlocks though a message waits for its receive (rendezvous);
-- within a step no action reads or writes what another writes, and nothing is read that was never written;
-- the same holds in place, where INPUT and OUTPUT are one memory, and what is given alone is never written;
-- in an allreduce all ranks compute the identical tree of each block, so that their results are equal bit for bit;
-- no rank leaves a barrier before it has heard, at first or second hand, that every rank has entered.
+- nothing deadlocks, even if every message waits for its receive (rendezvous);
+- within a step no action reads or writes what another one writes, and nothing is read that was never written;
+- this also holds in place, where INPUT and OUTPUT are one memory; and INPUT itself is never written;
+- in an allreduce all ranks compute the same tree for each block, so that their results are equal bit for bit;
+- no rank leaves a barrier before it has heard, directly or through others, that every rank has entered.
 
-The n-th message from one rank to another meets the n-th receive there, as both schedules name them; so which messages
-meet, and what they carry, does not depend on the order in which ranks proceed, and one order proves it for all.
+The n-th message from one rank to another meets the n-th receive there, as both schedules name them. So the order in
+which ranks proceed decides neither which message meets which receive, nor what it carries. One order proves it for all.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from mpicoll.analysis.rules import Rules, each, first, read_by, shown, target
-from mpicoll.analysis.symbols import Symbols, lowest
+from mpicoll.analysis.proof.rules import Rules, each, first, read_by, shown, target
+from mpicoll.analysis.proof.symbols import Symbols, lowest
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Schedule, Send, Space
@@ -31,15 +31,16 @@ from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvRed
 __all__ = ["Proof", "verify"]
 
 NOTHING = -1
-"""In the place of a symbol: nothing was written here."""
+"""Stands for a symbol where nothing was written."""
 STALE = -2
-"""The same block of OUTPUT was written: in place, INPUT no longer holds what it held."""
+"""Stands for a symbol of INPUT after the same block of OUTPUT was written. In place, INPUT has lost it."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What a proof saw. ``results[rank][block]`` is the symbol of each block of the rank's result, negative where the
-    rank has no such block. A leaf's number is the rank that gave it; in an alltoall, rank * size + block."""
+    """What a proof found. ``results[rank][block]`` is the symbol of a block of the result of the rank. It is negative
+    if the rank has no such block. The number of a leaf is the rank that gave it, and in an alltoall rank * size +
+    block."""
 
     symbols: Symbols
     results: tuple[Sequence[int], ...]
@@ -49,18 +50,19 @@ class Proof:
 
     @property
     def rounds(self) -> int:
-        """How often the most often combined contribution is: the roundings of a reduction in 16 bits."""
+        """How often a contribution is combined at most. A reduction in 16 bits rounds it as often."""
         return max((self.symbols.depth(s) for result in self.results for s in set(result)), default=0)
 
 
 def verify(
     collective: str, size: int, root: int, schedule_of: Callable[[int], Schedule], uneven: bool = False
 ) -> Proof:
-    """Prove the schedules ``schedule_of(0)`` to ``schedule_of(size - 1)``; with ``uneven``, that they also serve the
-    collective's v-variant, where each rank's block, and in an alltoall each pair's, has a size of its own.
+    """Prove the schedules ``schedule_of(0)`` to ``schedule_of(size - 1)``. With ``uneven``, prove also that they serve
+    the v-variant of the collective, where the block of each rank, and in an alltoall of each pair, has its own size.
 
-    Raises ScheduleError, which names the first offending rank, step (from 0) and block: of the earliest step, those of
-    the lowest rank. ArgumentError for an unknown collective and an impossible size or root.
+    Raises ScheduleError, which names the rank, the step (from 0) and the block of the first fault. This is the fault of
+    the earliest step, and among those the one of the lowest rank. Raises ArgumentError for an unknown collective and an
+    impossible size or root.
     """
     if collective not in COLLECTIVES:
         raise ArgumentError("verify", "collective", "one of " + ", ".join(COLLECTIVES), repr(collective))
@@ -72,25 +74,25 @@ def verify(
 
 
 _Posted = tuple[Send | Recv | RecvReduce, list[int]]
-"""One end of a message, and the symbols that it reads on its own rank: nothing else of its step writes them."""
+"""One end of a message, and the symbols that it reads on its own rank. Nothing else in its step writes them."""
 
 
 class _Rank:
-    """Where a rank stands, and what it holds: by space, the symbol of each block."""
+    """The state of a rank: its step, and the symbol of each block in each space."""
 
     __slots__ = ("heard", "hears", "holds", "left", "rank", "step", "steps", "wants", "writable")
 
     def __init__(self, rank: int, schedule: Schedule, wants: range) -> None:
         self.rank, self.steps, self.wants = rank, schedule.steps, wants
         self.writable = wants
-        """Blocks of OUTPUT that the rank may write."""
+        """The blocks of OUTPUT that the rank may write."""
         self.holds: dict[Space, list[int]] = {s: [NOTHING] * schedule.blocks for s in (INPUT, OUTPUT, SCRATCH)}
         self.heard = 1 << rank
-        """The ranks whose beginning comes before this rank's present step, as the bits of an int."""
+        """The ranks that this rank had heard of before its present step, as the bits of an int."""
         self.hears = 0
         self.step = -1
         self.left = 0
-        """Messages of the present step that are not done."""
+        """The number of messages of the present step that are not done."""
 
 
 class _Proving:
@@ -103,7 +105,7 @@ class _Proving:
         self.symbols = Symbols(self.size * self.size if self.rules.pairs else self.size)
         self.messages = 0
         self.posted: dict[tuple[int, int], deque[_Posted]] = {}
-        """From one rank to another, the sends that wait for their receives, or the receives for their sends."""
+        """For each pair of ranks, the sends that wait for receives, or the receives that wait for sends."""
         self.faults: list[ScheduleError] = []
         self.ranks = [self.beginning(rank, schedule) for rank, schedule in enumerate(schedules)]
         self.ready = deque(self.ranks)
@@ -119,16 +121,17 @@ class _Proving:
         return it
 
     def leaf(self, rank: int, block: int) -> int:
-        """What the rank gives. Unless blocks are for pairs none ever changes its number, and need not be told apart."""
+        """The symbol of a block that the rank gives. Only where blocks belong to pairs may a block change its number.
+        Then its symbol also tells which block it is."""
         return rank * self.size + block if self.rules.pairs else rank
 
     def fail(self, it: _Rank, block: int | None, problem: str) -> NoReturn:
-        """The rank is at fault, in its present step if it has not ended."""
+        """Raise the fault of the rank, in its present step unless it has ended."""
         raise ScheduleError(self.what, it.rank, it.step if it.step < len(it.steps) else None, block, problem)
 
     def run(self) -> Proof:
-        """A rank at fault stops, and the others go on as far as they can: which fault is the first does not depend on
-        the order in which the ranks are looked at."""
+        """Run all ranks. A rank at fault stops, and the others go on as far as they can. So the first fault does not
+        depend on the order in which the ranks run."""
         while self.ready:
             it = self.ready.popleft()
             try:
@@ -146,7 +149,7 @@ class _Proving:
     # -- what ranks do --------------------------------------------------------------------------------------------
 
     def begin_step(self, it: _Rank) -> None:
-        """End the rank's step and begin its next."""
+        """End the step of the rank, and begin its next one."""
         it.heard |= it.hears
         if it.step >= 0 and not self.rules.pairs:
             for action in it.steps[it.step]:
@@ -174,7 +177,7 @@ class _Proving:
             self.post(it, message)
 
     def post(self, it: _Rank, message: _Posted) -> None:
-        """Carry the message out if its other end waits already; else let this end wait."""
+        """Carry the message out if its other end waits already. Otherwise this end waits."""
         action = message[0]
         sends = isinstance(action, Send)
         pair = (it.rank, action.peer) if sends else (action.peer, it.rank)
@@ -203,7 +206,7 @@ class _Proving:
     def take(
         self, source: _Rank, to: _Rank, send: Send, values: list[int], receive: Recv | RecvReduce, mine: list[int]
     ) -> None:
-        """What the receive makes of a message."""
+        """Receive a message."""
         if not self.rules.fits(source.rank, send.from_, send.blocks, to.rank, receive.into, receive.blocks):
             problem = f"takes blocks {shown(receive.blocks)} from rank {source.rank}, which sends {shown(send.blocks)}"
             self.fail(to, first(receive.blocks), f"{problem} in its step {source.step}")
@@ -243,7 +246,7 @@ class _Proving:
     # -- what must hold -------------------------------------------------------------------------------------------
 
     def check_schedules(self, schedules: Sequence[Schedule]) -> None:
-        """Every rank has a schedule for the collective, over as many blocks as the others."""
+        """Check that every rank has a schedule for the collective, over the same number of blocks."""
         table = self.table
         exactly = 0 if not table.moves else self.size if table.by_rank else None
         for rank, schedule in enumerate(schedules):
@@ -261,7 +264,7 @@ class _Proving:
                 raise ScheduleError(self.what, rank, None, None, problem)
 
     def check_ended(self) -> None:
-        """No rank waits, and none has left a barrier early."""
+        """Check that no rank waits, and that none has left a barrier early."""
         for it in sorted(self.ranks, key=lambda it: (it.step, it.rank)):
             for action in it.steps[it.step] if it.step < len(it.steps) else ():
                 if isinstance(action, Copy):
@@ -277,7 +280,7 @@ class _Proving:
                 self.fail(it, None, f"leaves without having heard of rank {lowest(everyone & ~it.heard)}")
 
     def check_result(self, it: _Rank) -> None:
-        """Each block of the rank's result is what the collective means."""
+        """Check that each block of the result of the rank is what the collective means."""
         found, of_0 = it.holds[OUTPUT], self.ranks[0].holds[OUTPUT]
         for b in it.wants:
             if found[b] < 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mpicoll.algorithms.registry import Algorithm
-from mpicoll.analysis.verify import Proof, verify
+from mpicoll.analysis.proof.verify import Proof, verify
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import Schedule
 
@@ -14,7 +14,7 @@ __all__ = ["EVERY_ROOT", "cases", "prove"]
 EVERY_ROOT = 16
 """Up to so many ranks, every root is proved. With more ranks, only the first and the last root are."""
 SEGMENTS = (1, 2, 5)
-"""Into how many segments a pipelined algorithm cuts a vector in its proofs."""
+"""The numbers of segments for which a pipelined algorithm is proved."""
 
 
 def cases(algorithm: Algorithm, sizes: Iterable[int]) -> Iterator[tuple[int, int, int]]:

@@ -1,4 +1,4 @@
-"""What the tree and chain algorithms promise beyond their collective: orders of reduction, and who sends how much."""
+"""What algorithms promise beyond their collective: orders of reduction, and how much a rank sends, keeps and builds."""
 
 from __future__ import annotations
 
@@ -6,18 +6,13 @@ import tracemalloc
 
 import pytest
 
-from mpicoll.algorithms import algorithms, find
+from mpicoll.algorithms import algorithms
 from mpicoll.algorithms.registry import Algorithm
-from mpicoll.analysis.proofs import prove
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.schedule import Send
+from tests.known import known
 
 SIZES = (2, 3, 4, 5, 6, 7, 8, 13, 16, 31)
-
-
-def known(collective: str, name: str) -> Algorithm:
-    found = find(collective, name)
-    assert found is not None
-    return found
 
 
 def left_fold(ranks: list[int]) -> str:
@@ -58,6 +53,22 @@ def test_reductions_keep_the_order_of_the_ranks(size: int) -> None:
         for name, order in orders.items():
             (tree,) = trees(known("reduce", name), size, root)
             assert tree.replace("(", "").replace(")", "") == "+".join(map(str, order)), (name, root)
+
+
+@pytest.mark.parametrize(("size", "log2"), [(16, 4), (64, 6)])
+def test_how_often_a_contribution_is_combined(size: int, log2: int) -> None:
+    expected = {
+        "ring": size - 1,
+        "segmented_ring": size - 1,
+        "fixed_order": size - 1,
+        "linear": size - 1,
+        "binomial_tree": log2,
+        "recursive_doubling": log2,
+        "rabenseifner": log2,
+        "swing": log2,
+        "bine": log2,
+    }
+    assert {a.name: prove(a, size).rounds for a in algorithms("allreduce") if a.name in expected} == expected
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,5 +1,5 @@
-"""Draws an algorithm, or what a collective means, into a file: which message goes from whom to whom in each round, and
-what every rank holds before and after it."""
+"""Draws an algorithm, or what a collective means, into a file. The drawing shows which message goes from which rank to
+which in each round, and what every rank holds before and after it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mpicoll.algorithms import Algorithm
 from mpicoll.algorithms.registry import segments as segments_alone
-from mpicoll.analysis import matrices, picture, render
-from mpicoll.analysis.proofs import prove
-from mpicoll.analysis.trace import trace
+from mpicoll.analysis.drawing import arrows, matrices, picture
+from mpicoll.analysis.drawing.trace import trace
+from mpicoll.analysis.proof.cases import prove
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 
@@ -19,14 +19,14 @@ __all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "picture
 FILES = (".svg", ".png")
 MOST_RANKS = 16
 MOST_CELLS = 12_000
-"""More make no picture that anyone reads."""
+"""A picture of more cells is illegible."""
 
 
 def draw(algorithm: Algorithm, size: int, file: Path, root: int = 0, segments: int | None = None) -> None:
-    """Draw the algorithm among ``size`` ranks into an SVG or PNG file, by its name's ending.
+    """Draw the algorithm among ``size`` ranks into an SVG or PNG file, by the ending of its name.
 
-    Raises ArgumentError, which names the option of ``mpicoll draw`` that is wrong; ScheduleError where the algorithm
-    is, since it is proved first.
+    The algorithm is proved first. Raises ArgumentError, which names the option of ``mpicoll draw`` that is wrong, and
+    ScheduleError if the algorithm is wrong.
     """
     found = pictured(algorithm, size, root, segments)
     rooted = f", root {root}" * COLLECTIVES[algorithm.collective].rooted
@@ -64,7 +64,7 @@ def pictured(algorithm: Algorithm, size: int, root: int = 0, segments: int | Non
 
 
 def usual_segments(algorithm: Algorithm) -> int:
-    """Segments that show what the pipeline of an algorithm does; 1 for one without."""
+    """The number of segments that shows how the algorithm pipelines them, or 1 if it does not."""
     if not algorithm.pipelined:
         return 1
     return 4 if algorithm.cut is segments_alone else 2
@@ -76,7 +76,7 @@ def _save(found: picture.Picture, name: str, of: str, file: Path) -> None:
     if find_spec("matplotlib") is None:
         given = "an environment without it"
         raise ArgumentError("draw", "-o", "matplotlib to be installed (pip install matplotlib)", given)
-    drawing = render if render.height_of_ranks(found) <= render.TALLEST else matrices
+    drawing = arrows if arrows.height_of_ranks(found) <= arrows.TALLEST else matrices
     try:
         drawing.save(found, name, of, file)
     except OSError as error:

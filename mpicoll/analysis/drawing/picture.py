@@ -1,4 +1,4 @@
-"""What a drawing shows, before any line is drawn: panels of cells, and arrows from one panel's cells to the next's."""
+"""What a drawing shows, before any line is drawn: panels of cells, and arrows from each panel to the next."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
-from mpicoll.analysis.rules import shown
-from mpicoll.analysis.trace import Block, Cell, Move, Trace, given, results
+from mpicoll.analysis.drawing.trace import Block, Cell, Move, Trace, given, results
+from mpicoll.analysis.proof.rules import shown
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Space
 
@@ -16,7 +16,7 @@ __all__ = ["Arrow", "Panel", "Picture", "Shown", "meaning", "picture"]
 Spot = tuple[int, int, int]
 """A cell of a panel: rank, strip and block."""
 Holds = Mapping[Cell, Block]
-"""What the cells hold, the last written last."""
+"""What the cells hold. The cell that was written last is the last one."""
 
 
 class Shown(NamedTuple):
@@ -38,7 +38,7 @@ class Arrow(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A moment: what the ranks hold, and the arrows that led to it."""
+    """What the ranks hold at one time, and the arrows that led to it."""
 
     title: str
     cells: Mapping[Spot, Shown]
@@ -46,7 +46,8 @@ class Panel(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """The panels in time. Every rank has its ``strips`` side by side, each a column of ``blocks`` cells."""
+    """The panels in the order of time. Every rank has its ``strips`` side by side. A strip is a column of ``blocks``
+    cells."""
 
     collective: str
     ranks: int
@@ -54,9 +55,14 @@ class Picture(NamedTuple):
     strips: tuple[str, ...]
     panels: tuple[Panel, ...]
 
+    @property
+    def colours(self) -> int:
+        """How many colours there are: one for each rank, or for each block where all come from the root."""
+        return self.blocks if self.collective in _OF_ROOT else self.ranks
+
 
 def meaning(collective: str, size: int, root: int) -> Picture:
-    """What a collective means: what ranks hold before and after it. A vector that may stay whole is one block."""
+    """What ranks hold before and after a collective. A vector that no rule cuts is one block."""
     table = COLLECTIVES[collective]
     blocks = size if table.by_rank else 1
     scene = _Scene(collective, size, blocks, ())
@@ -66,10 +72,10 @@ def meaning(collective: str, size: int, root: int) -> Picture:
 
 
 def picture(found: Trace, size: int, root: int) -> Picture:
-    """The panels of a trace: before, after each round, and after the last only what is meant to be there.
+    """The panels of a trace: one before it, and one after each round. The last panel shows only the result.
 
-    A rank's spaces are one strip, whose cells show what was written last, if no message ever takes anything else.
-    Otherwise they lie side by side.
+    The spaces of a rank are one strip, whose cells show what was written last. If some message reads anything else,
+    each space is a strip of its own.
     """
     scene = _Scene(found.collective, size, found.blocks, _spaces(found))
     holds = dict(given(found.collective, size, root, found.blocks))
@@ -89,7 +95,8 @@ def picture(found: Trace, size: int, root: int) -> Picture:
 
 
 class _Scene:
-    """How the cells of one collective's ranks are shown. ``spaces`` are side by side; empty, all are one strip."""
+    """How the cells of one collective are shown. Each of the ``spaces`` is a strip. If there are none, all are one
+    strip."""
 
     def __init__(self, collective: str, size: int, blocks: int, spaces: tuple[Space, ...]) -> None:
         self.table, self.size, self.blocks = COLLECTIVES[collective], size, blocks
@@ -116,7 +123,7 @@ class _Scene:
         )
 
     def label(self, block: Block) -> str:
-        """Whose contributions a block holds; where all come from the root, which block it is."""
+        """Whose contributions a block holds, or which block it is where all contributions come from the root."""
         name = self.table.name
         if name in _OF_ROOT:
             return str(block.block)
@@ -130,13 +137,13 @@ class _Scene:
         return (block.block,) if self.table.name in _OF_ROOT else tuple(sorted(block.ranks))
 
 
-# What is read before a message leaves is to the right, what a message writes to the left: arrows cross neither.
+# A message reads the strips on the right and writes the strips on the left, so that its arrow crosses no strip.
 _NAMES: dict[Space, str] = {OUTPUT: "out", SCRATCH: "scratch", INPUT: "in"}
 _OF_ROOT = ("bcast", "scatter")
 
 
 def _spaces(found: Trace) -> tuple[Space, ...]:
-    """The spaces that have to lie side by side, because a message takes what was not written last; mostly none."""
+    """The spaces that must be strips, because a message reads what was not written last. Mostly there are none."""
     holds: dict[Cell, Block] = {}
     for number, writes in enumerate(found.writes):
         last = {(cell.rank, cell.block): block for cell, block in holds.items()}
@@ -156,7 +163,7 @@ def _write(holds: dict[Cell, Block], writes: Iterable[tuple[Cell, Block]]) -> No
 
 
 def _listed(ranks: list[int], between: str) -> str:
-    """The ranks, four and more on end as 0…3."""
+    """The ranks as text. Four or more that follow each other are written as 0…3."""
     runs: Iterator[list[int]] = (
         [rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda both: both[1] - both[0])
     )

@@ -1,24 +1,26 @@
-"""Algorithms of one collective costed side by side: which is fastest for which vectors."""
+"""The costs of several algorithms for one collective, and which of them is the fastest for which vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from math import isnan
-from pathlib import Path
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from mpicoll import algorithms
-from mpicoll.analysis.cost import costs
-from mpicoll.analysis.machines import Machine
-from mpicoll.analysis.messages import Watched
+from mpicoll.analysis.cost.machines import Machine
+from mpicoll.analysis.cost.messages import Watched
+from mpicoll.analysis.cost.simulation import Costs, costs
 from mpicoll.units import size_text
 
-__all__ = ["Comparison", "Range", "compared", "draw", "duration", "table"]
+__all__ = ["Comparison", "Range", "compared", "duration", "table"]
 
 
 class Range(NamedTuple):
-    """From the first of these sizes to the last, this algorithm is the fastest of those compared."""
+    """The algorithm is the fastest of those compared, from the first of these sizes to the last."""
 
     first: int
     last: int
@@ -27,7 +29,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """``seconds[algorithm]`` are those of each size, NaN where it was not costed; ``notes`` say why."""
+    """``seconds[algorithm]`` are the times for each size, NaN where there is none. Then ``notes`` say why."""
 
     collective: str
     ranks: int
@@ -38,13 +40,13 @@ class Comparison:
     notes: dict[str, str]
 
     def winner(self, i: int) -> str | None:
-        """The fastest for the i-th size, the first of those that are equally fast; None where none was costed."""
+        """The fastest for the i-th size, or the first of several that are equally fast. None if none was costed."""
         found = {name: times[i] for name, times in self.seconds.items() if not isnan(times[i])}
         return min(found, key=found.__getitem__, default=None)
 
     @property
     def ranges(self) -> list[Range]:
-        """The sizes in runs that have the same winner."""
+        """The sizes, joined where they have the same winner."""
         found: list[Range] = []
         for i, n in enumerate(self.sizes):
             name = self.winner(i)
@@ -55,7 +57,7 @@ class Comparison:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything, as it is written to a JSON file: times in seconds, null where there is none."""
+        """Everything that is written to a JSON file. Times are in seconds, null where there is none."""
         return {
             "schema": "mpicoll-simulate/1",
             "collective": self.collective,
@@ -69,6 +71,10 @@ class Comparison:
         }
 
 
+def _unwatched(name: str) -> Watched:
+    return iter
+
+
 def compared(
     collective: str,
     names: Sequence[str] | None,
@@ -76,21 +82,40 @@ def compared(
     root: int,
     machine: Machine,
     sizes: Sequence[int],
-    watched: Callable[[str], Watched] = lambda name: iter,
+    watched: Callable[[str], Watched] = _unwatched,
+    processes: int = 1,
 ) -> Comparison:
     """Cost these algorithms, or all that serve so many ranks and this root; ``watched`` may show how far each is.
 
+    With several ``processes``, which are forked, several algorithms are costed at once.
     Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them.
     """
     chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
-    found = {name: costs(collective, name, ranks, machine, sizes, root, watched(name)) for name in chosen}
+    cost = partial(_costed, collective, ranks, root, machine, sizes, watched)
+    if min(processes, len(chosen)) == 1:
+        found = dict(zip(chosen, map(cost, chosen), strict=True))
+    else:
+        with ProcessPoolExecutor(min(processes, len(chosen)), get_context("fork")) as pool:
+            found = dict(zip(chosen, pool.map(cost, chosen), strict=True))
     notes = {name: each.note for name, each in found.items() if each.note}
     seconds = {name: each.seconds.tolist() for name, each in found.items()}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)
 
 
+def _costed(
+    collective: str,
+    ranks: int,
+    root: int,
+    machine: Machine,
+    sizes: Sequence[int],
+    watched: Callable[[str], Watched],
+    name: str,
+) -> Costs:
+    return costs(collective, name, ranks, machine, sizes, root, watched(name))
+
+
 def table(c: Comparison) -> str:
-    """The times, the fastest of each size marked, then the sizes for which each is the fastest."""
+    """The times as a table, with the fastest of each size marked, and then the sizes for which each is the fastest."""
     rows = [["size", *c.seconds]]
     for i, n in enumerate(c.sizes):
         best = c.winner(i)
@@ -106,45 +131,8 @@ def table(c: Comparison) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Three digits and a unit."""
+    """The time as three digits and a unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
         if seconds >= scale:
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} us"
-
-
-def draw(c: Comparison, path: Path) -> None:
-    """The crossover chart: time over size, a line an algorithm, and below it which of them is the fastest.
-
-    Needs matplotlib; the file's name says whether it is PNG, PDF or SVG.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9.2, 5.4), dpi=160, layout="constrained")
-    axes, band = figure.subplots(2, 1, sharex=True, height_ratios=(12, 1))
-    looks = [(color, dashes) for dashes in ("-", "--", ":") for color in ("#0b3c6f", "#e08214", "#1b9e77", "#b2182b",
-             "#7570b3", "#666666")]  # fmt: skip
-    winners = {r.algorithm for r in c.ranges}
-    for (name, times), (color, dashes) in zip(c.seconds.items(), looks * len(c.seconds), strict=False):
-        bold = name in winners
-        axes.plot(c.sizes, times, color=color, linestyle=dashes, linewidth=2.2 if bold else 1.0, label=name)
-        for r in c.ranges:
-            if r.algorithm == name:
-                edges = (r.first / 2**0.5, r.last * 2**0.5)
-                band.axvspan(*edges, color=color, alpha=0.25 if dashes == "-" else 0.12, linewidth=0)
-                middle = (edges[0] * edges[1]) ** 0.5
-                band.text(middle, 0.5, name, ha="center", va="center", fontsize=7, clip_on=True)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda t, _: duration(t))
-    axes.set_ylabel("time until the last rank is done")
-    axes.grid(color="#e6e8eb", linewidth=0.7)
-    axes.legend(frameon=False, fontsize=8, ncols=2)
-    axes.set_title(f"{c.collective}, {c.ranks} ranks on {c.machine.name}: the model", loc="left", fontweight="bold")
-    step = -(-len(c.sizes) // 11)
-    band.set_xticks(c.sizes[::step], [size_text(n) for n in c.sizes[::step]])
-    band.minorticks_off()
-    band.set_yticks([])
-    band.set_ylabel("fastest", rotation=0, ha="right", va="center")
-    band.set_xlabel("bytes of the vector")
-    figure.savefig(path)

@@ -1,13 +1,13 @@
-"""Machines by name. Data sheets give the rates; latencies are from the sources beside them."""
+"""Machines by name. Their rates come from data sheets or a measurement, their latencies from the sources named here."""
 
 from __future__ import annotations
 
-from mpicoll.analysis.machines import Level, Machine
+from mpicoll.analysis.cost.machines import Level, Machine
 
 __all__ = ["MACHINES"]
 
-# Within a node of CPUs, as `mpicoll simulate --fit -n 2` measured it: 2 cores of a Xeon at 2.1 GHz (Sapphire Rapids,
-# virtual), Open MPI 5.0.11, Python's part included.
+# Within a node of CPUs, as `mpicoll simulate --fit -n 2` measured it on 2 virtual cores of a Xeon at 2.1 GHz (Sapphire
+# Rapids) with Open MPI 5.0.11. The time of Python is included.
 _CORES = Level(
     name="node",
     ranks=None,

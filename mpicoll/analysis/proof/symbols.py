@@ -1,4 +1,4 @@
-"""What a block holds, as a tree: a leaf is what one rank gives, a node two trees combined in that order."""
+"""What a block holds, as a tree. A leaf is what one rank gives. A node is two trees, combined in their order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ __all__ = ["Symbols", "lowest"]
 
 
 class Symbols:
-    """Expression trees by number: below ``leaves`` a leaf, from there on a node. Equal trees have one number."""
+    """Expression trees, each with a number. Numbers below ``leaves`` are leaves. Equal trees have the same number."""
 
     def __init__(self, leaves: int) -> None:
         self.leaves = leaves
@@ -30,7 +30,7 @@ class Symbols:
         return found
 
     def parts(self, symbol: int) -> tuple[int, int] | None:
-        """The two trees that were combined, in their order; None for a leaf."""
+        """The two trees that were combined, in their order, or None for a leaf."""
         return None if symbol < self.leaves else self._parts[symbol - self.leaves]
 
     def ranks(self, symbol: int) -> int:
@@ -38,11 +38,11 @@ class Symbols:
         return 1 << symbol if symbol < self.leaves else self._ranks[symbol - self.leaves]
 
     def depth(self, symbol: int) -> int:
-        """How often what is deepest in the tree was combined: in a 16-bit reduction, rounded."""
+        """How often the deepest leaf of the tree was combined. A reduction in 16 bits rounds it as often."""
         return 0 if symbol < self.leaves else self._depth[symbol - self.leaves]
 
     def shown(self, symbol: int) -> str:
-        """The tree as text, a leaf by its rank: ((0+1)+2)."""
+        """The tree as text, such as ((0+1)+2). A leaf is its rank."""
         text: list[str] = []
         left: list[int | str] = [symbol]
         while left:

@@ -1,10 +1,10 @@
-"""A program's own algorithm: it is proved, and then listed."""
+"""An algorithm of your own: it is proved, and then listed."""
 
 from __future__ import annotations
 
 from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm
-from mpicoll.analysis.proofs import cases, prove
+from mpicoll.analysis.proof.cases import cases, prove
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
 __all__ = ["register"]

@@ -1,7 +1,7 @@
 """A schedule as GOAL text, which LogGOPSim and the simulators after it read.
 
 GOAL (Hoefler, Siebert and Lumsdaine, Group Operation Assembly Language, ICPP 2009) names each rank's operations and
-which of them require which. Sizes are bytes; ``calc`` is nanoseconds of work.
+which of them require which. Sizes are in bytes. ``calc`` is work in nanoseconds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from mpicoll.analysis.machines import Machine
+from mpicoll.analysis.cost.machines import Machine
 from mpicoll.schedule import Copy, RecvReduce, Schedule, Send, Step
 
 __all__ = ["write"]
@@ -23,7 +23,8 @@ def write(
     nbytes: int,
     machine: Machine,
 ) -> None:
-    """Write the schedules of all ranks for a vector of ``nbytes``; reductions and copies take the machine's time."""
+    """Write the schedules of all ranks for a vector of ``nbytes``. The machine gives the time of reductions and
+    copies."""
     rates = [machine.rate(rate, nbytes) for rate in (machine.reduction, machine.copy)]
     file.write(f"num_ranks {size}\n")
     for rank in range(size):
@@ -33,7 +34,7 @@ def write(
 
 
 class _Rank:
-    """One rank's lines. A message's tag is its number between its two ranks: both ends count alike."""
+    """The lines of one rank. The tag of a message is its number between its two ranks, which both ends count alike."""
 
     def __init__(self, schedule: Schedule, nbytes: int, reduction: float, copy: float) -> None:
         self.schedule, self.nbytes, self.reduction, self.copy = schedule, nbytes, reduction, copy
@@ -44,7 +45,7 @@ class _Rank:
     def lines(self) -> Iterator[str]:
         before: list[str] = []
         for step in self.schedule.steps:
-            if len(before) > 1:  # so that requirements grow with the operations, not with their square
+            if len(before) > 1:  # so that n operations that require n others are 2n lines, not n squared
                 join = self._label()
                 yield f"{join}: calc 0"
                 yield from (f"{join} requires {each}" for each in before)
@@ -54,7 +55,7 @@ class _Rank:
             before = ends or before
 
     def _step(self, step: Step, before: list[str], ends: list[str]) -> Iterator[str]:
-        """The step's lines; what its end waits for goes to ``ends``. Copies follow its messages."""
+        """The lines of the step. Its copies follow its messages. ``ends`` gets what the next step requires."""
         messages = [a for a in step if not isinstance(a, Copy)]
         for action in messages:
             label = self._label()
@@ -78,7 +79,8 @@ class _Rank:
             ends[:] = [label]
 
     def _bytes(self, blocks: int) -> int:
-        """At least one: LogGOPSim takes one byte off a message's size, which has no sign."""
+        """The size of so many blocks, at least 1. LogGOPSim subtracts 1 from the size of a message, which is
+        unsigned."""
         return max(1, round(self.nbytes * blocks / max(1, self.schedule.blocks)))
 
     def _label(self) -> str:

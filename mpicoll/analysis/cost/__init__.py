@@ -1,0 +1,1 @@
+"""A model of what schedules cost on a machine."""

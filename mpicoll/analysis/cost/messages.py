@@ -1,0 +1,237 @@
+"""The messages of the schedules of all ranks, as arrays: which ranks they join, in which steps, and how much they
+carry.
+
+In many algorithms rank r and rank r + period do the same, with all ranks moved by the period. Then only the ranks of
+the first period are built. They represent the others. Ranks are moved by an addition, or by an exclusive or.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpicoll.algorithms.pipeline import Pipeline
+from mpicoll.algorithms.registry import Outline
+from mpicoll.errors import MpicollError, ScheduleError
+from mpicoll.schedule import Action, Blocks, Copy, RecvReduce, Schedule, Send, Step
+
+__all__ = ["Messages", "Of", "Symmetry", "TooManyError", "Watched", "gathered", "symmetry"]
+
+Ints = NDArray[np.int64]
+Of = Callable[[int], Schedule | Outline]
+"""The schedule of a rank."""
+
+
+Watched = Callable[[Iterable[Any]], Iterable[Any]]
+"""Passes on what it is given, and may show the progress."""
+
+
+class TooManyError(MpicollError):
+    """There are more messages than can be kept."""
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """A rank does the same as the rank that is whole periods away. ``exclusive`` says that ranks are moved by an
+    exclusive or. Without any symmetry the period is the number of ranks.
+    """
+
+    size: int
+    period: int
+    exclusive: bool = False
+
+    def moved(self, rank: int, periods: int) -> int:
+        by = periods * self.period
+        return rank ^ by if self.exclusive else (rank + by) % self.size
+
+    def back(self, periods: int) -> int:
+        """The number of periods that undoes a move by this number."""
+        return periods if self.exclusive else -periods % (self.size // self.period)
+
+
+def symmetry(schedule_of: Of, size: int, unit: int) -> Symmetry:
+    """The shortest symmetry, of ``unit`` or twice as many ranks, that holds for a sample of the ranks."""
+    known = cache(schedule_of)
+    for period in (unit, 2 * unit):
+        if size % period or size // period < 2:
+            continue
+        for exclusive in (False, True):
+            if exclusive and (size & (size - 1) or period & (period - 1)):
+                continue
+            found = Symmetry(size, period, exclusive)
+            if all(_alike(known, found, rank) for rank in _sample(found)):
+                return found
+    return Symmetry(size, size)
+
+
+def _sample(s: Symmetry) -> Iterator[int]:
+    """Some ranks of other periods than the first, among them the first and the last rank of a period."""
+    last = s.size // s.period - 1
+    for periods in sorted({last, 1, (last + 1) // 2}, reverse=True):
+        for rank in sorted({0, s.period // 2, s.period - 1}):
+            yield periods * s.period + rank
+
+
+def _alike(schedule_of: Of, s: Symmetry, rank: int) -> bool:
+    periods, representative = divmod(rank, s.period)
+    back = s.back(periods)
+    mine, its = schedule_of(rank).steps, schedule_of(representative).steps
+    if len(mine) != len(its):
+        return False
+    for a_step, b_step in zip(mine, its, strict=True):
+        if len(a_step) != len(b_step):
+            return False
+        for a, b in zip(a_step, b_step, strict=True):
+            if type(a) is not type(b) or _count(a.blocks) != _count(b.blocks):
+                return False
+            if not isinstance(a, Copy) and not isinstance(b, Copy) and s.moved(a.peer, back) != b.peer:
+                return False
+    return True
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What the representatives send and receive. All arrays but the last two have an element for each message.
+
+    ``source`` and ``target`` are representatives. ``to`` is the rank that the message of the source really goes to.
+    ``send_step`` and ``recv_step`` number the steps of all representatives, one rank after the other: the steps of a
+    rank begin at ``first_step[rank]``. ``send_turn`` and ``recv_turn`` number the sends and the receives of one step.
+    ``share`` is the part of the vector that a message carries, ``copied`` the part that a step copies.
+    """
+
+    source: Ints
+    target: Ints
+    to: Ints
+    send_step: Ints
+    recv_step: Ints
+    send_turn: Ints
+    recv_turn: Ints
+    share: NDArray[np.float64]
+    reduces: NDArray[np.bool_]
+    first_step: Ints
+    copied: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def ordered(self, order: Ints) -> Messages:
+        """The same messages in another order."""
+        each = {f.name: getattr(self, f.name) for f in fields(self)}
+        whole = ("first_step", "copied")
+        return Messages(**{name: a if name in whole else a[order] for name, a in each.items()})
+
+
+def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = iter) -> Messages:
+    """The messages of the representatives. As in MPI, the first send of a pair of ranks meets their first receive.
+
+    ``watched`` may show the progress. Raises TooManyError for more than ``most`` messages, and ScheduleError if a
+    message meets no receive.
+    """
+    sends, receives = _Ends(), _Ends()
+    first_step, copies = [0], array("q")
+    blocks = 1
+    whole = among.period == among.size
+    for rank in watched(range(among.period)):
+        schedule = schedule_of(rank)
+        blocks = max(1, schedule.blocks)
+        first = first_step[-1]
+        for number, action, times in _actions(schedule.steps):
+            step, n = first + number, _count(action.blocks)
+            if isinstance(action, Copy):
+                copies.extend((step, n))
+                continue
+            to = action.peer
+            periods, peer = (0, to) if whole else divmod(to, among.period)
+            if type(action) is Send:
+                sends.add(times, (rank, peer, periods, step, n, to))
+            else:
+                receives.add(times, (peer, rank, among.back(periods), step, n, type(action) is RecvReduce))
+        first_step.append(first + len(schedule.steps))
+        if len(sends) > most:
+            raise TooManyError(f"more than {most:,} messages")
+    s, r = sends.sorted(among), receives.sorted(among)
+    if not np.array_equal(s.pair, r.pair) or not np.array_equal(s.column(_BLOCKS), r.column(_BLOCKS)):
+        what = schedule_of(0)
+        problem = "a message does not meet a receive of as many blocks; mpicoll verify says where"
+        raise ScheduleError(f"{what.collective} {what.algorithm} of {among.size} ranks", None, None, None, problem)
+    # Messages that are ready at the same time go in the order in which their steps name them, and then the nearest
+    # first.
+    source, really_to = s.column(_SOURCE), s.column(_OTHER)
+    named = np.lexsort((source, (really_to - source) % among.size, s.turn))
+    copied_in, copied = np.frombuffer(copies, np.int64).reshape(-1, 2).T
+    return Messages(
+        source=source, target=s.column(_TARGET), to=really_to, send_step=s.step, recv_step=r.step, send_turn=s.turn,
+        recv_turn=r.turn, share=s.column(_BLOCKS) / blocks, reduces=r.column(_OTHER) > 0,
+        first_step=np.array(first_step), copied=np.bincount(copied_in, copied, first_step[-1]) / blocks,
+    ).ordered(named)  # fmt: skip
+
+
+def _actions(steps: Pipeline | Sequence[Step]) -> Iterator[tuple[int, Action, int]]:
+    """The actions of a rank, each with the number of its step, and with the number of steps that do it."""
+    if isinstance(steps, Pipeline):
+        for number, message in steps.first_steps():
+            yield number, message, steps.segments
+        return
+    for number, step in enumerate(steps):
+        for action in step:
+            yield number, action, 1
+
+
+_SOURCE, _TARGET, _PERIODS, _STEP, _BLOCKS, _OTHER = range(6)
+"""The numbers of an end. The last one is the rank that a send really goes to, or whether a receive reduces."""
+
+
+class _Ends:
+    """The ends of messages of one kind: all sends, or all receives."""
+
+    def __init__(self) -> None:
+        self._numbers, self._times = array("q"), array("q")
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def add(self, times: int, numbers: tuple[int, ...]) -> None:
+        """Add an end that occurs in so many steps, from its step on."""
+        self._numbers.extend(numbers)
+        self._times.append(times)
+        self._length += times
+
+    def sorted(self, among: Symmetry) -> _Sorted:
+        """The ends by pair of ranks. Those of one pair keep their order."""
+        table = np.frombuffer(self._numbers, np.int64).reshape(-1, 6)
+        times = np.frombuffer(self._times, np.int64)
+        pairs = table[:, _SOURCE] * among.period + table[:, _TARGET]
+        pairs = pairs * (among.size // among.period) + table[:, _PERIODS]
+        row = np.repeat(np.arange(len(table)), times)
+        step = np.arange(len(row)) + np.repeat(table[:, _STEP] - (np.cumsum(times) - times), times)
+        if len(row) > len(table):
+            order = np.argsort(step, kind="stable")
+            row, step = row[order], step[order]
+        turn = np.arange(len(row)) - np.searchsorted(step, step)
+        pair = pairs[row]
+        order = np.argsort(pair, kind="stable")
+        return _Sorted(table, row[order], pair[order], step[order], turn[order])
+
+
+class _Sorted(NamedTuple):
+    """Ends in some order: the row of each in the table, its pair, its step, and its turn in the step."""
+
+    table: Ints
+    row: Ints
+    pair: Ints
+    step: Ints
+    turn: Ints
+
+    def column(self, number: int) -> Ints:
+        return self.table[:, number][self.row]
+
+
+def _count(blocks: Blocks) -> int:
+    return len(blocks[0]) if len(blocks) == 1 else sum(map(len, blocks))

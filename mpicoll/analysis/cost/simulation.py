@@ -1,0 +1,325 @@
+"""How long a schedule takes on a machine. This is an event-driven simulation in the LogGOPS model, for many sizes at
+once.
+
+This happens to a message of n bytes between two ranks that talk at a level of the machine:
+
+1. The sender spends the overhead of the level on each send of its step, one after another, from the beginning of the
+   step on.
+2. When the port of the sender is free, the message leaves through it, which takes n gap. A message longer than the
+   ``eager`` bytes of the machine first asks the receiver. The receiver answers when it has begun the step that receives
+   the message (rendezvous).
+3. After the latency the first byte is at the port of the receiver. When this port is free, it takes the message in,
+   which takes n gap.
+4. The receiver spends the overhead on the message, and reduces it if it is to be reduced, one message after another. A
+   long message travels in pieces, as ``transports/messages.py`` sends them. If the level lets the reduction overlap,
+   the reduction begins with the first piece. It ends when it is done, and not before the last piece has arrived and is
+   reduced.
+
+A step ends when its messages have left and have been received. Then its copies happen, and the next step of the rank
+begins. All messages that can happen at once are a wave. Within a wave, messages get a port in the order in which they
+are ready.
+
+The model follows LogGP and LogGOPS: Alexandrov, Ionescu, Schauser and Scheiman, LogGP, SPAA 1995; Hoefler, Schneider
+and Lumsdaine, LogGOPSim, LSAP 2010.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpicoll import algorithms
+from mpicoll.analysis.cost.machines import Machine
+from mpicoll.analysis.cost.messages import Messages, Of, Symmetry, TooManyError, Watched, gathered, symmetry
+from mpicoll.analysis.cost.waves import Wave, waves
+from mpicoll.schedule import Schedule
+
+__all__ = ["MOST", "PIECE", "Costs", "Structure", "costs", "of_rank", "simulated"]
+
+Ints = NDArray[np.int64]
+Times = NDArray[np.float64]
+"""Seconds, in a row for each rank, message or port, and a column for each size."""
+
+PIECE = 1 << 20
+"""Bytes of the pieces of a long message, as in transports/messages.py."""
+AT_ONCE = 1 << 14
+"""Messages whose figures are computed at once."""
+MOST = 3_000_000
+"""The most messages of a schedule that are simulated. More would take minutes and gigabytes."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The ``seconds`` for each size, NaN where there are none. Then ``note`` says why."""
+
+    seconds: Times
+    note: str = ""
+
+
+def costs(
+    collective: str,
+    algorithm: str,
+    size: int,
+    machine: Machine,
+    nbytes: Sequence[int],
+    root: int = 0,
+    watched: Watched = iter,
+) -> Costs:
+    """The times of an algorithm among ``size`` ranks for vectors of ``nbytes``, which are cut as a call would cut them.
+
+    ``watched`` may show the progress. It passes on the ranks whose messages are gathered, and then the waves.
+    Raises ArgumentError if the algorithm does not serve so many ranks, or if the machine does not hold them.
+    """
+    chosen = algorithms.find(collective, algorithm)
+    assert chosen is not None
+    alike: dict[int, list[int]] = {}  # by segments: a pipelined algorithm cuts a long vector into more
+    for i, n in enumerate(nbytes):
+        alike.setdefault(algorithms.segments_of(chosen, size, root, n), []).append(i)
+    found, note = np.full(len(nbytes), np.nan), ""
+    for segments, members in alike.items():
+        each = np.array([nbytes[i] for i in members], np.float64)
+        outline = partial(chosen.outline, size=size, root=root, segments=segments)
+        try:
+            found[members] = simulated(outline, size, machine, each, watched=watched)
+        except TooManyError as e:
+            note = str(e)
+    return Costs(found, note)
+
+
+def of_rank(collective: str, algorithm: str, size: int, root: int, nbytes: int, rank: int) -> Schedule:
+    """The schedule of a rank for a vector of ``nbytes``, which is cut as a call would cut it."""
+    found = algorithms.schedule(collective, algorithm, rank, size, root, nbytes)
+    assert found is not None
+    return found
+
+
+def simulated(
+    schedule_of: Of,
+    size: int,
+    machine: Machine,
+    nbytes: Times,
+    symmetric: bool = True,
+    watched: Watched = iter,
+) -> Times:
+    """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes.
+
+    With ``symmetric``, only one of several ranks is simulated if they do the same at the same place of the machine. A
+    sample of the schedules shows whether they do. Raises TooManyError for more than ``MOST`` messages.
+    """
+    unit = machine.period if symmetric and machine.placement == "block" else size
+    return Structure(schedule_of, symmetry(schedule_of, size, unit), watched).seconds(machine, nbytes)
+
+
+class Structure:
+    """The part of a schedule that does not depend on the machine and the sizes: its messages and their order."""
+
+    def __init__(self, schedule_of: Of, among: Symmetry, watched: Watched = iter) -> None:
+        self._among, self._watched = among, watched
+        self._messages, self._waves = waves(gathered(schedule_of, among, MOST, watched))
+
+    def seconds(self, machine: Machine, nbytes: Times) -> Times:
+        """Seconds until the last rank is done, for each size."""
+        running = _Running(machine, self._among, self._messages, self._waves, nbytes)
+        for wave, apart in self._watched([*zip(self._waves, running.apart, strict=True)]):
+            running.advance(wave, apart)
+        found: Times = running.end.max(axis=0)
+        return found
+
+
+class _Figures(NamedTuple):
+    """What is known of messages before they happen. A row is a message, a column a size, or one column for all
+    sizes."""
+
+    source: Ints
+    target: Ints
+    leaves: Ints
+    arrives: Ints
+    posted: Times
+    latency: Times
+    asks: NDArray[np.bool_]
+    wire: Times
+    work: Times
+    work_of_piece: Times
+    usable: Times
+    """How long after the first byte the receiver may begin to work on the message."""
+    once: Times
+
+    def part(self, first: int, stop: int) -> _Figures:
+        return _Figures._make(each[first:stop] for each in self)
+
+
+class _Running:
+    """The state of all ranks between two waves. The figures of the messages are column vectors, to meet the sizes."""
+
+    def __init__(
+        self, machine: Machine, among: Symmetry, messages: Messages, waves: Sequence[Wave], nbytes: Times
+    ) -> None:
+        self.machine, self.messages, self.nbytes = machine, messages, nbytes
+        positions = machine.positions(among.size)
+        source, target = positions[messages.source], positions[messages.target]
+        level = machine.level(source, positions[messages.to])
+        figures = np.array([(each.latency, each.overhead, each.overlap) for each in machine.levels])
+        self.latency, self.overhead, self.overlap = (column[level][:, None] for column in figures.T)
+        rates = [*(each.gap for each in machine.levels), machine.reduction, machine.copy]
+        *gaps, self.reduction, self.copy = np.array([[machine.rate(r, n) for n in nbytes] for r in rates])
+        self.gap, self.level = np.array(gaps), level
+        self.leaves, self.arrives = _ports(machine, level, (source, messages.send_turn), (target, messages.recv_turn))
+        ports = max(self.leaves.max(initial=0), self.arrives.max(initial=0)) + 1
+        # The sends of one step follow each other. Each waits for its own overhead, and for those of the sends before
+        # it.
+        order = np.lexsort((messages.send_turn, messages.send_step))
+        spent = np.cumsum(self.overhead[order, 0])
+        before = np.searchsorted(messages.send_step[order], messages.send_step[order])
+        self.posted = np.empty_like(self.overhead)
+        self.posted[order, 0] = spent - np.concatenate([[0.0], spent])[before]
+        steps = int(messages.first_step[-1])
+        self.sending = np.bincount(messages.send_step[order], self.overhead[order, 0], steps)[:, None]
+        talks = np.bincount(messages.send_step, minlength=steps) + np.bincount(messages.recv_step, minlength=steps)
+        self.step = np.where(talks > 0, machine.step, 0.0)[:, None]
+        shape = (among.period, len(nbytes))
+        self.begin, self.end, self.busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        self.port = np.zeros((ports, len(nbytes)))
+        self.stops = [wave.happen.stop for wave in waves]
+        self.known, self.first, self.stop = self.figures(0, 0), 0, 0
+        """The figures of the next messages, and the numbers of the first of them and of the first after them."""
+        lengths = [wave.happen.stop - wave.happen.start for wave in waves]
+        servers = (messages.source, messages.target, self.leaves, self.arrives)
+        self.apart = [*zip(*(_apart(each, lengths) for each in servers), strict=True)]
+        """For each wave, whether its sources, targets and ports are all different."""
+
+    def figures(self, first: int, stop: int) -> _Figures:
+        at = slice(first, stop)
+        m, overhead = self.messages, self.overhead[at]
+        nbytes, reduces = m.share[at, None] * self.nbytes, m.reduces[at, None]
+        wire = nbytes * self.gap[self.level[at]]
+        work = np.where(reduces, nbytes * self.reduction, 0.0)
+        share = np.minimum(1.0, PIECE / np.maximum(nbytes, 1.0))  # what a piece is of its message
+        return _Figures(
+            source=m.source[at],
+            target=m.target[at],
+            leaves=self.leaves[at],
+            arrives=self.arrives[at],
+            posted=self.posted[at],
+            latency=self.latency[at],
+            asks=nbytes > (np.inf if self.machine.eager is None else self.machine.eager),
+            wire=wire,
+            work=work,
+            work_of_piece=work * share,
+            usable=np.where(reduces * self.overlap[at] > 0, wire * share, wire),
+            once=overhead + reduces * self.machine.reduction_overhead,
+        )
+
+    def advance(self, wave: Wave, apart: Sequence[bool]) -> None:
+        """Begin the steps of the wave, carry out its messages, and make the copies of the steps that end."""
+        begun = self.end[wave.begins] + self.step[wave.steps]
+        self.begin[wave.begins] = begun
+        self.end[wave.begins] = self.busy[wave.begins] = begun + self.sending[wave.steps]
+        first, stop = wave.happen.start, wave.happen.stop
+        if stop > self.stop:  # many waves at once: most have few messages, and NumPy is slow for few numbers
+            further = bisect_left(self.stops, first + AT_ONCE)
+            self.first, self.stop = first, max(stop, self.stops[min(further, len(self.stops) - 1)])
+            self.known = self.figures(self.first, self.stop)
+        if first < stop:
+            self.carry_out(self.known.part(first - self.first, stop - self.first), *apart)
+        if len(wave.copies):
+            copied = self.messages.copied[wave.copied, None]
+            self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
+
+    def carry_out(self, f: _Figures, sources: bool, targets: bool, leaving: bool, arriving: bool) -> None:
+        """Carry out messages. The other arguments say whether their sources, targets and ports all differ."""
+        ready = self.begin[f.source] + f.posted
+        if f.asks.any():
+            ready = np.where(f.asks, np.maximum(ready + f.latency, self.begin[f.target]) + f.latency, ready)
+        leaves = served(self.port, f.leaves, ready, f.wire, leaving)
+        latest(self.end, f.source, leaves + f.wire, sources)
+        arrives = served(self.port, f.arrives, leaves + f.latency, f.wire, arriving)
+        taken = served(self.busy, f.target, arrives + f.usable, f.once + f.work, targets)
+        until = np.maximum(taken + f.work, arrives + f.wire + f.work_of_piece) + f.once
+        latest(self.end, f.target, until, targets)
+
+
+def _ports(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """The ports by which each message leaves and arrives, from the positions and turns of its ends. The ports are
+    numbered without gaps."""
+    keys = []
+    for incoming, (at, turn) in enumerate((leaving, arriving)):
+        key = np.empty_like(level)
+        for i in range(len(machine.levels)):
+            here = level == i
+            key[here] = (machine.port(i, at[here], turn[here]) * len(machine.levels) + i) * 2 + incoming
+        keys.append(key)
+    _, number = np.unique(np.concatenate(keys), return_inverse=True)
+    return number[: len(level)], number[len(level) :]
+
+
+def served(free: Times, server: Ints, ready: Times, busy: Times, apart: bool = False) -> Times:
+    """When each job starts. A server does its jobs one after another, in the order in which they are ready.
+
+    ``free`` is the time from which each server is free, and is updated. ``apart`` says that no two jobs have the same
+    server.
+    """
+    if apart:
+        start = np.maximum(ready, free[server])
+        free[server] = start + busy
+        return start
+    order = np.argsort(server, kind="stable")
+    first = _changes(server[order])
+    queues, length = server[order[first]], np.diff(first, append=len(order))
+    start = np.empty_like(ready)
+    size_class = np.frexp(length)[1]
+    for each in np.flatnonzero(np.bincount(size_class)):  # queues of about the same length together
+        chosen = size_class == each
+        _serve(free, queues[chosen], order, first[chosen], length[chosen], ready, busy, start)
+    return start
+
+
+def _serve(
+    free: Times, queues: Ints, order: Ints, first: Ints, length: Ints, ready: Times, busy: Times, start: Times
+) -> None:
+    """Serve the queues, and write when their jobs start. Each queue is a part of ``order`` that begins at ``first``."""
+    longest = int(length.max())
+    turn = np.minimum(np.arange(longest), length[:, None] - 1)
+    job = order[first[:, None] + turn]  # (queue, turn); the last job of a short queue fills its row
+    there = np.arange(longest) < length[:, None]
+    when = np.where(there[:, :, None], ready[job], np.inf)
+    sequence = np.argsort(when, axis=1, kind="stable")
+    job = np.take_along_axis(job[:, :, None], sequence, axis=1)
+    column = np.arange(ready.shape[1])
+    now = free[queues]
+    for k in range(longest):
+        mine = job[:, k]
+        begins = np.maximum(ready[mine, column], now)
+        valid = there[:, k]
+        start[mine[valid], column] = begins[valid]
+        now = np.where(valid[:, None], begins + busy[mine, column], now)
+    free[queues] = now
+
+
+def latest(until: Times, at: Ints, when: Times, apart: bool) -> None:
+    """Make ``until[at]`` at least ``when``. Unless they are ``apart``, ``at`` may name a row several times."""
+    rows = at
+    if not apart:
+        order = np.argsort(at, kind="stable")
+        first = _changes(at[order])
+        rows, when = at[order[first]], np.maximum.reduceat(when[order], first, axis=0)
+    until[rows] = np.maximum(until[rows], when)
+
+
+def _changes(numbers: Ints) -> Ints:
+    """The places in ascending numbers at which another number begins."""
+    return np.flatnonzero(np.concatenate([[True], numbers[1:] != numbers[:-1]]))
+
+
+def _apart(numbers: Ints, lengths: Sequence[int]) -> list[bool]:
+    """For each part of the numbers, whether they all differ. The parts have these lengths, and follow each other."""
+    span = int(numbers.max(initial=0)) + 1
+    key = np.sort(np.repeat(np.arange(len(lengths)), lengths) * span + numbers)
+    found = np.ones(len(lengths), bool)
+    found[key[1:][key[1:] == key[:-1]] // span] = False
+    return found.tolist()

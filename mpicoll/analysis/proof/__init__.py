@@ -1,0 +1,1 @@
+"""Proofs of schedules, and of an algorithm of your own before it is listed."""

@@ -27,7 +27,7 @@ TURNS, CALLS = 40, 5000
 
 
 def main() -> None:
-    """Measure, and print on rank 0."""
+    """Measure. Rank 0 prints."""
     world = MPI.COMM_WORLD
     comm = mpicoll.Communicator(world)
     dist.init_process_group()

@@ -1,6 +1,7 @@
 """How fast is a DistributedDataParallel step over gloo, mpicoll and NCCL, and how much communication does it hide?
 
-    mpicoll run -n 2 benchmarks/ddp_step.py --json record.json --plot picture.png
+    mpicoll run -n 2 benchmarks/ddp_step.py --json record.json
+    python benchmarks/ddp_picture.py record.json picture.png
 
 One job makes a process group of each backend, and a copy of the same model for each group. The backends take turns in a
 changing order. On the slowest rank, the program times
@@ -42,8 +43,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll import registration
-from mpicoll.bench.backends import Session
-from mpicoll.bench.environment import environment
+from mpicoll.bench.measuring.environment import environment
+from mpicoll.bench.session import Session
 from mpicoll.torch.work import CollectiveWork
 
 LAYERS = 32
@@ -85,7 +86,7 @@ class Trainee:
         self.times: dict[str, list[float]] = {"step": [], "communicate": []}
         for _ in range(3):  # DDP rebuilds its buckets after the first step
             self.step()
-        logged: dict[str, Any] = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        logged: dict[str, Any] = self.ddp._get_ddp_logging_data()
         sizes = str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"])
         self.buckets = [int(n) for n in sizes.split(",")]
         self.tensors = [torch.full((n // 4,), 0.0, device=data.device) for n in self.buckets]
@@ -165,7 +166,7 @@ def on_a_thread(group: Any) -> Any:
 
 
 def device_of(node: MPI.Comm) -> torch.device:
-    """This rank's GPU, if there is one for each rank of its node."""
+    """This rank's GPU if its node has one for each rank, else the CPU."""
     if torch.cuda.device_count() < node.size:
         return torch.device("cpu")
     torch.cuda.set_device(node.rank)
@@ -239,41 +240,6 @@ def line_of(row: Row, first: Row) -> str:
     )
 
 
-COLORS = ("#e08214", "#0b3c6f", "#1b9e77", "#7570b3", "#b2182b", "#666666")
-
-
-def draw(rows: list[Row], path: Path, footer: str) -> None:
-    """Draw two panels. Above: a bar for each backend's step, in front of its computation and communication, in units
-    of the computation. Below: the share of the communication that is hidden."""
-    from matplotlib.figure import Figure
-
-    names = list(dict.fromkeys(row.backend for row in rows))
-    cases = list(dict.fromkeys((row.gradient_mb, row.bucket_mb) for row in rows))
-    figure = Figure(figsize=(max(9.2, 2.2 + 1.5 * len(cases)), 6.6), dpi=160, layout="constrained")
-    above, below = figure.subplots(2, 1, sharex=True)
-    width = 0.8 / len(names)
-    for k, (name, color) in enumerate(zip(names, COLORS, strict=False)):
-        mine = [row for row in rows if row.backend == name]
-        at = [cases.index((row.gradient_mb, row.bucket_mb)) + (k - (len(names) - 1) / 2) * width for row in mine]
-        one_after_the_other = [1 + row.communication_ms / row.computation_ms for row in mine]
-        above.bar(at, one_after_the_other, width, color="none", edgecolor=color, linewidth=0.8)
-        above.bar(at, [row.step_ms / row.computation_ms for row in mine], 0.75 * width, color=color, label=name)
-        below.bar(at, [100 * row.hidden for row in mine], 0.75 * width, color=color)
-    above.axhline(1, color="#5f6368", linewidth=0.8)
-    above.set_ylabel("a step / its computation; outlined:\ncomputation and communication in turn")
-    below.axhline(0, color="#5f6368", linewidth=0.8)
-    below.set_ylim(-100, 100)
-    below.set_ylabel("communication hidden (%)")
-    below.set_xticks(range(len(cases)), [f"{mb:.3g} MB\nbuckets {bucket:g} MB" for mb, bucket in cases], fontsize=8)
-    for axes in (above, below):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e6e8eb", linewidth=0.7)
-        axes.set_axisbelow(True)
-    figure.legend(loc="outside upper left", frameon=False, fontsize=8, ncols=len(names))
-    figure.supxlabel(footer, fontsize=7.5, color="#5f6368")
-    figure.savefig(path)
-
-
 def write(rows: list[Row], path: Path, head: dict[str, Any]) -> None:
     """Write the record, one row a line."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
@@ -289,14 +255,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--sizes", type=numbers, default=[1, 5, 25, 100], help="MB of gradients (1,5,25,100)")
     parser.add_argument("--buckets", type=numbers, default=[1, 5, 25], help="MB of a bucket, at most (1,5,25)")
     parser.add_argument("--batch", type=int, default=16, help="rows of a batch, on each rank (16)")
-    parser.add_argument("--seconds", type=float, default=10, help="for each size and bucket size, at least (10)")
+    parser.add_argument("--seconds", type=float, default=10, help="the least time for each size and bucket size (10)")
     parser.add_argument("--json", type=Path, help="the record")
-    parser.add_argument("--plot", type=Path, help="the picture (PNG, PDF or SVG)")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure, and print, write and draw on rank 0."""
+    """Measure. Rank 0 prints the rows and writes the record."""
     given = arguments()
     node = MPI.COMM_WORLD.Split_type(MPI.COMM_TYPE_SHARED)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // node.size))
@@ -318,14 +283,11 @@ def main() -> None:
             rows += found
             if dist.get_rank() == 0:
                 print("\n".join(line_of(row, found[0]) for row in found), flush=True)
-    if dist.get_rank() == 0:
-        if given.json:
-            settings = {"sizes_mb": given.sizes, "buckets_mb": given.buckets, "batch": given.batch, "layers": LAYERS}
-            settings |= {"seconds": given.seconds, "wire_s_per_byte": WIRE}
-            head = {"schema": "mpicoll-ddp-step/1", "started": started, "settings": settings, "environment": here}
-            write(rows, given.json, head)
-        if given.plot:
-            draw(rows, given.plot, where)
+    if dist.get_rank() == 0 and given.json:
+        settings = {"sizes_mb": given.sizes, "buckets_mb": given.buckets, "batch": given.batch, "layers": LAYERS}
+        settings |= {"seconds": given.seconds, "wire_s_per_byte": WIRE}
+        head = {"schema": "mpicoll-ddp-step/1", "started": started, "settings": settings, "environment": here}
+        write(rows, given.json, head)
     dist.destroy_process_group()
 
 

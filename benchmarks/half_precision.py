@@ -18,8 +18,8 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.bench.backends import Session
-from mpicoll.bench.environment import environment
+from mpicoll.bench.measuring.environment import environment
+from mpicoll.bench.session import Session
 
 SIZES = (1 << 20, 16 << 20)
 CASES = (
@@ -36,7 +36,7 @@ TURNS, SECONDS = 40, 0.01
 
 
 def main() -> None:
-    """Measure, and print on rank 0."""
+    """Measure. Rank 0 prints."""
     world = MPI.COMM_WORLD
     comm = mpicoll.Communicator(world)
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
@@ -52,19 +52,19 @@ def measure(world: MPI.Intracomm, comm: mpicoll.Communicator, nbytes: int) -> No
     calls = [call(comm, dtype, algorithm, nbytes) for dtype, algorithm in CASES]
     times: list[list[float]] = [[] for _ in CASES]
     for _ in range(TURNS + 1):
-        for run, found in zip(calls, times, strict=True):
-            repeat = world.bcast(max(1, int(SECONDS / min(found, default=SECONDS))))
+        for run, mine in zip(calls, times, strict=True):
+            repeat = world.bcast(max(1, int(SECONDS / min(mine, default=SECONDS))))
             world.Barrier()
             start = perf_counter()
             for _ in range(repeat):
                 run()
-            found.append(world.allreduce((perf_counter() - start) / repeat, MPI.MAX))
+            mine.append(world.allreduce((perf_counter() - start) / repeat, MPI.MAX))
     if world.rank == 0:
         # The first turn does not count: it binds plans and touches memory.
-        figures = [(min(t[1:]), float(np.median(t[1:]))) for t in times]
-        for (dtype, algorithm), (least, middle) in zip(CASES, figures, strict=True):
+        found = [(min(t[1:]), float(np.median(t[1:]))) for t in times]
+        for (dtype, algorithm), (least, middle) in zip(CASES, found, strict=True):
             us = f"{least * 1e6:8.0f} {middle * 1e6:8.0f}"
-            of_float32 = f"{figures[0][0] / least:5.2f} {figures[0][1] / middle:5.2f}"
+            of_float32 = f"{found[0][0] / least:5.2f} {found[0][1] / middle:5.2f}"
             print(f"{nbytes:9} {dtype:9} {algorithm or '(default)':10} {us}  {of_float32}")
 
 

@@ -24,13 +24,14 @@ from mpi4py import MPI
 
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.backends import Backend, open_backend
-from mpicoll.bench.environment import environment
-from mpicoll.bench.memory import Arena
-from mpicoll.bench.options import size_text
-from mpicoll.bench.rules import RULES, Case, elements
-from mpicoll.bench.sweep import open_session
-from mpicoll.bench.timing import Runner, measure
+from mpicoll.bench.cases.case import PLACEMENTS, Case, elements
+from mpicoll.bench.cases.memory import Arena
+from mpicoll.bench.measuring.environment import environment
+from mpicoll.bench.measuring.timing import Runner, measure
+from mpicoll.bench.session import open_session
+from mpicoll.collectives import COLLECTIVES
 from mpicoll.machine.cpu import UNKNOWN
+from mpicoll.units import size_text
 
 RECORDS = Path(__file__).parent / "records"
 SIZES = tuple(1 << n for n in range(14, 27, 2))  # 16 KiB to 64 MiB
@@ -46,7 +47,7 @@ CANDIDATES = {
     "reduce_scatter": ("ring", "recursive_halving", "pairwise"),
     "alltoall": ("pairwise", "linear"),
 }
-CASES = [f"{c}{op}" for c in CANDIDATES for op in ("", f":{OURS}") if not op or RULES[c].collective.reduces]
+CASES = [f"{c}{op}" for c in CANDIDATES for op in ("", f":{OURS}") if not op or COLLECTIVES[c].reduces]
 HUGE = 4 << 20
 """The bytes of an array from which on NumPy requests huge pages."""
 
@@ -84,7 +85,7 @@ class Measuring:
         self.backends: dict[str, Backend] = {}
         found = environment(self.session)
         refuse_what_tells_nothing(found)
-        self.path = RECORDS / f"select-{place(found)}.json"
+        self.path = RECORDS / f"select-{machine_name(found)}.json"
         empty = {"fingerprint": found["fingerprint"], "mpi": found["mpi"], "environments": {}, "rows": []}
         before = json.loads(self.path.read_text()) if self.path.exists() and world.rank == 0 else empty
         self.record: dict[str, Any] = world.bcast(before)
@@ -104,12 +105,13 @@ class Measuring:
     def point(self, case: str, size: int, kind: str) -> dict[str, Any]:
         """The median of each algorithm, in microseconds."""
         name, _, op = case.partition(":")
-        rule, dtype, world = RULES[name], DTYPES["float32"], self.world
-        placement = rule.placements[0]
-        count = elements(rule, size, dtype, world.size)
-        slots = self.arenas[kind].slots(Case(rule, count, dtype, op or "sum", 0, world.rank, world.size, placement))
+        collective, dtype, world = COLLECTIVES[name], DTYPES["float32"], self.world
+        count = elements(collective, size, dtype, world.size)
+        placement = PLACEMENTS[name][0]
+        case_ = Case(collective, count, dtype, op or "sum", 0, world.rank, world.size, placement)
+        pairs = self.arenas[kind].buffers(case_)
         names = ("exchange" if op == OURS else "native", *CANDIDATES[name])
-        runners = [Runner(slots, [self.backend(a).bind(slot) for slot in slots]) for a in names]
+        runners = [Runner(pairs, [self.backend(a).bind(pair) for pair in pairs]) for a in names]
         start = time.perf_counter()
         measure(world, runners, SECONDS)
         wrong = sum(r.wrong for r in runners)
@@ -144,7 +146,7 @@ def refuse_what_tells_nothing(found: dict[str, Any]) -> None:
             raise SystemExit(f"nothing was measured: {reason}")
 
 
-def place(found: dict[str, Any]) -> str:
+def machine_name(found: dict[str, Any]) -> str:
     """The machine and its MPI, as part of a file name."""
     words = f"{found['cpu']} {sha256(found['fingerprint'].encode()).hexdigest()[:6]} {found['mpi'].replace(' ', '')}"
     return re.sub(r"[^a-z0-9.]+", "-", words.lower())

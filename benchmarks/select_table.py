@@ -24,8 +24,8 @@ from math import isqrt
 from pathlib import Path
 from typing import Any
 
-from mpicoll.bench.options import size_text
 from mpicoll.calls.measured import sections
+from mpicoll.units import size_text
 
 RECORDS = Path(__file__).parent / "records"
 TABLE = Path(__file__).parents[1] / "mpicoll/calls/select.json"
@@ -99,7 +99,7 @@ def table(records: Sequence[Record]) -> str:
 
 
 def base(times: BySize) -> str:
-    """What a schedule must beat."""
+    """What the schedules are compared with."""
     return next(name for name in OTHERWISE if name in next(iter(times.values()))[0])
 
 

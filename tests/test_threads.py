@@ -160,7 +160,7 @@ def test_a_message_that_is_too_long() -> None:
 
 def test_objects_are_copies() -> None:
     def share(comm: mpicoll.Communicator) -> bool:
-        mine = [comm.rank]
+        mine: list[int | str] = [comm.rank]
         everyone = comm.allgather_object(mine)
         everyone[comm.rank].append("changed")
         return mine == [comm.rank]

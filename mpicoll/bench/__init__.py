@@ -1,7 +1,9 @@
-"""The measuring tool: MPI, gloo and NCCL side by side, on the same buffers, in one job.
+"""The benchmark: MPI, gloo and NCCL side by side, on the same buffers, in one job.
 
-``options`` reads what was asked for, ``rules`` says what each collective needs, ``memory`` lays out its buffers,
-``data`` gives their contents and ``check`` judges the results; ``timing`` is the only place where time is taken.
-``backends`` holds one small file per way of calling. ``sweep`` ties them together; ``table``, ``record`` and ``plot``
-show what came out.
+- ``options`` reads what was asked for, ``session`` says where the benchmark runs.
+- ``cases`` says what is measured: the buffers of each case, their contents, and the check of the results.
+- ``backends`` has one small file for each way of calling.
+- ``measuring`` runs the calls and takes their times.
+- ``report`` shows the measurements: the table, the files, the pictures.
+- ``fit`` measures something else, for ``mpicoll simulate``: what the cost model has to know of this machine.
 """

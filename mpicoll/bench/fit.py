@@ -1,7 +1,7 @@
-"""Measures what the cost model needs to know of the present machine, and how well it then predicts.
+"""Measures the parameters of the cost model on this machine, and how well the model then predicts.
 
-Everything runs through ``routes/scheduled``, so that what is measured is what a schedule costs here, Python and all.
-Its messages are the MPI's: the model knows no shared memory.
+Everything runs through ``routes/scheduled``. The times are therefore those of a schedule on this machine, with the time
+that Python takes. Messages go through MPI, because the model does not know shared memory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from mpicoll.algorithms import schedule
 from mpicoll.analysis.cost import costs
 from mpicoll.analysis.fit import Prediction, Probe, fitted
 from mpicoll.analysis.machines import Machine
-from mpicoll.bench.environment import environment
-from mpicoll.bench.sweep import open_session
+from mpicoll.bench.measuring.environment import environment
+from mpicoll.bench.session import open_session
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.launch.alone import check_not_alone
@@ -39,16 +39,16 @@ CHECKED = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
 """Bytes of the vectors that predictions are checked on."""
 COLLECTIVES = ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter", "alltoall")
 PASSES = 3
-"""Passes over all that is measured, far apart in time, of which the least counts: what disturbs only adds."""
+"""Passes over all measurements, far apart in time. The least time counts, because disturbances only add to it."""
 BATCHES = 3
 SECONDS = 0.02
-"""Batches of one measurement in one pass, and about how long they take together."""
+"""Batches of one measurement in one pass, and about how many seconds they take together."""
 ASLEEP = 3e-3
-"""Seconds for which a receiver lets an eager message wait."""
+"""Seconds that a receiver waits before it asks for an eager message."""
 
 
 def run() -> tuple[Machine, list[Prediction]] | None:
-    """The machine's figures and how well they predict, on rank 0 of the ranks that were started; None on the others."""
+    """The machine's parameters and how well they predict, on rank 0 of all ranks. None on the others. Collective."""
     world = MPI.COMM_WORLD
     check_not_alone(world.size)
     about = environment(open_session(world, "cpu"))
@@ -59,7 +59,7 @@ def run() -> tuple[Machine, list[Prediction]] | None:
 
 
 def measured_machine(world: MPI.Intracomm, name: str, source: str) -> Machine | None:
-    """The machine as ranks 0 and 1 find it; None on the other ranks. Collective."""
+    """The machine, measured between ranks 0 and 1. None on the other ranks. Collective."""
 
     def work(pair: MPI.Intracomm) -> Machine:
         return fitted(_least([list(_probes(pair)) for _ in range(PASSES)]), name, source, _eager(pair))
@@ -68,7 +68,7 @@ def measured_machine(world: MPI.Intracomm, name: str, source: str) -> Machine | 
 
 
 def predictions(world: MPI.Intracomm, machine: Machine | None) -> list[Prediction]:
-    """Times among 2 ranks and more, up to all, measured and predicted, on rank 0. Collective."""
+    """Measured and predicted times among 2 ranks, 3 ranks and so on up to all, on rank 0. Collective."""
     cases = [
         (ranks, collective, each.name)
         for ranks in range(2, world.size + 1)
@@ -93,7 +93,7 @@ def predictions(world: MPI.Intracomm, machine: Machine | None) -> list[Predictio
 
 
 def _among(world: MPI.Intracomm, ranks: int, work: Callable[[MPI.Intracomm], Result]) -> Result | None:
-    """What the first ranks' work gives them; the others sleep meanwhile, because a rank that polls takes a core."""
+    """The result of ``work`` on the first ranks. The others sleep meanwhile, because a rank that polls needs a core."""
     chosen = world.rank < ranks
     comm = world.Create(world.group.Incl(range(ranks)))
     found = None
@@ -111,9 +111,9 @@ def _among(world: MPI.Intracomm, ranks: int, work: Callable[[MPI.Intracomm], Res
 
 
 def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int) -> _Bound:
-    """A collective on float32 vectors of so many bytes, as this rank's part in a schedule."""
+    """This rank's part in a schedule, as a plan on float32 vectors of so many bytes."""
     block = max(1, nbytes // 4 // comm.size)
-    x, out = (np.full(n, 0.0, np.float32) for n in (nbytes // 4, nbytes // 4))  # written to: the memory is there
+    x, out = np.full(nbytes // 4, 0, np.float32), np.full(nbytes // 4, 0, np.float32)  # written, so it has its pages
     match collective:
         case "allgather":
             x, out = x[:block], out[: block * comm.size]
@@ -127,7 +127,7 @@ def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int) -
 
 
 class _Bound(NamedTuple):
-    """A plan, which holds addresses alone, and the arrays that it uses."""
+    """A plan and the arrays that it uses. A plan itself holds addresses only."""
 
     plan: Plan
     given: NDArray[np.float32]
@@ -135,8 +135,10 @@ class _Bound(NamedTuple):
 
 
 def _seconds(comm: MPI.Intracomm, bound: _Bound) -> float:
-    """The time of a call on its slowest rank: the median of a batch of calls, and of those the least, because what
-    disturbs only adds."""
+    """The time of a call on its slowest rank.
+
+    It is the least of the batches' medians, because disturbances only add to a time.
+    """
     trial = min(_batch(comm, bound, 3) for _ in range(3))
     calls = comm.bcast(int(min(max(SECONDS / BATCHES / max(trial, 1e-7), 3), 200)))
     times = np.array([_batch(comm, bound, calls) for _ in range(BATCHES)])
@@ -145,8 +147,11 @@ def _seconds(comm: MPI.Intracomm, bound: _Bound) -> float:
 
 
 def _batch(comm: MPI.Intracomm, bound: _Bound, calls: int) -> float:
-    """The median of so many calls' seconds. Before each the ranks write what they give, which others then find in this
-    core's caches as they find what a program has computed, and meet."""
+    """The median time of so many calls, in seconds.
+
+    Before each call every rank writes its input, so that it lies in this core's caches as results of a program do. Then
+    the ranks meet in a barrier.
+    """
     now, barrier, plan = time.perf_counter, comm.Barrier, bound.plan
     took = []
     for _ in range(calls):
@@ -159,7 +164,7 @@ def _batch(comm: MPI.Intracomm, bound: _Bound, calls: int) -> float:
 
 
 def _times(comm: MPI.Intracomm, collective: str, algorithm: str) -> list[float]:
-    """Seconds of an algorithm for each size that predictions are checked on."""
+    """Seconds that an algorithm takes, for each size that predictions are checked on."""
     found = []
     for n in CHECKED:
         steps = schedule(collective, algorithm, comm.rank, comm.size, 0, n)
@@ -168,7 +173,7 @@ def _times(comm: MPI.Intracomm, collective: str, algorithm: str) -> list[float]:
     return found
 
 
-# -- probes: schedules of two ranks, each of which tells another figure -----------------------------------------------
+# -- probes: schedules of two ranks; each tells another parameter -----------------------------------------------------
 
 
 def _probes(pair: MPI.Intracomm) -> Iterator[Probe]:
@@ -186,12 +191,12 @@ def _probes(pair: MPI.Intracomm) -> Iterator[Probe]:
 
 
 def _there_and_back(first: Sequence[Step], second: Sequence[Step]) -> list[list[Step]]:
-    """Both ranks' steps; at the end a message back."""
+    """The steps of both ranks, with a message back at the end."""
     return [[*first, (Recv(1, one(0), OUTPUT),)], [*second, (Send(0, one(0), INPUT),)]]
 
 
 def _least(passes: Sequence[Sequence[Probe]]) -> list[Probe]:
-    """Each probe with its least seconds of all passes."""
+    """Each probe with its least times over all passes."""
     return [replace(each[0], seconds=np.min([p.seconds for p in each], axis=0)) for each in zip(*passes, strict=True)]
 
 
@@ -204,7 +209,7 @@ def _probe(
 
 
 def _eager(pair: MPI.Intracomm) -> int:
-    """The longest message, of powers of two to 1 MiB, that leaves before its receiver asks for it."""
+    """The longest message that leaves before its receiver asks for it. Powers of two up to 1 MiB are tried."""
     longest = 0
     for n in (1 << k for k in range(6, 21)):
         message, waited = np.zeros(n, np.uint8), []

@@ -1,4 +1,4 @@
-"""What was asked for, read and checked before anything is launched."""
+"""The options of ``mpicoll bench``, read and checked before anything is launched."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, reduction
+from mpicoll.bench.backends import BACKENDS
 from mpicoll.calls import select
 from mpicoll.collectives import COLLECTIVES, canonical
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
 
-__all__ = ["BACKENDS", "DEVICES", "Options", "bad", "read"]
+__all__ = ["DEVICES", "Options", "bad", "read"]
 
-BACKENDS = ("mpicoll", "mpi", "mpicoll.torch", "torch", "gloo", "nccl")
 DEVICES = ("cpu", "cuda")
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -28,10 +28,10 @@ def bad(option: str, expected: str, given: object) -> ArgumentError:
 
 @dataclass(frozen=True)
 class Options:
-    """A benchmark's settings. Sizes are bytes; ``seconds`` is the time spent measuring each size of each collective.
+    """A benchmark's settings. Sizes are bytes. ``seconds`` is how long each size of each collective is measured.
 
-    ``backends`` is empty where the ranks are to choose what their machine has; ``algorithms`` are lines of mpicoll's
-    own, and empty where it chooses the algorithm itself. ``wide`` prints the columns of nccl-tests.
+    If ``backends`` is empty, the ranks take what their machine has. Each of ``algorithms`` is a line of the table; if
+    there are none, mpicoll has one line and chooses the algorithm itself. ``wide`` prints the columns of nccl-tests.
     """
 
     collectives: tuple[str, ...]
@@ -59,7 +59,7 @@ class Options:
         return found
 
     def command(self) -> str:
-        """The command that measures the same, without the places of output files, which are this machine's own."""
+        """The command that measures the same. It names no output files, because paths belong to this machine."""
         words = ["mpicoll bench", ",".join(self.collectives), f"-n {self.ranks}"]
         if self.backends:
             words.append("--backends " + ",".join(self.backends))
@@ -71,7 +71,7 @@ class Options:
 
 
 def read(given: Mapping[str, str | None]) -> Options:
-    """The options as typed, by their names without dashes. Raises ArgumentError, which names the option."""
+    """The options from what was typed, by their names without dashes. Raises ArgumentError, which names the option."""
 
     def text(name: str) -> str:
         return given[name] or ""
@@ -85,7 +85,7 @@ def read(given: Mapping[str, str | None]) -> Options:
     options = Options(
         collectives=collectives,
         ranks=ranks,
-        backends=_names(text("backends"), "--backends", "backend", BACKENDS) if given["backends"] else (),
+        backends=_names(text("backends"), "--backends", "backend", tuple(BACKENDS)) if given["backends"] else (),
         low=low,
         high=high,
         factor=_number(text("factor"), "--factor", 2, 1 << 40, "a whole number from 2 on"),
@@ -108,7 +108,7 @@ def read(given: Mapping[str, str | None]) -> Options:
 
 
 def _size(text: str, option: str, dtype: Dtype) -> int:
-    """Bytes from a number with an optional binary unit, as ``64M``."""
+    """Bytes, from a number with or without a binary unit, as ``64M``."""
     n = nbytes(text)
     if n is None:
         raise bad(option, "a positive number of bytes, with K, M or G if need be (as 64M)", repr(text))
@@ -118,7 +118,7 @@ def _size(text: str, option: str, dtype: Dtype) -> int:
 
 
 def _names(text: str, option: str, what: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Comma-separated names, each one of ``known``, none twice."""
+    """Comma-separated names. Each must be one of ``known``, and none may come twice."""
     names = tuple(n.strip() for n in text.split(","))
     for i, name in enumerate(names):
         if name not in known:
@@ -165,7 +165,7 @@ def _number(text: str, option: str, low: float, high: float, what: str, kind: Ca
 
 
 def _output(text: str | None, option: str) -> Path | None:
-    """A file to write, in a directory that is there and can be written to."""
+    """A file to write, in a directory that exists and is writable."""
     if text is None:
         return None
     path = Path(text)

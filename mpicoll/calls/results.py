@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -9,13 +10,14 @@ import numpy as np
 from numpy import ndarray
 
 from mpicoll.arrays.buffers import as_buffer
+from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_counts
 from mpicoll.errors import ArgumentError
 
 __all__ = ["block", "like", "one_each", "rows"]
 
 
-def like(operation: str, x: Any) -> Any:
+def like(operation: str, x: ArrayLike) -> Any:
     """An array of the shape of ``x``."""
     if type(x) is ndarray:  # as_buffer takes microseconds
         return np.empty(x.shape, x.dtype)
@@ -23,13 +25,13 @@ def like(operation: str, x: Any) -> Any:
     return b.like(b.shape)
 
 
-def one_each(operation: str, x: Any, size: int) -> Any:
+def one_each(operation: str, x: ArrayLike, size: int) -> Any:
     """An array of ``size`` arrays of the shape of ``x``, one for each rank."""
     b = as_buffer(x, operation, "x")
     return b.like((size, *b.shape))
 
 
-def block(operation: str, xs: Any, size: int) -> Any:
+def block(operation: str, xs: ArrayLike | None, size: int) -> Any:
     """An array of the shape of one block of ``xs``, which has one block for each rank."""
     b = as_buffer(xs, operation, "x")
     if not b.shape or b.shape[0] != size:
@@ -38,7 +40,7 @@ def block(operation: str, xs: Any, size: int) -> Any:
     return b.like(b.shape[1:])
 
 
-def rows(operation: str, x: Any, counts: Any, size: int, rank: int | None = None) -> Any:
+def rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, rank: int | None = None) -> Any:
     """An array of rows like those of ``x``: the rows of one rank, or of all ranks if ``rank`` is None."""
     b = as_buffer(x, operation, "x")
     rows_of = checked_counts(counts, size, operation, "counts")

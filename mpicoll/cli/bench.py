@@ -1,4 +1,4 @@
-"""``mpicoll bench``: MPI, gloo and NCCL measured side by side."""
+"""``mpicoll bench``: measures MPI, gloo and NCCL side by side."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from mpicoll.bench.backends import BACKENDS
 from mpicoll.cli.arguments import collectives, completes
 
 if TYPE_CHECKING:
@@ -32,10 +33,12 @@ _NOT_HERE = {
     "-g": "the number of ranks is -n",
     "-t": "the number of ranks is -n",
 }
-"""Short flags of nccl-tests that have no meaning here, and why."""
+"""Short flags of nccl-tests that bench does not have, and why."""
 
 
 class _NotHere(argparse.Action):
+    """Refuses a flag and says why."""
+
     def __call__(self, parser: argparse.ArgumentParser, _ns: object, _value: object, option: str | None = None) -> None:
         parser.error(
             f"{option}: not here: {_NOT_HERE[option or '']}. Of nccl-tests' flags there are -b, -e, -f, -d, -o and -r; "
@@ -57,7 +60,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument(
         "--backends",
         metavar="NAMES",
-        help="some of mpicoll, mpi, mpicoll.torch, torch, gloo, nccl; ratios are to the first",
+        help=f"some of {', '.join(BACKENDS)}; ratios are to the first",
     )
     p.add_argument("-b", "--min", default="8", metavar="BYTES", help="the smallest size (8); K, M and G are binary")
     p.add_argument("-e", "--max", default="64M", metavar="BYTES", help="the largest size (64M)")
@@ -86,7 +89,7 @@ def _handle(args: argparse.Namespace) -> int:
     from mpicoll.launch.alone import under_launcher
 
     typed = {name: value for name, value in vars(args).items() if value is None or isinstance(value, str)}
-    for flag in _NOT_HERE:  # which bench refuses
+    for flag in _NOT_HERE:  # they are refused before
         del typed[flag[1:]]
     if under_launcher():
         return _rank(typed)
@@ -95,8 +98,9 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _launch(typed: dict[str, str | None], ranks: int) -> int:
-    from mpicoll.bench.interruption import STOP
-    from mpicoll.bench.progress import on_terminal
+    """Start the ranks with the same options, and tell them when Ctrl-C was pressed."""
+    from mpicoll.bench.measuring.interruption import STOP
+    from mpicoll.bench.measuring.progress import on_terminal
     from mpicoll.launch import launcher
 
     collective = typed.pop("collective") or ""
@@ -115,7 +119,7 @@ def _launch(typed: dict[str, str | None], ranks: int) -> int:
 
 
 def _rank(typed: dict[str, str | None]) -> int:
-    """Measure as one of the ranks. What is wrong on any of them, rank 0 says; a code other than 0 is its alone."""
+    """Measure as one of the ranks. Rank 0 prints the first rank's error. It alone returns a code other than 0."""
     from mpi4py import MPI
 
     from mpicoll.errors import ArgumentError
@@ -130,17 +134,18 @@ def _rank(typed: dict[str, str | None]) -> int:
     if options is not None and not errors:
         try:
             code = _measure(options, world)
-        except ArgumentError as e:  # every rank finds the same
+        except ArgumentError as e:  # the same on every rank
             errors = [str(e)]
     if errors and rank == 0:
         print(f"mpicoll: {errors[0]}", file=sys.stderr)
-    # A failed check is no crash: every rank ends in good order, after rank 0 has written its files.
+    # A failed check is no crash. Every rank ends as usual, after rank 0 has written its files.
     sys.stdout.flush()
     MPI.Finalize()
     return code if rank == 0 else 0
 
 
 def _read(typed: dict[str, str | None], size: int) -> tuple[Options | None, str | None]:
+    """The options, or what is wrong with them."""
     from mpicoll.bench.options import bad, read
     from mpicoll.errors import ArgumentError
 
@@ -154,7 +159,9 @@ def _read(typed: dict[str, str | None], size: int) -> tuple[Options | None, str 
 
 
 def _measure(options: Options, world: Intracomm) -> int:
-    from mpicoll.bench import plot, record, sweep
+    """Measure, and write the files on rank 0. Returns 1 if a result was wrong or nothing was measured."""
+    from mpicoll.bench.measuring import sweep
+    from mpicoll.bench.report import plot, record
 
     report = sweep.run(options, world)
     if world.rank == 0:
@@ -163,7 +170,7 @@ def _measure(options: Options, world: Intracomm) -> int:
         if options.csv:
             record.write_csv(report, options.csv)
         if options.plot:
-            plot.draw(report, options.plot)
+            plot.draw(record.as_dict(report), options.plot)
         if report.interrupted:
             print("# interrupted: what is above was measured before")
         if written := [str(file) for file in (options.json, options.csv, options.plot) if file]:

@@ -19,7 +19,8 @@ from mpicoll.fabrics.fabric import Fabric
 __all__ = ["bind", "order_after_stream"]
 
 Choose = Callable[[Call], Choice]
-"""Chooses how a call is carried out, from what is known of the ranks' shared memory when it is asked."""
+"""Chooses how a call is carried out, from what is known of the ranks' shared memory when it is asked. It holds no call:
+a plan that keeps it must not keep arrays."""
 
 
 def bind(fabric: Fabric, call: Call, choose: Choose, workspace: Workspace) -> tuple[Plan, bool]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["fabric_of"]
 
 
-def fabric_of(comm: MPI.Intracomm | Fabric | None) -> Fabric:
+def fabric_of(comm: MPI.Comm | Fabric | None) -> Fabric:
     """A fabric for a Communicator over ``comm``. If that is None, its ranks are those of the job of threads that this
     thread is in, or else those of MPI's world."""
     if isinstance(comm, Fabric):

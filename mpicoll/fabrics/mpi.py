@@ -34,7 +34,7 @@ class MPIFabric(Fabric):
     failure = MPI.Exception
     address = staticmethod(MPI.Get_address)
 
-    def __init__(self, comm: MPI.Intracomm, parent: MPIFabric | None = None) -> None:
+    def __init__(self, comm: MPI.Comm, parent: MPIFabric | None = None) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
         self._comm, self._messages = comm.Dup(), comm.Dup()
@@ -140,7 +140,7 @@ class MPIFabric(Fabric):
         return self._among(self._comm, ranks, self)
 
     def _child(self, comm: MPI.Comm) -> Fabric:
-        child = MPIFabric(comm, self)  # type: ignore[arg-type]
+        child = MPIFabric(comm, self)
         comm.Free()
         return child
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import spawned
@@ -31,6 +31,8 @@ _OF_A_RANK = re.compile(
 )
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 _SECONDS_TO_END = 10.0
+
+Arguments = TypeVarTuple("Arguments")
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,19 @@ def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None
         raise
 
 
-def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1) -> None:
+@overload
+def spawn(fn: Callable[[int], object], args: tuple[()] = ..., nprocs: int = ...) -> None: ...
+
+
+@overload
+def spawn(fn: Callable[[int, *Arguments], object], args: tuple[*Arguments], nprocs: int = ...) -> None: ...
+
+
+@overload
+def spawn(fn: Callable[..., object], args: list[Any], nprocs: int = ...) -> None: ...
+
+
+def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1) -> None:
     """Call ``fn(rank, *args)`` in ``nprocs`` new ranks on this node, and return when all have returned.
 
     ``fn`` and ``args`` are pickled. ``fn`` may be defined in the script that calls this. Each rank imports that script

@@ -1,4 +1,4 @@
-"""The contents of the buffers: exact in every dtype, whatever the order, and telling one place from another."""
+"""The contents of the buffers: exact in every dtype and any order, and different from position to position."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ import pytest
 
 from mpicoll.arrays.dtypes import DTYPES, OPS
 from mpicoll.arrays.kernels import COMBINE, storage
-from mpicoll.bench.check import wrong
-from mpicoll.bench.data import expected, given, words
-from mpicoll.bench.rules import RULES, Case
+from mpicoll.bench.cases.case import Case
+from mpicoll.bench.cases.check import wrong
+from mpicoll.bench.cases.data import expected, given, words
+from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import DtypeError
 
 LEGAL = []
 for dtype in DTYPES.values():
     for op in OPS:
         try:
-            if op != "premul_sum" and Case(RULES["allreduce"], 1, dtype, op, 0, 0, 1, "in").reduction:
+            if op != "premul_sum" and Case(COLLECTIVES["allreduce"], 1, dtype, op, 0, 0, 1, "in").reduction:
                 LEGAL.append((dtype.name, op))
         except DtypeError:
             pass
@@ -29,7 +30,7 @@ for dtype in DTYPES.values():
 
 def case(collective: str = "allreduce", count: int = 3000, rank: int = 0, ranks: int = 3, **other: Any) -> Case:
     dtype = DTYPES[other.pop("dtype", "float32")]
-    return Case(RULES[collective], count, dtype, other.pop("op", "sum"), other.pop("root", 0), rank, ranks, "out")
+    return Case(COLLECTIVES[collective], count, dtype, other.pop("op", "sum"), other.pop("root", 0), rank, ranks, "out")
 
 
 def decoded(bits: Any, dtype: str) -> Any:
@@ -47,7 +48,7 @@ def rounded(values: Any, dtype: str) -> Any:
 
 
 def divided(values: Any, n: int, dtype: str) -> Any:
-    """Part by part where the values are complex: NumPy's division by a complex n rounds several times."""
+    """Real and imaginary parts are divided one by one: NumPy's division of complex numbers rounds several times."""
     if values.dtype.kind == "c":
         return (values.view(values.real.dtype) / n).view(values.dtype)
     if values.dtype.kind in "iu":
@@ -79,7 +80,7 @@ def test_the_result_is_exact_in_any_order(dtype: str, op: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "op"), [(d, op) for d, op in LEGAL if op in ("sum", "avg", "max")])
 def test_the_results_of_scans_are_exact(dtype: str, op: str) -> None:
-    """An average is over the ranks up to this one (before it), so that each has a divisor of its own."""
+    """An average is over the ranks up to this one, so each rank has another divisor."""
     for ranks in (1, 2, 3, 8):
         inputs = [decoded(given(case("scan", rank=r, ranks=ranks, dtype=dtype, op=op)), dtype) for r in range(ranks)]
         for rank in range(ranks):
@@ -103,7 +104,7 @@ def test_a_missing_rank_is_seen(dtype: str, op: str) -> None:
 @pytest.mark.parametrize("collective", ["allgather", "gather", "alltoall", "scatter", "reduce_scatter"])
 @pytest.mark.parametrize("count", [1009, 1024, 1009 * 1013])
 def test_a_block_in_another_place_is_seen(collective: str, count: int) -> None:
-    """Even where the length of a block is a multiple of a period that was thought of first."""
+    """Even if the length of a block is a multiple of the first period that is tried."""
     blocks = [b for r in range(3) for b in expected(case(collective, count, rank=r)) or []]
     for i, one in enumerate(blocks):
         for other in blocks[i + 1 :]:

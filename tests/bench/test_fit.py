@@ -1,4 +1,4 @@
-"""The fit with real ranks: cut short, because what is tested is that it runs, not how near it comes."""
+"""The fit with real ranks. It is short, because the test is whether it runs, not how well it predicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of the benchmark's records: a summary, and a table and a picture over the number of nodes."""
+"""What is made from the benchmark's records: a summary, and a table and a picture by number of nodes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.bench import scaling, summary
+from mpicoll.bench.report import record as records
+from mpicoll.bench.report import scaling, summary
 from mpicoll.errors import ArgumentError
 
 RECORD = Path(__file__).parents[2] / "benchmarks" / "records" / "allreduce-2ranks-openmpi.json"
 
 
 @pytest.fixture
-def record() -> summary.Record:
-    return summary.load(RECORD)
+def record() -> records.Record:
+    return records.load(RECORD)
 
 
-def test_summary(record: summary.Record) -> None:
+def test_summary(record: records.Record) -> None:
     *_, heads, line = summary.lines(record)
     backends = list(dict.fromkeys(row["backend"] for row in record["rows"]))
     assert heads.split() == ["#", "collective", *backends, "smallest", "largest"]
@@ -35,7 +36,7 @@ def test_summary(record: summary.Record) -> None:
         assert f"at {'8' if size == 8 else '64M'}: {least:.1f} us" in line
 
 
-def test_summary_of_nothing(record: summary.Record) -> None:
+def test_summary_of_nothing(record: records.Record) -> None:
     assert summary.lines({**record, "rows": []}) == ["# summary: nothing was measured"]
 
 
@@ -49,8 +50,8 @@ def test_not_a_record(
     assert "expected a file that `mpicoll bench --json` wrote; given" in capsys.readouterr().err
 
 
-def of_nodes(record: summary.Record, nodes: int) -> summary.Record:
-    """As if it were measured on so many nodes, and took as many times longer."""
+def of_nodes(record: records.Record, nodes: int) -> records.Record:
+    """The record as if it were measured on so many nodes, and took as many times as long."""
     found = deepcopy(record)
     found["environment"] |= {"nodes": nodes, "ranks": 2 * nodes}
     for row in found["rows"]:
@@ -58,7 +59,7 @@ def of_nodes(record: summary.Record, nodes: int) -> summary.Record:
     return found
 
 
-def test_scaling(record: summary.Record) -> None:
+def test_scaling(record: records.Record) -> None:
     points = scaling.gather([of_nodes(record, nodes) for nodes in (4, 1, 2)])
     backends = {row["backend"] for row in record["rows"]}
     assert len(points) == 3 * 2 * len(backends)
@@ -70,7 +71,7 @@ def test_scaling(record: summary.Record) -> None:
     assert len(rows) == 2 * len(backends)
 
 
-def test_two_records_of_as_many_nodes(record: summary.Record) -> None:
+def test_two_records_of_as_many_nodes(record: records.Record) -> None:
     with pytest.raises(ArgumentError, match="expected each of another number of nodes; given 1, 2, 2"):
         scaling.gather([of_nodes(record, nodes) for nodes in (2, 1, 2)])
 
@@ -78,12 +79,12 @@ def test_two_records_of_as_many_nodes(record: summary.Record) -> None:
 @pytest.mark.parametrize("expected", [2, 3])
 def test_scaling_from_files(
     expected: int,
-    record: summary.Record,
+    record: records.Record,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """All that is there is drawn; that something is missing is said, and is a failure."""
+    """Records that are there are drawn. If some are missing, the program says so and fails."""
     pytest.importorskip("matplotlib")
     for nodes in (1, 2):
         (tmp_path / f"nodes-{nodes}.json").write_text(json.dumps(of_nodes(record, nodes)))

@@ -1,4 +1,4 @@
-"""What is typed: read, or refused in one line that names the option."""
+"""Options are read, or refused in one line that names the option."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.bench.backends import BACKENDS
 from mpicoll.bench.options import Options, read
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
@@ -19,10 +20,17 @@ def options(**typed: str | None) -> Options:
     return read(TYPED | typed)
 
 
+def test_the_manual_describes_every_backend() -> None:
+    manual = (Path(__file__).parents[2] / "docs/how-to/benchmark.md").read_text()
+    described = manual.partition("## Choose the backends")[2].partition("\n## ")[0]
+    assert described
+    assert [name for name in BACKENDS if f"`{name}`" not in described] == []
+
+
 def test_the_defaults() -> None:
     found = options()
     assert found.sizes == [8 << i for i in range(24)]
-    assert found.backends == ()  # what there is, which the ranks know
+    assert found.backends == ()  # the ranks take what there is
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The table, the files and the picture, from a report that was made up."""
+"""The table, the files and the picture, from an invented report."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import json
 import os
 import re
 import socket
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.bench import plot, record, table
-from mpicoll.bench.figures import Line, Measurement, Note, Report
-from mpicoll.bench.progress import TERMINAL, Progress
-from mpicoll.bench.rules import RULES, Case, Placement
+from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement
+from mpicoll.bench.measuring.progress import TERMINAL, Progress
+from mpicoll.bench.report import plot, record, table
+from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
+from mpicoll.bench.report.style import styles
+from mpicoll.bench.report.verdict import verdict
+from mpicoll.collectives import COLLECTIVES
 
 ENVIRONMENT = {
     "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,
@@ -29,7 +33,7 @@ ENVIRONMENT = {
 def measured(
     placement: Placement, count: int, backend: str, times: list[float], name: str = "allreduce"
 ) -> Measurement:
-    case = Case(RULES[name], count, DTYPES["float32"], "sum", 0, 0, 4, placement)
+    case = Case(COLLECTIVES[name], count, DTYPES["float32"], "sum", 0, 0, 4, placement)
     return Measurement(case, backend, "native", times, wrong=0)
 
 
@@ -38,7 +42,7 @@ def report(name: str = "allreduce") -> Report:
     for count in (2, 1000, 250_000):
         first: dict[Placement, Measurement] = {}
         for backend, slower in (("mpicoll", 1.0), ("mpi", 2.0), ("gloo", 50.0)):
-            placements = RULES[name].placements if backend != "gloo" else RULES[name].placements[:1]
+            placements = PLACEMENTS[name] if backend != "gloo" else PLACEMENTS[name][:1]
             by = {
                 p: measured(p, count, backend, [slower, slower * (1 + count / 1e3), slower * 90], name)
                 for p in placements
@@ -60,7 +64,7 @@ def test_bandwidths_are_those_of_nccl_tests() -> None:
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_rows_line_up_with_the_heading(wide: bool) -> None:
-    lines = table.heading(RULES["allreduce"], 7, wide).splitlines()
+    lines = table.heading(COLLECTIVES["allreduce"], 7, wide).splitlines()
     lines += [table.row(line, 7, wide) for line in report().lines]
     ends = {re.search(r"ratio| \d+\.\d\d(?=( +0  \w+)?$)", line) for line in lines if re.search("ratio|mpi|gloo", line)}
     assert len({found.end() for found in ends if found}) == 1
@@ -89,7 +93,7 @@ def test_a_row_says_what_there_is() -> None:
 def test_a_row_fits_80_columns() -> None:
     long = replace(report().lines[-1], backend="mpicoll:neighbour_exchange")
     assert len(table.row(long, 7)) <= 80
-    assert "wrong" in table.heading(RULES["allreduce"], 7)
+    assert "wrong" in table.heading(COLLECTIVES["allreduce"], 7)
 
 
 def judged(*times: dict[str, float]) -> str:
@@ -98,7 +102,7 @@ def judged(*times: dict[str, float]) -> str:
     for k, each in enumerate(times):
         by = {name: measured("in", 2 << k, name, [us]) for name, us in each.items()}
         found.lines += [Line(name, m.case, {"in": m}, {}) for name, m in by.items()]
-    return table.verdict(found)
+    return verdict(found)
 
 
 def test_the_verdict() -> None:
@@ -173,16 +177,42 @@ def test_an_empty_report_can_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["allreduce", "allgather", "barrier"])
 def test_the_picture_is_drawn(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot.draw(report(name), tmp_path / "f.png")
+    plot.draw(record.as_dict(report(name)), tmp_path / "f.png")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_picture_has_a_line_for_each_backend(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot.draw(report(), tmp_path / "f.svg")
+    plot.draw(record.as_dict(report()), tmp_path / "f.svg")
     text = (tmp_path / "f.svg").read_text()
     for part in ("mpicoll", "mpi", "gloo", "bus bandwidth", "allreduce, float32 sum, 4 ranks, in place"):
         assert f">{part}" in text
+    assert ">memory copy" not in text
+
+
+def test_the_picture_shows_the_floor(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = report()
+    found.copies |= {m.case.bytes: 0.5 for _, m in found.measurements}
+    plot.draw(record.as_dict(found), tmp_path / "f.svg")
+    assert ">memory copy" in (tmp_path / "f.svg").read_text()
+
+
+def test_a_picture_is_drawn_again_from_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    record.write_json(report(), tmp_path / "f.json")
+    monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "f.json"), str(tmp_path / "f.png")])
+    assert plot.main() == 0
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "f.png"), str(tmp_path / "g.png")])
+    assert plot.main() == 2
+
+
+@pytest.mark.parametrize("lines", [1, 6, 10, 11, 40])
+def test_no_colour_and_no_pattern_repeats(lines: int) -> None:
+    found = styles(map(str, range(lines)))
+    assert len({style.color for style in found.values()}) == lines
+    assert len({(style.marker, str(style.dashes)) for style in found.values()}) == lines
 
 
 def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,8 +244,8 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def test_the_environment_names_no_machine() -> None:
     from mpi4py import MPI
 
-    from mpicoll.bench.environment import environment
-    from mpicoll.bench.sweep import open_session
+    from mpicoll.bench.measuring.environment import environment
+    from mpicoll.bench.session import open_session
 
     session = open_session(MPI.COMM_WORLD, "cpu")
     found = environment(session)

@@ -1,4 +1,4 @@
-"""benchmarks/select_measure.py, on one short vector: the record says where it was made, and is gone on with."""
+"""benchmarks/select_measure.py on one short vector: the record says where it was made, and can be continued."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from benchmarks import select_measure
 from benchmarks.select_table import table
+from mpicoll.bench.measuring.environment import environment
 from mpicoll.calls import measured
 from mpicoll.machine.library import library
 
@@ -20,9 +21,8 @@ pytestmark = pytest.mark.mpi(min_size=2)
 
 @pytest.fixture
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder of rank 0, known to all ranks, and little to measure."""
+    """An empty folder of rank 0 that all ranks know, and little to measure."""
     folder = Path(MPI.COMM_WORLD.bcast(str(tmp_path)))
-    environment = select_measure.environment
     known = {"fingerprint": "A of 1", "cpu": "A (R)", "shared_memory": True, "huge_pages": "madvise"}
     monkeypatch.setattr(select_measure, "environment", lambda session: environment(session) | known)
     monkeypatch.setattr(select_measure, "RECORDS", folder)
@@ -63,14 +63,13 @@ def test_a_record_is_gone_on_with(records: Path, capsys: pytest.CaptureFixture[s
 def test_machines_of_which_a_record_would_tell_nothing(
     records: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], expected: str
 ) -> None:
-    environment = select_measure.environment
     monkeypatch.setattr(select_measure, "environment", lambda session: environment(session) | said)
     with pytest.raises(SystemExit, match=f"nothing was measured: .*{expected}"):
         select_measure.Measuring(MPI.COMM_WORLD)
 
 
 def test_pages() -> None:
-    """Only what the system is asked for can be told: whether it gives it is looked at while measuring."""
+    """This tests what the system is asked for. Whether it gives huge pages is checked while measuring."""
     for new in select_measure.MEMORY.values():
         array = new(select_measure.HUGE)
         array[:] = 7

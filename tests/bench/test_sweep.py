@@ -1,4 +1,4 @@
-"""A whole benchmark within the ranks of the test: right results pass, wrong ones are counted, refusals are noted."""
+"""A whole benchmark among the ranks of the test: right results pass, wrong ones are counted, refusals are noted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from mpicoll.bench import sweep
-from mpicoll.bench.backends import Session, Unavailable, open_backend
-from mpicoll.bench.figures import Report
-from mpicoll.bench.memory import Slot
+from mpicoll.bench.backends import Unavailable, open_backend
+from mpicoll.bench.cases.case import Case
+from mpicoll.bench.cases.memory import Arena, Buffers
+from mpicoll.bench.measuring import floor, opening, sweep
+from mpicoll.bench.measuring.timing import Runner
 from mpicoll.bench.options import Options, read
-from mpicoll.bench.rules import Case
+from mpicoll.bench.report.measurements import Report
+from mpicoll.bench.session import Session, open_session
 from mpicoll.collectives import COLLECTIVES
 
 pytestmark = pytest.mark.mpi
@@ -38,7 +40,7 @@ def options(collective: str, **typed: str | None) -> Options:
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    return sweep.open_session(MPI.COMM_WORLD, "cpu")
+    return open_session(MPI.COMM_WORLD, "cpu")
 
 
 def swept(session: Session, opts: Options, backends: dict[str, Any]) -> Report:
@@ -53,13 +55,13 @@ class Spoiled:
     def __init__(self, session: Session, where: int) -> None:
         self._right, self._rank, self._where = open_backend("mpi", session), session.world.rank, where
 
-    def bind(self, slot: Slot) -> Callable[[], object]:
-        call = self._right.bind(slot)
+    def bind(self, buffers: Buffers) -> Callable[[], object]:
+        call = self._right.bind(buffers)
 
         def run() -> None:
             call()
-            if self._rank == slot.case.root and slot.out is not None:
-                slot.result()[self._where] ^= 1
+            if self._rank == buffers.case.root and buffers.out is not None:
+                buffers.result()[self._where] ^= 1
 
         return run
 
@@ -71,12 +73,12 @@ class Spoiled:
 
 
 class Refusing:
-    """Cannot be called, which shows only when it is."""
+    """A backend whose calls fail."""
 
     def __init__(self, on_rank: int | None) -> None:
         self._on_rank = on_rank
 
-    def bind(self, slot: Slot) -> Callable[[], object]:
+    def bind(self, buffers: Buffers) -> Callable[[], object]:
         def run() -> None:
             if self._on_rank in (None, MPI.COMM_WORLD.rank):
                 raise RuntimeError("not today (in /some/place/file.cpp)\nwhich matters little")
@@ -100,10 +102,31 @@ def test_right_results_are_found_right(session: Session, backend: str) -> None:
     opened.close()
 
 
+def test_each_size_has_its_floor(session: Session) -> None:
+    opened = open_backend("mpi", session)
+    report = swept(session, options("allreduce,bcast,barrier"), {"mpi": opened})
+    assert set(report.copies) == {m.case.bytes for _, m in report.measurements} - {0}
+    assert all(us > 0 for us in report.copies.values())
+    assert len(set(map(str, session.world.allgather(report.copies)))) == 1
+    opened.close()
+
+
+def test_the_floor_is_a_copy(session: Session) -> None:
+    case = floor.copy_case(5000, "cpu")
+    pairs = Arena().buffers(case)
+    runner = Runner(pairs, [floor.copy(pair, on_gpu=False) for pair in pairs])
+    runner.batch(session.world, len(pairs))
+    assert runner.check() == 0
+    for pair in pairs:
+        assert pair.x is not None
+        assert pair.out is not None
+        assert np.array_equal(pair.x, pair.out)
+
+
 @pytest.mark.parametrize("collective", [c for c in COLLECTIVES if c not in ("barrier", "exscan")])
 @pytest.mark.parametrize("where", [0, -1])
 def test_one_wrong_element_is_counted(session: Session, collective: str, where: int) -> None:
-    """On one rank, at the start or the end, in every check."""
+    """It is on one rank, at the start or the end, and in every check."""
     opened = Spoiled(session, where)
     report = swept(session, options(collective), {"spoiled": opened})
     assert report.measurements
@@ -114,7 +137,7 @@ def test_one_wrong_element_is_counted(session: Session, collective: str, where: 
 
 def test_a_call_that_does_nothing_is_wrong(session: Session) -> None:
     class Idle(Spoiled):
-        def bind(self, slot: Slot) -> Callable[[], object]:
+        def bind(self, buffers: Buffers) -> Callable[[], object]:
             return lambda: None
 
     # exscan's first rank and a lone rank's in-place reductions have nothing to do.
@@ -168,9 +191,9 @@ def test_bare_mpi_says_why_it_has_no_bfloat16(session: Session) -> None:
 
 def test_each_algorithm_is_a_line(session: Session) -> None:
     opts = options("allreduce,bcast", backends="mpicoll", algorithms="native,exchange")
-    lines = sweep.lines_of(opts, session)
+    lines = opening.lines_of(opts, session)
     assert lines == ["mpicoll:native", "mpicoll:exchange"]
-    backends, notes = sweep.open_backends(lines, session)
+    backends, notes = opening.open_backends(lines, session)
     assert notes == []
     report = swept(session, opts, backends)
     assert {m.backend: m.route for _, m in report.measurements} == {
@@ -182,7 +205,7 @@ def test_each_algorithm_is_a_line(session: Session) -> None:
 
 
 def test_a_backend_that_is_not_there_is_noted(session: Session) -> None:
-    backends, notes = sweep.open_backends(["nccl", "mpi"], session)
+    backends, notes = opening.open_backends(["nccl", "mpi"], session)
     assert list(backends) == ["mpi"]
     assert [n.backend for n in notes] == ["nccl"]
     assert notes[0].collective is None
@@ -202,8 +225,8 @@ def test_unavailable_is_no_crash(session: Session) -> None:
             raise Unavailable("only here")
         return 1
 
-    assert sweep.agreed(session, attempt) == (None, "only here")
-    assert sweep.agreed(session, lambda: 7) == (7, "")
+    assert opening.agreed(session, attempt) == (None, "only here")
+    assert opening.agreed(session, lambda: 7) == (7, "")
 
 
 @pytest.mark.cuda
@@ -212,7 +235,7 @@ def test_on_a_gpu() -> None:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("torch finds no GPU here")
-    session = sweep.open_session(MPI.COMM_WORLD, "cuda")
+    session = open_session(MPI.COMM_WORLD, "cuda")
     opened = open_backend("mpicoll", session)
     report = swept(session, options("all", device="cuda"), {"mpicoll": opened})
     assert report.notes == []

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -141,9 +142,10 @@ def test_progress_is_shown_within_an_algorithm(monkeypatch: pytest.MonkeyPatch) 
     watched: list[tuple[str, int]] = []
 
     def watch(name: str) -> Watched:
-        def passed_on(items: Sequence[object]) -> Iterator[object]:
-            watched.append((name, len(items)))
-            return iter(items)
+        def passed_on(items: Iterable[Any]) -> Iterator[Any]:
+            known = list(items)
+            watched.append((name, len(known)))
+            return iter(known)
 
         return passed_on
 

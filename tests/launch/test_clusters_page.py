@@ -36,8 +36,9 @@ DIES = """
 """
 ON_A_GPU = """
     from mpi4py import MPI
-    from mpicoll.bench.backends import Session, Unavailable, open_backend
-    from mpicoll.bench.figures import Note
+    from mpicoll.bench.backends import Unavailable, open_backend
+    from mpicoll.bench.report.measurements import Note
+    from mpicoll.bench.session import Session
 
     try:
         open_backend("mpi", Session(MPI.COMM_WORLD, MPI.COMM_SELF, "cuda:0"))

@@ -425,7 +425,7 @@ def test_a_timeout_that_is_no_timedelta() -> None:
     for work in works:
         assert work is not None
         with pytest.raises(ArgumentError, match=r"wait: timeout: expected a datetime.timedelta; given 5"):
-            work.wait(timeout=5)  # type: ignore[arg-type]
+            work.wait(timeout=5)
         assert work.wait()
 
 
@@ -441,7 +441,7 @@ def test_a_callback_may_wait_and_start_collectives_of_its_own() -> None:
         second.wait()
         return y + future.value()[0][0]
 
-    result = work.get_future().then(then).wait()  # type: ignore[attr-defined]
+    result = work.get_future().then(then).wait()
     assert (result == 3 * dist.get_world_size()).all()
 
 

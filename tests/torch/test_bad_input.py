@@ -84,7 +84,8 @@ def test_a_list_is_for_the_root_alone(rank: int, size: int) -> None:
     if not through_torch():  # which gathers the objects' sizes before it looks at the list's length
         calls.append((lambda: dist.gather_object(1, objects, 0), "gather_object: object_gather_list"))
     for call, argument in calls:
-        error, said = ArgumentError, f"{argument}: expected {fault}"
+        error: type[Exception] = ArgumentError
+        said = f"{argument}: expected {fault}"
         if through_torch() and rank != 0:
             error, said = ValueError, "must NOT be specified on non-(source|destination)"
         with pytest.raises(error, match=said):

@@ -85,7 +85,8 @@ def test_groups_are_made_and_destroyed_again_and_again() -> None:
 
 def test_a_second_init_is_refused(size: int) -> None:
     world = dist.group.WORLD
-    error, said = StateError, "init_process_group: the default group exists already"
+    error: type[Exception] = StateError
+    said = "init_process_group: the default group exists already"
     if through_torch():
         error, said = ValueError, "trying to initialize the default process group twice"
     with pytest.raises(error, match=said):
@@ -178,7 +179,8 @@ TORCHS_WITHOUT: dict[str, tuple[type[Exception], str]] = {
 def test_nothing_works_without_a_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     for function, call in WITHOUT.items():
-        error, said = StateError, rf"{function}: there is no default group: call init_process_group\(\) first"
+        error: type[Exception] = StateError
+        said = rf"{function}: there is no default group: call init_process_group\(\) first"
         if through_torch():
             if function in ("get_group_rank", "get_global_rank"):
                 continue  # to torch, the default group is None then, and its ranks are as they are given
@@ -324,7 +326,8 @@ def test_members_are_not_warned(groups: list[Group]) -> None:
 def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) -> None:
     first, second = dist.new_group(list(range(size))), dist.new_group([0, 1])
     dist.destroy_process_group(first)
-    error, said = StateError, "all_reduce: .* cannot be used any more: it was destroyed"
+    error: type[Exception] = StateError
+    said = "all_reduce: .* cannot be used any more: it was destroyed"
     if through_torch():
         error, said = ValueError, "is not initialized in the world group map"
     with pytest.raises(error, match=said):

@@ -7,7 +7,6 @@ import sys
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -23,9 +22,9 @@ OF_MPICOLL_TORCH = [p for p in sorted(EXAMPLES.glob("*.py")) if "import mpicoll.
 """The others: programs/test_examples.py."""
 
 
-def example(name: str) -> ModuleType:
+def example(name: str) -> Any:
     """What an example defines, with the API under test in the place of mpicoll.torch."""
-    module = import_module(name)
+    module: Any = import_module(name)
     if hasattr(module, "dist"):
         module.dist = dist
     return module

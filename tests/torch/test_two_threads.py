@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,7 +23,8 @@ class Aside(threading.Thread):
 
     def __init__(self, do: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
-        self.do, self.failure = do, None
+        self.do = do
+        self.failure: Exception | None = None
         self.start()
 
     def run(self) -> None:
@@ -78,7 +80,7 @@ def test_threads_that_take_turns() -> None:
     group = dist.new_group()
     for _ in range(3):
         for async_op in (False, True):
-            Aside(lambda a=async_op: summed(group, a)).join()
+            Aside(partial(summed, group, async_op)).join()
             summed(group, async_op)
     dist.destroy_process_group(group)
 
@@ -86,9 +88,13 @@ def test_threads_that_take_turns() -> None:
 @pytest.mark.processes
 def test_a_group_for_each_thread() -> None:
     groups = [dist.new_group() for _ in range(2)]
-    threads = [Aside(lambda g=g: [summed(g) for _ in range(50)]) for g in groups]
-    for _ in range(50):
-        summed(None)
+
+    def often(group: Any) -> None:
+        for _ in range(50):
+            summed(group)
+
+    threads = [Aside(partial(often, g)) for g in groups]
+    often(None)
     for thread in threads:
         thread.join()
 

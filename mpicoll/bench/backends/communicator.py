@@ -1,4 +1,4 @@
-"""mpicoll at the array level: the Communicator on NumPy arrays, or on torch tensors where NumPy has no such array."""
+"""mpicoll at the array level: a Communicator on NumPy arrays, or on torch tensors for what NumPy arrays cannot be."""
 
 from __future__ import annotations
 
@@ -8,53 +8,53 @@ from importlib.util import find_spec
 from typing import Any
 
 from mpicoll import Communicator
-from mpicoll.bench.backends import Session, Unavailable
-from mpicoll.bench.memory import Slot
-from mpicoll.bench.rules import Case
+from mpicoll.bench.backends import Unavailable
+from mpicoll.bench.cases.case import Case
+from mpicoll.bench.cases.memory import Buffers
+from mpicoll.bench.session import Session
 from mpicoll.calls import select
 from mpicoll.machine.gpu import takes_device_memory
 
-__all__ = ["chosen", "open"]
+__all__ = ["chosen", "open_mpicoll"]
 
 
 def chosen(case: Case, traits: select.Traits, algorithm: str | None = None) -> str:
-    """The algorithm that mpicoll takes for a case, and whether GPU memory goes through the host."""
+    """The algorithm that mpicoll chooses for a case, and whether GPU memory is copied to the host for it."""
     found = select.select(case.name, case.reduction, case.bytes, traits, case.root, algorithm)
     staged = case.device != "cpu" and not takes_device_memory()
     return found + ", through host memory" * staged
 
 
-def open(session: Session, algorithm: str | None) -> OfArrays:
-    return OfArrays(session, algorithm)
+def open_mpicoll(session: Session, algorithm: str | None) -> ArrayLevel:
+    return ArrayLevel(session, algorithm)
 
 
-class OfArrays:
-    """One algorithm of mpicoll's, or the one it chooses."""
+class ArrayLevel:
+    """A Communicator's collectives, by one algorithm or by the one that mpicoll chooses."""
 
     def __init__(self, session: Session, algorithm: str | None) -> None:
         self._comm = Communicator(session.world)
         self._algorithm = algorithm
         self._on_gpu = session.on_gpu
 
-    def bind(self, slot: Slot) -> Callable[[], object]:
-        case = slot.case
+    def bind(self, buffers: Buffers) -> Callable[[], object]:
+        case = buffers.case
         if self._algorithm and self._algorithm not in select.names(case.name):
             raise Unavailable(f"{case.name} has no algorithm named {self._algorithm}")
         tensors = self._on_gpu or case.dtype.storage is not None  # then NumPy does not have the dtype
         if tensors and find_spec("torch") is None:
             raise Unavailable(f"{case.dtype} needs torch, which is not installed")
-        x, out = slot.torch() if tensors else slot.numpy()
-        if not case.rule.sized:
+        x, out = buffers.torch() if tensors else buffers.numpy()
+        if not case.collective.moves:
             return partial(self._comm.barrier, algorithm=self._algorithm) if self._algorithm else self._comm.barrier
-        # As a user writes it: what is left at its default is not passed.
+        # As a user writes it: arguments that have their default value are not passed.
         named: dict[str, Any] = {}
-        if case.rule.collective.reduces and case.op != "sum":
+        if case.collective.reduces and case.op != "sum":
             named["op"] = case.op
-        if case.rule.collective.rooted and case.root:
+        if case.collective.rooted and case.root:
             named["root"] = case.root
-        table = case.rule.collective
-        if case.in_place and table.gives == table.gets:
-            if table.root != "gives":  # a bcast has one array, and is always in place
+        if case.in_place and case.collective.gives == case.collective.gets:
+            if case.collective.root != "gives":  # a bcast has one array, and is always in place
                 named["out"] = x
         elif out is not None:
             named["out"] = out

@@ -1,4 +1,4 @@
-"""Bare mpi4py, called as people write it: NumPy arrays handed over as they are."""
+"""Bare mpi4py, called as people write it: with NumPy arrays as they are."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import Any
 
 from mpi4py import MPI
 
-from mpicoll.bench.backends import Session, Unavailable
-from mpicoll.bench.memory import Slot
-from mpicoll.bench.rules import Case
+from mpicoll.bench.backends import Unavailable
+from mpicoll.bench.cases.case import Case
+from mpicoll.bench.cases.memory import Buffers
+from mpicoll.bench.session import Session
 from mpicoll.machine.gpu import takes_device_memory
 
-__all__ = ["open"]
+__all__ = ["open_mpi"]
 
 
-def open(session: Session, algorithm: str | None) -> Bare:
+def open_mpi(session: Session, algorithm: str | None) -> Bare:
     if session.on_gpu and not takes_device_memory():
         raise Unavailable("the MPI library does not say that it takes GPU memory")
     return Bare(session)
@@ -29,11 +30,12 @@ class Bare:
         self._comm = session.world.Dup()
         self._on_gpu = session.on_gpu
 
-    def bind(self, slot: Slot) -> Callable[[], object]:
-        case, comm, root = slot.case, self._comm, slot.case.root
-        x, out = slot.torch() if self._on_gpu else slot.numpy()
-        # In place, MPI takes a marker for the input (of scatter, for the output); of rooted ones only at the root.
-        marked = case.in_place and (case.at_root or not case.rule.collective.rooted)
+    def bind(self, buffers: Buffers) -> Callable[[], object]:
+        case, comm, root = buffers.case, self._comm, buffers.case.root
+        x, out = buffers.torch() if self._on_gpu else buffers.numpy()
+        # In place, MPI takes a marker instead of the input, or in a scatter instead of the output. In collectives
+        # with a root only the root passes it.
+        marked = case.in_place and (case.at_root or not case.collective.rooted)
         s: Any = MPI.IN_PLACE if marked else x
         op = _operation(case)
         match case.name:

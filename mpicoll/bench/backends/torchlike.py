@@ -1,6 +1,6 @@
-"""Everything that speaks torch's language: ``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and NCCL.
+"""The backends with torch's names: ``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and NCCL.
 
-They share names and signatures, so they share one implementation, which is given the module to call.
+Their functions have the same names and signatures. One class serves all of them; it is given the module to call.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from mpicoll.bench.backends import Session, Unavailable
+from mpicoll.bench.backends import Unavailable
 from mpicoll.bench.backends.communicator import chosen
-from mpicoll.bench.memory import Slot
-from mpicoll.bench.rules import Case
+from mpicoll.bench.cases.case import Case
+from mpicoll.bench.cases.memory import Buffers
+from mpicoll.bench.session import Session
 from mpicoll.registration import register
 
-__all__ = ["open_gloo", "open_mpicoll", "open_nccl", "open_torch"]
+__all__ = ["open_gloo", "open_mpicoll_torch", "open_nccl", "open_torch"]
 
 TIMEOUT = timedelta(seconds=120)
 _OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "avg", "band", "bor", "bxor")}
@@ -31,16 +32,16 @@ class Torchlike:
     def __init__(self, module: Any, route: Callable[[Case], str], group: Any = None) -> None:
         self._module, self._route, self._group = module, route, group
 
-    def bind(self, slot: Slot) -> Callable[[], object]:
-        case, d, root = slot.case, self._module, slot.case.root
-        x, out = slot.torch()
-        name = case.rule.collective.torch
+    def bind(self, buffers: Buffers) -> Callable[[], object]:
+        case, d, root = buffers.case, self._module, buffers.case.root
+        x, out = buffers.torch()
+        name = case.collective.torch
         if name is None:
             raise Unavailable(f"torch has no {case.name}")
         if not case.in_place and case.name in ("allreduce", "reduce"):
             raise Unavailable(f"torch's {name} works in place only")
         named = {} if self._group is None else {"group": self._group}
-        op: tuple[Any, ...] = (self._op(case),) if case.rule.collective.reduces else ()
+        op: tuple[Any, ...] = (self._op(case),) if case.collective.reduces else ()
         match case.name:
             case "bcast":
                 return partial(d.broadcast, x, root, **named)
@@ -62,7 +63,7 @@ class Torchlike:
                 return partial(d.barrier, **named)
 
     def _named(self, collective: str) -> Any:
-        """The form that takes one tensor: 2.13 gave it a new name, and warns at each call of the old one."""
+        """The form that takes one tensor. torch 2.13 gave it a new name, and warns at each call by the old name."""
         older = {"all_gather": "all_gather_into_tensor", "reduce_scatter": "reduce_scatter_tensor"}[collective]
         return getattr(self._module, f"{collective}_single", None) or getattr(self._module, older)
 
@@ -85,12 +86,12 @@ def _torch() -> Any:
     return import_module("torch")
 
 
-def open_mpicoll(session: Session, algorithm: str | None) -> Torchlike:
+def open_mpicoll_torch(session: Session, algorithm: str | None) -> Torchlike:
     _torch()
     module = import_module("mpicoll.torch")
     module.init_process_group()
-    ranks = module.group.WORLD.comm.traits
-    return Torchlike(module, lambda case: chosen(case, ranks))
+    traits = module.group.WORLD.comm.traits
+    return Torchlike(module, lambda case: chosen(case, traits))
 
 
 def open_torch(session: Session, algorithm: str | None) -> Torchlike:
@@ -122,12 +123,12 @@ def _share_gpus(session: Session, version: tuple[int, ...]) -> None:
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
         os.environ.setdefault("NCCL_MAX_CTAS", "8")
     else:
-        # Never run: each rank poses as a host of its own, so that NCCL does not see that they share a GPU.
+        # Never run. It gives each rank a host of its own, so that NCCL does not see that they share a GPU.
         os.environ.setdefault("NCCL_HOSTID", f"mpicoll-bench-{session.world.rank}")
 
 
 def _distributed() -> Any:
-    """``torch.distributed``, initialised over gloo with what MPI knows of the ranks. Collective."""
+    """``torch.distributed``, initialised over gloo. MPI tells it the ranks. Collective."""
     distributed = _torch().distributed
     if not distributed.is_initialized():
         register()  # a checkout that is not installed has no entry point

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_asynchronous_save(folder: Path, size: int) -> None:
     mesh = init_device_mesh("cpu", (size,))
     model, optimizer = trained(mesh, range(1))
     before = whole(model)
-    saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id=folder, process_group=dist.new_group())
+    saving: Any = dcp.async_save({"model": model.state_dict()}, checkpoint_id=folder, process_group=dist.new_group())
     go_on(model, optimizer, mesh, range(1, 3))
     saving.result()
     loaded, _ = trained(mesh, range(0))

@@ -6,6 +6,7 @@ import copy
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Any, cast
 
 import pytest
 import torch
@@ -49,7 +50,8 @@ def test_ddp(
 @pytest.mark.parametrize("how", ["static_graph", "gradient_as_bucket_view"])
 def test_ddp_options(how: str, rank: int, size: int) -> None:
     alone = train(convnet(), map(images, range(STEPS)))
-    ddp = DistributedDataParallel(convnet(), bucket_cap_mb=0.001, **{how: True})
+    options: dict[str, Any] = {how: True}
+    ddp = DistributedDataParallel(convnet(), bucket_cap_mb=0.001, **options)
     train(ddp, (part(images(step), rank, size) for step in range(STEPS)))
     assert_equal_to_rounding(ddp, alone)
 
@@ -57,7 +59,7 @@ def test_ddp_options(how: str, rank: int, size: int) -> None:
 def test_ranks_start_from_rank_0s_parameters_and_buffers(rank: int, size: int) -> None:
     torch.manual_seed(rank)
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))
-    model[1].running_mean.fill_(float(rank))
+    cast(torch.Tensor, model[1].running_mean).fill_(float(rank))
     ddp = DistributedDataParallel(model)
     torch.manual_seed(0)
     assert torch.equal(ddp.module[0].weight, nn.Linear(3, 3).weight)
@@ -74,7 +76,7 @@ def test_gradient_accumulation(rank: int, size: int) -> None:
         mine = part(images(step), rank, size)
         for k in range(2):
             with ddp.no_sync() if k == 0 else nullcontext():
-                half = tuple(x.tensor_split(2)[k] for x in mine)
+                half = mine[0].tensor_split(2)[k], mine[1].tensor_split(2)[k]
                 (loss_of(ddp, half) * len(half[0]) / len(mine[0])).backward()
         optimizer.step()
     assert_equal_to_rounding(ddp, alone)
@@ -161,7 +163,7 @@ def test_two_models_on_two_groups(rank: int, size: int) -> None:
         losses = [loss_of(ddp, part(data(step), rank, size)) for ddp, (_, data) in zip(ddps, PROGRAMS, strict=True)]
         for optimizer in optimizers:
             optimizer.zero_grad()
-        sum(losses).backward()
+        torch.stack(losses).sum().backward()
         for optimizer in optimizers:
             optimizer.step()
     for ddp, one in zip(ddps, alone, strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def without_group(default_group: None) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def serving(device: str) -> object:
+def serving(device: str) -> Any:
     return dist.group.WORLD._get_backend(torch.device(device))
 
 
@@ -143,7 +144,7 @@ def test_programs(ours_on_the_cpu: DeviceBackend) -> None:
     whole = DistributedDataParallel(torch.nn.Linear(4, 3))
     whole(torch.full((2, 4), float(rank))).sum().backward()
     assert torch.equal(whole.module.weight.grad, torch.full((3, 4), float(size - 1)))
-    sharded = fully_shard(torch.nn.Linear(4, 3 * size), mesh=init_device_mesh("cpu", (size,)))
+    sharded: Any = fully_shard(torch.nn.Linear(4, 3 * size), mesh=init_device_mesh("cpu", (size,)))
     sharded(torch.full((2, 4), float(rank))).sum().backward()
     assert torch.equal(sharded.weight.grad.full_tensor(), torch.full((3 * size, 4), float(size - 1)))
     assert functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).item() == size
@@ -151,7 +152,8 @@ def test_programs(ours_on_the_cpu: DeviceBackend) -> None:
 
 def recorded() -> list[str]:
     """What the flight recorder has of ours."""
-    trace = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="mpicoll"))
+    c10d: Any = torch._C._distributed_c10d
+    trace = json.loads(c10d._dump_fr_trace_json(backend="mpicoll"))
     return [entry["profiling_name"] for entry in trace.get("entries", [])]
 
 

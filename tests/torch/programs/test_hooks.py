@@ -82,9 +82,9 @@ def test_state_is_the_group(dtype: torch.dtype, rank: int, size: int) -> None:
 
 def test_state_that_is_no_group() -> None:
     with pytest.raises(ArgumentError, match=r"compress_hook: group: expected a group of mpicoll.torch"):
-        hooks.bf16_compress_hook("gloo", None)  # type: ignore[arg-type]
+        hooks.bf16_compress_hook("gloo", None)
     with pytest.raises(ArgumentError, match="compress_hook: group: expected a group that this rank is in"):
-        hooks.bf16_compress_hook(mpicoll.torch.GroupMember.NON_GROUP_MEMBER, None)  # type: ignore[arg-type]
+        hooks.bf16_compress_hook(mpicoll.torch.GroupMember.NON_GROUP_MEMBER, None)
 
 
 @pytest.mark.parametrize("name", ["allreduce_hook", "fp16_compress_hook"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -54,7 +56,9 @@ def test_interleaved_schedule(rank: int, size: int) -> None:
     modules = stages(2 * size)
     expected, _ = reference(modules)
     mine = [stages(2 * size)[i] for i in (rank, rank + size)]
-    parts = [PipelineStage(m, i, 2 * size, torch.device("cpu")) for m, i in zip(mine, (rank, rank + size), strict=True)]
+    parts: list[Any] = [
+        PipelineStage(m, i, 2 * size, torch.device("cpu")) for m, i in zip(mine, (rank, rank + size), strict=True)
+    ]
     schedule = ScheduleInterleaved1F1B(parts, MICRO_BATCHES, loss_fn=nn.functional.mse_loss)
     x, y = vectors(0)
     given = (x,) if rank == 0 else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from mpicoll.errors import DeviceError, LaunchError, StateError
 from mpicoll.torch.device_backend import RECORDS
 
 
-def works(group: object = None) -> None:
+def works(group: dist.ProcessGroup | None = None) -> None:
     """The group carries out a collective, and knows its ranks."""
     x = torch.tensor([float(dist.get_rank())])
     dist.all_reduce(x, group=group)
@@ -27,7 +28,7 @@ def without_group() -> None:
 
 def test_ours_is_torchs() -> None:
     assert dist.get_backend() == "mpicoll"
-    assert mpicoll.torch.group.WORLD is dist.group.WORLD
+    assert dist.group.WORLD is cast(Any, mpicoll.torch.group.WORLD)
     assert mpicoll.torch.get_rank() == dist.get_rank()
     assert mpicoll.torch.get_node_local_rank() >= 0
     works()
@@ -74,7 +75,7 @@ def test_contradictions(argument: str, by: int, method: str | None, without_grou
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    said = {"rank": world.rank, "world_size": world.size}
+    said: dict[str, Any] = {"rank": world.rank, "world_size": world.size}
     said[argument] += by
     if method:
         with pytest.raises(LaunchError, match=rf"{argument}={said[argument]} .* MPI says"):
@@ -201,7 +202,7 @@ def test_time_limit_of_a_group(rank: int, size: int) -> None:
 
 def test_split(rank: int, size: int) -> None:
     """The group's own method, which needs no accelerator."""
-    world = dist.group.WORLD
+    world: Any = dist.group.WORLD
     odd = [r for r in range(size) if r % 2]
     part = world.split_group(odd, group_name="odd", group_desc="the odd ones") if odd else None
     assert (part is not None) == (rank in odd)
@@ -221,7 +222,7 @@ def test_split_group_on_cpus(rank: int) -> None:
         with pytest.raises(RuntimeError, match="No device associated with the default pg"):
             dist.split_group(split_ranks=[[0]])
         return
-    part = dist.split_group(split_ranks=[[0]])
+    part: Any = dist.split_group(split_ranks=[[0]])
     if rank == 0:
         works(part)
     else:

@@ -75,7 +75,8 @@ def test_monitored_barrier_by_torchs_function() -> None:
     """Before 2.14 it is for gloo alone. The group has the method, and mpicoll.torch the function."""
     with nullcontext() if IN_PYTHON else pytest.raises(ValueError, match="only implemented for GLOO"):
         dist.monitored_barrier()
-    dist.group.WORLD.monitored_barrier()
+    world: Any = dist.group.WORLD
+    world.monitored_barrier()
 
 
 @needs(dist, "record_comm")

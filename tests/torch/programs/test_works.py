@@ -8,6 +8,7 @@ import time
 import weakref
 from datetime import timedelta
 from inspect import signature
+from typing import Any
 
 import pytest
 import torch
@@ -222,7 +223,7 @@ def test_barrier_with_a_time_limit(rank: int, size: int) -> None:
 
 def test_sequence_numbers() -> None:
     """The number of collectives called: ranks that differ in it have not called the same."""
-    g = dist.group.WORLD
+    g: Any = dist.group.WORLD
     before = g._get_sequence_number_for_group()
     dist.all_reduce(torch.ones(1))
     dist.barrier()

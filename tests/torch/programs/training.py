@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from tempfile import TemporaryDirectory
 
 import torch
@@ -46,12 +47,12 @@ def convnet() -> nn.Module:
     )  # fmt: skip
 
 
-def transformer() -> nn.Module:
+def transformer() -> Transformer:
     torch.manual_seed(2)
     return Transformer()
 
 
-def mlp(width: int = WIDTH) -> nn.Module:
+def mlp(width: int = WIDTH) -> nn.Sequential:
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Linear(2 * width, width))
 
@@ -111,7 +112,7 @@ def assert_equal_to_rounding(model: nn.Module, expected: nn.Module, rtol: float 
     found = {name.removeprefix("module."): p for name, p in model.named_parameters()}
     assert found.keys() == wanted.keys()
     for name, p in found.items():
-        torch.testing.assert_close(p, wanted[name], rtol=rtol, atol=atol, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(p, wanted[name], rtol=rtol, atol=atol, msg=partial("{}: {}".format, name))
 
 
 @contextmanager

@@ -7,15 +7,21 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mpicoll.bench.figures import Line, Measurement, Report
+from mpicoll.bench.report.measurements import Line, Measurement, Report
+from mpicoll.errors import ArgumentError
 
-__all__ = ["SCHEMA", "as_dict", "write_csv", "write_json"]
+__all__ = ["SCHEMA", "Record", "Row", "as_dict", "load", "write_csv", "write_json"]
 
 SCHEMA = "mpicoll-bench/1"
 
+Record = dict[str, Any]
+"""A report as it is written and read."""
+Row = dict[str, Any]
+"""A measurement in it."""
 
-def as_dict(report: Report) -> dict[str, Any]:
-    """The report in the form that is written."""
+
+def as_dict(report: Report) -> Record:
+    """The report as it is written."""
     return {
         "schema": SCHEMA,
         "command": report.command,
@@ -27,22 +33,23 @@ def as_dict(report: Report) -> dict[str, Any]:
             {"backend": n.backend, "collective": n.collective, "placement": n.placement, "reason": n.reason}
             for n in report.notes
         ],
+        "copies": [{"size": size, "p50_us": round(us, 3)} for size, us in sorted(report.copies.items())],
         "rows": [
             {**_row(line, m), "times_us": [round(t, 2) for t in m.times]} for line, m in report.measurements
         ],
     }  # fmt: skip
 
 
-def _row(line: Line, m: Measurement) -> dict[str, Any]:
-    c, kinds = m.case, m.case.rule.collective
+def _row(line: Line, m: Measurement) -> Row:
+    c, collective = m.case, m.case.collective
     ratio = line.ratio(c.placement)
     return {
         "collective": c.name,
         "size": c.bytes,
         "count": c.count,
         "type": c.dtype.name,
-        "redop": c.op if kinds.reduces else None,
-        "root": c.root if kinds.rooted else None,
+        "redop": c.op if collective.reduces else None,
+        "root": c.root if collective.rooted else None,
         "backend": m.backend,
         "placement": {"out": "out-of-place", "in": "in-place"}[c.placement],
         "route": m.route,
@@ -58,7 +65,7 @@ def _row(line: Line, m: Measurement) -> dict[str, Any]:
 
 
 def write_json(report: Report, path: Path) -> None:
-    """One row a line, so that records can be compared by eye."""
+    """Each row is a line, so that people can compare records."""
     found = as_dict(report)
     rows = found.pop("rows")
     head = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
@@ -72,3 +79,15 @@ def write_csv(report: Report, path: Path) -> None:
         writer = csv.DictWriter(f, rows[0].keys() if rows else [])
         writer.writeheader()
         writer.writerows(rows)
+
+
+def load(path: Path) -> Record:
+    """A record that the benchmark wrote. Raises ArgumentError for any other file."""
+    expected = "a file that `mpicoll bench --json` wrote"
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as e:
+        raise ArgumentError("bench", "record", expected, f"{path}: {e}") from e
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise ArgumentError("bench", "record", expected, str(path))
+    return found

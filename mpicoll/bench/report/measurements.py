@@ -1,4 +1,7 @@
-"""What was measured, and the figures made of it. Times are in microseconds, sizes in bytes, bandwidths in GB/s."""
+"""What a benchmark measured, and what is computed from it.
+
+Times are in microseconds, sizes in bytes, bandwidths in 10^9 bytes a second.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.bench.rules import Case, Placement, Rule
+from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement
+from mpicoll.collectives import Collective
 
 __all__ = ["Line", "Measurement", "Note", "Report"]
 
@@ -27,16 +31,13 @@ class Measurement:
         """The mean, as in nccl-tests."""
         return float(np.mean(self.times))
 
-    def percentile(self, q: float) -> float:
-        return float(np.percentile(self.times, q))
-
     @property
     def p50(self) -> float:
-        return self.percentile(50)
+        return float(np.percentile(self.times, 50))
 
     @property
     def p99(self) -> float:
-        return self.percentile(99)
+        return float(np.percentile(self.times, 99))
 
     @property
     def algbw(self) -> float:
@@ -44,12 +45,12 @@ class Measurement:
 
     @property
     def busbw(self) -> float:
-        return self.algbw * self.case.rule.collective.bus_factor(self.case.ranks)
+        return self.algbw * self.case.collective.bus_factor(self.case.ranks)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A backend's measurements of one size, by placement, beside those of the first backend."""
+    """A line of the table: a backend's measurements of one size, and those of the first backend, by placement."""
 
     backend: str
     case: Case
@@ -57,7 +58,7 @@ class Line:
     first: dict[Placement, Measurement]
 
     def ratio(self, placement: Placement) -> float | None:
-        """This median over the first backend's: above 1, this one is slower."""
+        """This backend's median over that of the first backend. Above 1, this backend is slower."""
         mine, first = self.by.get(placement), self.first.get(placement)
         return mine.p50 / first.p50 if mine and first else None
 
@@ -66,8 +67,9 @@ class Line:
         return sum(m.wrong for m in self.by.values())
 
     @property
-    def usual(self) -> Placement:
-        return self.case.rule.placements[0]
+    def usual(self) -> Measurement | None:
+        """The measurement in the collective's usual placement. None if the backend cannot run that."""
+        return self.by.get(PLACEMENTS[self.case.name][0])
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,11 @@ class Note:
 
 @dataclass
 class Report:
-    """All that a benchmark found."""
+    """Everything that a benchmark found.
+
+    ``copies`` has the floor, by size: the median time in which each rank copies so many bytes from one buffer to
+    another while all other ranks do the same.
+    """
 
     command: str
     started: str
@@ -95,6 +101,7 @@ class Report:
     environment: dict[str, Any]
     notes: list[Note] = field(default_factory=list)
     lines: list[Line] = field(default_factory=list)
+    copies: dict[int, float] = field(default_factory=dict)
     interrupted: bool = False
 
     @property
@@ -106,8 +113,8 @@ class Report:
         return sum(line.wrong for line in self.lines)
 
     @property
-    def rules(self) -> list[Rule]:
-        return list({line.case.name: line.case.rule for line in self.lines}.values())
+    def collectives(self) -> list[Collective]:
+        return list({line.case.name: line.case.collective for line in self.lines}.values())
 
     @property
     def backends(self) -> list[str]:

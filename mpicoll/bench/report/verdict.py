@@ -1,4 +1,4 @@
-"""What a benchmark's figures say, in a sentence a collective: which backend is the fastest for which sizes."""
+"""A sentence for each collective that says which backend is the fastest for which sizes."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mpicoll.bench.figures import Line, Report
+from mpicoll.bench.report.measurements import Line, Report
 from mpicoll.units import size_text
 
 __all__ = ["verdict"]
 
 _ALIKE = 1.05
-"""A backend within this factor of the fastest may be as fast: it stays named where it was the fastest before."""
+"""Times within this factor count as equal: the fastest backend of the size before is then named again."""
 _MOST_RANGES = 4
 
 
 @dataclass
 class _Range:
-    """Sizes on end with one fastest backend, and how many times as long the next one takes at each of them."""
+    """Successive sizes with the same fastest backend, and how many times as long the next one takes at each size."""
 
     backend: str
     sizes: list[int]
@@ -32,11 +32,11 @@ class _Range:
 
 
 def verdict(report: Report) -> str:
-    """Comment lines; empty where fewer than two backends were measured."""
+    """Comment lines. There are none if fewer than two backends were measured."""
     lines = [
-        textwrap.fill(f"{rule.name}: {said}", 80, initial_indent="# ", subsequent_indent="#   ")
-        for rule in report.rules
-        if (said := _said([line for line in report.lines if line.case.name == rule.name]))
+        textwrap.fill(f"{collective.name}: {said}", 80, initial_indent="# ", subsequent_indent="#   ")
+        for collective in report.collectives
+        if (said := _said([line for line in report.lines if line.case.name == collective.name]))
     ]
     return "\n".join(lines)
 
@@ -55,7 +55,7 @@ def _said(lines: Sequence[Line]) -> str:
 def _ranges(lines: Sequence[Line]) -> Iterator[_Range]:
     current: _Range | None = None
     for size in dict.fromkeys(line.case.bytes for line in lines):
-        times = {m.backend: m.p50 for line in lines if line.case.bytes == size and (m := line.by.get(line.usual))}
+        times = {m.backend: m.p50 for line in lines if line.case.bytes == size and (m := line.usual)}
         if len(times) < 2:
             continue
         best = min(times, key=times.__getitem__)

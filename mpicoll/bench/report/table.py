@@ -1,4 +1,4 @@
-"""The table: one that fits 80 columns, medians first, or a wide one in the columns of nccl-tests."""
+"""The table: a narrow one that fits 80 columns and shows medians, or a wide one with the columns of nccl-tests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from mpicoll.bench.figures import Line, Measurement, Note, Report
-from mpicoll.bench.rules import PLACEMENTS, RULES, Rule
-from mpicoll.bench.verdict import verdict
+from mpicoll.bench.cases.case import PLACEMENTS, Placement
+from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
+from mpicoll.bench.report.verdict import verdict
+from mpicoll.collectives import Collective
 from mpicoll.units import size_text
 
 __all__ = ["footer", "header", "heading", "merged", "row"]
@@ -17,7 +18,7 @@ _NARROW = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
 _WHAT = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{}}"
 _FIGURES = " {:>8} {:>6} {:>6} {:>6}"
 _MORE = "  {:>8} {:>8} {:>7}"
-_GROUPS = {"out": "out-of-place", "in": "in-place"}
+_GROUPS: dict[Placement, str] = {"out": "out-of-place", "in": "in-place"}
 
 
 def header(report: Report) -> str:
@@ -36,41 +37,42 @@ def header(report: Report) -> str:
     return "\n".join(f"# {line}" for line in lines)
 
 
-def heading(rule: Rule, width: int, wide: bool = False) -> str:
+def heading(collective: Collective, width: int, wide: bool = False) -> str:
     """The names of the columns. ``width`` is that of the longest backend's name."""
     if wide:
-        return _wide_heading(rule, width)
+        return _wide_heading(collective, width)
     names = _NARROW.format("size", "p50", "p99", "busbw", "ratio", "wrong", "backend")
     units = _NARROW.format("(B)", "(us)", "(us)", "(GB/s)", "", "", "").rstrip()
-    return "\n".join(("#", f"# {rule.name} {_GROUPS[rule.placements[0]]}", f"#{names[1:]}", f"#{units[1:]}"))
+    usual = _GROUPS[PLACEMENTS[collective.name][0]]
+    return "\n".join(("#", f"# {collective.name} {usual}", f"#{names[1:]}", f"#{units[1:]}"))
 
 
 def row(line: Line, width: int, wide: bool = False) -> str:
     """One size of one backend."""
     if wide:
         return _wide_row(line, width)
-    usual, size = line.by.get(line.usual), size_text(line.case.bytes)
+    usual, size = line.usual, size_text(line.case.bytes)
     cells = ("N/A",) * 4
-    if usual:  # its bandwidth, too, is that of the median call
+    if usual:  # the bandwidth, too, is that of the median call
         cells = (_time(usual.p50), _time(usual.p99), f"{usual.busbw * usual.time / usual.p50:.2f}", _ratio(line))
     return _NARROW.format(size, *cells, line.wrong, line.backend)
 
 
 def _ratio(line: Line) -> str:
-    ratio = line.ratio(line.usual)
+    ratio = line.ratio(PLACEMENTS[line.case.name][0])
     return "N/A" if ratio is None else f"{ratio:.2f}"
 
 
-def _wide_heading(rule: Rule, width: int) -> str:
-    usual = _GROUPS[rule.placements[0]]
+def _wide_heading(collective: Collective, width: int) -> str:
+    usual = _GROUPS[PLACEMENTS[collective.name][0]]
     group = _FIGURES.format("time", "algbw", "busbw", "#wrong")
     units = _FIGURES.format("(us)", "(GB/s)", "(GB/s)", "")
     blank = " " * len(_what(["", "", "", "", "", ""], width))
     return "\n".join(
         (
             "#",
-            f"# {rule.name}",
-            "#" + blank[1:] + "".join(f"{_GROUPS[p]:^{len(group)}}" for p in PLACEMENTS) + f"{usual:^27}".rstrip(),
+            f"# {collective.name}",
+            "#" + blank[1:] + "".join(f"{_GROUPS[p]:^{len(group)}}" for p in _GROUPS) + f"{usual:^27}".rstrip(),
             "#" + _what(["size", "count", "type", "redop", "root", "backend"], width)[1:]
             + 2 * group + _MORE.format("p50", "p99", "ratio"),
             "#" + _what(["(B)", "(elems)", "", "", "", ""], width)[1:]
@@ -84,14 +86,14 @@ def _what(cells: Sequence[Any], width: int) -> str:
 
 
 def _wide_row(line: Line, width: int) -> str:
-    c, kinds = line.case, line.case.rule.collective
-    op = c.op if kinds.reduces else "none"
-    root = c.root if kinds.rooted else -1
-    usual = line.by.get(line.usual)
+    c, collective = line.case, line.case.collective
+    op = c.op if collective.reduces else "none"
+    root = c.root if collective.rooted else -1
+    usual = line.usual
     more = (_time(usual.p50), _time(usual.p99), _ratio(line)) if usual else ("N/A",) * 3
     return (
         _what([c.bytes, c.count, c.dtype.name, op, root, line.backend], width)
-        + "".join(_FIGURES.format(*_figures(line.by.get(p))) for p in PLACEMENTS)
+        + "".join(_FIGURES.format(*_figures(line.by.get(p))) for p in _GROUPS)
         + _MORE.format(*more)
     )
 
@@ -105,17 +107,17 @@ def _time(us: float) -> str:
 
 
 def merged(notes: Sequence[Note]) -> list[Note]:
-    """The notes, with one in the place of those that say the same of every placement that the collective has."""
+    """The notes. Those that say the same of all placements of a collective become one."""
 
     def everywhere(note: Note) -> bool:
-        placements = RULES[note.collective].placements if note.collective else ()
+        placements = PLACEMENTS[note.collective] if note.collective else ()
         return all(replace(note, placement=p) in notes for p in placements)
 
     return list(dict.fromkeys(replace(n, placement=None) if everywhere(n) else n for n in notes))
 
 
 def footer(report: Report) -> str:
-    """Whether the results were right, and which backend was the fastest."""
+    """Whether the results were right, and which backend was the fastest for which sizes."""
     checked = len(report.measurements)
     if not checked:
         return "# nothing was measured"

@@ -1,4 +1,4 @@
-"""A progress bar on a terminal; in a file or a pipe, none."""
+"""A progress bar, if the output goes to a terminal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Self
 __all__ = ["TERMINAL", "Progress", "on_terminal"]
 
 TERMINAL = "MPICOLL_BENCH_TERMINAL"
-"""Tells the ranks the width of the terminal that the starting process writes to: their own stderr is a pipe."""
+"""The environment variable that tells the ranks the width of the terminal. Their own stderr is a pipe."""
 
 
 def on_terminal() -> dict[str, str]:
-    """What to add to the ranks' environment. Says so where there can be no bar."""
+    """The variable to add to the ranks' environment. Says so if there can be no bar on this terminal."""
     if not sys.stderr.isatty():
         return {}
     if find_spec("tqdm") is None:
@@ -23,7 +23,7 @@ def on_terminal() -> dict[str, str]:
 
 
 class Progress:
-    """Counts measured sizes, and writes the table's lines past the bar."""
+    """Counts the measured sizes. Writes the table's lines without disturbing the bar."""
 
     def __init__(self, total: int, mine: bool) -> None:
         self._mine = mine
@@ -44,7 +44,7 @@ class Progress:
             self._bar.close()
 
     def at(self, what: str) -> None:
-        """What is being measured now."""
+        """Show what is being measured now."""
         if self._bar is not None:
             self._bar.set_description(what)
 

@@ -1,8 +1,8 @@
-"""Where time is taken, and nowhere else.
+"""Measures the times of calls.
 
-All backends take turns, a batch of calls at a time, in an order that changes, so that what disturbs the machine
-disturbs all of them. Before each call its buffers are rewritten and the ranks meet in a barrier; a call's time is
-that of the slowest rank. After each batch the last result is checked.
+All backends take turns, a batch of calls at a time, in a changing order. What disturbs the machine then disturbs all of
+them. Before each call its buffers are rewritten and the ranks meet in a barrier. A call's time is that of the slowest
+rank. After each batch the last result is checked.
 """
 
 from __future__ import annotations
@@ -16,43 +16,47 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from mpicoll.bench.check import wrong
-from mpicoll.bench.data import expected, words
-from mpicoll.bench.memory import Slot
+from mpicoll.bench.cases.case import Case
+from mpicoll.bench.cases.check import wrong
+from mpicoll.bench.cases.data import expected, words
+from mpicoll.bench.cases.memory import Buffers
 
 __all__ = ["Runner", "measure"]
 
 ROUNDS = (5, 10)
-"""Batches of each runner: at least, where calls are long, and at most."""
+"""The fewest and the most rounds. In a round each runner makes one batch of calls."""
 CALLS = 100
-"""Calls of a batch, at most."""
+"""The most calls of a batch."""
 UNTIMED = 2
-"""Calls before a batch that count for nothing: the first ones after another backend's batch find cold caches."""
-
+"""Calls at the start of a batch that do not count. After another backend's batch they find cold caches."""
 TRIES = 3
-"""Batches from which a call's cost is told before it is measured."""
+"""Short batches that tell about how long a call takes, before it is measured."""
 
 Times = NDArray[np.float64]
 
 
 @dataclass
 class Runner:
-    """One line of the table in one placement: a call bound to each slot, and what was measured.
+    """One line of the table in one placement: a call for each pair of buffers, and what was measured.
 
-    ``times`` are microseconds, a call each, of the slowest rank. ``wrong`` counts wrong elements over all ranks and
+    ``times`` has the microseconds of each call on its slowest rank. ``wrong`` counts wrong elements over all ranks and
     all checks.
     """
 
-    slots: Sequence[Slot]
+    pairs: Sequence[Buffers]
     calls: Sequence[Callable[[], object]]
     times: list[float] = field(default_factory=list)
     wrong: int = 0
 
     def __post_init__(self) -> None:
-        if self.slots[0].case.device != "cpu":
-            self.calls = [_to_its_end(call) for call in self.calls]
-        self._expected = expected(self.slots[0].case)
+        if self.case.device != "cpu":
+            self.calls = [_until_done(call) for call in self.calls]
+        self._expected = expected(self.case)
         self._turn = 0
+
+    @property
+    def case(self) -> Case:
+        return self.pairs[0].case
 
     def batch(self, world: MPI.Intracomm, calls: int) -> Times:
         """Microseconds of each of ``calls`` calls on this rank."""
@@ -62,8 +66,8 @@ class Runner:
         gc.disable()
         try:
             for i in range(calls):
-                self._turn = (self._turn + 1) % len(self.slots)
-                self.slots[self._turn].rewrite()
+                self._turn = (self._turn + 1) % len(self.pairs)
+                self.pairs[self._turn].rewrite()
                 call = self.calls[self._turn]
                 barrier()
                 start = now()
@@ -75,15 +79,14 @@ class Runner:
         return times / 1e3
 
     def check(self) -> int:
-        """Wrong elements of the last call's result on this rank."""
+        """How many elements of the last call's result are wrong on this rank."""
         if self._expected is None:
             return 0
-        slot = self.slots[self._turn]
-        return wrong(slot.result(), self._expected, words(slot.case.dtype.itemsize)[1])
+        return wrong(self.pairs[self._turn].result(), self._expected, words(self.case.dtype.itemsize)[1])
 
 
-def _to_its_end(call: Callable[[], object]) -> Callable[[], object]:
-    """The call until the GPU has done its work: some return when it is queued."""
+def _until_done(call: Callable[[], object]) -> Callable[[], object]:
+    """The call, ended when the GPU has done its work. Some calls return when the work is only queued."""
     from torch.cuda import synchronize
 
     def run() -> None:
@@ -94,11 +97,11 @@ def _to_its_end(call: Callable[[], object]) -> Callable[[], object]:
 
 
 def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float) -> None:
-    """Run all runners in turns for about ``seconds`` (more where even the fewest calls take longer)."""
+    """Run all runners in turns for about ``seconds``, or longer if even the fewest calls take longer."""
     costs = [_cost(world, runner) for runner in runners]
     rounds, calls = world.bcast(_plan(costs, seconds))
-    # Shuffled rather than rotated, alike on all ranks: a runner that always came after the same one would find that
-    # one's leavings in the caches each time.
+    # The order is shuffled, alike on all ranks. A runner that always came after the same other one would always find
+    # in the caches what that one left there.
     order = np.random.default_rng(rounds)
     for _ in range(rounds):
         for i in order.permutation(len(runners)):
@@ -117,8 +120,10 @@ def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> None:
 
 
 def _cost(world: MPI.Intracomm, runner: Runner) -> float:
-    """Seconds of one call with all that belongs to it, after a warm-up: the least of a few tries, because one that
-    something disturbed would leave the runner with too few calls, all of them cold."""
+    """Seconds of one call with its rewriting and barrier, after a warm-up.
+
+    It is the least of a few tries. If a disturbed try counted, the runner would get too few calls, with cold caches.
+    """
     runner.batch(world, UNTIMED)
     tries = []
     for _ in range(TRIES):
@@ -129,7 +134,7 @@ def _cost(world: MPI.Intracomm, runner: Runner) -> float:
 
 
 def _plan(costs: Sequence[float], seconds: float) -> tuple[int, list[int]]:
-    """(rounds, calls of each runner in a round) that fit into the time."""
+    """How many rounds fit into the time, and how many calls each runner makes in a round."""
     rounds = int(min(max(seconds / sum(costs), ROUNDS[0]), ROUNDS[1]))
     each = seconds / rounds / len(costs)
     return rounds, [int(min(max(each / cost, 1), CALLS)) for cost in costs]

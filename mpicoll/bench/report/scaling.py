@@ -1,19 +1,19 @@
-"""``python -m mpicoll.bench.scaling FOLDER N``: what ``N`` benchmarks, each on its number of nodes, found side by side.
+"""``python -m mpicoll.bench.report.scaling FOLDER N``: compares N benchmarks, each on another number of nodes.
 
-Reads the records ``nodes-*.json`` in the folder, prints a table, and writes ``scaling.json`` and ``scaling.png`` there.
-Knows neither MPI nor torch.
+It reads the records ``nodes-*.json`` in the folder, prints a table, and writes ``scaling.json`` and ``scaling.png``
+there. It loads neither MPI nor torch.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.bench.plot import LOOKS, STYLES, Style, duration
-from mpicoll.bench.summary import Record, fastest, load
+from mpicoll.bench.report.record import Record, load
+from mpicoll.bench.report.style import SETTINGS, WIDTH, Style, duration, legend, styles
+from mpicoll.bench.report.summary import fastest
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
 
@@ -26,7 +26,10 @@ Point = dict[str, Any]
 
 
 def gather(records: list[Record]) -> list[Point]:
-    """For each collective, backend and number of nodes, the smallest and the largest size in the faster placement."""
+    """The smallest and the largest size by collective, backend and number of nodes, each in its faster placement.
+
+    Raises ArgumentError if two records are of the same number of nodes.
+    """
     of_records = sorted(int(record["environment"]["nodes"]) for record in records)
     if len(set(of_records)) < len(of_records):
         given = ", ".join(map(str, of_records))
@@ -46,7 +49,7 @@ def gather(records: list[Record]) -> list[Point]:
 
 
 def table(points: list[Point]) -> list[str]:
-    """A row for each collective, size and backend, a column for each number of nodes: median, and bus bandwidth."""
+    """A row for each collective, size and backend. It has the median and the bus bandwidth for each number of nodes."""
     columns = list(dict.fromkeys((p["nodes"], p["ranks"]) for p in points))
     cells = {(p["collective"], p["size"], p["backend"], p["nodes"], p["ranks"]): p for p in points}
     heads = (f"{nodes} node{'s' * (nodes != 1)}, {ranks} ranks" for nodes, ranks in columns)
@@ -63,21 +66,21 @@ def _cell(p: Point) -> str:
 
 
 def draw(points: list[Point], path: Path) -> None:
-    """Two panels for each collective: the time of the smallest size, and the bus bandwidth of the largest."""
+    """Draw two panels for each collective: the time of the smallest size, and the bus bandwidth of the largest."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
     names = list(dict.fromkeys(p["collective"] for p in points))
-    backends = dict.fromkeys(p["backend"] for p in points)
-    styles = dict(zip(backends, cycle(STYLES), strict=False))
-    with matplotlib.rc_context(LOOKS):
-        figure = Figure(figsize=(9.2, 3.3 * len(names)), dpi=160, layout="constrained")
+    looks = styles(p["backend"] for p in points)
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(WIDTH, 1), dpi=200, layout="constrained")
+        handles: dict[str, Any] = {}
         for name, (left, right) in zip(names, figure.subplots(len(names), 2, squeeze=False), strict=True):
             of_name = [p for p in points if p["collective"] == name]
             smallest, largest = (size(p["size"] for p in of_name) for size in (min, max))
-            _panel(left, [p for p in of_name if p["size"] == smallest], "p50_us", styles)
-            _panel(right, [p for p in of_name if p["size"] == largest], "busbw_gbs", styles)
+            handles |= _panel(left, [p for p in of_name if p["size"] == smallest], "p50_us", looks)
+            handles |= _panel(right, [p for p in of_name if p["size"] == largest], "busbw_gbs", looks)
             left.set_yscale("log")
             left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             left.yaxis.set_major_formatter(duration)
@@ -85,20 +88,25 @@ def draw(points: list[Point], path: Path) -> None:
             left.set_ylabel("median time" + (f" of {size_text(smallest)} bytes" if smallest else ""))
             right.set_ylim(bottom=0)
             right.set_ylabel("bus bandwidth (GB/s)" + (f" of {size_text(largest)} bytes" if largest else ""))
-            left.set_title(name, loc="left", fontsize=10.5, fontweight="bold", pad=10)
-            left.legend(frameon=False, handlelength=3.4, loc="best")
+            left.set_title(name, loc="left", fontsize=10, fontweight="bold", pad=8)
+        figure.set_figheight(2.9 * len(names) + legend(figure, handles))
         figure.savefig(path)
 
 
-def _panel(axes: Axes, points: list[Point], figure: str, styles: dict[str, Style]) -> None:
-    for backend, style in styles.items():
-        of_backend = [p for p in points if p["backend"] == backend]
-        axes.plot([p["nodes"] for p in of_backend], [p[figure] for p in of_backend], **style.look(backend))
+def _panel(axes: Axes, points: list[Point], quantity: str, looks: dict[str, Style]) -> dict[str, Any]:
+    """Draw this quantity over the number of nodes. Returns the lines by their labels."""
+    handles = {}
+    for backend, style in looks.items():
+        mine = [p for p in points if p["backend"] == backend]
+        if mine:
+            at = [p["nodes"] for p in mine]
+            (handles[backend],) = axes.plot(at, [p[quantity] for p in mine], **style.line(backend))
     nodes = sorted({p["nodes"] for p in points})
     axes.set_xscale("log", base=2)
     axes.minorticks_off()
     axes.set_xticks(nodes, [str(n) for n in nodes])
     axes.set_xlabel("nodes")
+    return handles
 
 
 def main() -> int:

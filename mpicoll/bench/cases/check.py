@@ -1,4 +1,4 @@
-"""Judging a result: every element, bit for bit."""
+"""Checks a result: every element, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ Array = NDArray[Any]
 
 
 def wrong(result: Array, periods: Sequence[Array], words: int = 1) -> int:
-    """How many elements of ``result`` differ from the blocks whose periods are given, one after another.
+    """How many elements of ``result`` are wrong.
 
-    All are flat arrays of words, ``words`` of them an element; the blocks of the result are of equal length.
+    ``result`` consists of blocks of equal length. Block i is right if it repeats ``periods[i]``. All arrays are flat
+    and hold words; an element has ``words`` of them.
     """
     blocks = result.reshape(len(periods), -1)
     return sum(_wrong(block, period, words) for block, period in zip(blocks, periods, strict=True))

@@ -1,39 +1,23 @@
-"""``python -m mpicoll.bench.summary record.json``: what a benchmark found, one line for each collective.
+"""``python -m mpicoll.bench.report.summary record.json``: what a benchmark found, in one line for each collective.
 
-Reads the record that ``mpicoll bench --json`` wrote, and neither MPI nor torch.
+It reads the record that ``mpicoll bench --json`` wrote. It loads neither MPI nor torch.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from math import exp, log
 from pathlib import Path
-from typing import Any
 
+from mpicoll.bench.report.record import Record, Row, load
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
 
-__all__ = ["Record", "fastest", "lines", "load", "main"]
-
-Record = dict[str, Any]
-Row = dict[str, Any]
-
-
-def load(path: Path) -> Record:
-    """A record that the benchmark wrote. Raises ArgumentError for any other file."""
-    expected = "a file that `mpicoll bench --json` wrote"
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError) as e:
-        raise ArgumentError("summary", "record", expected, f"{path}: {e}") from e
-    if not isinstance(record, dict) or record.get("schema") != "mpicoll-bench/1":
-        raise ArgumentError("summary", "record", expected, str(path))
-    return record
+__all__ = ["fastest", "lines", "main"]
 
 
 def lines(record: Record) -> list[str]:
-    """The table: each backend's time over that of the first, and the fastest at both ends of the sizes."""
+    """The summary: each backend's time over that of the first, and the fastest at the smallest and the largest size."""
     rows: list[Row] = record["rows"]
     if not rows:
         return ["# summary: nothing was measured"]
@@ -52,7 +36,7 @@ def lines(record: Record) -> list[str]:
 
 
 def fastest(rows: list[Row], size: int) -> Row:
-    """The row of this size with the least median, in whichever placement."""
+    """The row of this size with the least median, in either placement."""
     return min((row for row in rows if row["size"] == size), key=lambda row: float(row["p50_us"]))
 
 

@@ -1,4 +1,4 @@
-"""What a measurement depends on, without anything that names the machine or a place on it."""
+"""What a measurement depends on: hardware, placement of the ranks, versions. No host name and no path is in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.bench.backends import Session
+from mpicoll.bench.session import Session
 from mpicoll.launch.placement import cpus, oversubscribed, ranges
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
@@ -22,7 +22,7 @@ __all__ = ["environment"]
 
 
 def environment(session: Session) -> dict[str, Any]:
-    """Hardware, placement of the ranks, and versions. Collective; every rank gets the same."""
+    """The environment, alike on every rank. Collective."""
     world = session.world
     nodes = world.allreduce(int(session.node.rank == 0))
     bindings = world.allgather(ranges(sorted(cpus())))
@@ -59,7 +59,7 @@ def _cpu() -> str:
 
 
 def _huge_pages() -> str | None:
-    """When the system gives processes huge pages: always, never, or where they ask (madvise)."""
+    """When the system gives processes huge pages: always, never, or when they ask for them (madvise)."""
     try:
         said = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
     except OSError:

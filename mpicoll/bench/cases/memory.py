@@ -1,0 +1,183 @@
+"""The buffers of each size, as raw bytes. All backends use the same ones, in turns.
+
+Each buffer is an array of its own, as in programs. Buffers cut from one large array would lie on huge pages. There, MPI
+libraries that read another rank's memory directly move short vectors in half the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpicoll.arrays.kernels import storage
+from mpicoll.bench.cases.case import Case
+from mpicoll.bench.cases.data import given, words
+
+__all__ = ["Arena", "Buffers", "arena_bytes"]
+
+PAIRS = 4
+"""Pairs of buffers that calls use in turns, so that no call finds in the caches what the call before it left there."""
+MOST_BYTES = 256 << 20
+"""If so many pairs need more memory than this, there are fewer, but at least two."""
+POISON = 0xEE
+"""The byte that fills the memory which a call is to write. No result consists of it."""
+
+Array = NDArray[Any]
+Raw = Any
+"""A 1-D array of bytes: NumPy's, or a torch tensor on a GPU."""
+
+
+def _lengths(case: Case) -> tuple[int, int]:
+    """Bytes of the input buffer and of the result buffer."""
+    return case.given_blocks * case.block_bytes, case.gotten_blocks * case.block_bytes
+
+
+def _pairs(case: Case) -> int:
+    return max(2, min(PAIRS, MOST_BYTES // max(1, sum(_lengths(case)))))
+
+
+def arena_bytes(cases: Sequence[Case]) -> int:
+    """Bytes that one rank needs for whichever of these cases needs most."""
+    return max((_pairs(c) * sum(_lengths(c)) for c in cases), default=0)
+
+
+@dataclass
+class Buffers:
+    """One pair of buffers of a case, as raw bytes: ``x`` is what this rank passes, ``out`` is where its result goes.
+
+    Either is None if this rank has no such buffer. In place, one lies within the other. ``rewrite()`` writes the input
+    again and fills the memory of the result with :data:`POISON`.
+    """
+
+    case: Case
+    x: Raw | None
+    out: Raw | None
+    writes: list[Callable[[], object]] = field(default_factory=list)
+
+    def rewrite(self) -> None:
+        for write in self.writes:
+            write()
+
+    def numpy(self) -> tuple[Any, Any]:
+        """(x, out) as NumPy arrays of the dtype's storage, with a row for each rank if there is a block for each."""
+        kind = storage(self.case.dtype)
+        return self._shaped(lambda raw: raw.view(kind))
+
+    def torch(self) -> tuple[Any, Any]:
+        """(x, out) as torch tensors over the same memory."""
+        import torch
+
+        kind = getattr(torch, self.case.dtype.name)
+        return self._shaped(lambda raw: (torch.from_numpy(raw) if isinstance(raw, np.ndarray) else raw).view(kind))
+
+    def _shaped(self, view: Callable[[Raw], Any]) -> tuple[Any, Any]:
+        c = self.case
+        x, out = (
+            None if raw is None else view(raw).reshape((blocks, c.count) if by_rank else (c.count,))
+            for raw, blocks, by_rank in (
+                (self.x, c.given_blocks, c.collective.gives == "p"),
+                (self.out, c.gotten_blocks, c.collective.gets == "p"),
+            )
+        )
+        return x, out
+
+    def result(self) -> Array:
+        """The words of the result, in host memory."""
+        assert self.out is not None
+        raw = self.out if isinstance(self.out, np.ndarray) else self.out.cpu().numpy()
+        return np.asarray(raw.view(words(self.case.dtype.itemsize)[0]))
+
+
+def new_array(nbytes: int) -> Raw:
+    """An array from NumPy, which asks for huge pages from 4 MiB on."""
+    return np.empty(nbytes, np.uint8)
+
+
+class Arena:
+    """One rank's memory, on the host or on its GPU. It holds the buffers of one size at a time.
+
+    ``new`` makes an array of so many bytes in host memory.
+    """
+
+    def __init__(self, device: str = "cpu", new: Callable[[int], Raw] = new_array) -> None:
+        self._device, self._host, self._new_on_host = device, device == "cpu", new
+        self._lengths = (0, 0)
+        self._arrays: list[tuple[Raw, Raw]] = []
+
+    def buffers(self, case: Case) -> list[Buffers]:
+        """The pairs of buffers of a case. They lie in the same memory as the last case's if the sizes are equal."""
+        lengths, pairs = _lengths(case), _pairs(case)
+        if (lengths, pairs) != (self._lengths, len(self._arrays)):
+            self._arrays.clear()
+            self._lengths = lengths
+            self._arrays = [(self._new(lengths[0]), self._new(lengths[1])) for _ in range(pairs)]
+        return [self._pair(case, *arrays) for arrays in self._arrays]
+
+    def _new(self, nbytes: int) -> Raw:
+        if self._host:
+            return self._new_on_host(nbytes)
+        import torch
+
+        return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+
+    def _pair(self, case: Case, x: Raw, out: Raw) -> Buffers:
+        own = slice(case.rank * case.block_bytes, (case.rank + 1) * case.block_bytes)
+        if case.in_place:
+            if case.collective.gathers:
+                x = out[own]
+            elif case.collective.scatters:
+                out = x[own]
+            else:
+                out = x
+        pair = Buffers(case, x if case.has_input else None, out if case.has_output else None)
+        pair.writes = self._writes(pair)
+        return pair
+
+    def _writes(self, pair: Buffers) -> list[Callable[[], object]]:
+        case, writes = pair.case, list[Callable[[], object]]()
+        if not case.collective.moves:
+            return []
+        gives = case.name != "bcast" or case.at_root
+        inside = case.in_place and case.collective.gets != "p" and pair.x is not None and gives
+        if pair.out is not None and not inside:
+            writes.append(partial(pair.out.fill if self._host else pair.out.fill_, POISON))
+        if pair.x is not None and gives:
+            writes += self._fill(pair.x, given(case))
+        return writes if self._host else [*writes, _finish]
+
+    def _fill(self, raw: Raw, period: Array) -> list[Callable[[], object]]:
+        """Copies that repeat the period over the memory: first whole periods, then the rest."""
+        kind = period.dtype
+        target: Any
+        source: Any
+        if self._host:
+            target, source = raw.view(kind), period
+        else:
+            import torch
+
+            signed = f"int{8 * kind.itemsize}" if kind.itemsize > 1 else "uint8"  # torch can view these
+            target = raw.view(getattr(torch, signed))
+            source = torch.from_numpy(period.view(signed)).to(raw.device)
+        count = len(target)
+        whole = count - count % len(source)
+        parts = (
+            (target[:whole].reshape(-1, len(source)), source),
+            (target[whole:], source[: count - whole]),
+        )
+        copy = np.copyto if self._host else _copy
+        return [partial(copy, to, of) for to, of in parts if to.shape[0]]
+
+
+def _finish() -> None:
+    import torch
+
+    torch.cuda.synchronize()
+
+
+def _copy(to: Any, of: Any) -> None:
+    to.copy_(of)

@@ -1,0 +1,1 @@
+"""Runs the calls of all backends in turns, and takes their times."""

@@ -1,0 +1,21 @@
+"""Ctrl-C during a benchmark: the process that started the ranks tells them to stop after the current size."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py.MPI import Intracomm
+
+__all__ = ["STOP", "seen"]
+
+STOP = "MPICOLL_BENCH_STOP"
+"""The environment variable with the path of a file. When the file exists, the ranks are to stop."""
+
+
+def seen(world: Intracomm) -> bool:
+    """Whether to stop. Rank 0 looks for the file and tells the others. Collective."""
+    file = os.environ.get(STOP)  # a launcher may not pass the variable on to other nodes
+    return bool(world.bcast(file is not None and Path(file).exists()))

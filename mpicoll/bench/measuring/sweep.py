@@ -1,0 +1,176 @@
+"""A benchmark from its options to its report: measures every size of every collective and prints lines as they come."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from mpicoll.bench.backends import Backend
+from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement, elements
+from mpicoll.bench.cases.memory import Arena, arena_bytes
+from mpicoll.bench.measuring import interruption
+from mpicoll.bench.measuring.environment import environment
+from mpicoll.bench.measuring.floor import copy_case, copy_time
+from mpicoll.bench.measuring.opening import agreed, lines_of, open_backends
+from mpicoll.bench.measuring.progress import Progress
+from mpicoll.bench.measuring.timing import Runner, measure
+from mpicoll.bench.options import Options, bad
+from mpicoll.bench.report import table
+from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
+from mpicoll.bench.session import Session, open_session
+from mpicoll.collectives import COLLECTIVES, Collective
+
+__all__ = ["run", "sweep"]
+
+FOR_COPIES = 0.05
+"""The time that a size's copy is measured for, as a part of ``--seconds``."""
+
+
+def run(options: Options, world: MPI.Intracomm) -> Report:
+    """Measure what the options ask for. Collective over ``world``. Rank 0 prints."""
+    session = open_session(world, options.device)
+    backends, notes = open_backends(lines_of(options, session), session)
+    report = Report(options.command(), _now(), _settings(options), environment(session), notes)
+    try:
+        sweep(options, session, backends, report)
+    finally:
+        for backend in reversed(backends.values()):
+            backend.close()
+    return report
+
+
+def sweep(options: Options, session: Session, backends: dict[str, Backend], report: Report) -> None:
+    """Measure every collective and size. Add the lines to the report, and print them on rank 0."""
+    collectives = [COLLECTIVES[name] for name in options.collectives]
+    _check_room(options, session, collectives)
+    arena = Arena(session.device)
+    width = max(map(len, backends), default=0)
+    sizes = {c.name: options.sizes if c.moves else [0] for c in collectives}
+    with Progress(sum(map(len, sizes.values())), session.world.rank == 0) as progress:
+        progress.write(table.header(report))
+        progress.write(_how_long(options, sum(map(len, sizes.values()))))
+        for collective in collectives:
+            known = len(report.notes)
+            progress.write(table.heading(collective, width, options.wide))
+            part = _Sweep(options, session, backends, report, arena, collective)
+            for size in sizes[collective.name]:
+                if interruption.seen(session.world):
+                    report.interrupted = True
+                    break
+                progress.at(f"{collective.name} {size}")
+                lines = part.lines(size)
+                report.lines += lines
+                for line in lines:
+                    progress.write(table.row(line, width, options.wide))
+                progress.step()
+            for note in table.merged(report.notes[known:]):
+                progress.write(f"# {note}")
+            if report.interrupted:
+                break
+        progress.write(table.footer(report))
+
+
+@dataclass
+class _Sweep:
+    """What all sizes of one collective share."""
+
+    options: Options
+    session: Session
+    backends: dict[str, Backend]
+    report: Report
+    arena: Arena
+    collective: Collective
+
+    def lines(self, size: int) -> list[Line]:
+        """Measure one size on all backends."""
+        cases = {p: _case(self.options, self.session, self.collective, size, p) for p in self._placements}
+        usual = cases[self._placements[0]]
+        if usual.bytes and usual.bytes not in self.report.copies:
+            seconds = FOR_COPIES * self.options.seconds
+            self.report.copies[usual.bytes] = copy_time(self.session, self.arena, usual.bytes, seconds)
+        runners: dict[tuple[str, Placement], Runner] = {}
+        for placement, case in cases.items():
+            for name in self.backends:
+                runner = self._runner(name, case)
+                if runner is not None:
+                    runners[name, placement] = runner
+        if runners:
+            measure(self.session.world, list(runners.values()), self.options.seconds)
+        found: dict[str, dict[Placement, Measurement]] = {name: {} for name in self.backends}
+        for (name, placement), runner in runners.items():
+            route = self.backends[name].route(runner.case)
+            found[name][placement] = Measurement(runner.case, name, route, runner.times, runner.wrong)
+        first = found[next(iter(found))] if found else {}
+        return [Line(name, usual, by, first) for name, by in found.items() if by]
+
+    @property
+    def _placements(self) -> tuple[Placement, ...]:
+        return PLACEMENTS[self.collective.name]
+
+    def _runner(self, name: str, case: Case) -> Runner | None:
+        """The backend's calls on each pair of buffers, tried once. None if the backend refuses; a note says why."""
+        if any((n.backend, n.collective, n.placement) == (name, case.name, case.placement) for n in self.report.notes):
+            return None
+
+        runner, reason = agreed(self.session, lambda: self._bound(name, case))
+        if runner is not None:
+            _, reason = agreed(self.session, partial(runner.batch, self.session.world, 1))
+        if reason:
+            self.report.notes.append(Note(name, reason, case.name, case.placement))
+        return None if reason else runner
+
+    def _bound(self, name: str, case: Case) -> Runner:
+        pairs = self.arena.buffers(case)
+        return Runner(pairs, [self.backends[name].bind(pair) for pair in pairs])
+
+
+def _how_long(options: Options, sizes: int) -> str:
+    seconds = sizes * options.seconds
+    about = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.2g} s"
+    return f"# about {about} for {sizes} sizes, {options.seconds:g} s each; long calls take longer"
+
+
+def _case(options: Options, session: Session, collective: Collective, size: int, placement: Placement) -> Case:
+    rank, ranks = session.world.rank, session.world.size
+    count = elements(collective, size, options.dtype, ranks)
+    return Case(
+        collective, count, options.dtype, options.op, options.root, rank, ranks, placement, session.device
+    )  # fmt: skip
+
+
+def _check_room(options: Options, session: Session, collectives: Sequence[Collective]) -> None:
+    """Raise ArgumentError if a node does not have the memory that its ranks need for the largest case."""
+    cases = [_case(options, session, c, options.high, p) for c in collectives for p in PLACEMENTS[c.name]]
+    need = arena_bytes([*cases, *(copy_case(c.bytes, session.device) for c in cases)])
+    free = session.world.allreduce(_free_memory(), MPI.MIN)
+    if not session.on_gpu and need * session.node.size > free:
+        raise bad(
+            "--max",
+            f"buffers of {session.node.size} ranks that fit into the {free >> 20} MiB free on a node",
+            f"{options.high} bytes, for which they need {need * session.node.size >> 20} MiB",
+        )
+
+
+def _free_memory() -> int:
+    """Bytes that this machine can give. If it does not say, more than any benchmark needs."""
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+    except OSError:
+        found = None
+    return int(found[1]) << 10 if found else 1 << 62
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    found = {k: v for k, v in asdict(options).items() if k not in ("json", "csv", "plot", "wide")}
+    return found | {"dtype": options.dtype.name, "sizes": options.sizes}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,1 @@
+"""Shows what a benchmark measured: the table, the files, the pictures."""

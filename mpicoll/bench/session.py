@@ -1,0 +1,40 @@
+"""Where a benchmark runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from mpi4py import MPI
+
+from mpicoll.bench.options import bad
+
+__all__ = ["Session", "open_session"]
+
+
+@dataclass(frozen=True)
+class Session:
+    """The ranks of a benchmark, those of this rank's node, and the device that holds its buffers (as ``cuda:0``)."""
+
+    world: MPI.Intracomm
+    node: MPI.Comm
+    device: str
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device != "cpu"
+
+
+def open_session(world: MPI.Intracomm, device: str) -> Session:
+    """A session over a duplicate of ``world``. The ranks of a node take its GPUs in turns."""
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    if device == "cpu":
+        return Session(world.Dup(), node, "cpu")
+    if find_spec("torch") is None:
+        raise bad("--device", "torch with CUDA to be installed for cuda", "an environment without torch")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise bad("--device", "a CUDA GPU that torch can use, for cuda", "a machine without one")
+    torch.cuda.set_device(node.rank % torch.cuda.device_count())
+    return Session(world.Dup(), node, f"cuda:{torch.cuda.current_device()}")

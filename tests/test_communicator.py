@@ -124,7 +124,7 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
     import gc
     import weakref
 
-    fresh = comm.split(0)  # whose first long call is yet to come
+    fresh = comm.split(0)  # its first long call is yet to come
     assert fresh is not None
     for make in (lambda: np.ones(10_000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(10_000)):
         x: Any = make()

@@ -152,9 +152,7 @@ TABLE: dict[str, dict[str, Any]] = {
             lambda s: lambda: D.all_to_all_single(s.t(5 * s.size), s.t(4 * s.size)),
             ArgumentError, "output", "{4*size} elements for input of {4*size}", "{5*size} (shape",
         ),
-        "overlap": (
-            lambda s: _overlapping(s, "all_to_all_single"), ArgumentError, "output", "not overlap input's", "overlaps"
-        ),
+        "overlap": (lambda s: _overlapping(s, "all_to_all_single"), ArgumentError, "output", "not overlap", "overlaps"),
         "too many splits": (
             lambda s: _splits(s, [1] * (s.size + 1), [2] * s.size),
             ArgumentError, "input_split_sizes", "{size} counts of rows, one for each rank", "[1,",

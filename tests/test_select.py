@@ -9,7 +9,8 @@ import pytest
 import mpicoll
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls import select
-from mpicoll.calls.select import Rules, Traits
+from mpicoll.calls.rules import Rules
+from mpicoll.calls.select import Traits
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 

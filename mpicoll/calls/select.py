@@ -10,7 +10,6 @@ calls that this algorithm can serve. Otherwise a schedule is taken where it was 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,22 +18,11 @@ from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import EXCHANGE, NATIVE, Choice, Exchange, Native
-from mpicoll.calls.measured import Table
+from mpicoll.calls.rules import Rules
 from mpicoll.collectives import canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Rules", "Traits", "choice", "names", "preferred", "select"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What decides where the caller names no algorithm: the same on all ranks of a communicator, as long as it lives.
-
-    ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine.
-    """
-
-    preferred: str = ""
-    table: Table = field(default_factory=dict)
+__all__ = ["Traits", "choice", "names", "select"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +38,7 @@ class Traits:
     one_node: bool
     library: str
     shares: bool = False
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
 
 
 def names(operation: str, traits: Traits | None = None) -> tuple[str, ...]:
@@ -132,11 +120,6 @@ def _between_threads(operation: str) -> str:
     """The algorithm that moves least data where ranks read each other's memory. Both reduce in rank order."""
     known = names(operation)
     return next((name for name in ("linear", "pairwise") if name in known), known[-1])
-
-
-def preferred() -> str:
-    """MPICOLL_ALGORITHM as this process has it."""
-    return os.environ.get("MPICOLL_ALGORITHM", "")
 
 
 def _wanted(text: str, collective: str) -> str | None:

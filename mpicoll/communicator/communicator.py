@@ -32,6 +32,11 @@ class Communicator(Collectives, Messages, Objects):
     None, and ``out`` where you give one. ``out=x`` works in place, which is fastest: nothing is allocated.
     (``bcast`` has no ``out``: it fills ``x`` on all ranks but the root.)
 
+    ``check="full"`` has all ranks agree on each collective before data moves. Ranks that make different calls get
+    MismatchError, on every rank, with what each of them called. If ranks do not come within ``timeout`` seconds, the
+    others get TimeoutError, which names them. Both are for all ranks alike. None takes rank 0's MPICOLL_CHECK (``off``)
+    and MPICOLL_TIMEOUT (1800).
+
     ``op`` is one of ``sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor``, mpi4py's name of one of these
     (``MPI.SUM``), or ``Op.premul_sum(factor)``.
     ``algorithm`` names how it is done; None leaves it to ``select``.
@@ -40,8 +45,11 @@ class Communicator(Collectives, Messages, Objects):
     argument is wrong; StateError after ``free`` or MPI's end; MessageError if what arrives is not what was asked for.
     """
 
-    def __init__(self, comm: MPI.Intracomm | Fabric | None = None) -> None:
-        super().__init__(comm)
+    def __init__(
+        self, comm: MPI.Intracomm | Fabric | None = None, check: str | None = None, timeout: float | None = None
+    ) -> None:
+        super().__init__(comm, check, timeout)
+        self._settings = (check, timeout)
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
 
@@ -53,8 +61,8 @@ class Communicator(Collectives, Messages, Objects):
     def node(self) -> Communicator:
         """The ranks that share this one's memory. The first use is collective."""
         if self._node is None:
-            self.check_open("node")
-            self._node = Communicator(self._fabric.node())
+            self.agree("node", "node")
+            self._node = Communicator(self._fabric.node(), *self._settings)
         return self._node
 
     @property
@@ -66,10 +74,10 @@ class Communicator(Collectives, Messages, Objects):
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """A communicator of the ranks that give the same ``color`` (>= 0), in order of ``key``; None gives None."""
-        self.check_open("split")
+        self.agree("split", "split")
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
         part = self._fabric.split(mine, checked_int(key, -MOST_INT, MOST_INT, "split", "key"))
-        return None if part is None else Communicator(part)
+        return None if part is None else Communicator(part, *self._settings)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """A communicator of these ranks, in this order; collective among them alone, None on any other rank."""
@@ -79,7 +87,7 @@ class Communicator(Collectives, Messages, Objects):
             raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(mine))
         if self.rank not in mine:
             return None
-        return Communicator(self._fabric.subset(mine))
+        return Communicator(self._fabric.subset(mine), *self._settings)
 
     def free(self) -> None:
         """Give the communicator back; collective. What is used of it afterwards raises StateError."""

@@ -30,41 +30,48 @@ class Objects(Base):
     """The object half of the Communicator. Objects may differ in type and size between ranks."""
 
     @contextmanager
-    def _moving(self, operation: str) -> Iterator[None]:
-        """What pickling raises, before anything is sent, becomes an ArgumentError; what MPI reports, a MessageError."""
-        self.check_open(operation)
+    def _moving(self, operation: str, words: str = "") -> Iterator[None]:
+        """What pickling raises, before anything is sent, becomes an ArgumentError; what MPI reports, a MessageError.
+
+        A collective says in ``words`` what all its ranks must say alike."""
+        if words:
+            self.agree(operation, words)
+        else:
+            self.check_open(operation)
         try:
             yield
         except (pickle.PicklingError, AttributeError, TypeError) as e:
             raise ArgumentError(operation, "obj", "an object that can be pickled", str(e)) from e
         except self._failure as e:
-            self.close(f"its {operation} ended midway, so its ranks may be at different calls; make a new one ({e})")
+            self._end_midway(operation, e)
             raise MessageError(f"{operation}: the MPI library reports: {e}") from e
 
     def bcast_object(self, obj: Any = None, root: int = 0) -> Any:
         """The root's object, on every rank."""
-        with self._moving("bcast_object"):
-            return self._fabric.bcast(obj, checked_rank(root, self.size, "bcast_object", "root"))
+        root = checked_rank(root, self.size, "bcast_object", "root")
+        with self._moving("bcast_object", f"bcast_object root {root}"):
+            return self._fabric.bcast(obj, root)
 
     def gather_object(self, obj: Any, root: int = 0) -> list[Any] | None:
         """At the root, the list of all ranks' objects; None elsewhere."""
-        with self._moving("gather_object"):
-            return self._fabric.gather(obj, checked_rank(root, self.size, "gather_object", "root"))
+        root = checked_rank(root, self.size, "gather_object", "root")
+        with self._moving("gather_object", f"gather_object root {root}"):
+            return self._fabric.gather(obj, root)
 
     def allgather_object(self, obj: Any) -> list[Any]:
         """The list of all ranks' objects, on every rank."""
-        with self._moving("allgather_object"):
+        with self._moving("allgather_object", "allgather_object"):
             return self._fabric.allgather(obj)
 
     def scatter_object(self, objs: Sequence[Any] | None = None, root: int = 0) -> Any:
         """Rank r gets the root's ``objs[r]``; ``objs`` is used at the root only."""
         root = checked_rank(root, self.size, "scatter_object", "root")
-        with self._moving("scatter_object"):
+        with self._moving("scatter_object", f"scatter_object root {root}"):
             return self._fabric.scatter(self._one_each("scatter_object", objs) if self.rank == root else None, root)
 
     def alltoall_object(self, objs: Sequence[Any]) -> list[Any]:
         """The list of all ranks' ``objs[rank]``."""
-        with self._moving("alltoall_object"):
+        with self._moving("alltoall_object", "alltoall_object"):
             return self._fabric.alltoall(self._one_each("alltoall_object", objs))
 
     def allreduce_object(self, obj: Any, op: str | Callable[[Any, Any], Any] = "sum") -> Any:

@@ -9,6 +9,7 @@
     ├── ScheduleError   (ValueError)    an algorithm's schedule is wrong; names the first rank, step and block
     ├── StateError      (RuntimeError, ValueError)  MPI or a group is not in a state that permits the call
     ├── MessageError    (RuntimeError)  what arrived is not what was asked for
+    ├── MismatchError   (RuntimeError)  the ranks of a communicator made different calls
     ├── TimeoutError    (builtin TimeoutError, RuntimeError)  ranks did not answer in time
     └── LaunchError     (RuntimeError)  no MPI was found, ranks cannot connect to each other, or a spawned rank failed
 
@@ -27,6 +28,7 @@ __all__ = [
     "DtypeError",
     "LaunchError",
     "MessageError",
+    "MismatchError",
     "MpicollError",
     "ScheduleError",
     "StateError",
@@ -89,6 +91,23 @@ class StateError(MpicollError, RuntimeError, ValueError):
 
 class MessageError(MpicollError, RuntimeError):
     """What arrived is not what was asked for: another length, or ranks that disagree about a call."""
+
+
+class MismatchError(MpicollError, RuntimeError):
+    """The ranks of a communicator made different calls. Raised on all of them, before any data moved.
+
+    ``calls`` has what each rank called, by rank."""
+
+    def __init__(self, operation: str, calls: dict[int, str]) -> None:
+        super().__init__(operation, calls)
+        self.operation, self.calls = operation, calls
+
+    def __str__(self) -> str:
+        ranks: dict[str, list[int]] = {}
+        for rank, call in self.calls.items():
+            ranks.setdefault(call, []).append(rank)
+        rows = [f"  rank{'s' * (len(who) > 1)} {', '.join(map(str, who))}: {call}" for call, who in ranks.items()]
+        return "\n".join([f"{self.operation}: the ranks made different calls:", *rows])
 
 
 class TimeoutError(MpicollError, builtins.TimeoutError, RuntimeError):

@@ -11,6 +11,7 @@ import pytest
 import mpicoll
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls import measured, select
+from mpicoll.calls.rules import Rules
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
 
@@ -49,8 +50,8 @@ def test_a_node_of_several_has_the_table_of_its_own_cpu(monkeypatch: pytest.Monk
         part = comm.split(0)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
     assert part is not None
-    assert part.traits.rules == comm.traits.rules == select.Rules("allreduce:ring")
-    assert comm.node.traits.rules == select.Rules("allreduce:ring", table)
+    assert part.traits.rules == comm.traits.rules == Rules("allreduce:ring")
+    assert comm.node.traits.rules == Rules("allreduce:ring", table)
     part.free()
     comm.free()
 

@@ -10,7 +10,8 @@ import mpicoll
 from mpicoll import Algorithm, algorithms
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls import select
-from mpicoll.calls.select import Rules, Traits
+from mpicoll.calls.rules import Rules
+from mpicoll.calls.select import Traits
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.errors import ArgumentError, MessageError, StateError
+from mpicoll.errors import ArgumentError, MessageError, MismatchError, StateError
 
 
 def test_results_are_in_rank_order() -> None:
@@ -215,3 +215,19 @@ with mpicoll.threads(3) as ranks:
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == (f"{[[18.0] * 3] * 3}\n", "")
+
+
+def test_threads_that_make_different_calls() -> None:
+    def call(comm: mpicoll.Communicator) -> str:
+        checked = mpicoll.Communicator(check="full")
+        with pytest.raises(MismatchError) as caught:
+            checked.allreduce(np.ones(2 + (comm.rank == 2)))
+        return str(caught.value)
+
+    with mpicoll.threads(3) as ranks:
+        said = ranks.run(call)
+    assert len(set(said)) == 1
+    assert said[0].splitlines()[1:] == [
+        "  ranks 0, 1: allreduce sum of 2 float64",
+        "  rank 2: allreduce sum of 3 float64",
+    ]

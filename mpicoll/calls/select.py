@@ -11,7 +11,6 @@ measured to be faster on such a machine, and ``native`` or ``exchange`` where no
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -20,23 +19,11 @@ from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import EXCHANGE, NATIVE, Choice, Exchange, Native
-from mpicoll.calls.measured import Table
+from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Rules", "Traits", "choice", "names", "preferred", "select"]
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What chooses an algorithm where the caller names none. All ranks of a communicator have equal rules, which never
-    change.
-
-    ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine.
-    """
-
-    preferred: str = ""
-    table: Table = field(default_factory=dict)
+__all__ = ["Traits", "choice", "names", "select"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +39,7 @@ class Traits:
     one_node: bool
     library: str
     shares: bool = False
-    rules: Rules = Rules()
+    rules: Rules = field(default_factory=Rules)
 
 
 def names(operation: str, traits: Traits | None = None) -> tuple[str, ...]:
@@ -140,11 +127,6 @@ def _between_threads(table: Collective) -> str:
     if table.scatters and table.reduces:
         return "pairwise"
     return next(algorithms.algorithms(table.name)).name
-
-
-def preferred() -> str:
-    """The text of MPICOLL_ALGORITHM in this process."""
-    return os.environ.get("MPICOLL_ALGORITHM", "")
 
 
 def _preferred_for(collective: str, text: str) -> str | None:

@@ -17,12 +17,14 @@ from mpicoll.calls.arguments import checked_int
 from mpicoll.calls.call import Call, checked
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Plans, Workspace, key_by
+from mpicoll.calls.rules import checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
 from mpicoll.communicator.requests import UnderWay
 from mpicoll.errors import MessageError, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
+from mpicoll.guard.agreement import Agreement
 from mpicoll.launch import lifetime
 
 if TYPE_CHECKING:
@@ -44,7 +46,9 @@ class Base:
     closed = ""
     """Why the communicator cannot be used any more. Empty while it can."""
 
-    def __init__(self, comm: MPI.Comm | Fabric | None = None) -> None:
+    def __init__(
+        self, comm: MPI.Comm | Fabric | None = None, check: str | None = None, timeout: float | None = None
+    ) -> None:
         self._fabric = fabric = fabric_of(comm)
         self._failure, self._address, self._key = fabric.failure, fabric.address, key_by(fabric.address)
         self._plans, self._workspace = Plans(), Workspace()
@@ -52,7 +56,27 @@ class Base:
         self._under_way = UnderWay(fabric.failure)
         self.rank, self.size = fabric.rank, fabric.size
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
+        self._agreement = self._agreement_of(check, timeout)
         lifetime.watch(self)
+
+    def _agreement_of(self, check: str | None, timeout: float | None) -> Agreement | None:
+        """How ranks agree on calls; None where they do not."""
+        rules = self._fabric.rules
+        how = rules.check if check is None else checked_check(check, "Communicator", "check")
+        seconds = rules.timeout if timeout is None else checked_timeout(timeout, "Communicator", "timeout")
+        if how == "off" or self.size == 1:
+            return None
+        return Agreement(self._fabric, seconds)
+
+    def agree(self, operation: str, words: str) -> None:
+        """Before a call that has no plan: all ranks make it, if they are checked at all."""
+        self.check_open(operation)
+        if self._agreement is not None:
+            try:
+                self._agreement.agree(operation, words)
+            except BaseException as e:
+                self._end_midway(operation, e)
+                raise
 
     def check_open(self, operation: str) -> None:
         """Raise StateError, on behalf of ``operation``, if the communicator cannot be used any more."""
@@ -102,6 +126,8 @@ class Base:
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
             choose = partial(_choose, self._fabric, self._traits, algorithm)
             plan, lasts = staging.bind(self._fabric, call, choose, self._workspace)
+            if self._agreement is not None:
+                plan = self._agreement.before(call, algorithm, plan)
             if lasts and at is not None:
                 self._plans.keep(at, plan)
         return plan
@@ -145,9 +171,12 @@ class Base:
         if isinstance(e, StateError):
             return  # ranks that are threads: what broke their job is said by every later call
         _cut_short.append((plan, e.__traceback__, _frames()))
-        self.close(f"its {operation} ended midway, so its ranks may be at different calls; make a new one ({e})")
+        self._end_midway(operation, e)
         if isinstance(e, self._failure):
             raise MessageError(f"{operation}: the MPI library reports: {e}") from e
+
+    def _end_midway(self, operation: str, e: BaseException) -> None:
+        self.close(f"its {operation} ended midway, so its ranks may be at different calls; make a new one ({e})")
 
     def close(self, why: str) -> None:
         """Let every later use raise a StateError that says ``why``. Not collective: what MPI holds is not freed."""

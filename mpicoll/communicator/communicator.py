@@ -42,8 +42,13 @@ class Communicator(Collectives, Uneven, Messages, Objects):
     ``mpicoll algorithms`` lists the others. If it is None, mpicoll chooses one.
 
     **Agreement.** All ranks make the same calls in the same order. They give a call the same dtype, operation, root and
-    algorithm and, where blocks are of equal length, the same number of elements. Ranks do not compare what they give:
-    if it differs, the call may wait for ever, return a wrong result, or raise MessageError.
+    algorithm and, where blocks are of equal length, the same number of elements. By default, ranks do not compare what
+    they give: if it differs, the call may wait for ever, return a wrong result, or raise MessageError.
+
+    With ``check="full"``, all ranks agree on each collective before data moves. If their calls differ, every rank gets
+    :class:`~mpicoll.errors.MismatchError`, which says who called what. If a rank does not come within ``timeout``
+    seconds, the others get :class:`~mpicoll.errors.TimeoutError`, which names it. Give all ranks the same settings.
+    None takes those of rank 0's environment: MPICOLL_CHECK (``off`` by default) and MPICOLL_TIMEOUT (1800).
 
     **Errors.** A wrong argument raises :class:`~mpicoll.errors.ArgumentError`, or its subclasses DtypeError and
     DeviceError, on the rank that gave it and before any data moves. :class:`~mpicoll.errors.MessageError` says that
@@ -54,8 +59,11 @@ class Communicator(Collectives, Uneven, Messages, Objects):
     Used in a ``with`` statement, it is freed at the end of the block.
     """
 
-    def __init__(self, comm: MPI.Comm | Fabric | None = None) -> None:
-        super().__init__(comm)
+    def __init__(
+        self, comm: MPI.Comm | Fabric | None = None, check: str | None = None, timeout: float | None = None
+    ) -> None:
+        super().__init__(comm, check, timeout)
+        self._settings = (check, timeout)
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
 
@@ -67,8 +75,8 @@ class Communicator(Collectives, Uneven, Messages, Objects):
     def node(self) -> Communicator:
         """A communicator of the ranks that run on this rank's node. The first use is collective."""
         if self._node is None:
-            self.check_open("node")
-            self._node = Communicator(self._fabric.node())
+            self.agree("node", "node")
+            self._node = Communicator(self._fabric.node(), *self._settings)
         return self._node
 
     @property
@@ -84,10 +92,10 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         ``color`` is an int of 0 or more; a rank that gives None gets None. Ranks are numbered in order of ``key``, and
         where keys are equal in order of their ranks here.
         """
-        self.check_open("split")
+        self.agree("split", "split")
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
         part = self._fabric.split(mine, checked_int(key, -MOST_INT, MOST_INT, "split", "key"))
-        return None if part is None else Communicator(part)
+        return None if part is None else Communicator(part, *self._settings)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """Make a communicator of these ranks, in this order. Collective among them alone.
@@ -101,7 +109,7 @@ class Communicator(Collectives, Uneven, Messages, Objects):
             raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(mine))
         if self.rank not in mine:
             return None
-        return Communicator(self._fabric.subset(mine))
+        return Communicator(self._fabric.subset(mine), *self._settings)
 
     def free(self) -> None:
         """Give back what MPI holds for the communicator, and for its ``node`` and ``leaders``. Collective.

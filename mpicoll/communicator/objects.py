@@ -35,15 +35,20 @@ class Objects(Base):
     """
 
     @contextmanager
-    def _moving(self, operation: str) -> Iterator[None]:
-        """What pickling raises, before anything is sent, becomes an ArgumentError; what MPI reports, a MessageError."""
-        self.check_open(operation)
+    def _moving(self, operation: str, words: str = "") -> Iterator[None]:
+        """What pickling raises, before anything is sent, becomes an ArgumentError; what MPI reports, a MessageError.
+
+        A collective says in ``words`` what all its ranks must say alike."""
+        if words:
+            self.agree(operation, words)
+        else:
+            self.check_open(operation)
         try:
             yield
         except (pickle.PicklingError, AttributeError, TypeError) as e:
             raise ArgumentError(operation, "obj", "an object that can be pickled", str(e)) from e
         except self._failure as e:
-            self.close(f"its {operation} ended midway, so its ranks may be at different calls; make a new one ({e})")
+            self._end_midway(operation, e)
             raise MessageError(f"{operation}: the MPI library reports: {e}") from e
 
     @overload
@@ -54,17 +59,19 @@ class Objects(Base):
 
     def bcast_object(self, obj: Any = None, root: int = 0) -> Any:
         """Send the root's ``obj`` to all ranks. Every rank gets it. The ``obj`` of the other ranks is not used."""
-        with self._moving("bcast_object"):
-            return self._fabric.bcast(obj, checked_rank(root, self.size, "bcast_object", "root"))
+        root = checked_rank(root, self.size, "bcast_object", "root")
+        with self._moving("bcast_object", f"bcast_object root {root}"):
+            return self._fabric.bcast(obj, root)
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """Gather every rank's ``obj``. The root gets the list of them, in rank order; the other ranks get None."""
-        with self._moving("gather_object"):
-            return self._fabric.gather(obj, checked_rank(root, self.size, "gather_object", "root"))
+        root = checked_rank(root, self.size, "gather_object", "root")
+        with self._moving("gather_object", f"gather_object root {root}"):
+            return self._fabric.gather(obj, root)
 
     def allgather_object(self, obj: T) -> list[T]:
         """Gather every rank's ``obj``. Every rank gets the list of them, in rank order."""
-        with self._moving("allgather_object"):
+        with self._moving("allgather_object", "allgather_object"):
             return self._fabric.allgather(obj)
 
     @overload
@@ -79,7 +86,7 @@ class Objects(Base):
         ``objs`` is a sequence of one object a rank. It is used at the root alone; other ranks may leave it away.
         """
         root = checked_rank(root, self.size, "scatter_object", "root")
-        with self._moving("scatter_object"):
+        with self._moving("scatter_object", f"scatter_object root {root}"):
             return self._fabric.scatter(self._one_each("scatter_object", objs) if self.rank == root else None, root)
 
     def alltoall_object(self, objs: Sequence[T]) -> list[T]:
@@ -87,7 +94,7 @@ class Objects(Base):
 
         ``objs`` is a sequence of one object a rank.
         """
-        with self._moving("alltoall_object"):
+        with self._moving("alltoall_object", "alltoall_object"):
             return self._fabric.alltoall(self._one_each("alltoall_object", objs))
 
     def allreduce_object(self, obj: T, op: str | Callable[[T, T], T] = "sum") -> T:

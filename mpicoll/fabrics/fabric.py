@@ -13,7 +13,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.calls.select import Rules
+from mpicoll.calls.rules import Rules
 
 __all__ = ["Fabric", "Transfer"]
 
@@ -100,6 +100,16 @@ class Fabric(ABC):
     @abstractmethod
     def subset(self, ranks: Sequence[int]) -> Fabric:
         """A fabric of these ranks. This rank is one of them, and only they call this."""
+
+    @abstractmethod
+    def prepare_to_tell(self) -> None:
+        """Make ``tell`` possible. Collective."""
+
+    @abstractmethod
+    def tell(self, word: int, seconds: float) -> list[int | None]:
+        """Tell all ranks a number of 63 bits, and return all ranks' numbers, in rank order.
+
+        None stands for a rank whose number did not come within these seconds."""
 
     @abstractmethod
     def free(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mpi4py import MPI
@@ -12,9 +13,10 @@ from mpicoll.calls import measured
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.calls.select import Rules, preferred
+from mpicoll.calls.rules import Rules, check, preferred, timeout
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Fabric, Transfer
+from mpicoll.fabrics.words import Words
 from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.gpu import takes_device_memory
@@ -50,6 +52,7 @@ class MPIFabric(Fabric):
         self.shares = self._can_share
         self.settled = not self.shares
         self._slots: shared.Slots | None = None
+        self._words: Words | None = None
         self.rules = self._common_rules(parent)
 
     @classmethod
@@ -83,9 +86,9 @@ class MPIFabric(Fabric):
         take_turns = share_a_node and oversubscribed(self._comm)
         rules = None
         if self.rank == 0:
-            text = preferred() if parent is None else parent.rules.preferred
+            of_all = Rules(preferred(), check=check(), timeout=timeout()) if parent is None else parent.rules
             table = measured.table(fingerprint(), library(), take_turns) if share_a_node else {}
-            rules = Rules(text, table)
+            rules = replace(of_all, table=table)
         common: Rules = self._comm.bcast(rules)
         return common
 
@@ -146,8 +149,18 @@ class MPIFabric(Fabric):
 
     def free(self) -> None:
         self._slots = None
+        if self._words is not None:
+            self._words.free()
         self._comm.Free()
         self._messages.Free()
+
+    def prepare_to_tell(self) -> None:
+        if self._words is None:
+            self._words = Words(self._comm.Dup())
+
+    def tell(self, word: int, seconds: float) -> list[int | None]:
+        assert self._words is not None
+        return self._words.tell(word, seconds)
 
     def bcast(self, obj: Any, root: int) -> Any:
         return self._comm.bcast(obj, root)

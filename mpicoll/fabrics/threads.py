@@ -165,6 +165,12 @@ class ThreadFabric(Fabric):
             raise StateError(f"{operation}: the ranks called different collectives: {calls}")
         return [table[r][1] for r in range(self.size)]
 
+    def prepare_to_tell(self) -> None:
+        """Threads always can."""
+
+    def tell(self, word: int, seconds: float) -> list[int | None]:
+        return self.meet("a collective", word)
+
     def bcast(self, obj: Any, root: int) -> Any:
         return pickle.loads(self.meet("bcast_object", pickle.dumps(obj) if self.rank == root else None)[root])
 

@@ -1,0 +1,65 @@
+"""What rank 0 tells all ranks of a new communicator: their environments may differ, and their choices must not."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from mpicoll.calls.measured import Table
+from mpicoll.errors import ArgumentError
+
+__all__ = ["CHECKS", "Rules", "check", "checked_check", "checked_timeout", "preferred", "timeout"]
+
+CHECKS = ("off", "full")
+DEFAULT_TIMEOUT = 1800.0
+"""Seconds, as in torch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The same on all ranks of a communicator, as long as it lives.
+
+    ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine. ``check`` is one
+    of ``CHECKS``, and ``timeout`` the seconds in which all ranks must have come to a checked call.
+    """
+
+    preferred: str = ""
+    table: Table = field(default_factory=dict)
+    check: str = "off"
+    timeout: float = DEFAULT_TIMEOUT
+
+
+def preferred() -> str:
+    """MPICOLL_ALGORITHM as this process has it."""
+    return os.environ.get("MPICOLL_ALGORITHM", "")
+
+
+def check() -> str:
+    """MPICOLL_CHECK as this process has it. TORCH_DISTRIBUTED_DEBUG=DETAIL asks torch's backends for the same."""
+    detail = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
+    given = os.environ.get("MPICOLL_CHECK") or ("full" if detail else "off")
+    return checked_check(given, "mpicoll", "MPICOLL_CHECK")
+
+
+def checked_check(given: object, operation: str, argument: str) -> str:
+    """``given``, if it is one of ``CHECKS``."""
+    if not isinstance(given, str) or given not in CHECKS:
+        raise ArgumentError(operation, argument, f"one of {', '.join(CHECKS)}", repr(given))
+    return given
+
+
+def timeout() -> float:
+    """MPICOLL_TIMEOUT as this process has it, in seconds."""
+    given = os.environ.get("MPICOLL_TIMEOUT") or DEFAULT_TIMEOUT
+    return checked_timeout(given, "mpicoll", "MPICOLL_TIMEOUT")
+
+
+def checked_timeout(given: object, operation: str, argument: str) -> float:
+    """``given`` as seconds, if it is a positive number of them."""
+    try:
+        seconds = float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise ArgumentError(operation, argument, "seconds, more than 0", repr(given))
+    return seconds

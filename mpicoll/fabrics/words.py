@@ -1,0 +1,73 @@
+"""A number from each rank to each other, awaited no longer than a deadline."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+
+import numpy as np
+from mpi4py import MPI
+
+__all__ = ["Words"]
+
+SPINS, YIELDS = 200, 400
+"""Looks before a rank lets others have its core, and before it pauses between two looks."""
+SHORTEST, LONGEST = 2e-5, 5e-3
+"""Seconds of a pause: they grow while nothing comes."""
+WORD, GAVE_UP = 0, 1
+"""Tags: of the numbers, and of a rank's message that it waits no longer."""
+
+
+class Words:
+    """Persistent requests for one number to, and one from, each other rank. Its communicator has no other messages."""
+
+    def __init__(self, comm: MPI.Intracomm) -> None:
+        self._comm, self._rank = comm, comm.rank
+        self._others = [rank for rank in range(comm.size) if rank != comm.rank]
+        self._mine, self._all = np.zeros(1, np.int64), np.zeros(comm.size, np.int64)
+        self._receives = [comm.Recv_init(self._all[rank : rank + 1], rank, WORD) for rank in self._others]
+        self._sends = [comm.Send_init(self._mine, rank, WORD) for rank in self._others]
+        self._requests: list[MPI.Request] = [*self._receives, *self._sends]
+        self._start = partial(MPI.Prequest.Startall, [*self._receives, *self._sends])
+        self._somebody_gave_up = partial(comm.Iprobe, MPI.ANY_SOURCE, GAVE_UP)
+
+    def tell(self, word: int, seconds: float) -> list[int | None]:
+        """Every rank's word. None stands for a rank whose word did not come in time, and for this rank itself if others
+        have given up waiting for it. After such an end, no more words can be told."""
+        self._mine[0] = self._all[self._rank] = word
+        self._start()
+        test, requests, looks = MPI.Request.Testall, self._requests, 0
+        pause, deadline = SHORTEST, 0.0
+        while not test(requests):
+            looks += 1
+            if looks == SPINS:
+                deadline = time.monotonic() + seconds
+            elif looks > YIELDS:
+                if time.monotonic() > deadline:
+                    return self._given_up()
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST)
+            elif looks > SPINS:
+                os.sched_yield()
+        found: list[int | None] = [*self._all.tolist()]
+        probe = self._somebody_gave_up
+        if probe() or probe() or probe():  # MPICH takes in one message at a look, and says what was there before it
+            found[self._rank] = None
+        return found
+
+    def _given_up(self) -> list[int | None]:
+        found: list[int | None] = [*self._all.tolist()]
+        for rank, receive in zip(self._others, self._receives, strict=True):
+            if not receive.Test():
+                receive.Cancel()
+                found[rank] = None
+            self._comm.Isend([None, 0, MPI.BYTE], rank, GAVE_UP).Free()
+        return found
+
+    def free(self) -> None:
+        """Give MPI's requests back, if all are complete: a message that nobody received cannot be taken back."""
+        if all(request.Test() for request in self._requests):
+            for request in self._requests:
+                request.Free()
+            self._comm.Free()

@@ -1,0 +1,1 @@
+"""Agreement: whether all ranks of a communicator make the same calls."""

@@ -1,0 +1,75 @@
+"""All ranks say what they call, before any data moves: ``check="full"``.
+
+Each rank sends every other rank one number, a hash of its call. Where all numbers are equal, the call goes on. Where
+they differ, the ranks tell each other their calls in words, and MismatchError is raised on all of them. Where a number
+does not come in time, TimeoutError names the rank that is missing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from hashlib import blake2b
+
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan
+from mpicoll.errors import MismatchError, TimeoutError
+from mpicoll.fabrics.fabric import Fabric
+
+__all__ = ["Agreement", "described"]
+
+
+class Agreement:
+    """Agrees on each call among the ranks of a fabric, which have ``timeout`` seconds to come to it. Collective."""
+
+    def __init__(self, fabric: Fabric, timeout: float) -> None:
+        fabric.prepare_to_tell()
+        self._fabric, self._timeout = fabric, timeout
+
+    def before(self, call: Call, algorithm: str | None, plan: Plan) -> Plan:
+        """The plan, with an agreement on its call before it."""
+        words = described(call, algorithm, self._fabric.size)
+        return partial(_agreed, partial(self._agree, call.operation, words, _hash(words)), plan)
+
+    def agree(self, operation: str, words: str) -> None:
+        """Return if all ranks call this, and raise on all of them if they do not."""
+        self._agree(operation, words, _hash(words))
+
+    def _agree(self, operation: str, words: str, number: int) -> None:
+        fabric = self._fabric
+        numbers = fabric.tell(number, self._timeout)
+        if numbers.count(number) == fabric.size:
+            return
+        missing = [rank for rank, said in enumerate(numbers) if said is None]
+        if missing == [fabric.rank]:
+            raise TimeoutError(f"{operation}: this rank came too late: others had given up waiting, to {words}")
+        if missing:
+            who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+            raise TimeoutError(f"{operation}: {who} did not come within {self._timeout:g} s, to {words}")
+        raise MismatchError(operation, dict(enumerate(fabric.allgather(words))))
+
+
+def _agreed(agree: Plan, plan: Plan) -> None:
+    agree()
+    plan()
+
+
+def described(call: Call, algorithm: str | None, size: int) -> str:
+    """What all ranks of a call must say alike: operation, reduction, elements, dtype, root, algorithm and counts."""
+    words = [call.operation]
+    if call.reduction is not None:
+        words.append(call.reduction.op.name)
+    memory = call.send or call.recv
+    if memory is not None:
+        words.append(f"of {call.extent(size)} {memory.dtype}" if call.extent_is_common else f"of {memory.dtype}")
+    if call.uneven and call.extent_is_common:
+        words.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
+    if call.collective.rooted:
+        words.append(f"root {call.root}")
+    if algorithm is not None:
+        words.append(f"algorithm {algorithm}")
+    return " ".join(words)
+
+
+def _hash(words: str) -> int:
+    """A number of 63 bits."""
+    return int.from_bytes(blake2b(words.encode(), digest_size=8).digest()) >> 1

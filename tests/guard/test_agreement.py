@@ -1,0 +1,136 @@
+"""check="full": ranks that make different calls, or do not come, get one error on every rank, before data moves."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.errors import ArgumentError, MismatchError, StateError, TimeoutError
+
+pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.processes]
+X = np.arange(6.0)
+LONG = np.zeros(1 << 16)
+
+
+@pytest.fixture
+def comm() -> Iterator[mpicoll.Communicator]:
+    made = mpicoll.Communicator(check="full", timeout=60)
+    yield made
+    if not made.closed:
+        made.free()
+    MPI.COMM_WORLD.Barrier()
+
+
+Call = Callable[[mpicoll.Communicator], Any]
+# What all ranks but the last call, what the last one calls, and words of both in the report.
+MISTAKES: dict[str, tuple[Call, Call, str, str]] = {
+    "op": (lambda c: c.allreduce(X), lambda c: c.allreduce(X, op="max"), "sum of 6", "max of 6"),
+    "dtype": (lambda c: c.allreduce(X), lambda c: c.allreduce(X.astype(np.int64)), "6 float64", "6 int64"),
+    "count": (lambda c: c.allreduce(X), lambda c: c.allreduce(X[1:]), "of 6", "of 5"),
+    "short and long": (lambda c: c.allreduce(LONG), lambda c: c.allreduce(LONG[:9]), "of 65536", "of 9"),
+    "root": (lambda c: c.bcast(X.copy()), lambda c: c.bcast(X.copy(), root=1), "root 0", "root 1"),
+    "collective": (lambda c: c.allreduce(X), lambda c: c.barrier(), "allreduce sum", "barrier"),
+    "algorithm": (
+        lambda c: c.allreduce(X, algorithm="ring"),
+        lambda c: c.allreduce(X, algorithm="recursive_doubling"),
+        "algorithm ring",
+        "algorithm recursive_doubling",
+    ),
+    "counts": (
+        lambda c: c.allgatherv(X[: c.rank], [*range(c.size)]),
+        lambda c: c.allgatherv(X[:1], [1] * c.size),
+        r"counts \[0, 1",
+        r"counts \[1, 1",
+    ),
+    "reduction": (lambda c: c.reduce(X), lambda c: c.reduce(X, op="prod"), "reduce sum", "reduce prod"),
+    "object": (lambda c: c.allgather_object(1), lambda c: c.allreduce(X), "allgather_object", "allreduce sum"),
+    "object's root": (lambda c: c.bcast_object(1), lambda c: c.bcast_object(1, 1), "root 0", "root 1"),
+    "split": (lambda c: c.split(0), lambda c: c.barrier(), "split", "barrier"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_every_rank_is_told_who_called_what(comm: mpicoll.Communicator, mistake: str) -> None:
+    usual, other, words, others = MISTAKES[mistake]
+    last = comm.size - 1
+    for x in (X, X):
+        assert comm.allreduce(x)[1] == comm.size
+    with pytest.raises(MismatchError) as caught:
+        (other if comm.rank == last else usual)(comm)
+    table = str(caught.value).splitlines()[1:]
+    assert len(table) == 2
+    ranks = "rank 0" if last == 1 else f"ranks {', '.join(map(str, range(last)))}"
+    assert re.fullmatch(rf"  {ranks}: .*{words}.*", table[0])
+    assert re.fullmatch(rf"  rank {last}: .*{others}.*", table[1])
+    with pytest.raises(StateError, match="cannot be used any more"):
+        comm.barrier()
+
+
+def test_right_calls_are_right(comm: mpicoll.Communicator) -> None:
+    """Repeated calls, arrays and objects, and communicators made of this one."""
+    x = X.copy()
+    for _ in range(3):
+        comm.allreduce(x, out=x)
+    assert np.array_equal(x, X * comm.size**3)
+    assert comm.allgather_object(comm.rank) == [*range(comm.size)]
+    part = comm.split(comm.rank % 2)
+    assert part is not None
+    assert part.allreduce(np.ones(1))[0] == part.size
+    with pytest.raises(MismatchError) if part.size > 1 else pytest.raises(AssertionError):
+        part.bcast(X.copy(), root=part.rank)
+        assert part.size > 1
+    sent = [np.full(2, comm.rank)] * comm.size
+    assert comm.alltoall(np.array(sent))[:, 0].tolist() == [*range(comm.size)]
+
+
+def test_a_rank_that_comes_too_late() -> None:
+    """The others name it; it is told that they have given up, and goes on to no call that nobody answers."""
+    comm = mpicoll.Communicator(check="full", timeout=0.5)
+    last = comm.size - 1
+    if comm.rank == last:
+        time.sleep(3)
+    with pytest.raises(TimeoutError) as caught:
+        comm.allreduce(X)
+    said = f"rank {last} did not come within 0.5 s, to allreduce sum of 6 float64"
+    late = "this rank came too late: others had given up waiting, to allreduce sum of 6 float64"
+    assert str(caught.value) == "allreduce: " + (late if comm.rank == last else said)
+    with pytest.raises(StateError, match="cannot be used any more"):
+        comm.barrier()
+    MPI.COMM_WORLD.Barrier()
+
+
+def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    if MPI.COMM_WORLD.rank == 0:
+        monkeypatch.setenv("MPICOLL_CHECK", "full")
+        monkeypatch.setenv("MPICOLL_TIMEOUT", "7.5")
+    with mpicoll.Communicator() as comm:
+        assert (comm.traits.rules.check, comm.traits.rules.timeout) == ("full", 7.5)
+        with pytest.raises(MismatchError):
+            comm.bcast(X.copy(), root=min(comm.rank, 1))
+        raise_nothing = comm.closed
+    assert "bcast ended midway" in raise_nothing
+    monkeypatch.delenv("MPICOLL_CHECK", raising=False)
+    monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "detail")
+    with mpicoll.Communicator() as comm:
+        assert comm.traits.rules.check == "full"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"check": "all"}, "Communicator: check: expected one of off, full; given 'all'"),
+        ({"check": "full", "timeout": 0}, "Communicator: timeout: expected seconds, more than 0; given 0"),
+        ({"timeout": "soon"}, "Communicator: timeout: expected seconds, more than 0; given 'soon'"),
+    ],
+)
+def test_settings_that_are_wrong(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ArgumentError) as caught:
+        mpicoll.Communicator(**arguments)
+    assert str(caught.value) == words

@@ -31,16 +31,16 @@ help:
 environments: $(OPENMPI)/.ready $(MPICH)/.ready
 
 test: $(OPENMPI)/.ready $(MPICH)/.ready
-	$(PYTHON) tests/matrix.py $(OPENMPI) $(MPICH) -- $(ARGS)
+	$(PYTHON) -m tests.matrix $(OPENMPI) $(MPICH) -- $(ARGS)
 
 quick: $(OPENMPI)/.ready
-	$(PYTHON) tests/matrix.py --quick $(OPENMPI) -- $(ARGS)
+	$(PYTHON) -m tests.matrix --quick $(OPENMPI) -- $(ARGS)
 
 test-torch:
-	$(PYTHON) tests/torch_versions.py $(ARGS)
+	$(PYTHON) -m tests.torch_versions $(ARGS)
 
 torch-suite: $(OPENMPI)/.ready
-	$(OPENMPI)/bin/python tests/torch_suite/run.py $(ARGS)
+	$(OPENMPI)/bin/python -m tests.torch_suite.run $(ARGS)
 
 slurm-test: $(OPENMPI)/.ready $(MPICH)/.ready
 	tests/slurm/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)

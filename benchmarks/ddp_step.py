@@ -45,7 +45,7 @@ from torch.nn.parallel import DistributedDataParallel
 from mpicoll import registration
 from mpicoll.bench.measuring.environment import environment
 from mpicoll.bench.session import Session
-from mpicoll.torch.work import CollectiveWork
+from mpicoll.torch.groups.work import CollectiveWork
 
 LAYERS = 32
 """The number of square layers. A bucket holds one or more whole layers."""
@@ -86,7 +86,7 @@ class Trainee:
         self.times: dict[str, list[float]] = {"step": [], "communicate": []}
         for _ in range(3):  # DDP rebuilds its buckets after the first step
             self.step()
-        logged: dict[str, Any] = self.ddp._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        logged: dict[str, Any] = self.ddp._get_ddp_logging_data()
         sizes = str(logged.get("rebuilt_bucket_sizes") or logged["bucket_sizes"])
         self.buckets = [int(n) for n in sizes.split(",")]
         self.tensors = [torch.full((n // 4,), 0.0, device=data.device) for n in self.buckets]
@@ -133,7 +133,7 @@ class Trainee:
 
 def slow(group: Any) -> Any:
     """Make each collective of ``group`` take :data:`WIRE` a byte longer, on the thread that carries it out."""
-    do = group._do
+    do = group.in_turn
 
     def delayed(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         def on_the_wire() -> None:
@@ -142,20 +142,20 @@ def slow(group: Any) -> Any:
 
         return do(on_the_wire, result, async_op, given)
 
-    group._do = delayed
+    group.in_turn = delayed
     return group
 
 
 def in_line(group: Any) -> Any:
     """Make the asynchronous collectives of ``group`` complete before their call returns."""
-    group.reducer_waits = False  # so that calls go through _do, which a slow wire replaces
+    group.reducer_waits = False  # so that calls go through in_turn, which a slow wire replaces
 
     def do(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
         work = CollectiveWork(run, list(result))
         work.carry_out()
         return work
 
-    group._do = do
+    group.in_turn = do
     return group
 
 

@@ -30,7 +30,8 @@ Array = np.ndarray[Any, np.dtype[np.float32]]
 def ways(comm: MPI.Intracomm, n: int) -> dict[str, Callable[[Array], object]]:
     """The three ways. Each but the last all-reduces n elements in place."""
     window = MPI.Win.Allocate_shared(4 * n, 4, comm=comm)
-    mine, theirs = (np.frombuffer(window.Shared_query(r)[0], np.float32) for r in (comm.rank, 1 - comm.rank))
+    memory: list[Any] = [window.Shared_query(r)[0] for r in (comm.rank, 1 - comm.rank)]
+    mine, theirs = (np.frombuffer(each, np.float32) for each in memory)
     half, other = np.ones(n, np.float32)[: n // 2], np.ones(n, np.float32)[n // 2 :]
 
     def shared(x: Array) -> None:

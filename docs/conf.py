@@ -54,10 +54,10 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = html_use_index = html_domain_indices = False
 html_show_copyright = False
-html_theme_options = {"top_of_page_buttons": []}
+html_theme_options: dict[str, list[str]] = {"top_of_page_buttons": []}
 
 
-class Console(BashSessionLexer):
+class Console(BashSessionLexer):  # type: ignore[misc]  # of a library without annotations
     """Commands after ``$``, and what they print, which may begin with ``#``."""
 
     _ps1rgx = re.compile(r"^(\$ )(.*\n?)")

@@ -11,7 +11,7 @@ Without a launcher, it runs with ranks that are threads of one process:
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from time import perf_counter
 
@@ -56,7 +56,7 @@ def measured(sides: Sequence[int]) -> Times:
         return lambda x: dist.all_reduce(x, algorithm=algorithm)
 
     library = {**{name: named(algorithm) for name, algorithm in ALGORITHMS.items()}, "default": named(None)}
-    calls = {"own": ALL_REDUCES, "mpicoll": library}
+    calls: dict[str, Mapping[str, Callable[[torch.Tensor], object]]] = {"own": ALL_REDUCES, "mpicoll": library}
     return {
         kind: {name: [slowest(call, side) for side in sides] for name, call in which.items()}
         for kind, which in calls.items()
@@ -78,8 +78,8 @@ def one_way(n: int) -> float:
     return min(took, default=0.0)
 
 
-def machine() -> Machine:
-    """This machine in three numbers: the cost of a message, of each of its bytes, and of adding a byte."""
+def probed() -> tuple[float, float, float]:
+    """This machine in three numbers: the cost in seconds of a message, of each of its bytes, and of adding a byte."""
     n = 1 << 18
     message = one_way(1)
     gap = max(0.0, one_way(n) - message) / (4 * n)
@@ -88,10 +88,15 @@ def machine() -> Machine:
         began = perf_counter()
         x += y
         took.append(perf_counter() - began)
+    return message, gap, min(took) / (4 * n)
+
+
+def machine(message: float, gap: float, adding: float) -> Machine:
+    """The model's description of a machine with these numbers."""
     # Without a network between the ranks, most of the cost of a message is work at its two ends.
     node = Level(name="here", ranks=None, latency=0.0, gap=gap, overhead=message / 2, ports=1, overlap=False)
-    rate = min(took) / (4 * n)  # a copy takes about as long
-    return Machine(name="here", source="measured", levels=(node,), reduction=rate, copy=rate)
+    # A copy takes about as long as adding.
+    return Machine(name="here", source="measured", levels=(node,), reduction=adding, copy=adding)
 
 
 def predicted(sides: Sequence[int], here: Machine) -> dict[str, list[float]]:
@@ -136,14 +141,13 @@ def draw(times: Times, sides: Sequence[int], path: str) -> None:
 def main(comm: object = None, sides: Sequence[int] = SIDES, plot: str | None = None) -> None:
     """What each rank does. A rank is a process or, with ``ranks.run(main)``, a thread."""
     dist.init_process_group("mpicoll")
-    here = machine()
-    times = {**measured(sides), "model": predicted(sides, here)}
+    message, gap, adding = probed()
+    times = {**measured(sides), "model": predicted(sides, machine(message, gap, adding))}
     if dist.get_rank() == 0:
-        level = here.levels[0]
         print(f"{dist.get_world_size()} ranks, all-reduce of float32, microseconds; * is the fastest of its kind")
         print(
-            f"the model: a message costs {2e6 * level.overhead:.1f} us and {1e9 * level.gap:.3f} ns a byte, "
-            f"adding {1e9 * here.reduction:.3f} ns a byte"
+            f"the model: a message costs {1e6 * message:.1f} us and {1e9 * gap:.3f} ns a byte, "
+            f"adding {1e9 * adding:.3f} ns a byte"
         )
         print(table(times, sides))
         if plot and find_spec("matplotlib"):

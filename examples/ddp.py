@@ -41,7 +41,7 @@ def train(model: nn.Module) -> list[float]:
     rank, size = dist.get_rank(), dist.get_world_size()
     device = next(model.parameters()).device
     data = data_set()
-    sampler = DistributedSampler(data, size, rank, shuffle=True, seed=2)
+    sampler: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(data, size, rank, shuffle=True, seed=2)
     loader = DataLoader(data, batch_size=BATCH // size, sampler=sampler)
     ddp = DistributedDataParallel(model)
     optimizer = torch.optim.Adam(ddp.parameters(), lr=0.02)

@@ -9,6 +9,7 @@ Start it with
 """
 
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -82,7 +83,7 @@ def main(saved: str | None = None, folder: str = "checkpoints") -> list[float]:
     model = sharded_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     parameters, state = get_state_dict(model, optimizer)
-    everything = {"model": parameters, "optimizer": state, "step": 0}
+    everything: dict[str, Any] = {"model": parameters, "optimizer": state, "step": 0}
     if saved is not None:
         checkpoint.load(everything, checkpoint_id=saved)
         set_state_dict(model, optimizer, model_state_dict=parameters, optim_state_dict=state)

@@ -19,16 +19,16 @@ Vector = Sequence[Block]
 Reduce = Callable[[Sequence[Block]], Block]
 """Combines one block of each rank, given in rank order, into one."""
 Extent = Literal["0", "1", "p"]
-"""How many blocks a rank gives or gets: none, one (which may be any part of a vector), or one for each rank."""
+"""How many blocks a rank gives or gets: none, one (of any length), or one for each rank."""
 
 
 @dataclass(frozen=True)
 class Collective:
     """One collective.
 
-    ``gives`` and ``gets`` are the blocks of a rank's input and output. ``root`` says whether the root alone gives, or
-    alone gets; it is None where there is no root. ``prefix`` says whether rank r gets the reduction over ranks 0 to r
-    (``inclusive``) or 0 to r - 1 (``exclusive``); None is over all ranks.
+    ``gives`` and ``gets`` are the numbers of blocks in a rank's input and output. ``root`` says whether only the root
+    gives (``"gives"``) or only the root gets (``"gets"``); it is None where there is no root. ``prefix`` says whether
+    rank r gets the reduction over ranks 0 to r (``inclusive``) or 0 to r - 1 (``exclusive``); None means all ranks.
 
     ``bus_factor(p)`` turns algorithm bandwidth into bus bandwidth, as nccl-tests does. It is the share of the vector
     that must cross the slowest link of ``p`` ranks, whatever the algorithm.
@@ -45,7 +45,7 @@ class Collective:
 
     @property
     def rooted(self) -> bool:
-        """Whether one rank has a part of its own."""
+        """Whether one rank, the root, gives or gets what the others do not."""
         return self.root is not None
 
     @property
@@ -65,24 +65,24 @@ class Collective:
 
     @property
     def gathers(self) -> bool:
-        """Whether a rank gives one block of the vector that is got."""
+        """Whether the result is the ranks' inputs, one after another."""
         return (self.gives, self.gets) == ("1", "p")
 
     @property
     def scatters(self) -> bool:
-        """Whether a rank gets one block of the vector that is given."""
+        """Whether rank r's result is block r of the vector, or of its reduction."""
         return (self.gives, self.gets) == ("p", "1")
 
     def given_blocks(self, size: int) -> int:
-        """Blocks of a rank's input."""
+        """The number of blocks in a rank's input."""
         return _blocks(self.gives, size)
 
     def gotten_blocks(self, size: int) -> int:
-        """Blocks of a rank's output."""
+        """The number of blocks in a rank's output."""
         return _blocks(self.gets, size)
 
     def gives_at(self, rank: int, root: int) -> bool:
-        """Whether the rank has an input of its own."""
+        """Whether the rank has an input."""
         return self.root != "gives" or rank == root
 
     def gets_at(self, rank: int, root: int) -> bool:
@@ -90,20 +90,20 @@ class Collective:
         return self.root != "gets" or rank == root
 
     def has(self, rank: int, size: int, root: int, blocks: int) -> range:
-        """Those of the vector's ``blocks`` that the rank gives."""
+        """Which of the vector's ``blocks`` the rank has in its input."""
         if self.gathers:
             return range(rank, rank + 1)
         return range(blocks if self.moves and self.gives_at(rank, root) else 0)
 
     def wants(self, rank: int, size: int, root: int, blocks: int) -> range:
-        """Those of the vector's ``blocks`` that the rank ends with; none where it is left as it was."""
+        """Which of the vector's ``blocks`` the rank has in its result; none where it gets no result."""
         if self.scatters:
             return range(rank, rank + 1)
         nothing_before = self.prefix == "exclusive" and rank == 0
         return range(blocks if self.moves and self.gets_at(rank, root) and not nothing_before else 0)
 
     def source(self, rank: int, size: int, root: int, block: int) -> tuple[range, int]:
-        """The ranks whose contributions make up ``block`` of the rank's result, and which of their blocks it is."""
+        """Where ``block`` of the rank's result comes from: the ranks that contribute, and which of their blocks."""
         if self.root == "gives":
             return range(root, root + 1), block
         if self.gets == "p":
@@ -112,7 +112,7 @@ class Collective:
         return range(stop), block
 
     def outcome(self, inputs: Sequence[Vector[Block]], root: int, reduce: Reduce[Block]) -> list[list[Block] | None]:
-        """Each rank's vector after the collective, None where it is left as it was."""
+        """Each rank's result, None where a rank gets none."""
         size = len(inputs)
         blocks = size if self.by_rank else len(inputs[root])
         first = [self.has(r, size, root, blocks).start for r in range(size)]

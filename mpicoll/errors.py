@@ -5,12 +5,12 @@
     MpicollError
     ├── ArgumentError   (ValueError)    an argument of a call is wrong; raised before any data moves
     │   ├── DtypeError  (TypeError)     the dtype is unknown, or the operation is not defined on it
-    │   └── DeviceError                 the memory lies where this call cannot reach it
+    │   └── DeviceError                 the memory is on a device that this call cannot reach
     ├── ScheduleError   (ValueError)    an algorithm's schedule is wrong; names the first rank, step and block
     ├── StateError      (RuntimeError, ValueError)  MPI or a group is not in a state that permits the call
     ├── MessageError    (RuntimeError)  what arrived is not what was asked for
     ├── TimeoutError    (builtin TimeoutError, RuntimeError)  ranks did not answer in time
-    └── LaunchError     (RuntimeError)  no MPI found, ranks started so that they cannot meet, or a spawned rank failed
+    └── LaunchError     (RuntimeError)  no MPI was found, ranks cannot connect to each other, or a spawned rank failed
 
 An :class:`ArgumentError` carries ``operation``, ``argument``, ``expected`` and ``given`` and is raised
 on the rank whose argument is wrong.
@@ -35,7 +35,7 @@ __all__ = [
 
 
 class MpicollError(Exception):
-    """Base of all that mpicoll raises."""
+    """The base class of every exception that mpicoll raises."""
 
 
 class ArgumentError(MpicollError, ValueError):
@@ -50,11 +50,11 @@ class ArgumentError(MpicollError, ValueError):
 
 
 def misspelt(given: str, known: Iterable[str]) -> str:
-    """A name that is not known, as ``given`` of an ArgumentError, with the one that it may be meant to be."""
+    """Describes a name that is not known, for ``given`` of an ArgumentError, and suggests the nearest known name."""
     from difflib import get_close_matches
 
-    near = get_close_matches(given, list(known), 1)
-    return repr(given) + (f" (did you mean {near[0]!r}?)" if near else "")
+    nearest = get_close_matches(given, list(known), 1)
+    return f"{given!r} (did you mean {nearest[0]!r}?)" if nearest else repr(given)
 
 
 class DtypeError(ArgumentError, TypeError):
@@ -62,22 +62,23 @@ class DtypeError(ArgumentError, TypeError):
 
 
 class DeviceError(ArgumentError):
-    """The memory lies on a device that this call cannot reach."""
+    """The memory is on a device that this call cannot reach."""
 
 
 class ScheduleError(MpicollError, ValueError):
-    """An algorithm's schedule does not do what its collective means. ``rank``, ``step`` and ``block`` are the first
-    that are wrong, None where the fault is not at one."""
+    """An algorithm's schedule does not do what its collective means.
+
+    ``rank``, ``step`` and ``block`` say where the first fault is. Each is None where the
+    fault is not at a single one."""
 
     def __init__(self, what: str, rank: int | None, step: int | None, block: int | None, problem: str) -> None:
         super().__init__(what, rank, step, block, problem)
         self.what, self.rank, self.step, self.block, self.problem = what, rank, step, block, problem
 
     def __str__(self) -> str:
-        where = [
-            f"{k} {v}" for k, v in (("rank", self.rank), ("step", self.step), ("block", self.block)) if v is not None
-        ]
-        return f"{self.what}: {', '.join(where)}: {self.problem}" if where else f"{self.what}: {self.problem}"
+        numbers = {"rank": self.rank, "step": self.step, "block": self.block}
+        where = ", ".join(f"{name} {number}" for name, number in numbers.items() if number is not None)
+        return f"{self.what}: {where}: {self.problem}" if where else f"{self.what}: {self.problem}"
 
 
 class StateError(MpicollError, RuntimeError, ValueError):
@@ -97,4 +98,4 @@ class TimeoutError(MpicollError, builtins.TimeoutError, RuntimeError):
 
 
 class LaunchError(MpicollError, RuntimeError):
-    """No MPI was found, ranks were started in a way in which they cannot meet, or a spawned rank failed."""
+    """No MPI was found, the ranks were started so that they cannot connect to each other, or a spawned rank failed."""

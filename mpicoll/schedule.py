@@ -1,17 +1,18 @@
 """The schedule: one algorithm as data, for one rank.
 
 The vector of a collective is cut into blocks. A rank's schedule is a sequence of steps. The actions of one step may
-proceed at once, in any order; the next step starts when all of them are done. A message from one rank to another meets
-the receives of that rank in the order in which both schedules name them.
+proceed at the same time, in any order. The next step starts when all of them are done. The messages between two ranks
+are matched in order: the n-th send to a rank goes with the n-th receive from the sender.
 
 A rank has three spaces, each of which holds some blocks:
 
-- ``INPUT`` what the rank gives; never written;
-- ``OUTPUT`` what it ends with. In a call in place a block of INPUT and the same block of OUTPUT are one memory;
-- ``SCRATCH`` whatever the schedule puts there.
+- ``INPUT`` holds what the rank gives. It is never written.
+- ``OUTPUT`` holds the rank's result. In a call in place, a block of INPUT and the same block of OUTPUT share memory.
+- ``SCRATCH`` holds whatever the schedule puts there.
 
-Block b has the same size wherever it lies. (In an all-to-all the sizes may differ by pair of ranks: INPUT block b is
-for rank b, OUTPUT block b from rank b.) A bcast is always in place: it has OUTPUT alone, full at the root.
+Block b has the same size in every space. An all-to-all is different, because the sizes may differ by pair of ranks:
+INPUT block b is for rank b, and OUTPUT block b is from rank b. A bcast is always in place: it has OUTPUT alone, which
+is full at the root.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ OUTPUT: Space = "output"
 SCRATCH: Space = "scratch"
 
 Blocks = tuple[range, ...]
-"""Runs of blocks, none empty, each with step 1, in the order in which they travel. An empty tuple is a mere signal."""
+"""Runs of blocks in the order in which they are sent. No run is empty, and each has step 1. A message of no blocks is
+a mere signal."""
 
 
 class Send(NamedTuple):
@@ -58,7 +60,7 @@ class Send(NamedTuple):
 
 
 class Recv(NamedTuple):
-    """Take these blocks in from a rank."""
+    """Receive these blocks from a rank."""
 
     peer: int
     blocks: Blocks
@@ -66,7 +68,7 @@ class Recv(NamedTuple):
 
 
 class RecvReduce(NamedTuple):
-    """Take blocks in from a rank and combine them with ``mine``: into = mine op theirs, or theirs op mine."""
+    """Receive blocks from a rank and combine them with ``mine``: into = mine op theirs, or theirs op mine."""
 
     peer: int
     blocks: Blocks
@@ -76,7 +78,7 @@ class RecvReduce(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """Copy blocks from one space to another; ``to`` says to which blocks there, where they are not the same ones."""
+    """Copy blocks from one space to another. ``to`` names the blocks there where they are not the same ones."""
 
     blocks: Blocks
     from_: Space
@@ -90,8 +92,9 @@ Steps = Iterable[Step]
 
 
 class Place(NamedTuple):
-    """Where in a collective a schedule is for: this rank of so many, the root, and the segments that a vector is cut
-    into where the algorithm pipelines it."""
+    """The place in a collective that a schedule is for: this rank, the number of ranks, and the root.
+
+    ``segments`` is the number of segments into which a pipelined algorithm cuts the vector."""
 
     rank: int
     size: int
@@ -100,11 +103,11 @@ class Place(NamedTuple):
 
     @property
     def shifted(self) -> int:
-        """The rank counted from the root, which is 0 then."""
+        """This rank's number if ranks are counted from the root: the root's own number is 0."""
         return (self.rank - self.root) % self.size
 
     def actual(self, shifted: int) -> int:
-        """The rank that is ``shifted`` after the root."""
+        """The rank whose number, counted from the root, is ``shifted``."""
         return (shifted + self.root) % self.size
 
 
@@ -124,12 +127,12 @@ def one(block: int) -> Blocks:
 
 
 def run(start: int, stop: int) -> Blocks:
-    """Blocks ``start`` to ``stop``, none if that is empty."""
+    """Blocks ``start`` to ``stop``, without ``stop``; no run if there is no such block."""
     return (range(start, stop),) if stop > start else ()
 
 
 def merged(blocks: Iterable[int]) -> Blocks:
-    """These blocks in ascending order, neighbours in one run."""
+    """These blocks in ascending order, with neighbours joined into one run."""
     runs: list[range] = []
     for b in sorted(blocks):
         if runs and runs[-1].stop == b:

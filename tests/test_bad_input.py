@@ -14,6 +14,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import Op
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, StateError
+from tests.arrays import Exporter
 
 
 class OnDevice:
@@ -29,19 +30,6 @@ def fixed(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return x
 
 
-class Exporter:
-    """Speaks DLPack alone."""
-
-    def __init__(self, x: Any) -> None:
-        self.x = x
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.x.__dlpack_device__()
-
-
 OWN = MPI.Op.Create(lambda a, b, kind: None)
 
 Call = Callable[[mpicoll.Communicator, np.ndarray[Any, Any]], Any]
@@ -49,11 +37,11 @@ Call = Callable[[mpicoll.Communicator, np.ndarray[Any, Any]], Any]
 # name -> (the call, given a float64 array of zeros with 4 elements a rank and one a rank beyond them; error; the words
 # that the message must have)
 CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
-    "no array": (lambda c, y: c.allreduce([1, 2]), ArgumentError, ["allreduce: x:", "list [1, 2]"]),
+    "no array": (lambda c, y: c.allreduce([1, 2]), ArgumentError, ["allreduce: x:", "list [1, 2]"]),  # type: ignore[call-overload]
     "objects": (lambda c, y: c.bcast(np.array([{}])), DtypeError, ["bcast: x:", "object"]),
     "unknown dtype": (lambda c, y: c.allreduce(y.astype(">f8")), DtypeError, ["allreduce: op:", "sum of >f8"]),
     "unknown op": (lambda c, y: c.allreduce(y, "mean"), ArgumentError, ["allreduce: op:", "avg", "'mean'"]),
-    "op of a wrong type": (lambda c, y: c.allreduce(y, ["sum"]), ArgumentError, ["allreduce: op:", "['sum']"]),  # type: ignore[arg-type]
+    "op of a wrong type": (lambda c, y: c.allreduce(y, ["sum"]), ArgumentError, ["allreduce: op:", "['sum']"]),  # type: ignore[call-overload]
     "premul_sum without factor": (lambda c, y: c.allreduce(y, "premul_sum"), ArgumentError, ["Op.premul_sum(factor)"]),
     "band of floats": (lambda c, y: c.allreduce(y, "band"), DtypeError, ["allreduce: op:", "int64", "band of float64"]),
     "avg of bools": (lambda c, y: c.reduce(y.astype(bool), "avg"), DtypeError, ["reduce: op:", "avg of bool"]),
@@ -65,7 +53,7 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
     ),
     "root too large": (lambda c, y: c.bcast(y, c.size), ArgumentError, ["bcast: root:", "a rank"]),
     "root negative": (lambda c, y: c.reduce(y, root=-1), ArgumentError, ["reduce: root:", "-1"]),
-    "root no int": (lambda c, y: c.gather(y, root="0"), ArgumentError, ["gather: root:", "'0'"]),  # type: ignore[arg-type]
+    "root no int": (lambda c, y: c.gather(y, root="0"), ArgumentError, ["gather: root:", "'0'"]),  # type: ignore[call-overload]
     "unknown algorithm": (
         lambda c, y: c.bcast(y, algorithm="x"),
         ArgumentError,
@@ -97,10 +85,10 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ["out: expected dtype float32", "float64"],
     ),
     "overlap": (lambda c, y: c.allreduce(y[:3], out=y[1:4]), ArgumentError, ["allreduce: out:", "overlaps"]),
-    "overlap with a wrong slot": (
+    "overlap with a wrong block": (
         lambda c, y: c.allgather(y[1 : 1 + 4], y[: 4 * c.size]),
         ArgumentError,
-        ["allgather: out:", "own slot", "overlaps"],
+        ["allgather: out:", "own block", "overlaps"],
     ),
     "reversed onto itself": (lambda c, y: c.allreduce(y, out=y[::-1]), ArgumentError, ["allreduce: out:", "overlaps"]),
     "alltoall onto itself": (
@@ -156,6 +144,16 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ArgumentError,
         ["scatterv: counts:", "negative"],
     ),
+    "no counts": (
+        lambda c, y: c.allgatherv(y[:1], None, y[1 : 1 + c.size]),  # type: ignore[call-overload]
+        ArgumentError,
+        ["allgatherv: counts:", "None"],
+    ),
+    "no counts of what is sent": (
+        lambda c, y: c.alltoallv(np.ones(c.size), None, [1] * c.size, y[: c.size]),  # type: ignore[call-overload]
+        ArgumentError,
+        ["alltoallv: sendcounts:", "None"],
+    ),
     "counts that are no ints": (lambda c, y: c.gatherv(y, ["a"] * c.size), ArgumentError, ["gatherv:", "'a'"]),  # type: ignore[list-item]
     "rows that are not there": (
         lambda c, y: c.allgatherv(np.ones((2, 3)), [1] * c.size),
@@ -210,7 +208,7 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ["Op: factor:", "range of a float", "Decimal"],
     ),
     "a complex factor of NumPy's, of floats": (
-        lambda c, y: c.allreduce(y.astype("f4"), Op.premul_sum(np.complex64(1j))),
+        lambda c, y: c.allreduce(y.astype("f4"), Op.premul_sum(np.complex64(1j))),  # type: ignore[arg-type]
         DtypeError,
         ["premul_sum(1j) of float32"],
     ),
@@ -302,7 +300,7 @@ def test_a_cached_plan_does_not_serve_an_array_that_has_become_wrong(comm: mpico
         comm.allreduce(x, out=x)
     x.flags.writeable = True
     x[:] = 1
-    x.dtype = np.dtype("int64")  # the same memory, other elements
+    x.dtype = np.dtype("int64")  # type: ignore[misc, assignment]  # the same memory, other elements
     with pytest.raises(DtypeError):
         comm.allreduce(x, mpicoll.Op.premul_sum(0.5), out=x)
     x[:] = 3

@@ -43,10 +43,10 @@ def test_overlap_is_of_elements_and_not_of_extents() -> None:
     assert not memory_overlaps(as_buffer(y[:0], "op", "x"), as_buffer(y, "op", "x"))
 
 
-def test_a_tensor_whose_storage_was_given_up() -> None:
+def test_a_tensor_whose_storage_was_freed() -> None:
     x = torch.zeros(4)
     x.untyped_storage().resize_(0)
-    with pytest.raises(ArgumentError, match="given up"):
+    with pytest.raises(ArgumentError, match="freed"):
         as_buffer(x, "op", "x")
 
 

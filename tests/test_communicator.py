@@ -1,4 +1,4 @@
-"""What random draws do not reach: slots, uneven blocks, messages, objects, sub-communicators, kinds of arrays."""
+"""What random draws do not reach: calls in place, uneven blocks, messages, objects, parts, kinds of arrays."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from mpicoll import Op
 from mpicoll.arrays import kernels
 from mpicoll.errors import LaunchError, MessageError
 from mpicoll.launch import lifetime
+from tests.arrays import Exporter
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +31,6 @@ def rows(comm: mpicoll.Communicator, counts: list[int], width: int = 3) -> list[
 
 
 # -- the array of a call --
-
-
-class Exporter:
-    """Speaks DLPack alone."""
-
-    def __init__(self, x: Any) -> None:
-        self.x = x
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.x.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.x.__dlpack_device__()
 
 
 @pytest.mark.parametrize(
@@ -115,7 +103,7 @@ def test_a_new_array_is_of_the_kind_and_shape_of_the_input(comm: mpicoll.Communi
     assert isinstance(y, torch.Tensor)
     assert (y.dtype, y.shape) == (torch.bfloat16, (comm.size, 2, 3))
     z = comm.reduce_scatter(np.ones((comm.size, 2, 3), np.int32))
-    assert (z.dtype, z.shape) == (np.int32, (2, 3))
+    assert (z.dtype, z.shape) == (np.dtype(np.int32), (2, 3))
     assert (z == comm.size).all()
 
 
@@ -136,15 +124,18 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
     import gc
     import weakref
 
-    for make in (lambda: np.ones(1000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(1000)):
+    fresh = comm.split(0)  # whose first long call is yet to come
+    assert fresh is not None
+    for make in (lambda: np.ones(10_000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(10_000)):
         x: Any = make()
         seen = weakref.ref(x)
-        comm.allreduce(x)
-        comm.allreduce(x, out=x)
-        comm.allgather(x)
+        fresh.allreduce(x)
+        fresh.allreduce(x, out=x)
+        fresh.allgather(x)
         del x
         gc.collect()
         assert seen() is None
+    fresh.free()
 
 
 def test_the_cache_of_plans_is_bounded(comm: mpicoll.Communicator) -> None:
@@ -216,7 +207,8 @@ def test_operations_by_their_names_in_mpi4py(comm: mpicoll.Communicator, name: s
     x = np.array([comm.rank + 1, 2 * comm.rank, 1])
     for given in (x, torch.from_numpy(x)):
         for collective in (comm.allreduce, comm.scan, comm.reduce):
-            expected, result = collective(given, name.lower()), collective(given, op)
+            expected: Any = collective(given, name.lower())
+            result: Any = collective(given, op)
             assert (result is None and expected is None) or (result == expected).all()
     with mpicoll.Communicator() as fresh:
         for _ in range(2):  # an operation of mpi4py's cannot be hashed, but its plan is found
@@ -250,7 +242,7 @@ def test_each_rank_has_its_own_factor(comm: mpicoll.Communicator) -> None:
     assert (z == comm.size * 1j).all()
 
 
-# -- slots: an input that is its own slot of the output, or an output that is its own slot of the input --
+# -- in place: an input that is its own block of the output, or an output that is its own block of the input --
 
 
 def test_slots(comm: mpicoll.Communicator) -> None:
@@ -374,7 +366,7 @@ def test_receiving_from_any_rank(comm: mpicoll.Communicator) -> None:
 
 def test_objects(comm: mpicoll.Communicator) -> None:
     rank, size = comm.rank, comm.size
-    mine = {"rank": rank, "t": torch.full((rank,), 1.0)}
+    mine: dict[str, Any] = {"rank": rank, "t": torch.full((rank,), 1.0)}
     assert [o["rank"] for o in comm.allgather_object(mine)] == list(range(size))
     for root in range(size):
         assert comm.bcast_object("text" * root if rank == root else None, root) == "text" * root

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.arrays import dtypes, kernels
+from mpicoll.arrays import buffers, dtypes, kernels
 from mpicoll.arrays.dtypes import DTYPES, Op, reduction
 
 
@@ -22,14 +22,15 @@ def helper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 @pytest.mark.usefixtures("helper")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("op", ["sum", "avg", "prod", "max"])
-def test_16_bit_folds_round_once(dtype: str, op: str) -> None:
+def test_16_bit_reductions_round_once(dtype: str, op: str) -> None:
     n = 3 * kernels.CHUNK + 5
     x = torch.randn(5, n, generator=torch.Generator().manual_seed(0)).to(getattr(torch, dtype))
     x[3, 7], x[2, 9], x[1, 11] = float("nan"), float("inf"), -0.0
     wide = x.float()
     exact = wide[0]
+    combine = getattr(torch, {"sum": "add", "avg": "add", "prod": "mul", "max": "maximum"}[op])
     for row in wide[1:]:
-        exact = {"sum": torch.add, "avg": torch.add, "prod": torch.mul, "max": torch.maximum}[op](exact, row)
+        exact = combine(exact, row)
     exact = exact / 5 if op == "avg" else exact
     rows = x.view(torch.int16).numpy().view(kernels.storage(DTYPES[dtype]))
     out = np.empty_like(rows[0])
@@ -69,7 +70,7 @@ def test_nans_have_the_same_bits_with_and_without_torch(dtype: str, op: str, mon
     kind = DTYPES[dtype]
     infinity, bits = (0x7F80, 0x7FC0) if dtype == "bfloat16" else (0x7C00, 0x7E00)
     fill = np.random.default_rng(7)
-    ways = (kernels.loaded_torch, lambda: None)
+    ways = (buffers.loaded_torch, lambda: None)
     for n in (1, 3, 67, 1000):
         for given in (2, 3):
             ordinary = fill.integers(0, infinity // 2, (given, n)).astype(np.uint16)
@@ -80,11 +81,11 @@ def test_nans_have_the_same_bits_with_and_without_torch(dtype: str, op: str, mon
             found = []
             for way in ways:
                 monkeypatch.setattr(kernels, "loaded_torch", way)
-                folded, combined = np.empty_like(rows[0]), np.empty_like(rows[0])
-                kernels.reduce_rows(rows, folded, reduction(op, kind, "test"))
+                reduced, combined = np.empty_like(rows[0]), np.empty_like(rows[0])
+                kernels.reduce_rows(rows, reduced, reduction(op, kind, "test"))
                 with np.errstate(all="ignore"):
                     kernels.combination(reduction(op, kind, "test"), rows[0], rows[1], combined)()
-                found.append((folded.view(np.uint16), combined.view(np.uint16)))
+                found.append((reduced.view(np.uint16), combined.view(np.uint16)))
             (a, b), (c, d) = found
             assert np.array_equal(a, c)
             assert np.array_equal(b, d)

@@ -106,7 +106,7 @@ def test_rows_are_read_longest_first() -> None:
             r"bcast.8: expected an algorithm that serves 2 ranks; given",
         ),
         (written(section(native={"bcast": {"8": None}})), r"bcast.8: expected an algorithm that serves 2 ranks; given"),
-        (written(section(), section(native={})), r"measured\[1\]: expected each place once"),
+        (written(section(), section(native={})), r"measured\[1\]: expected each setting once"),
     ],
 )
 def test_a_table_that_is_wrong(text: str, expected: str) -> None:

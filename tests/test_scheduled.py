@@ -62,7 +62,9 @@ def test_every_algorithm_in_small_pieces(
     comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, collective: str, gathered: int, shared: int
 ) -> None:
     """Pieces of 64 bytes: windows of two, last ones that are shorter, pipelines of several segments."""
-    comm = comm.split(0)  # without plans that were bound for other pieces
+    fresh = comm.split(0)  # without plans that were bound for other pieces
+    assert fresh is not None
+    comm = fresh
     monkeypatch.setattr("mpicoll.transports.messages.PIECE", 64)
     monkeypatch.setattr("mpicoll.transports.messages.GATHERED", gathered)
     monkeypatch.setattr("mpicoll.transports.shared.LEAST", shared)
@@ -113,8 +115,10 @@ def test_the_actions_of_a_step_do_not_wait_for_each_other(comm: mpicoll.Communic
         three.allreduce(x, out=x, algorithm="crossing")
         assert (x == 6).all()
         three.free()
+    two = comm.split(0 if comm.rank < 2 else 1)
+    assert two is not None
     with pytest.raises(ArgumentError, match="crossing does not: it is for 3 ranks"):
-        comm.split(0 if comm.rank < 2 else 1).allreduce(np.ones(1), algorithm="crossing")
+        two.allreduce(np.ones(1), algorithm="crossing")
 
 
 @pytest.mark.parametrize("collective", UNEVEN)

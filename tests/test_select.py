@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 import mpicoll
+from mpicoll import Algorithm, algorithms
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls import select
 from mpicoll.calls.select import Rules, Traits
@@ -14,7 +15,7 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 
 NODE = Traits(2, True, "Open MPI")
-TABLE = {
+TABLE: dict[int, dict[tuple[str, str], tuple[tuple[int, str], ...]]] = {
     2: {
         ("native", "allreduce"): ((1 << 24, "native"), (1 << 20, "bine"), (1 << 16, "recursive_doubling")),
         ("exchange", "allreduce"): ((1 << 20, "ring"),),
@@ -62,11 +63,11 @@ def test_uneven_blocks_have_fewer(collective: str) -> None:
 
 
 def test_the_environment() -> None:
-    ranks = preferring("all_reduce:ring, bcast : native, ")
-    assert select.select("allreduce", SUM, 8, ranks) == "ring"
-    assert select.select("allreduce", SUM, 8, ranks, algorithm="exchange") == "exchange"
-    assert select.select("bcast", None, 1 << 30, ranks) == "native"
-    assert select.select("reduce", SUM, 8, ranks) == "native"
+    traits = preferring("all_reduce:ring, bcast : native, ")
+    assert select.select("allreduce", SUM, 8, traits) == "ring"
+    assert select.select("allreduce", SUM, 8, traits, algorithm="exchange") == "exchange"
+    assert select.select("bcast", None, 1 << 30, traits) == "native"
+    assert select.select("reduce", SUM, 8, traits) == "native"
 
 
 def test_the_environment_where_it_cannot_serve() -> None:
@@ -94,9 +95,9 @@ def test_the_table() -> None:
 
 def test_beyond_what_was_measured_it_is_the_mpis_own() -> None:
     others = [replace(MEASURED, **change) for change in ({"size": 3}, {"one_node": False}, {"shares": False})]
-    for ranks in (*others, Traits(2, True, "Open MPI", shares=True)):
-        assert select.select("allreduce", SUM, 1 << 20, ranks) == "native"
-        assert select.select("allreduce", MAX, 1 << 20, ranks) == "exchange"
+    for traits in (*others, Traits(2, True, "Open MPI", shares=True)):
+        assert select.select("allreduce", SUM, 1 << 20, traits) == "native"
+        assert select.select("allreduce", MAX, 1 << 20, traits) == "exchange"
 
 
 def test_16_bit_sums_are_rounded_once() -> None:
@@ -113,6 +114,16 @@ def test_every_collective_has_one_without_mpi() -> None:
         assert select.select(collective, None, 8, THREADS) in select.names(collective, THREADS)
         for uneven in ("gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv"):
             assert select.select(uneven, None, 8, THREADS) in select.names(uneven, THREADS)
+
+
+@pytest.mark.usefixtures("registry")
+@pytest.mark.parametrize(
+    ("collective", "name"), [("scan", "mine"), ("reduce_scatter", "linear"), ("bcast", "pairwise")]
+)
+def test_an_algorithm_of_ones_own_is_not_the_one_between_threads(collective: str, name: str) -> None:
+    before = select.select(collective, None, 8, THREADS)
+    algorithms.add(Algorithm(collective, name, lambda at: iter(())))
+    assert select.select(collective, None, 8, THREADS) == before
 
 
 def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch) -> None:

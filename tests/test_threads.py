@@ -86,7 +86,7 @@ def test_a_rank_that_fails_ends_all() -> None:
     ("wait", "what"),
     [
         (lambda comm: comm.barrier(), "rank 0 in barrier"),
-        (lambda comm: comm.recv(np.ones(1), 2), "rank 0 for a message from rank 2"),
+        (lambda comm: comm.recv(np.ones(1), 2), "rank 0 waits for a message from rank 2"),
         (lambda comm: comm.allgather_object(1), "rank 0 in allgather_object"),
         (lambda comm: comm.split(0), "rank 0 in split"),
     ],
@@ -98,7 +98,7 @@ def test_what_can_never_come_is_an_error(wait: Any, what: str) -> None:
         if comm.rank != 2:
             wait(comm)
 
-    with mpicoll.threads(3) as ranks, pytest.raises(StateError, match=f"waits, for ever:.*{what}"):
+    with mpicoll.threads(3) as ranks, pytest.raises(StateError, match=f"no rank that has not ended can go on:.*{what}"):
         ranks.run(early)
 
 
@@ -160,7 +160,7 @@ def test_a_message_that_is_too_long() -> None:
 
 def test_objects_are_copies() -> None:
     def share(comm: mpicoll.Communicator) -> bool:
-        mine = [comm.rank]
+        mine: list[int | str] = [comm.rank]
         everyone = comm.allgather_object(mine)
         everyone[comm.rank].append("changed")
         return mine == [comm.rank]

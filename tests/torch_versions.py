@@ -1,6 +1,6 @@
 """Runs what a version of torch can break on the oldest and the newest one that mpicoll is tested with.
 
-    python3 tests/torch_versions.py [pytest's arguments, such as -k name]
+    python3 -m tests.torch_versions [pytest's arguments, such as -k name]
 
 Needs only the standard library: each version has an environment of its own, .venv/torch-<version>, made here. Where the
 disk is short one is removed before the next is made: from 2.14 on, each takes over 5 GB.
@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from matrix import HERE, launch, ranks
+from tests.matrix import HERE, launch, ranks
 
 ROOT = HERE.parent
 GIGABYTE = 10**9
@@ -56,7 +56,7 @@ def environment(version: str, others: list[Path]) -> Path:
         lines = (ROOT / "constraints.txt").read_text().splitlines()
         pins.write("\n".join([f"torch=={version}", *(line for line in lines if not line.startswith("torch=="))]))
         pins.flush()
-        pip = [
+        pip: list[str | Path] = [
             folder / "bin" / "python",
             "-m",
             "pip",

@@ -1,1 +1,1 @@
-"""Arrays: where their elements lie, what they are, and the only arithmetic of the library."""
+"""Arrays: any array as a buffer, the dtypes and operations that are legal, and all of the library's arithmetic."""

@@ -1,13 +1,14 @@
 """Any array as a :class:`Buffer`: where its elements lie, how many, of what dtype, and on which device.
 
-Accepted are NumPy arrays, everything with the buffer protocol, torch tensors, and what speaks DLPack or
-``__cuda_array_interface__``. Nothing is copied: a copy is made only by :meth:`Buffer.on_host`, for memory that
-is not contiguous or that the MPI cannot reach.
+Accepted are NumPy arrays, objects with the buffer protocol, torch tensors, and objects with DLPack or
+``__cuda_array_interface__``. To describe an array copies nothing. Only :meth:`Buffer.on_host` copies, for memory that
+is not contiguous or that the MPI library cannot reach.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -23,16 +24,18 @@ __all__ = ["Buffer", "as_buffer", "loaded_torch", "memory_overlaps"]
 
 
 def loaded_torch() -> Any:
-    """The torch module if the program has imported it already, else None: nothing here is worth its import."""
+    """The torch module if the program has imported it, else None. mpicoll does not import it, which takes seconds: a
+    program without torch has no tensors."""
     return sys.modules.get("torch")
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory that a call reads or writes. ``array`` is a NumPy array or a torch tensor over that very memory.
+    """Memory that a call reads or writes. ``array`` is a NumPy array or a torch tensor over that memory, and None in
+    a plan, which holds no arrays.
 
-    ``strides`` are in bytes. ``plain`` memory is what MPI can use as it lies: in C order without gaps, and not a
-    lazy conjugate or negative view.
+    ``strides`` are in bytes. MPI can use ``plain`` memory without a copy: its elements are in C order without gaps,
+    and it is not a view that torch conjugates or negates when it is read.
     """
 
     array: Any
@@ -59,16 +62,17 @@ class Buffer:
         return self.array.new_empty(shape)
 
     def part(self, start: int, stop: int) -> Buffer:
-        """Elements ``start`` to ``stop`` of plain memory: a place to move from or to, without an array of its own."""
+        """Elements ``start`` to ``stop`` of plain memory, without an array."""
         size = self.dtype.itemsize
         return replace(
             self, array=None, address=self.address + start * size, shape=(stop - start,), strides=(size,), plain=True
         )
 
     def on_host(self) -> Buffer:
-        """A plain copy in host memory (pinned for a GPU's array, so that the copy is one DMA transfer).
+        """A plain copy in host memory. For an array on a GPU it is pinned memory, to which the GPU copies by itself.
 
-        A copy from a GPU follows what the caller has queued on the current stream and is complete on return.
+        A copy from a GPU begins after the work that the caller has queued on the current stream, and is complete when
+        this returns.
         """
         if isinstance(self.array, np.ndarray):
             return as_buffer(self.array.copy(order="C"), "copy", "array")
@@ -81,12 +85,12 @@ class Buffer:
         if isinstance(self.array, np.ndarray):
             self.array[...] = source.array.reshape(self.shape)
         else:
-            with loaded_torch().inference_mode():  # outside it, what was made in it cannot be written to
+            with loaded_torch().inference_mode():  # a tensor that was made in this mode can be written to only in it
                 self.array.copy_(source.array.view(self.shape))
 
 
 def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
-    """``x`` as a Buffer; ArgumentError, DtypeError or DeviceError naming ``operation`` and ``argument``."""
+    """``x`` as a Buffer. Raises ArgumentError, DtypeError or DeviceError, which name ``operation`` and ``argument``."""
     if isinstance(x, np.ndarray):
         return _of_numpy(x, operation, argument)
     torch = loaded_torch()
@@ -110,29 +114,31 @@ def _described(x: object) -> str:
 
 
 def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
-    t = x.dtype
+    dtype = x.dtype
     if isinstance(x, np.ma.MaskedArray):
-        raise ArgumentError(operation, argument, "an array without a mask, which would be ignored", "a masked array")
-    if t.hasobject:
-        raise DtypeError(operation, argument, "a dtype of fixed size (objects go through the object forms)", str(t))
-    if not t.itemsize:
-        raise DtypeError(operation, argument, "elements of at least one byte", f"dtype {t}, of none")
+        expected = "an array without a mask (mpicoll would ignore the mask)"
+        raise ArgumentError(operation, argument, expected, "a masked array")
+    if dtype.hasobject:
+        expected = "a dtype of fixed size (use the methods for objects, such as bcast_object)"
+        raise DtypeError(operation, argument, expected, str(dtype))
+    if not dtype.itemsize:
+        raise DtypeError(operation, argument, "elements of at least one byte", f"dtype {dtype}, of 0 bytes")
     return Buffer(
         array=x,
         address=x.ctypes.data,
         shape=x.shape,
         strides=x.strides,
-        dtype=_dtype_of_numpy(t),
+        dtype=_dtype_of_numpy(dtype),
         device="cpu",
         plain=x.flags.c_contiguous,
-        writable=x.flags.writeable and (x.flags.c_contiguous or not _repeats(x.shape, x.strides, t.itemsize)),
+        writable=x.flags.writeable and (x.flags.c_contiguous or not _repeats(x.shape, x.strides, dtype.itemsize)),
     )
 
 
 @cache  # NumPy takes microseconds to name a dtype
-def _dtype_of_numpy(t: np.dtype[Any]) -> Dtype:
-    known = DTYPES.get(t.name) if t.isnative else None
-    return known or Dtype(str(t), t.itemsize, "V", None)
+def _dtype_of_numpy(dtype: np.dtype[Any]) -> Dtype:
+    known = DTYPES.get(dtype.name) if dtype.isnative else None
+    return known or Dtype(str(dtype), dtype.itemsize, "V", None)
 
 
 def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
@@ -150,7 +156,7 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
         given = f"a {type(x).__name__}, which has none ({e})"
         raise ArgumentError(operation, argument, "a tensor with memory of its own", given) from e
     if address == 0 and x.numel():
-        raise ArgumentError(operation, argument, "a tensor with memory of its own", "one whose storage was given up")
+        raise ArgumentError(operation, argument, "a tensor with memory of its own", "one whose storage was freed")
     strides = tuple(s * size for s in x.stride())
     contiguous = x.is_contiguous()
     return Buffer(
@@ -166,52 +172,50 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
 
 
 def _repeats(shape: Any, strides: tuple[int, ...], itemsize: int) -> bool:
-    """Whether elements may share memory, as in a broadcast view: such an array cannot take a result."""
+    """Whether two elements may share memory, as in a broadcast view. Such an array cannot hold a result."""
     if prod(shape) == 0:
         return False
-    reach = itemsize
-    for stride, n in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1):
-        if stride < reach:
+    covered = itemsize  # bytes from the first to the last element of the dimensions looked at so far
+    for stride, length in sorted((abs(s), n) for n, s in zip(shape, strides, strict=True) if n > 1):
+        if stride < covered:
             return True
-        reach += stride * (n - 1)
+        covered += stride * (length - 1)
     return False
 
 
 def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_available():
-        reach = "GPU memory that this process can reach (torch with CUDA must be imported)"
-        raise DeviceError(operation, argument, reach, f"{type(x).__name__} with a __cuda_array_interface__")
+        expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
+        raise DeviceError(operation, argument, expected, f"{type(x).__name__} with a __cuda_array_interface__")
     interface = x.__cuda_array_interface__
     stream = interface.get("stream")
     if stream is not None:
         torch.cuda.ExternalStream(stream).synchronize()
-    found = _of_torch(torch.as_tensor(x, device="cuda"), operation, argument)
-    return replace(found, writable=found.writable and not interface["data"][1])
+    buffer = _of_torch(torch.as_tensor(x, device="cuda"), operation, argument)
+    return replace(buffer, writable=buffer.writable and not interface["data"][1])
 
 
 def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
-    torch = loaded_torch()
-    why: Exception
-    try:
-        array = np.from_dlpack(x)
-    except (RuntimeError, BufferError, TypeError, ValueError) as e:
-        why = e
-    else:
-        return _of_numpy(array, operation, argument)
-    if torch is not None:  # which takes bfloat16, too, and the memory of a GPU
+    importers: list[tuple[Any, Callable[[Any, str, str], Buffer]]] = [(np, _of_numpy)]
+    if (torch := loaded_torch()) is not None:  # it also takes bfloat16, and memory of a GPU
+        importers.append((torch, _of_torch))
+    refusals: dict[str, Exception] = {}
+    for library, described in importers:
         try:
-            tensor = torch.from_dlpack(x)
+            array = library.from_dlpack(x)
         except (RuntimeError, BufferError, TypeError, ValueError) as e:
-            why = e
+            refusals[library.__name__] = e
         else:
-            return _of_torch(tensor, operation, argument)
-    given = f"{type(x).__name__}, which {'NumPy' if torch is None else 'torch'} cannot take ({why})"
-    raise ArgumentError(operation, argument, "a DLPack array that NumPy or torch can take", given) from why
+            return described(array, operation, argument)
+    reasons = "; ".join(f"{name} says: {error}" for name, error in refusals.items())
+    given = f"{type(x).__name__} ({reasons})"
+    expected = "a DLPack array that NumPy or torch can take"
+    raise ArgumentError(operation, argument, expected, given) from refusals[library.__name__]
 
 
 def memory_overlaps(a: Buffer, b: Buffer) -> bool:
-    """Whether an element of ``a`` and one of ``b`` share a byte."""
+    """Whether an element of ``a`` and an element of ``b`` share a byte. True also where it takes too long to tell."""
     (a_low, a_high), (b_low, b_high) = _extent(a), _extent(b)
     if a_high <= b_low or b_high <= a_low:
         return False
@@ -224,17 +228,18 @@ def memory_overlaps(a: Buffer, b: Buffer) -> bool:
 
 
 def _extent(b: Buffer) -> tuple[int, int]:
+    """The address of the buffer's first byte, and the address after its last byte."""
     if b.plain:
         return b.address, b.address + b.nbytes
     if not b.count:
         return b.address, b.address
-    reach = [(n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)]
-    low = b.address + sum(r for r in reach if r < 0)
-    return low, b.address + sum(r for r in reach if r > 0) + b.dtype.itemsize
+    distances = [(n - 1) * s for n, s in zip(b.shape, b.strides, strict=True)]
+    low = b.address + sum(d for d in distances if d < 0)
+    return low, b.address + sum(d for d in distances if d > 0) + b.dtype.itemsize
 
 
-class _Places:
-    """Describes a buffer's places to NumPy; never read through, so it may describe any memory."""
+class _Layout:
+    """Describes a buffer's layout to NumPy. NumPy never reads through it, so the memory may be a GPU's."""
 
     def __init__(self, b: Buffer) -> None:
         self.__array_interface__ = {
@@ -247,4 +252,4 @@ class _Places:
 
 
 def _strided(b: Buffer) -> NDArray[Any]:
-    return np.asarray(_Places(b))
+    return np.asarray(_Layout(b))

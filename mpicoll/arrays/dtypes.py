@@ -1,7 +1,7 @@
-"""Dtypes and reduction operations: which pairs are legal, and who can compute them.
+"""Dtypes and reduction operations: which pairs are legal, and whether the MPI library computes them.
 
-This module knows names only. An MPI datatype or operation is named as a string, the attribute of
-``mpi4py.MPI`` that holds it, so that nothing here needs an MPI.
+This module knows MPI's datatypes and operations only by name: the name is the attribute of ``mpi4py.MPI`` that holds
+them. So nothing here needs an MPI library.
 """
 
 from __future__ import annotations
@@ -20,15 +20,24 @@ __all__ = ["DTYPES", "OPS", "Dtype", "Op", "Reduction", "as_op", "name_of", "red
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """An element type: ``name`` as in NumPy and torch, ``itemsize`` in bytes, ``kind`` one of
-    ``b`` bool, ``i`` signed, ``u`` unsigned, ``f`` float, ``c`` complex, ``V`` opaque (can be moved, not reduced).
-    ``mpi`` names the MPI datatype that reduces it, None where MPI libraries have none that can be trusted.
+    """An element type: ``name`` as in NumPy and torch, and ``itemsize`` in bytes.
+
+    ``kind`` is ``b`` bool, ``i`` signed, ``u`` unsigned, ``f`` float, ``c`` complex, or ``V`` opaque: such elements can
+    be moved, but not reduced. ``mpi`` names the MPI datatype with which MPI reduces such elements; it is None where MPI
+    libraries have none that can be trusted. ``storage`` names the NumPy dtype that holds the elements' bits where NumPy
+    does not have the dtype itself.
     """
 
     name: str
     itemsize: int
     kind: str
     mpi: str | None
+    storage: str | None = None
+
+    @property
+    def short_float(self) -> bool:
+        """Whether it is a float so short that its values are combined in float32, and then rounded."""
+        return self.kind == "f" and self.itemsize < 4
 
     def __str__(self) -> str:
         return self.name
@@ -47,7 +56,7 @@ DTYPES: dict[str, Dtype] = {
         Dtype("uint32", 4, "u", "UINT32_T"),
         Dtype("uint64", 8, "u", "UINT64_T"),
         Dtype("float16", 2, "f", None),
-        Dtype("bfloat16", 2, "f", None),
+        Dtype("bfloat16", 2, "f", None, storage="uint16"),
         Dtype("float32", 4, "f", "FLOAT"),
         Dtype("float64", 8, "f", "DOUBLE"),
         Dtype("complex64", 8, "c", "C_FLOAT_COMPLEX"),
@@ -55,7 +64,6 @@ DTYPES: dict[str, Dtype] = {
     )
 }
 
-# op -> (kinds it is defined on, its MPI name)
 OPS: dict[str, tuple[str, str]] = {
     "sum": ("biufc", "SUM"),
     "prod": ("biufc", "PROD"),
@@ -70,6 +78,7 @@ OPS: dict[str, tuple[str, str]] = {
     "lor": ("biu", "LOR"),
     "lxor": ("biu", "LXOR"),
 }
+"""By operation, the kinds of dtypes that it is defined on, and MPI's name of how it combines two values."""
 
 # On bools every operation is a logical one: a sum is true where any is, a product where all are.
 _OF_BOOLS = {
@@ -81,13 +90,13 @@ _OF_BOOLS = {
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A reduction operation by name; ``premul_sum`` also carries the factor each input is multiplied by."""
+    """A reduction operation by name. A ``premul_sum`` also has the factor by which each input is multiplied."""
 
     name: str
     factor: float | complex | None = None
-    """Given as any kind of number; kept as the float or complex that is nearest."""
+    """It may be given as any kind of number. It is kept as the nearest float or complex."""
     shown: str = field(init=False, repr=False, default="")
-    """Tells factors apart that are equal but not the same: 0.0 and -0.0."""
+    """The factor as text. It makes operations with the factors 0.0 and -0.0 unequal, though these numbers are equal."""
 
     def __post_init__(self) -> None:
         if self.name not in OPS:
@@ -113,39 +122,40 @@ def _number(given: Any) -> float | complex:
         raise ArgumentError("Op", "factor", "a number with premul_sum, None otherwise", repr(given))
     exact: Any = given
     try:
-        found = complex(exact) if isinstance(exact, Complex) and not isinstance(exact, Real) else float(exact)
-        if found == exact or not isinf(found):  # some kinds become infinite in silence
-            return found
+        number = complex(exact) if isinstance(exact, Complex) and not isinstance(exact, Real) else float(exact)
+        if number == exact or not isinf(number):  # some kinds of numbers become infinite without an error
+            return number
     except (OverflowError, ValueError):
-        pass
+        pass  # it is too large, as the error below says
     raise ArgumentError("Op", "factor", "a number within the range of a float", f"a larger {type(given).__name__}")
 
 
 @cache
 def _of_mpi4py() -> list[tuple[Any, str]]:
-    """mpi4py's predefined operations, which cannot be hashed, and their names."""
+    """mpi4py's predefined operations and their names. It is a list of pairs because operations cannot be hashed."""
     mpi = sys.modules["mpi4py.MPI"]
     return [(op, name) for name, op in vars(mpi).items() if name.isupper() and isinstance(op, mpi.Op)]
 
 
 def name_of(op: object, operation: str) -> str:
-    """The name of an operation given as a name, or as mpi4py's MPI.SUM and its kin; ArgumentError for anything else."""
+    """The name of an operation that is given as a name or as one of mpi4py's, such as MPI.SUM. Raises ArgumentError
+    for anything else."""
     given = repr(op)
     if isinstance(op, str) and op in OPS and op != "premul_sum":
         return op
-    mpi = sys.modules.get("mpi4py.MPI")  # an operation of mpi4py's cannot be here before mpi4py is
+    mpi = sys.modules.get("mpi4py.MPI")  # who has an operation of mpi4py's has imported mpi4py
     if mpi is not None and isinstance(op, mpi.Op):
-        found = next((name for each, name in _of_mpi4py() if each == op), None)
-        if found is not None and found.lower() in OPS:
-            return found.lower()
-        given = f"MPI.{found}" if found else "an MPI.Op of the program's own"
-    names = ", ".join(o for o in OPS if o != "premul_sum")
+        mpi_name = next((name for known, name in _of_mpi4py() if known == op), None)
+        if mpi_name is not None and mpi_name.lower() in OPS:
+            return mpi_name.lower()
+        given = f"MPI.{mpi_name}" if mpi_name else "an MPI.Op of the program's own"
+    names = ", ".join(name for name in OPS if name != "premul_sum")
     expected = f"one of {names}, mpi4py's name of one of these (MPI.SUM), or Op.premul_sum(factor)"
     raise ArgumentError(operation, "op", expected, given)
 
 
 def as_op(op: object, operation: str) -> Op:
-    """``op`` (an :class:`Op`, or what ``name_of`` takes) as an :class:`Op`; ArgumentError for anything else."""
+    """``op``, an :class:`Op` or what ``name_of`` takes, as an :class:`Op`. Raises ArgumentError for anything else."""
     return op if isinstance(op, Op) else Op(name_of(op, operation))
 
 
@@ -153,8 +163,8 @@ def as_op(op: object, operation: str) -> Op:
 class Reduction:
     """How ``op`` is computed on ``dtype``.
 
-    ``combine`` is MPI's name of the operation on two values. ``mpi`` says whether the MPI library computes it
-    rightly; where it does not, the reduction is ours. An average divides the sum by the number of ranks at the end.
+    ``combine`` is MPI's name of the operation on two values. ``mpi`` says whether MPI libraries compute it rightly;
+    where they do not, mpicoll computes it. An average is a sum that is divided by the number of ranks at the end.
     """
 
     op: Op
@@ -164,15 +174,16 @@ class Reduction:
 
     @property
     def rounds(self) -> bool:
-        """Whether combining two values rounds them to 16 bits, so that it matters how often it is done."""
-        return self.dtype.kind == "f" and self.dtype.itemsize == 2 and self.combine in ("SUM", "PROD")
+        """Whether combining two values rounds the result of float32 to a shorter float: then an algorithm that combines
+        fewer times is more exact."""
+        return self.dtype.short_float and self.combine in ("SUM", "PROD")
 
     @property
     def averages(self) -> bool:
         return self.op.name == "avg"
 
 
-@lru_cache(maxsize=1024)  # each factor is an operation of its own
+@lru_cache(maxsize=1024)  # bounded, because each factor makes another operation
 def _reduction(op: Op, dtype: Dtype) -> Reduction | None:
     kinds, combine = OPS[op.name]
     if dtype.kind not in kinds:
@@ -181,15 +192,15 @@ def _reduction(op: Op, dtype: Dtype) -> Reduction | None:
         return None
     if dtype.kind == "b":
         combine = _OF_BOOLS[combine]
-    # MPI libraries lose NaNs in MIN and MAX, or disagree between ranks about them. And Open MPI's vectorised sums of
-    # 8- and 16-bit integers saturate (5.0.11; the last few elements of a vector wrap), where everybody else's wrap.
+    # MPI libraries lose NaNs in MIN and MAX, or different ranks get different results. Sums of 8- and 16-bit integers
+    # wrap around in NumPy and torch, but Open MPI 5.0.11 saturates them, except for the last few elements of a vector.
     loses_nan = dtype.kind == "f" and combine in ("MIN", "MAX")
     saturates = dtype.kind in "iu" and dtype.itemsize < 4 and combine == "SUM"
     return Reduction(op, dtype, combine, mpi=dtype.mpi is not None and not loses_nan and not saturates)
 
 
 def reduction(op: object, dtype: Dtype, operation: str) -> Reduction:
-    """The reduction of ``dtype`` by ``op``, or a DtypeError if that pair has no meaning."""
+    """The reduction of ``dtype`` by ``op``. Raises DtypeError if the operation is not defined on the dtype."""
     named = as_op(op, operation)
     found = _reduction(named, dtype)
     if found is None:

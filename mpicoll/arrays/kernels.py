@@ -1,7 +1,8 @@
-"""Local reductions: the only place where arithmetic happens.
+"""Local reductions. All of the library's arithmetic happens in this module.
 
-Values are NumPy arrays of a dtype's *storage* type, which is the dtype itself but for bfloat16, held as uint16.
-float16 and bfloat16 are combined in float32 and rounded once, to nearest even, at the end. NaN propagates.
+Values are NumPy arrays of a dtype's *storage* type. That is the dtype itself, except for bfloat16, which NumPy does not
+have: its bits are held as uint16. float16 and bfloat16 values are combined in float32, and the result is rounded once,
+to nearest even. NaN propagates.
 """
 
 from __future__ import annotations
@@ -46,9 +47,13 @@ COMBINE: dict[str, np.ufunc] = {
     "LOR": np.logical_or,
     "LXOR": np.logical_xor,
 }
-"""The function of two values that each of MPI's operations is."""
+"""NumPy's function of two values for each of MPI's operations."""
 
 _IN_TORCH = {"SUM": "add", "PROD": "mul", "MIN": "minimum", "MAX": "maximum"}
+"""torch's function for each of MPI's operations that are defined on floats."""
+
+_NANS = {"float16": (0x7C00, 0x7E00), "bfloat16": (0x7F80, 0x7FC0)}
+"""By short float, the bits of infinity, and the bits that every NaN in a result gets."""
 
 CHUNK = 1 << 16
 """Elements combined at a time: two float32 chunks stay in the second-level cache."""
@@ -58,20 +63,20 @@ def storage(dtype: Dtype) -> np.dtype[Any]:
     """The NumPy dtype that holds ``dtype``'s bits."""
     if dtype.kind == "V":
         return np.dtype((np.void, dtype.itemsize))
-    return np.dtype(np.uint16 if dtype.name == "bfloat16" else dtype.name)
+    return np.dtype(dtype.storage or dtype.name)
 
 
-class _At:
-    """Memory at an address, as NumPy takes it."""
+class _Memory:
+    """Describes memory at an address to NumPy."""
 
     def __init__(self, address: int, count: int, dtype: np.dtype[Any]) -> None:
         self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (count,), "typestr": dtype.str}
 
 
 def values(buffer: Buffer) -> Array:
-    """A plain buffer's memory as a 1-D array of its dtype's storage. Whoever uses it keeps the memory."""
+    """A plain buffer's memory as a 1-D array of its dtype's storage. The array does not keep the memory alive."""
     dtype = storage(buffer.dtype)
-    return np.asarray(_At(buffer.address, buffer.count, dtype)) if buffer.count else np.empty(0, dtype)
+    return np.asarray(_Memory(buffer.address, buffer.count, dtype)) if buffer.count else np.empty(0, dtype)
 
 
 def in_float(reduction: Reduction) -> Reduction:
@@ -80,24 +85,25 @@ def in_float(reduction: Reduction) -> Reduction:
 
 
 def widened(values: Array, dtype: Dtype) -> Array:
-    """16-bit values as float32, in new memory; any others as they are."""
-    if not _is_half(dtype):
+    """Short floats as float32, in new memory. Other values are returned as they are."""
+    if not dtype.short_float:
         return values
     return _codec(dtype)[0](values, np.empty(values.size, np.float32))
 
 
 def narrow(values: Array, out: Array, dtype: Dtype) -> None:
-    """``out`` = float32 values, rounded to 16 bits."""
+    """``out`` = float32 values, rounded to the short float ``dtype``."""
     _codec(dtype)[1](values, out)
 
 
 def quietly(run: Callable[[], object]) -> Callable[[], object]:
     """``run`` with floating-point errors ignored: infinities and NaNs are results, as in MPI and torch.
 
-    It may not be called by itself, nor by two threads at once."""
+    The result must not be called from within ``run``, nor by two threads at once."""
     if int(np.__version__.partition(".")[0]) < 2:
         return np.errstate(all="ignore")(run)
-    context = copy_context()  # where NumPy keeps it; entering one costs a thirtieth of entering errstate
+    # NumPy 2 keeps this setting in the context. Entering a context takes a thirtieth of the time of entering errstate.
+    context = copy_context()
     context.run(partial(np.seterr, all="ignore"))
     return partial(context.run, run)
 
@@ -106,24 +112,24 @@ def quietly(run: Callable[[], object]) -> Callable[[], object]:
 def reduce_rows(
     rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[float] | None = None
 ) -> None:
-    """``out`` = the rows combined in their order, one row a rank; an average is divided by the number of rows.
+    """``out`` = the rows combined in their order. There is one row per rank; an average is divided by their number.
 
-    ``rows`` and ``out`` are 1-D, of equal length and of the dtype's storage; ``out`` may be one of the rows.
-    ``factors``, one a row, multiply the rows of a ``premul_sum``.
+    ``rows`` and ``out`` are 1-D, of equal length and of the dtype's storage. ``out`` may be one of the rows.
+    ``factors`` has one factor for each row of a ``premul_sum``.
     """
-    at_once = loaded_torch() is not None or not _is_half(reduction.dtype)
-    if len(rows) == 2 and at_once and factors is None and not reduction.averages:
+    in_one_call = loaded_torch() is not None or not reduction.dtype.short_float
+    if len(rows) == 2 and in_one_call and factors is None and not reduction.averages:
         combination(reduction, rows[0], rows[1], out)()
         return
     combine = COMBINE[reduction.combine]
     decode, encode = _codec(reduction.dtype)
-    wide = np.dtype(np.float32) if _is_half(reduction.dtype) else out.dtype
+    wide = np.dtype(np.float32) if reduction.dtype.short_float else out.dtype
     size = min(CHUNK, out.size)
     total, term = np.empty(size, wide), np.empty(size, wide)
 
     def value(i: int, piece: slice, into: Array) -> Array:
-        found = decode(rows[i][piece], into)
-        return found if factors is None else np.multiply(found, factors[i], out=into)
+        decoded = decode(rows[i][piece], into)
+        return decoded if factors is None else np.multiply(decoded, factors[i], out=into)
 
     for start in range(0, out.size, CHUNK):
         piece = slice(start, min(start + CHUNK, out.size))
@@ -139,22 +145,24 @@ def reduce_rows(
 
 
 def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callable[[], object]:
-    """What does ``out`` = a op b, bound; ``out`` may be ``a`` or ``b``. 16-bit values are rounded each time.
+    """A function that computes ``out`` = a op b. ``out`` may be ``a`` or ``b``. It rounds short floats each time.
 
-    The caller ignores floating-point errors.
+    The caller must have floating-point errors ignored.
     """
-    if not _is_half(reduction.dtype):
+    if not reduction.dtype.short_float:
         return partial(COMBINE[reduction.combine], a, b, out=out)
     torch = loaded_torch()
     if torch is None:
-        return partial(reduce_rows, (a, b), out, replace(reduction, op=Op("sum")))  # an average is divided at the end
-    of_two = getattr(torch, _IN_TORCH[reduction.combine])
+        # The caller divides an average at the end. Until then it is a sum.
+        return partial(reduce_rows, (a, b), out, replace(reduction, op=Op("sum")))
+    operation = getattr(torch, _IN_TORCH[reduction.combine])
     calls = []
-    with torch.inference_mode(False):  # tensors of that mode could not be written to outside it, where this may run
+    # A tensor that is made in inference mode can be written to only in that mode, and the function may run outside it.
+    with torch.inference_mode(False):
         for start in range(0, out.size, CHUNK):
-            x, y, z = (_as_torch(torch, reduction.dtype, each[start : start + CHUNK]) for each in (a, b, out))
-            calls.append(partial(of_two, x, y, out=z))
-    unify = _one_nan(out, reduction.dtype)
+            x, y, z = (_as_torch(torch, reduction.dtype, array[start : start + CHUNK]) for array in (a, b, out))
+            calls.append(partial(operation, x, y, out=z))
+    unify = _unify_nans(out, reduction.dtype)
 
     def run() -> None:
         for call in calls:
@@ -165,19 +173,19 @@ def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callabl
 
 
 def divide(values: Array, divisor: int, dtype: Dtype) -> None:
-    """Divide values in place: 16-bit ones in float32, integers toward zero."""
+    """Divide values in place. Short floats are divided in float32; integers are divided toward zero."""
     _rewrite(values, values, dtype, lambda x: _divide(x, divisor))
 
 
 def scale(values: Array, factor: float | complex, out: Array, dtype: Dtype) -> None:
-    """``out`` = ``factor * values``; 16-bit ones are multiplied in float32."""
+    """``out`` = ``factor * values``. Short floats are multiplied in float32."""
     _rewrite(values, out, dtype, lambda x: np.multiply(x, factor, out=x))
 
 
 @np.errstate(all="ignore")
 def _rewrite(values: Array, out: Array, dtype: Dtype, change: Callable[[Array], object]) -> None:
-    """``out`` = ``values``, changed in place in the type that they are combined in."""
-    if not _is_half(dtype):
+    """``out`` = the values after ``change``, which works in place on values of the type in which they are combined."""
+    if not dtype.short_float:
         if out is not values:
             np.copyto(out, values)
         change(out)
@@ -200,12 +208,13 @@ def _divide(values: Array, divisor: int) -> None:
 
 
 def _divide_integers(values: Array, divisor: int) -> None:
-    """Toward zero, as C and NCCL divide; in 64 bits, because a short integer may not hold the number of ranks."""
+    """Divide toward zero, as C and NCCL do. It is done in 64 bits, because a short integer may not hold the number of
+    ranks."""
     for start in range(0, values.size, CHUNK):
         piece = values[start : start + CHUNK]
         wide = piece.astype(piece.dtype.kind + "8")
         if piece.dtype.kind == "i":
-            wide += (wide >> 63) & (divisor - 1)  # what makes of NumPy's quotient, rounded down, the one toward zero
+            wide += (wide >> 63) & (divisor - 1)  # NumPy rounds down: this makes negative quotients round up, to zero
         piece[...] = wide // divisor
 
 
@@ -214,45 +223,46 @@ Encode = Callable[[Array, Array], None]
 
 
 def _codec(dtype: Dtype) -> tuple[Decode, Encode]:
-    """(decode, encode) between a dtype's storage and the type it is combined in; decode may use its second argument."""
-    if _is_half(dtype):
-        if (torch := loaded_torch()) is not None:  # several times faster than NumPy on both
-            decode, encode = _torch_codec(torch, dtype)
-        else:
-            decode, encode = (_decode_bf16, _encode_bf16) if dtype.name == "bfloat16" else (_widen, _narrow)
+    """(decode, encode) between a dtype's storage and the type in which its values are combined. ``decode`` returns the
+    values, and may write them to its second argument."""
+    if not dtype.short_float:
+        return _unchanged, _narrow
+    if (torch := loaded_torch()) is not None:  # it converts both several times faster than NumPy
+        decode, encode = _torch_codec(torch, dtype)
+    else:
+        decode, encode = _NUMPY_CODECS[dtype.name]
 
-        def encode_alike(source: Array, into: Array) -> None:
-            encode(source, into)
-            _one_nan(into, dtype)()
+    def encode_with_one_nan(source: Array, into: Array) -> None:
+        encode(source, into)
+        _unify_nans(into, dtype)()
 
-        return decode, encode_alike
-    return _as_it_is, _narrow
+    return decode, encode_with_one_nan
 
 
-def _one_nan(values: Array, dtype: Dtype) -> Callable[[], object]:
-    """What gives all NaNs among 16-bit values the same bits, bound. NumPy and torch make different ones, torch even by
-    where in a vector they are; and ranks of which only some have torch must find equal bits."""
-    infinity, nan = (0x7F80, 0x7FC0) if dtype.name == "bfloat16" else (0x7C00, 0x7E00)
-    bits, signed = values.view(np.uint16), values.view(np.int16)
-    # NaNs are the largest of either sign: to look for these two costs a tenth of combining the values.
+def _unify_nans(values: Array, dtype: Dtype) -> Callable[[], object]:
+    """A function that gives all NaNs among short floats the same bits.
+
+    NumPy and torch make NaNs of different bits, and torch's even depend on the index in the vector. All ranks must get
+    equal bits, even if only some of them have torch."""
+    infinity, nan = _NANS[dtype.name]
+    bits, signed = values.view(f"u{dtype.itemsize}"), values.view(f"i{dtype.itemsize}")
+    sign = 1 << (8 * dtype.itemsize - 1)
+    # As integers, NaNs are larger than all other values of their sign. So to look for the largest value of each sign
+    # finds out whether there is any. That takes a tenth of the time of combining the values.
     last, last_positive, at, at_positive = bits.argmax, signed.argmax, bits.item, signed.item
 
     def unify() -> None:
-        if at(last()) > infinity | 0x8000 or at_positive(last_positive()) > infinity:
-            bits[(bits & 0x7FFF) > infinity] = nan
+        if at(last()) > infinity | sign or at_positive(last_positive()) > infinity:
+            bits[(bits & (sign - 1)) > infinity] = nan
 
     return unify if values.size else _nothing
 
 
 def _nothing() -> None:
-    pass
+    """An empty array has no NaNs."""
 
 
-def _is_half(dtype: Dtype) -> bool:
-    return dtype.kind == "f" and dtype.itemsize == 2
-
-
-def _as_it_is(source: Array, into: Array) -> Array:
+def _unchanged(source: Array, into: Array) -> Array:
     return source
 
 
@@ -266,7 +276,7 @@ def _narrow(source: Array, into: Array) -> None:
 
 
 def _as_torch(torch: Any, dtype: Dtype, bits: Array) -> Any:
-    return torch.from_numpy(bits.view(np.int16)).view(getattr(torch, dtype.name))
+    return torch.from_numpy(bits.view(f"i{dtype.itemsize}")).view(getattr(torch, dtype.name))
 
 
 def _torch_codec(torch: Any, dtype: Dtype) -> tuple[Decode, Encode]:
@@ -289,7 +299,15 @@ def _decode_bf16(source: Array, into: Array) -> Array:
 
 def _encode_bf16(source: Array, into: Array) -> None:
     bits = source.view(np.uint32)
-    # To nearest, ties to even: add half a unit less the bit that decides the tie, then cut.
+    # To nearest, ties to even: add just under half of the last bit that is kept, or exactly half where that bit is 1.
+    # Then cut the lower bits off.
     rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
     np.copyto(into, rounded, casting="unsafe")
     into[np.isnan(source)] = 0x7FC0
+
+
+_NUMPY_CODECS: dict[str, tuple[Decode, Encode]] = {
+    "float16": (_widen, _narrow),
+    "bfloat16": (_decode_bf16, _encode_bf16),
+}
+"""How NumPy decodes and encodes each short float, where torch is not loaded."""

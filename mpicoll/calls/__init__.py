@@ -1,1 +1,1 @@
-"""One validated call: its buffers, which algorithm serves it, and its plan."""
+"""A call of a collective: its checked arguments, the choice of its algorithm, and the plan that repeats it."""

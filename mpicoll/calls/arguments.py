@@ -11,22 +11,23 @@ from mpicoll.errors import ArgumentError
 __all__ = ["MOST_INT", "checked_counts", "checked_int", "checked_rank", "sequence_of"]
 
 MOST_INT = 2**31 - 1
-"""The largest int of C's, in which MPI counts colours and keys."""
+"""The largest int of C. MPI's colours and keys are such ints."""
 
 
 def checked_int(given: Any, least: int, most: int, operation: str, argument: str, instead: str = "") -> int:
-    """``given`` as an int, if it is one from ``least`` to ``most``; the message says what may stand ``instead``."""
+    """``given`` as an int from ``least`` to ``most``. Raises ArgumentError if it is none. The error says that
+    ``instead``, what else the caller takes, was expected too."""
     try:
-        found = index(given)
+        number = index(given)
     except TypeError:
-        found = least - 1
-    if not least <= found <= most:
+        number = least - 1
+    if not least <= number <= most:
         raise ArgumentError(operation, argument, f"{instead}an int from {least} to {most}", repr(given))
-    return found
+    return number
 
 
 def sequence_of(given: Any, operation: str, argument: str, what: str) -> Sequence[Any]:
-    """``given`` as a sequence, if it can be gone through."""
+    """``given`` as a list. Raises ArgumentError if it cannot be iterated over."""
     try:
         return list(given)
     except TypeError:
@@ -34,22 +35,23 @@ def sequence_of(given: Any, operation: str, argument: str, what: str) -> Sequenc
 
 
 def checked_rank(rank: Any, size: int, operation: str, argument: str) -> int:
-    """``rank`` as an int, if it is one of ``size`` ranks."""
+    """``rank`` as an int. Raises ArgumentError if it is none of ``size`` ranks."""
     try:
-        found = index(rank)
+        number = index(rank)
     except TypeError:
-        found = -1
-    if isinstance(rank, bool) or not 0 <= found < size:
+        number = -1
+    if isinstance(rank, bool) or not 0 <= number < size:
         raise ArgumentError(operation, argument, f"a rank, 0 to {size - 1}", repr(rank))
-    return found
+    return number
 
 
 def checked_counts(counts: Any, size: int, operation: str, argument: str) -> tuple[int, ...]:
-    """``counts`` as one non-negative int a rank."""
+    """``counts`` as a tuple of one int for each rank. Raises ArgumentError if it is none, or if a count is negative."""
     try:
-        found = tuple(index(n) for n in counts)
+        numbers = tuple(index(n) for n in counts)
     except TypeError:
-        found = ()
-    if len(found) != size or any(n < 0 for n in found):
-        raise ArgumentError(operation, argument, f"{size} counts of rows, one a rank, none negative", repr(counts))
-    return found
+        numbers = ()
+    if len(numbers) != size or any(n < 0 for n in numbers):
+        expected = f"{size} counts of rows, one for each rank, none negative"
+        raise ArgumentError(operation, argument, expected, repr(counts))
+    return numbers

@@ -1,4 +1,4 @@
-"""One validated call of a collective: what select chooses a route for, and what a route carries out."""
+"""One checked call of a collective. ``select`` chooses its algorithm, and a route carries it out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ __all__ = ["Call", "checked"]
 class Call:
     """A collective on this rank's buffers.
 
-    ``send`` is what the rank gives and ``recv`` where its result goes; None where the rank has no such part. With
-    ``in_place`` the input lies in the output already (its own slot of it, or the whole), or the output in the input.
-    ``sendcounts`` and ``recvcounts`` are the elements for and from each rank where these are uneven (the v-variants).
+    ``send`` is the memory of the rank's input, and ``recv`` the memory of its result. Each is None where the rank has
+    none, or where ``in_place`` says that it is part of the other one: the input is the output or the rank's own block
+    of it, or the output is the rank's own block of the input. ``uneven`` calls are the v-variants: ``sendcounts`` and
+    ``recvcounts`` are the numbers of elements for each rank and from each rank.
     """
 
     collective: Collective
@@ -37,20 +38,21 @@ class Call:
 
     @property
     def operation(self) -> str:
-        """The Communicator's method."""
-        return self.collective.name + "v" * self.uneven
+        """The name of the Communicator's method."""
+        return f"{self.collective.name}v" if self.uneven else self.collective.name
 
     @property
     def extent_is_common(self) -> bool:
-        """Whether all ranks find the same ``extent``. In an alltoallv, each rank knows only its own blocks."""
+        """Whether all ranks compute the same ``extent``. In an alltoallv they do not: each rank knows only its own
+        counts."""
         return not (self.uneven and self.collective.gives == self.collective.gets)
 
     def extent(self, size: int) -> int:
-        """Elements of the longest buffer that any of ``size`` ranks has in this call, where ``extent_is_common``.
-        Otherwise, elements of this rank's longest buffer."""
-        counts = [sum(c) for c in (self.sendcounts, self.recvcounts) if c is not None]
-        if counts:
-            return max(counts)
+        """The number of elements in the longest buffer that any of ``size`` ranks has in this call. Where not
+        ``extent_is_common``, the number in this rank's longest buffer."""
+        totals = [sum(counts) for counts in (self.sendcounts, self.recvcounts) if counts is not None]
+        if totals:
+            return max(totals)
         longest = max((b.count for b in (self.send, self.recv) if b is not None), default=0)
         root_has_all = self.collective.rooted and self.collective.by_rank
         if not root_has_all or self.in_place or (self.send is not None and self.recv is not None):
@@ -58,21 +60,21 @@ class Call:
         return longest * size
 
     def nbytes(self, size: int) -> int:
-        """Bytes of that buffer."""
+        """The number of bytes in the longest buffer, as ``extent`` defines it."""
         b = self.send or self.recv
         return 0 if b is None else self.extent(size) * b.dtype.itemsize
 
     def without_arrays(self) -> Call:
-        """The same call on the same plain memory, for a plan: that holds addresses, and no arrays."""
+        """The same call on the same plain memory, for a plan, which holds addresses and no arrays."""
         send, recv = (None if b is None else b.part(0, b.count) for b in (self.send, self.recv))
         return replace(self, send=send, recv=recv)
 
     def terms(self, rank: int, size: int) -> int:
-        """How many ranks' values make up this rank's result of a reduction."""
+        """The number of ranks whose values are combined in this rank's result."""
         return len(self.collective.source(rank, size, self.root, 0)[0])
 
     def only_read_at(self, rank: int) -> bool:
-        """Whether this rank's ``recv`` is only read: a bcast's root gives what the others get."""
+        """Whether this rank's ``recv`` is only read. That is so at the root of a bcast, which has one array."""
         return self.collective.elementwise and self.collective.root == "gives" and rank == self.root
 
 
@@ -87,7 +89,7 @@ def checked(
     sendcounts: Any = None,
     recvcounts: Any = None,
 ) -> Call:
-    """The call, if every argument is right: raises ArgumentError, DtypeError or DeviceError for the first that isn't.
+    """The call with all arguments checked. Raises ArgumentError, DtypeError or DeviceError for the first wrong one.
 
     ``x`` is the rank's input and ``out`` its output. Without ``out`` an element-wise collective is in place.
     """
@@ -95,7 +97,7 @@ def checked(
     if not table.moves:
         return Call(table, None, None)
     root = checked_rank(root, size, operation, "root")
-    # A bcast has one array: the root only reads it, and the others only write to it.
+    # A bcast has one array on each rank, which the root reads and the others write to.
     has_x = table.gives_at(rank, root) or table.elementwise
     send = as_buffer(x, operation, "x") if has_x else None
     recv = None
@@ -103,12 +105,12 @@ def checked(
     if table.gets_at(rank, root):
         in_place = out is None and table.elementwise
         recv = send if in_place else _given(out, operation, rank, table.root == "gives")
-    how = None
+    named_op = None
     if table.reduces:
-        of = send or recv
-        assert of is not None
-        how = reduction(op, of.dtype, operation)
-    call = Call(table, send, recv, in_place, how, root, uneven)
+        buffer = send or recv
+        assert buffer is not None
+        named_op = reduction(op, buffer.dtype, operation)
+    call = Call(table, send, recv, in_place, named_op, root, uneven)
     if uneven:
         call = _with_counts(call, rank, size, sendcounts, recvcounts)
     else:
@@ -122,7 +124,7 @@ def checked(
 
 
 def _given(out: Any, operation: str, rank: int, root_may_omit: bool) -> Buffer:
-    """The output, which is needed here."""
+    """The output of a rank that must give one."""
     if out is not None:
         return as_buffer(out, operation, "out")
     why = ": only the root may leave it out" if root_may_omit else ""
@@ -130,11 +132,11 @@ def _given(out: Any, operation: str, rank: int, root_may_omit: bool) -> Buffer:
 
 
 def _check_sizes(call: Call, size: int) -> None:
-    """Blocks of equal length."""
+    """Raise ArgumentError unless the buffers hold blocks of equal length."""
     send, recv, table = call.send, call.recv, call.collective
     blocks = table.given_blocks(size)
     if send is not None and send.count % blocks:
-        raise ArgumentError(call.operation, "x", f"a multiple of {size} elements, a block a rank", _size(send))
+        raise ArgumentError(call.operation, "x", f"a multiple of {size} elements, one block for each rank", _size(send))
     if send is None or recv is None:
         return
     expected = send.count // blocks * table.gotten_blocks(size)
@@ -143,37 +145,41 @@ def _check_sizes(call: Call, size: int) -> None:
 
 
 def _with_counts(call: Call, rank: int, size: int, sendcounts: Any, recvcounts: Any) -> Call:
-    """Uneven blocks: counts of rows become counts of elements, and each buffer must have the rows that they say."""
-    name = call.operation
-    rows: list[tuple[int, ...] | None] = []
-    for argument, counts in (("sendcounts", sendcounts), ("recvcounts", recvcounts)):
-        one_sided = argument if name == "alltoallv" else "counts"
-        rows.append(None if counts is None else checked_counts(counts, size, name, one_sided))
-    to, of = rows
-    row = _row_size(call, to, of, rank)
-    for argument, b, counts in (("x", call.send, to), ("out", call.recv, of)):
+    """The call with uneven blocks. The counts given are of rows, and each buffer must have as many rows as they say;
+    those of a Call are of elements."""
+    name, table = call.operation, call.collective
+    sent = received = None  # the rows for each rank, and from each rank
+    both_needed = table.gives == table.gets == "p"
+    if table.gives == "p":
+        sent = checked_counts(sendcounts, size, name, "sendcounts" if both_needed else "counts")
+    if table.gets == "p":
+        received = checked_counts(recvcounts, size, name, "recvcounts" if both_needed else "counts")
+    row_size = _row_size(call)
+    for argument, b, counts, other_counts in (("x", call.send, sent, received), ("out", call.recv, received, sent)):
         if b is None:
             continue
-        mine = (of or to)[rank] if counts is None else sum(counts)  # type: ignore[index]
-        if b.count != mine * row or (b.shape and b.shape[0] != mine):
-            raise ArgumentError(name, argument, f"{mine} rows of {row} elements", _size(b))
+        rows = sum(counts) if counts is not None else other_counts[rank]  # type: ignore[index]
+        if b.count != rows * row_size or (b.shape and b.shape[0] != rows):
+            raise ArgumentError(name, argument, f"{rows} rows of {row_size} elements", _size(b))
     return replace(
         call,
-        sendcounts=None if to is None else tuple(n * row for n in to),
-        recvcounts=None if of is None else tuple(n * row for n in of),
+        sendcounts=None if sent is None else tuple(n * row_size for n in sent),
+        recvcounts=None if received is None else tuple(n * row_size for n in received),
     )
 
 
-def _row_size(call: Call, to: Sequence[int] | None, of: Sequence[int] | None, rank: int) -> int:
-    whole = call.send or call.recv
-    assert whole is not None
-    if not whole.shape:
+def _row_size(call: Call) -> int:
+    """The number of elements in a row."""
+    buffer = call.send or call.recv
+    assert buffer is not None
+    if not buffer.shape:
         raise ArgumentError(call.operation, "x", "an array of rows (at least one dimension)", "a scalar array")
-    return prod(whole.shape[1:])
+    return prod(buffer.shape[1:])
 
 
 def _apart(call: Call, send: Buffer, recv: Buffer, rank: int, size: int) -> Call:
-    """Input and output agree in kind, and share no memory unless the one is the other's own slot."""
+    """The call, made in place where input and output share memory. Raises an error where they differ in dtype or
+    device, or overlap in another way."""
     if recv.dtype != send.dtype:
         raise DtypeError(call.operation, "out", f"dtype {send.dtype}, as x has", str(recv.dtype))
     if recv.device != send.device:
@@ -181,21 +187,20 @@ def _apart(call: Call, send: Buffer, recv: Buffer, rank: int, size: int) -> Call
     if not memory_overlaps(send, recv):
         return call
     table = call.collective
-    if table.gathers and _is_slot(send, recv, rank, size, call.recvcounts):
+    if table.gathers and _is_own_block(send, recv, rank, size, call.recvcounts):
         return replace(call, send=None, in_place=True)
-    if table.scatters and _is_slot(recv, send, rank, size, call.sendcounts):
-        # A reduction still writes its result to the slot; a scatter finds it there.
+    if table.scatters and _is_own_block(recv, send, rank, size, call.sendcounts):
+        # A reduction must still write its result to the block. After a scatter the block is there already.
         return replace(call, recv=recv if table.reduces else None, in_place=True)
-    same = send.address == recv.address and (
-        (send.plain and recv.plain) or (send.shape, send.strides) == (recv.shape, recv.strides)
-    )
-    if table.elementwise and table.reduces and same:
+    same_layout = (send.plain and recv.plain) or (send.shape, send.strides) == (recv.shape, recv.strides)
+    if table.elementwise and table.reduces and send.address == recv.address and same_layout:
         return replace(call, send=None, in_place=True)
-    expected = "memory apart from x's (or, where that means in place, exactly the rank's own slot)"
+    expected = "memory that does not overlap x's (or, for a call in place, exactly the rank's own block)"
     raise ArgumentError(call.operation, "out", expected, "memory that overlaps x's")
 
 
-def _is_slot(part: Buffer, whole: Buffer, rank: int, size: int, counts: Sequence[int] | None) -> bool:
+def _is_own_block(part: Buffer, whole: Buffer, rank: int, size: int, counts: Sequence[int] | None) -> bool:
+    """Whether ``part`` is exactly the rank's own block of ``whole``."""
     counts = counts or (whole.count // size,) * size
     start = whole.address + sum(counts[:rank]) * whole.dtype.itemsize
     return part.plain and whole.plain and part.address == start and part.count == counts[rank]

@@ -1,4 +1,4 @@
-"""How a call is carried out: one of three ways."""
+"""The three ways to carry out a call."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ class Native:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A reduction that MPI cannot do or gets wrong: all values of an element meet on one rank, which reduces them."""
+    """A reduction for dtypes and operations that no MPI library computes rightly: MPI messages bring all ranks' values
+    of an element to one rank, and mpicoll reduces them there."""
 
 
 Choice = Native | Exchange | Schedule
-"""A schedule is this rank's part in an algorithm."""
+"""The way of carrying out a call. A Schedule is this rank's part in one of the algorithms of mpicoll."""
 
 NATIVE, EXCHANGE = "native", "exchange"
-"""What ``algorithm=`` calls the two that are no schedules."""
+"""The names that ``algorithm=`` takes for Native and for Exchange. Schedules have their algorithms' names."""

@@ -1,8 +1,8 @@
-"""The schedules that were measured to be faster than what would be taken else, and where that holds.
+"""Where schedules were measured to be faster than the algorithm that would be chosen otherwise.
 
-``select.json`` has a section for each CPU, MPI library, number of ranks, and whether these take turns on cores: what
-was measured there holds there alone. A section whose ``cpu`` is null has what was measured on several CPUs; it holds on
-any that has no section of its own.
+``select.json`` has a section for each setting that was measured: a CPU, an MPI library, a number of ranks, and whether
+the ranks take turns on cores. A section holds for its setting alone. A section whose ``cpu`` is null has what was
+measured on several CPUs. It holds on every CPU that has no section of its own.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from mpicoll.errors import ArgumentError
 __all__ = ["Rows", "Section", "Table", "sections", "table"]
 
 Rows = Mapping[tuple[str, str], tuple[tuple[int, str], ...]]
-"""By what would be taken else (``native`` or ``exchange``) and collective: from how many bytes on which algorithm is
-faster, the longest vectors first."""
+"""The rows of each pair of algorithm that would be chosen otherwise (``native`` or ``exchange``) and collective. A row
+is a number of bytes and the algorithm that is fastest from there on. The rows of longer vectors come first."""
 Table = Mapping[int, Rows]
-"""The rows of each number of ranks."""
+"""The rows by number of ranks."""
 
 _OTHERWISE = ("native", "exchange")
 _KEYS = ("cpu", "mpi", "ranks", "oversubscribed", *_OTHERWISE)
@@ -32,7 +32,7 @@ _KEYS = ("cpu", "mpi", "ranks", "oversubscribed", *_OTHERWISE)
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What was measured at one place: ``mpi`` is the library with its version."""
+    """What was measured in one setting. ``mpi`` is the library with its version."""
 
     cpu: str | None
     mpi: str
@@ -42,10 +42,10 @@ class Section:
 
 
 def table(cpu: str, mpi: str, oversubscribed: bool) -> Table:
-    """What holds on this CPU with this MPI library, for ranks that take turns on its cores, or don't."""
-    here = [s for s in _packaged() if (s.mpi, s.oversubscribed) == (mpi, oversubscribed)]
-    anywhere = {s.ranks: s.rows for s in here if s.cpu is None}
-    return anywhere | {s.ranks: s.rows for s in here if s.cpu == cpu}
+    """What holds on this CPU with this MPI library. ``oversubscribed`` ranks take turns on the CPU's cores."""
+    fitting = [s for s in _packaged() if (s.mpi, s.oversubscribed) == (mpi, oversubscribed)]
+    on_any_cpu = {s.ranks: s.rows for s in fitting if s.cpu is None}
+    return on_any_cpu | {s.ranks: s.rows for s in fitting if s.cpu == cpu}
 
 
 @cache
@@ -54,18 +54,18 @@ def _packaged() -> list[Section]:
 
 
 def sections(text: str) -> list[Section]:
-    """The sections of a ``select.json``. Raises ArgumentError, which names the place of the first fault."""
+    """The sections of a ``select.json``. Raises ArgumentError, which says where in the file the first fault is."""
     try:
         given = json.loads(text)
     except ValueError as e:
         raise ArgumentError("mpicoll", "select.json", "JSON", str(e)) from None
     _expect(isinstance(given, dict) and [*given] == ["measured"], "", "an object with measured alone", given)
     _expect(isinstance(given["measured"], list), "measured", "a list", given["measured"])
-    found = [_section(f"measured[{i}]", each) for i, each in enumerate(given["measured"])]
-    places = [(s.cpu, s.mpi, s.ranks, s.oversubscribed) for s in found]
-    for i, place in enumerate(places):
-        _expect(place not in places[:i], f"measured[{i}]", "each place once", place)
-    return found
+    read = [_section(f"measured[{i}]", section) for i, section in enumerate(given["measured"])]
+    settings = [(s.cpu, s.mpi, s.ranks, s.oversubscribed) for s in read]
+    for i, setting in enumerate(settings):
+        _expect(setting not in settings[:i], f"measured[{i}]", "each setting once", setting)
+    return read
 
 
 def _section(at: str, given: Any) -> Section:
@@ -78,13 +78,14 @@ def _section(at: str, given: Any) -> Section:
     rows: dict[tuple[str, str], tuple[tuple[int, str], ...]] = {}
     for otherwise in _OTHERWISE:
         _expect(isinstance(given[otherwise], dict), f"{at}.{otherwise}", "an object", given[otherwise])
-        for collective, those in given[otherwise].items():
-            rows[otherwise, collective] = _rows(f"{at}.{otherwise}.{collective}", collective, otherwise, ranks, those)
+        for collective, by_bytes in given[otherwise].items():
+            where = f"{at}.{otherwise}.{collective}"
+            rows[otherwise, collective] = _rows(where, collective, otherwise, ranks, by_bytes)
     return Section(cpu, mpi, ranks, oversubscribed, rows)
 
 
 def _rows(at: str, collective: str, otherwise: str, ranks: int, given: Any) -> tuple[tuple[int, str], ...]:
-    """The algorithms of a collective by bytes, each one that serves so many ranks."""
+    """The rows of a collective. Raises ArgumentError for an algorithm that does not serve so many ranks."""
     known = collective in COLLECTIVES and (otherwise == "native" or COLLECTIVES[collective].reduces)
     _expect(known, at, f"a collective of which {otherwise} is one algorithm", collective)
     _expect(isinstance(given, dict), at, "algorithms by bytes", given)
@@ -96,6 +97,7 @@ def _rows(at: str, collective: str, otherwise: str, ranks: int, given: Any) -> t
     return tuple(sorted(((int(nbytes), name) for nbytes, name in given.items()), reverse=True))
 
 
-def _expect(right: object, at: str, expected: str, given: object) -> None:
-    if not right:
+def _expect(condition: object, at: str, expected: str, given: object) -> None:
+    """Raise ArgumentError for what is ``at`` a place of the file, unless the condition is true."""
+    if not condition:
         raise ArgumentError("mpicoll", f"select.json {at}".strip(), expected, repr(given))

@@ -1,8 +1,8 @@
-"""What a repeated call keeps bound, and how the same call is recognised.
+"""The plan that makes a call, and how a repeated call finds its plan again.
 
-A plan is a function of no arguments: addresses, counts, datatypes and operations are bound in it already. It holds
-addresses, not arrays; it is found again by where the memory lies *now*, how much of it, and its dtype, so that it
-serves whatever array lies there and nothing else.
+A plan is a function without arguments: addresses, counts, datatypes and operations are bound in it. It holds addresses
+and no arrays. So it is found by a key that describes the memory as it is *now*: its address, its size and its dtype. It
+serves every array in that memory, and no other.
 """
 
 from __future__ import annotations
@@ -20,32 +20,34 @@ Plan = Callable[[], object]
 
 
 class Plans(dict[Hashable, Plan]):
-    """A cache of plans, emptied when it is full: rebinding costs microseconds, and memory stays bounded."""
+    """A cache of plans. It is emptied when it is full, so that its memory stays bounded. To bind a plan again costs
+    microseconds."""
 
     LIMIT = 1024
 
-    def keep(self, at: Hashable, plan: Plan) -> None:
+    def keep(self, key: Hashable, plan: Plan) -> None:
         if len(self) >= self.LIMIT:
             self.clear()
-        self[at] = plan
+        self[key] = plan
 
 
 def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...] | None]:
-    """The function that gives an array's key; ``address`` says where a NumPy array's memory begins."""
+    """A function that gives an array's key. ``address`` says where a NumPy array's memory begins."""
 
     def key(x: Any) -> tuple[Hashable, ...] | None:
-        """What tells this array's memory from any other, as it lies now; None if it is not plain host memory."""
+        """A description of the array's memory as it is now, which no other memory has. None if it is not plain host
+        memory."""
         kind = type(x)
         try:
             if kind is np.ndarray:
-                # The flags hold what else may change under an array: contiguity and writability.
+                # A program may also change whether the array is contiguous or writable. The flags say both.
                 return (address(x), x.size, x.dtype, x.flags.num)
             if kind in _TENSORS:
                 if x.is_cpu and x.is_contiguous() and not x.is_neg() and not x.is_conj():
                     return (x.data_ptr(), x.numel(), x.dtype)
                 return None
         except (RuntimeError, ValueError, BufferError):
-            return None  # it has no memory that could be described: binding says what is wrong with it
+            return None  # it has no memory; binding the call raises an error that says what is wrong with the array
         torch = loaded_torch()
         if torch is not None and not _TENSORS:
             _TENSORS.update((torch.Tensor, torch.nn.Parameter))
@@ -71,21 +73,22 @@ def sequence(*steps: Plan) -> Plan:
 
 
 class Workspace:
-    """Scratch memory of one communicator, whose calls use it one at a time.
+    """Scratch memory of one communicator. All its calls use the same memory, one call at a time.
 
-    It belongs to no plan, so that a thousand cached plans do not hold a thousand vectors.
+    If each plan had scratch memory of its own, a thousand cached plans would hold a thousand vectors.
     """
 
     def __init__(self) -> None:
         self._block = np.empty(0, np.uint8)
 
     def arrays(self, dtype: np.dtype[Any], *counts: int) -> list[np.ndarray[Any, Any]]:
-        """Uninitialised 1-D arrays of these lengths, apart from each other; the next request gets the same memory."""
-        need = sum(counts) * dtype.itemsize
+        """Uninitialised 1-D arrays of these lengths, which do not overlap. The next call gets the same memory."""
+        nbytes = sum(counts) * dtype.itemsize
         block = self._block  # another thread may bind a plan at this moment, and replace it
-        if need > block.size:
-            # Doubling: plans bound before still use the old block, and all old ones together are no larger than this.
-            self._block = block = np.empty(max(need, 2 * block.size), np.uint8)
-        everything = block[:need].view(dtype)
+        if nbytes > block.size:
+            # Plans that were bound before keep the old block. Since each block has at least twice the size of the one
+            # before, all old blocks together are no larger than the new one.
+            self._block = block = np.empty(max(nbytes, 2 * block.size), np.uint8)
+        elements = block[:nbytes].view(dtype)
         ends = np.cumsum(counts)
-        return [everything[end - n : end] for end, n in zip(ends, counts, strict=True)]
+        return [elements[end - n : end] for end, n in zip(ends, counts, strict=True)]

@@ -1,7 +1,8 @@
-"""New arrays for results, of the kind, dtype and device of what a rank gives."""
+"""New arrays for results, with the kind, dtype and device of the array that a rank gives."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -9,42 +10,43 @@ import numpy as np
 from numpy import ndarray
 
 from mpicoll.arrays.buffers import as_buffer
+from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_counts
 from mpicoll.errors import ArgumentError
 
 __all__ = ["block", "like", "one_each", "rows"]
 
 
-def like(operation: str, x: Any) -> Any:
-    """As many elements as ``x``, in its shape."""
+def like(operation: str, x: ArrayLike) -> Any:
+    """An array of the shape of ``x``."""
     if type(x) is ndarray:  # as_buffer takes microseconds
         return np.empty(x.shape, x.dtype)
     b = as_buffer(x, operation, "x")
     return b.like(b.shape)
 
 
-def one_each(operation: str, x: Any, size: int) -> Any:
-    """One ``x`` a rank."""
+def one_each(operation: str, x: ArrayLike, size: int) -> Any:
+    """An array of ``size`` arrays of the shape of ``x``, one for each rank."""
     b = as_buffer(x, operation, "x")
     return b.like((size, *b.shape))
 
 
-def block(operation: str, xs: Any, size: int) -> Any:
-    """One of the blocks of ``xs``, of which there is one a rank."""
+def block(operation: str, xs: ArrayLike | None, size: int) -> Any:
+    """An array of the shape of one block of ``xs``, which has one block for each rank."""
     b = as_buffer(xs, operation, "x")
     if not b.shape or b.shape[0] != size:
-        expected = f"shape ({size}, ...), a block a rank (or out, which says how it is cut)"
+        expected = f"shape ({size}, ...), one block for each rank (x may have any shape if out is given)"
         raise ArgumentError(operation, "x", expected, f"shape {b.shape}")
     return b.like(b.shape[1:])
 
 
-def rows(operation: str, x: Any, counts: Any, size: int, rank: int | None = None) -> Any:
-    """Rows like those of ``x``: those of one rank, or of all where that is None."""
+def rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, rank: int | None = None) -> Any:
+    """An array of rows like those of ``x``: the rows of one rank, or of all ranks if ``rank`` is None."""
     b = as_buffer(x, operation, "x")
-    of = checked_counts(counts, size, operation, "counts")
-    shape = (sum(of) if rank is None else of[rank], *b.shape[1:])
+    rows_of = checked_counts(counts, size, operation, "counts")
+    shape = (sum(rows_of) if rank is None else rows_of[rank], *b.shape[1:])
     try:
         return b.like(shape)
-    except (MemoryError, ValueError, RuntimeError, TypeError) as e:  # what NumPy and torch say of too many
+    except (MemoryError, ValueError, RuntimeError, TypeError) as e:  # NumPy and torch raise these for too many rows
         given = f"{shape[0]} rows of {prod(shape[1:])} elements of {b.dtype}"
         raise ArgumentError(operation, "counts", "rows that fit into memory", given) from e

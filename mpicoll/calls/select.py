@@ -1,11 +1,12 @@
-"""Which algorithm carries out a call.
+"""The choice of the algorithm that carries out a call.
 
-``native`` is the MPI library's own collective. ``exchange`` moves the values in messages and reduces them here: it
-serves every dtype and operation that no MPI computes rightly. All others are schedules, by their names in
+``native`` is the MPI library's own collective. ``exchange`` moves the values in messages and reduces them in mpicoll:
+it serves the dtypes and operations that no MPI library computes rightly. All other names are those of schedules in
 ``mpicoll.algorithms``.
 
-Where the caller names none, the environment variable MPICOLL_ALGORITHM may (``allreduce:ring,bcast:native``) for the
-calls that this algorithm can serve. Otherwise a schedule is taken where it was measured to be faster on such a machine.
+The algorithm that the caller names comes first. Then comes the one that the environment variable MPICOLL_ALGORITHM
+names (``allreduce:ring,bcast:native``), for the calls that it can serve. Otherwise it is a schedule where one was
+measured to be faster on such a machine, and ``native`` or ``exchange`` where none was.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import EXCHANGE, NATIVE, Choice, Exchange, Native
 from mpicoll.calls.measured import Table
-from mpicoll.collectives import canonical, even_and_uneven
+from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 
 __all__ = ["Rules", "Traits", "choice", "names", "preferred", "select"]
@@ -28,7 +29,8 @@ __all__ = ["Rules", "Traits", "choice", "names", "preferred", "select"]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decides where the caller names no algorithm: the same on all ranks of a communicator, as long as it lives.
+    """What chooses an algorithm where the caller names none. All ranks of a communicator have equal rules, which never
+    change.
 
     ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine.
     """
@@ -39,7 +41,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What the choice of an algorithm depends on, besides the call: the same on all ranks of a communicator.
+    """What the choice of an algorithm depends on, besides the call. It is the same on all ranks of a communicator.
 
     ``size`` is the number of ranks, and ``one_node`` whether one node holds them all. ``library`` is the MPI library's
     name (``Open MPI``, ``MPICH``), empty where ranks are threads of one process. ``shares`` says whether schedules pass
@@ -54,7 +56,7 @@ class Traits:
 
 
 def names(operation: str, traits: Traits | None = None) -> tuple[str, ...]:
-    """The names that ``algorithm=`` takes for a collective, or for its v-variant, among ranks of these traits."""
+    """The names that ``algorithm=`` takes for a Communicator's method, among ranks of these traits."""
     table, uneven = even_and_uneven(operation)
     schedules = tuple(a.name for a in algorithms.algorithms(table.name) if a.uneven or not uneven)
     if traits is not None and not traits.library:
@@ -70,48 +72,52 @@ def select(
     root: int = 0,
     algorithm: str | None = None,
 ) -> str:
-    """The algorithm for a call whose whole vector has ``nbytes`` bytes: the one named, or the best where None is.
+    """The algorithm for a call whose whole vector has ``nbytes`` bytes: the one named, or the best one if that is None.
 
-    Raises ArgumentError for a name that is unknown, or that cannot serve this call.
+    Raises ArgumentError for a name that is unknown, or for an algorithm that cannot serve this call.
     """
     if algorithm is not None:
-        expected = _why_not(algorithm, operation, reduction, traits, root)
+        expected = _expected_instead(algorithm, operation, reduction, traits, root)
         if expected:
             raise ArgumentError(operation, "algorithm", expected, repr(algorithm))
         return algorithm
-    wanted = _wanted(traits.rules.preferred, even_and_uneven(operation)[0].name)
-    if wanted is not None and not _why_not(wanted, operation, reduction, traits, root):
+    wanted = _preferred_for(even_and_uneven(operation)[0].name, traits.rules.preferred)
+    if wanted is not None and not _expected_instead(wanted, operation, reduction, traits, root):
         return wanted
     return _best(operation, reduction, nbytes, traits)
 
 
-def _why_not(algorithm: str, operation: str, reduction: Reduction | None, traits: Traits, root: int) -> str | None:
-    """What to expect in place of an algorithm that cannot serve this call; None where it can."""
+def _expected_instead(
+    algorithm: str, operation: str, reduction: Reduction | None, traits: Traits, root: int
+) -> str | None:
+    """What is expected instead of an algorithm that cannot serve this call; None where it can serve it."""
     known = names(operation, traits)
     if algorithm not in known:
         return f"None or one of {', '.join(known)}"
     if algorithm == NATIVE and reduction is not None and not reduction.mpi:
-        others = ", ".join(a for a in known if a != NATIVE)
+        others = ", ".join(name for name in known if name != NATIVE)
         return f"one that serves {reduction.op} of {reduction.dtype}, which MPI libraries do not: None, {others}"
     chosen = algorithms.find(even_and_uneven(operation)[0].name, algorithm)
     reason = None if chosen is None else chosen.declines(traits.size, root)
-    return reason and f"one that serves {traits.size} ranks and root {root} ({algorithm} does not: {reason})"
+    if not reason:
+        return None
+    return f"one that serves {traits.size} ranks and root {root} ({algorithm} does not: {reason})"
 
 
 def choice(name: str, call: Call, rank: int, size: int) -> Choice:
-    """What ``select`` has named, for this rank."""
+    """The Choice of the algorithm that ``select`` has named, for this rank."""
     if name == NATIVE:
         return Native()
     if name == EXCHANGE:
         return Exchange()
-    found = algorithms.schedule(call.collective.name, name, rank, size, call.root, call.nbytes(size))
-    assert found is not None
-    return found
+    schedule = algorithms.schedule(call.collective.name, name, rank, size, call.root, call.nbytes(size))
+    assert schedule is not None
+    return schedule
 
 
 def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Traits) -> str:
     if not traits.library:
-        return _between_threads(operation)
+        return _between_threads(even_and_uneven(operation)[0])
     mpi_cannot = reduction is not None and not reduction.mpi
     otherwise = EXCHANGE if mpi_cannot else NATIVE
     if not (traits.one_node and traits.shares):  # the schedules were measured over shared memory
@@ -123,24 +129,26 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
 
 
 def _rounds_more_than_once(reduction: Reduction, size: int) -> bool:
-    """Whether a schedule would round 16-bit values oftener than the one time that exchange does: each time that two are
-    combined, when they are scaled before, and when their sum is divided."""
+    """Whether a schedule would round short floats more than once. Exchange rounds them once. A schedule rounds each
+    time that it combines two values, when it multiplies them by a factor, and when it divides their sum."""
     return reduction.rounds and (size > 2 or reduction.averages or reduction.op.factor is not None)
 
 
-def _between_threads(operation: str) -> str:
-    """The algorithm that moves least data where ranks read each other's memory. Both reduce in rank order."""
-    known = names(operation)
-    return next((name for name in ("linear", "pairwise") if name in known), known[-1])
+def _between_threads(table: Collective) -> str:
+    """The algorithm for ranks that read each other's memory: of those that move least data, the one that reduces in
+    rank order. It is the first one in the list of algorithms, except for a reduce_scatter."""
+    if table.scatters and table.reduces:
+        return "pairwise"
+    return next(algorithms.algorithms(table.name)).name
 
 
 def preferred() -> str:
-    """MPICOLL_ALGORITHM as this process has it."""
+    """The text of MPICOLL_ALGORITHM in this process."""
     return os.environ.get("MPICOLL_ALGORITHM", "")
 
 
-def _wanted(text: str, collective: str) -> str | None:
-    """The algorithm that the text of MPICOLL_ALGORITHM names for the collective."""
+def _preferred_for(collective: str, text: str) -> str | None:
+    """The algorithm that the text of MPICOLL_ALGORITHM names for the collective, None where it names none."""
     name = _read(text).get(collective)
     if name is not None and name not in names(collective):
         expected = f"for {collective} one of {', '.join(names(collective))}"
@@ -150,13 +158,13 @@ def _wanted(text: str, collective: str) -> str | None:
 
 @lru_cache(maxsize=8)
 def _read(text: str) -> Mapping[str, str]:
-    """The algorithm of each collective that the text names."""
-    found: dict[str, str] = {}
+    """The algorithm by collective, as the text of MPICOLL_ALGORITHM has them."""
+    named: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        spelled, _, name = (word.strip() for word in part.partition(":"))
-        collective = canonical(spelled)
-        if collective is None or not name or collective in found:
+        spelling, _, name = (word.strip() for word in part.partition(":"))
+        collective = canonical(spelling)
+        if collective is None or not name or collective in named:
             expected = "collective:algorithm, ... with names that `mpicoll algorithms` lists, each collective once"
             raise ArgumentError("mpicoll", "MPICOLL_ALGORITHM", expected, repr(part))
-        found[collective] = name
-    return found
+        named[collective] = name
+    return named

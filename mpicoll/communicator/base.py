@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpicoll.arrays.dtypes import Op, name_of
+from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int
 from mpicoll.calls.call import Call, checked
 from mpicoll.calls.choice import Choice
@@ -27,6 +28,9 @@ from mpicoll.launch import lifetime
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    OpLike = str | Op | MPI.Op
+    """A reduction: its name, an Op, or one of mpi4py's operations."""
+
 __all__ = ["Base"]
 
 
@@ -34,13 +38,13 @@ class Base:
     """A fabric, the plans of the calls that were made over it, and whether it can still be used."""
 
     rank: int
-    """This rank, 0 to size - 1."""
+    """This process's rank in the communicator, 0 to size - 1."""
     size: int
-    """The number of ranks."""
+    """The number of ranks in the communicator."""
     closed = ""
-    """Why it cannot be used any more; empty while it can."""
+    """Why the communicator cannot be used any more. Empty while it can."""
 
-    def __init__(self, comm: MPI.Intracomm | Fabric | None = None) -> None:
+    def __init__(self, comm: MPI.Comm | Fabric | None = None) -> None:
         self._fabric = fabric = fabric_of(comm)
         self._failure, self._address, self._key = fabric.failure, fabric.address, key_by(fabric.address)
         self._plans, self._workspace = Plans(), Workspace()
@@ -51,29 +55,33 @@ class Base:
         lifetime.watch(self)
 
     def check_open(self, operation: str) -> None:
-        """Raise StateError if it cannot be used any more."""
+        """Raise StateError, on behalf of ``operation``, if the communicator cannot be used any more."""
         if self.closed:
             raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
 
     def check_tag(self, operation: str, tag: Any) -> None:
-        """Raise ArgumentError unless it is a message's tag."""
+        """Raise ArgumentError, on behalf of ``operation``, unless ``tag`` can be the tag of a message."""
         checked_int(tag, 0, self._fabric.most_tag, operation, "tag")
 
     def plan(
         self,
         operation: str,
-        x: Any = None,
-        out: Any = None,
-        op: str | Op | None = None,
+        x: ArrayLike | None = None,
+        out: ArrayLike | None = None,
+        op: OpLike | None = None,
         root: int = 0,
         algorithm: str | None = None,
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
     ) -> Plan:
-        """The call of the method named ``operation``, checked and bound: ``carry_out`` makes it happen, on any thread.
+        """Check a collective call and bind it to its arrays. :meth:`carry_out` makes it happen, on any thread.
 
-        The arrays must be kept until then. Without ``out`` an element-wise collective works in place; the others need
-        one.
+        ``operation`` is the name of a method, and the other arguments are those of the method. ``sendcounts`` are what
+        scatterv and reduce_scatterv call ``counts``; ``recvcounts`` are what gatherv and allgatherv call so. Unlike the
+        method, an allreduce, reduce, scan or exscan without ``out`` works in place, and all others need ``out``.
+
+        A plan holds the addresses of the arrays, not the arrays. Keep them until it has been carried out. Raises the
+        errors of the method.
         """
         if op is not None and type(op) is not str and type(op) is not Op:
             op = name_of(op, operation)
@@ -84,23 +92,27 @@ class Base:
             if (here is not None or x is None) and (there is not None or out is None) and type(root) is int:
                 at = (operation, *(here or ()), there, op, root, algorithm)
                 if sendcounts is not None or recvcounts is not None:
-                    at = (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))
+                    shapes = np.shape(x), np.shape(out)  # type: ignore[arg-type]  # what has a key has a shape
+                    at = (*at, _fixed(sendcounts), _fixed(recvcounts), *shapes)
             plan = self._planned(at)
         except TypeError:  # an argument that cannot be hashed is a wrong one: checked() says which
             at = plan = None
         if plan is None:
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
-            choose = partial(_choose, self._fabric, self._traits, call, algorithm)
+            choose = partial(_choose, self._fabric, self._traits, algorithm)
             plan, lasts = staging.bind(self._fabric, call, choose, self._workspace)
             if lasts and at is not None:
                 self._plans.keep(at, plan)
         return plan
 
     def carry_out(self, plan: Plan, operation: str) -> None:
-        """Run a plan. What the MPI library reports becomes a MessageError.
+        """Make the call that was bound by :meth:`plan`. ``operation`` is its name in errors.
 
-        A call that ends midway, for whatever reason, closes the communicator: its ranks may be at different steps."""
+        What the MPI library reports becomes a MessageError. A call that ends by an exception closes the communicator:
+        other ranks may be at other steps of it, or at the next call. That includes an exception of a signal's handler.
+        Let handlers set a flag, and raise after the call.
+        """
         if self.closed:
             self.check_open(operation)
         try:
@@ -114,7 +126,7 @@ class Base:
         operation: str,
         x: Any,
         out: Any,
-        op: str | Op | None,
+        op: OpLike | None,
         root: int,
         algorithm: str | None,
         sendcounts: Sequence[int] | None = None,
@@ -123,7 +135,13 @@ class Base:
         self.carry_out(self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts), operation)
 
     def _break(self, plan: Plan, operation: str, e: BaseException) -> None:
-        """The plan has raised ``e``."""
+        """Close the communicator, because the plan has raised ``e``.
+
+        Python runs a signal's handler when the MPI library's function has returned. If the plan is no more than that
+        function, a handler that raises finds the call complete on this rank. The communicator is closed all the same.
+        Which plans are so depends on the algorithm, and a program cannot rely on that. Nor did it get the result, with
+        which the other ranks go on.
+        """
         if isinstance(e, StateError):
             return  # ranks that are threads: what broke their job is said by every later call
         _cut_short.append((plan, e.__traceback__, _frames()))
@@ -132,13 +150,13 @@ class Base:
             raise MessageError(f"{operation}: the MPI library reports: {e}") from e
 
     def close(self, why: str) -> None:
-        """Forget the MPI communicators, without freeing them: every later use raises StateError saying ``why``."""
+        """Let every later use raise a StateError that says ``why``. Not collective: what MPI holds is not freed."""
         self.closed = why
         self._plans.clear()
         self._address, self._key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
     def abandon(self, why: str) -> None:
-        """Close it in a process that may not call MPI."""
+        """Close it in a process that may not call MPI, such as one that was forked."""
         _cut_short.append(self._plans)
         self._plans = Plans()
         self._planned = self._plans.get
@@ -147,12 +165,13 @@ class Base:
 
     @property
     def traits(self) -> Traits:
-        """What the choice of algorithms depends on. The first long call settles whether the ranks share memory."""
+        """What the choice of algorithms depends on. ``shares`` may change at the first long call, which finds out
+        whether the ranks can share memory."""
         return replace(self._traits, shares=self._fabric.shares)
 
     @property
     def any_thread(self) -> bool:
-        """Whether several threads of a rank may use it at once: MPI_THREAD_MULTIPLE."""
+        """Whether several threads of a rank may call MPI at once: MPI_THREAD_MULTIPLE."""
         return self._fabric.any_thread
 
 
@@ -171,7 +190,7 @@ def _frames() -> list[FrameType]:
     return found
 
 
-def _choose(fabric: Fabric, traits: Traits, call: Call, algorithm: str | None) -> Choice:
+def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, call: Call) -> Choice:
     """How the call is carried out, from what is known of shared memory now. That matters to a long call alone."""
     shares = fabric.is_long(call) and fabric.shares
     now = traits if traits.shares == shares else replace(traits, shares=shares)

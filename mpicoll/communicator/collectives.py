@@ -1,25 +1,46 @@
-"""One method for each collective, and for each of its forms with blocks of uneven length."""
+"""One method for each collective. Those whose blocks are of uneven length are in ``uneven``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 from numpy import ndarray
 
 from mpicoll.arrays.buffers import as_buffer
-from mpicoll.arrays.dtypes import Op
+from mpicoll.arrays.protocols import A, Array, ArrayLike
 from mpicoll.calls import results
 from mpicoll.communicator.base import Base
 
+if TYPE_CHECKING:
+    from mpicoll.communicator.base import OpLike
+
 __all__ = ["Collectives"]
+
+# A method that can make a new array has overloads. NumPy arrays and torch tensors give new ones of their own kind. For
+# other memory, a type checker cannot know whether the new array is one of NumPy's or of torch's.
 
 
 class Collectives(Base):
     """The collective calls of the Communicator."""
 
-    def allreduce(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
-        """Every rank gets the reduction over all ranks, element by element: ``out`` has ``x``'s number of elements."""
+    @overload
+    def allreduce(
+        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+    ) -> A: ...
+
+    @overload
+    def allreduce(
+        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+    ) -> Any: ...
+
+    def allreduce(
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
+        """Reduce ``x`` over all ranks, element by element. Every rank gets the result.
+
+        ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
+        array has the shape of ``x``. ``out=x`` works in place.
+        """
         if out is None:
             out = results.like("allreduce", x)
         # What plan and carry_out do, in line: the one call in which every tenth of a microsecond counts.
@@ -42,59 +63,178 @@ class Collectives(Base):
             raise
         return out
 
-    def reduce(self, x: Any, op: str | Op = "sum", root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
-        """The root gets the reduction over all ranks. ``out`` is unused on the others, and their result is None."""
+    @overload
+    def reduce(
+        self, x: Array[A], op: OpLike = ..., root: int = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+    ) -> A | None: ...
+
+    @overload
+    def reduce(
+        self, x: ArrayLike, op: OpLike = ..., root: int = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+    ) -> Any: ...
+
+    def reduce(
+        self,
+        x: ArrayLike,
+        op: OpLike = "sum",
+        root: int = 0,
+        out: ArrayLike | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Reduce ``x`` over all ranks, element by element. The root gets the result; the other ranks get None.
+
+        ``x`` has any shape; all ranks give the same number of elements. ``out`` is used at the root alone, and has as
+        many elements as ``x``. A new array has the shape of ``x``. ``out=x`` works in place.
+        """
         if self.rank == root:
             return self._elementwise("reduce", x, out, op, root, algorithm)
         self._run("reduce", x, None, op, root, algorithm)
         return None
 
-    def bcast(self, x: Any, root: int = 0, algorithm: str | None = None) -> Any:
-        """Every rank's ``x`` becomes the root's."""
+    def bcast(self, x: A, root: int = 0, algorithm: str | None = None) -> A:
+        """Copy the root's ``x`` to the ``x`` of every other rank. Returns ``x``.
+
+        ``x`` has any shape; all ranks give the same number of elements. The root's is only read. Those of the other
+        ranks are overwritten, so a read-only array there raises ArgumentError.
+        """
         self._run("bcast", x, None, None, root, algorithm)
         return x
 
-    def scan(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
-        """Rank r gets the reduction over ranks 0 to r."""
+    @overload
+    def scan(self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: str | None = ...) -> A: ...
+
+    @overload
+    def scan(self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...) -> Any: ...
+
+    def scan(self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
+        """Reduce ``x`` over the ranks 0 to r, element by element. Rank r gets the result.
+
+        ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
+        array has the shape of ``x``. ``out=x`` works in place.
+        """
         return self._elementwise("scan", x, out, op, 0, algorithm)
 
-    def exscan(self, x: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
-        """Rank r gets the reduction over ranks 0 to r - 1. Rank 0 has no result: its ``out`` is left as it is, and
-        without one it gets None."""
+    @overload
+    def exscan(
+        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+    ) -> A | None: ...
+
+    @overload
+    def exscan(
+        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+    ) -> Any: ...
+
+    def exscan(
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
+        """Reduce ``x`` over the ranks 0 to r - 1, element by element. Rank r gets the result.
+
+        Rank 0 has no result. Its ``out`` is left as it is and returned; without ``out`` rank 0 gets None. All else is
+        as in :meth:`scan`.
+        """
         result = self._elementwise("exscan", x, out, op, 0, algorithm)
         return None if out is None and self.rank == 0 else result
 
-    def allgather(self, x: Any, out: Any = None, algorithm: str | None = None) -> Any:
-        """Every rank gets every rank's ``x``, in rank order: ``out`` is (size, \\*x.shape)."""
+    @overload
+    def allgather(self, x: Array[A], out: Array[A] | None = ..., algorithm: str | None = ...) -> A: ...
+
+    @overload
+    def allgather(self, x: ArrayLike, out: ArrayLike | None = ..., algorithm: str | None = ...) -> Any: ...
+
+    def allgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
+        """Gather every rank's ``x``, in rank order. Every rank gets all of them.
+
+        ``x`` has any shape; all ranks give the same number of elements. ``out`` has size times as many elements. A new
+        array has the shape ``(size, *x.shape)``. Where ``x`` is the rank's own block of ``out``, ``out[rank]``, the
+        call works in place.
+        """
         if out is None:
             out = results.one_each("allgather", x, self.size)
         self._run("allgather", x, out, None, 0, algorithm)
         return out
 
-    def gather(self, x: Any, root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
-        """The root gets every rank's ``x``, in rank order: ``out`` is (size, \\*x.shape) there, unused elsewhere."""
+    @overload
+    def gather(
+        self, x: Array[A], root: int = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+    ) -> A | None: ...
+
+    @overload
+    def gather(
+        self, x: ArrayLike, root: int = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+    ) -> Any: ...
+
+    def gather(self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
+        """Gather every rank's ``x``, in rank order. The root gets all of them; the other ranks get None.
+
+        ``out`` is used at the root alone. All else is as in :meth:`allgather`.
+        """
         if out is None and self.rank == root:
             out = results.one_each("gather", x, self.size)
         self._run("gather", x, out, None, root, algorithm)
         return out if self.rank == root else None
 
-    def scatter(self, xs: Any, root: int = 0, out: Any = None, algorithm: str | None = None) -> Any:
-        """Rank r gets the root's ``xs[r]``. ``xs`` is (size, \\*out.shape) and used at the root only; ``out`` may be
-        None there alone."""
+    @overload
+    def scatter(self, xs: Array[A], root: int = ..., out: Array[A] | None = ..., algorithm: str | None = ...) -> A: ...
+
+    @overload
+    def scatter(self, xs: Array[A] | None, root: int = ..., *, out: Array[A], algorithm: str | None = ...) -> A: ...
+
+    @overload
+    def scatter(
+        self, xs: ArrayLike | None, root: int = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+    ) -> Any: ...
+
+    def scatter(
+        self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
+        """Hand out the root's blocks: rank r gets the root's ``xs[r]``.
+
+        ``xs`` is used at the root alone, and has size times as many elements as ``out``. Other ranks may pass None.
+        They do not know the shape of a block, so they must give ``out``. The root may leave it away if ``xs`` has the
+        shape ``(size, ...)``: its new array has the shape ``xs.shape[1:]``. Where ``out`` is the root's own block of
+        ``xs``, the call works in place.
+        """
         if out is None and self.rank == root:
             out = results.block("scatter", xs, self.size)
         self._run("scatter", xs, out, None, root, algorithm)
         return out
 
-    def reduce_scatter(self, xs: Any, op: str | Op = "sum", out: Any = None, algorithm: str | None = None) -> Any:
-        """Rank r gets the reduction over all ranks of their ``xs[r]``: ``xs`` is (size, \\*out.shape)."""
+    @overload
+    def reduce_scatter(
+        self, xs: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+    ) -> A: ...
+
+    @overload
+    def reduce_scatter(
+        self, xs: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+    ) -> Any: ...
+
+    def reduce_scatter(
+        self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
+        """Reduce ``xs`` over all ranks, element by element, and hand the result out: rank r gets block r of it.
+
+        ``xs`` has size times as many elements as ``out``; all ranks give the same number. Without ``out``, ``xs`` has
+        the shape ``(size, ...)``, and the new array has the shape ``xs.shape[1:]``.
+        """
         if out is None:
             out = results.block("reduce_scatter", xs, self.size)
         self._run("reduce_scatter", xs, out, op, 0, algorithm)
         return out
 
-    def alltoall(self, xs: Any, out: Any = None, algorithm: str | None = None) -> Any:
-        """Rank r gets every rank's ``xs[r]``, in rank order: ``xs`` and ``out`` are (size, ...)."""
+    @overload
+    def alltoall(self, xs: Array[A], out: Array[A] | None = ..., algorithm: str | None = ...) -> A: ...
+
+    @overload
+    def alltoall(self, xs: ArrayLike, out: ArrayLike | None = ..., algorithm: str | None = ...) -> Any: ...
+
+    def alltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
+        """Exchange blocks: rank r gets every rank's ``xs[r]``, in rank order.
+
+        ``xs`` consists of size blocks of equal length, one for each rank, and has the same number of elements on all
+        ranks. ``out`` has as many elements as ``xs``, and shares no memory with it. A new array has the shape of
+        ``xs``.
+        """
         if out is None:
             b = as_buffer(xs, "alltoall", "x")
             out = b.like(b.shape)
@@ -102,60 +242,10 @@ class Collectives(Base):
         return out
 
     def barrier(self, algorithm: str | None = None) -> None:
-        """Returns when all ranks have called it."""
+        """Return when all ranks have called it."""
         self._run("barrier", None, None, None, 0, algorithm)
 
-    # -- uneven blocks: counts are rows of dimension 0 ----------------------------------------------------------------
-
-    def allgatherv(self, x: Any, counts: Sequence[int], out: Any = None, algorithm: str | None = None) -> Any:
-        """Every rank gets every rank's rows: rank r gives ``counts[r]``, ``out`` has their sum."""
-        if out is None:
-            out = results.rows("allgatherv", x, counts, self.size)
-        self._run("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
-        return out
-
-    def gatherv(
-        self, x: Any, counts: Sequence[int], root: int = 0, out: Any = None, algorithm: str | None = None
-    ) -> Any:
-        """The root gets every rank's rows: rank r gives ``counts[r]``, the root's ``out`` has their sum."""
-        if out is None and self.rank == root:
-            out = results.rows("gatherv", x, counts, self.size)
-        self._run("gatherv", x, out, None, root, algorithm, recvcounts=counts)
-        return out if self.rank == root else None
-
-    def scatterv(
-        self, xs: Any, counts: Sequence[int], root: int = 0, out: Any = None, algorithm: str | None = None
-    ) -> Any:
-        """Rank r gets ``counts[r]`` of the root's rows, in order. ``out`` may be None at the root alone."""
-        if out is None and self.rank == root:
-            out = results.rows("scatterv", xs, counts, self.size, self.rank)
-        self._run("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
-        return out
-
-    def reduce_scatterv(
-        self, xs: Any, counts: Sequence[int], op: str | Op = "sum", out: Any = None, algorithm: str | None = None
-    ) -> Any:
-        """Rank r gets ``counts[r]`` rows, in order, of the reduction over all ranks."""
-        if out is None:
-            out = results.rows("reduce_scatterv", xs, counts, self.size, self.rank)
-        self._run("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
-        return out
-
-    def alltoallv(
-        self,
-        xs: Any,
-        sendcounts: Sequence[int],
-        recvcounts: Sequence[int],
-        out: Any = None,
-        algorithm: str | None = None,
-    ) -> Any:
-        """Rank r is given ``sendcounts[r]`` rows, in order, and ``recvcounts[r]`` rows are taken from it."""
-        if out is None:
-            out = results.rows("alltoallv", xs, recvcounts, self.size)
-        self._run("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
-        return out
-
-    def _elementwise(self, operation: str, x: Any, out: Any, op: str | Op, root: int, algorithm: str | None) -> Any:
+    def _elementwise(self, operation: str, x: Any, out: Any, op: OpLike, root: int, algorithm: str | None) -> Any:
         """A call whose result has as many elements as ``x``; returns where it is."""
         if out is None:
             out = results.like(operation, x)

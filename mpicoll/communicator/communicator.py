@@ -9,6 +9,7 @@ from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequenc
 from mpicoll.communicator.collectives import Collectives
 from mpicoll.communicator.messages import Messages
 from mpicoll.communicator.objects import Objects
+from mpicoll.communicator.uneven import Uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Fabric
 
@@ -18,29 +19,42 @@ if TYPE_CHECKING:
 __all__ = ["Communicator"]
 
 
-class Communicator(Collectives, Messages, Objects):
+class Communicator(Collectives, Uneven, Messages, Objects):
     """Collectives and messages among the ranks of an MPI communicator.
 
-    ``comm`` is any mpi4py intra-communicator, MPI.COMM_WORLD when None; the Communicator keeps duplicates of its own,
-    so that nothing here meets messages of the program's (making one is collective). The first one made in a process
-    loads MPI, which initialises it unless ``mpi4py.rc`` says otherwise.
+    ``comm`` is any intra-communicator of mpi4py, and MPI.COMM_WORLD if it is None. Making a Communicator is collective:
+    it keeps duplicates of ``comm``, so that its messages never meet those of the program. The first one that is made in
+    a process loads MPI, which initialises it unless ``mpi4py.rc`` says otherwise.
 
-    An array ``x`` is a NumPy array, a torch tensor, or anything with the buffer protocol, DLPack or
-    ``__cuda_array_interface__``. All ranks of a call give the same op, dtype, number of elements, root and algorithm.
+    **Arrays.** An array is a NumPy array, a torch tensor, or anything with the buffer protocol, DLPack or
+    ``__cuda_array_interface__``. It may have gaps, or be in another order than C's: elements are taken in index order.
+    Any dtype of fixed size can be moved; which can be reduced depends on the operation.
 
-    One rule for all collectives: ``x`` is only read, and the result is returned. It is a new array where ``out`` is
-    None, and ``out`` where you give one. ``out=x`` works in place, which is fastest: nothing is allocated.
-    (``bcast`` has no ``out``: it fills ``x`` on all ranks but the root.)
+    **Results.** An input (``x`` or ``xs``) is only read, and the result is returned. Give ``out`` to say where it goes:
+    an array of the input's dtype, on its device. ``out`` is then what the call returns. Without ``out`` the result is a
+    new array: of NumPy's for a NumPy array, of torch's for a tensor. In place is fastest, because nothing is allocated.
+    Only :meth:`bcast` has no ``out``: it writes to ``x`` on all ranks but the root.
 
-    ``op`` is one of ``sum, prod, min, max, avg, band, bor, bxor, land, lor, lxor``, mpi4py's name of one of these
-    (``MPI.SUM``), or ``Op.premul_sum(factor)``.
-    ``algorithm`` names how it is done; None leaves it to ``select``.
+    **Operations.** ``op`` is ``"sum"`` if not given. Others are ``prod, min, max, avg, band, bor, bxor, land, lor,
+    lxor``, mpi4py's constants for these (``MPI.MAX``), and :meth:`Op.premul_sum(factor) <mpicoll.Op.premul_sum>`.
 
-    Raises :class:`~mpicoll.errors.ArgumentError` (DtypeError, DeviceError) before any data moves, on the rank whose
-    argument is wrong; StateError after ``free`` or MPI's end; MessageError if what arrives is not what was asked for.
+    **Algorithms.** ``algorithm`` names how a call is carried out: ``"native"`` is the MPI library's own way, and
+    ``mpicoll algorithms`` lists the others. If it is None, mpicoll chooses one.
+
+    **Agreement.** All ranks make the same calls in the same order. They give a call the same dtype, operation, root and
+    algorithm and, where blocks are of equal length, the same number of elements. Ranks do not compare what they give:
+    if it differs, the call may wait for ever, return a wrong result, or raise MessageError.
+
+    **Errors.** A wrong argument raises :class:`~mpicoll.errors.ArgumentError`, or its subclasses DtypeError and
+    DeviceError, on the rank that gave it and before any data moves. :class:`~mpicoll.errors.MessageError` says that
+    what arrived is not what was asked for, or that the MPI library reports an error.
+    :class:`~mpicoll.errors.StateError` says that the communicator cannot be used any more: it was freed, MPI was
+    finalised, or an exception ended one of its collectives.
+
+    Used in a ``with`` statement, it is freed at the end of the block.
     """
 
-    def __init__(self, comm: MPI.Intracomm | Fabric | None = None) -> None:
+    def __init__(self, comm: MPI.Comm | Fabric | None = None) -> None:
         super().__init__(comm)
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
@@ -51,7 +65,7 @@ class Communicator(Collectives, Messages, Objects):
 
     @property
     def node(self) -> Communicator:
-        """The ranks that share this one's memory. The first use is collective."""
+        """A communicator of the ranks that run on this rank's node. The first use is collective."""
         if self._node is None:
             self.check_open("node")
             self._node = Communicator(self._fabric.node())
@@ -59,20 +73,28 @@ class Communicator(Collectives, Messages, Objects):
 
     @property
     def leaders(self) -> Communicator | None:
-        """The lowest rank of each node; None on the other ranks. The first use is collective."""
+        """A communicator of the lowest rank of each node. None on all other ranks. The first use is collective."""
         if self._leaders is None:
             self._leaders = (self.split(0 if self.node.rank == 0 else None),)
         return self._leaders[0]
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
-        """A communicator of the ranks that give the same ``color`` (>= 0), in order of ``key``; None gives None."""
+        """Make a communicator of the ranks that give the same ``color``. Collective.
+
+        ``color`` is an int of 0 or more; a rank that gives None gets None. Ranks are numbered in order of ``key``, and
+        where keys are equal in order of their ranks here.
+        """
         self.check_open("split")
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
         part = self._fabric.split(mine, checked_int(key, -MOST_INT, MOST_INT, "split", "key"))
         return None if part is None else Communicator(part)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
-        """A communicator of these ranks, in this order; collective among them alone, None on any other rank."""
+        """Make a communicator of these ranks, in this order. Collective among them alone.
+
+        Every one of them gives the same ``ranks``, which are different and at least one. A rank that is not among them
+        gets None.
+        """
         self.check_open("subset")
         mine = [checked_rank(r, self.size, "subset", "ranks") for r in sequence_of(ranks, "subset", "ranks", "ranks")]
         if len(set(mine)) != len(mine) or not mine:
@@ -82,7 +104,10 @@ class Communicator(Collectives, Messages, Objects):
         return Communicator(self._fabric.subset(mine))
 
     def free(self) -> None:
-        """Give the communicator back; collective. What is used of it afterwards raises StateError."""
+        """Give back what MPI holds for the communicator, and for its ``node`` and ``leaders``. Collective.
+
+        Every later use raises StateError. Freeing it again does nothing.
+        """
         for child in (*(self._leaders or ()), self._node):
             if child is not None:
                 child.free()

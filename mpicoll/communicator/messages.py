@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from mpicoll.arrays.buffers import as_buffer, memory_overlaps
+from mpicoll.arrays.protocols import A, ArrayLike
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator import staging
 from mpicoll.communicator.base import Base
@@ -16,29 +16,45 @@ __all__ = ["Messages", "Request"]
 
 
 class Messages(Base):
-    """The point-to-point half of the Communicator. ``tag`` tells messages between two ranks apart."""
+    """The point-to-point messages of the Communicator.
 
-    def send(self, x: Any, dest: int, tag: int = 0) -> None:
-        """Send the array; returns when it may be overwritten."""
+    ``tag`` tells messages between two ranks apart: a receive takes messages with its own tag alone.
+    """
+
+    def send(self, x: ArrayLike, dest: int, tag: int = 0) -> None:
+        """Send ``x`` to the rank ``dest``. Returns when ``x`` may be overwritten.
+
+        That may be before the other rank receives the message, or only then.
+        """
         self.outgoing("send", x, dest, tag)().wait()
 
-    def recv(self, x: Any, source: int | None = None, tag: int = 0) -> Any:
-        """Receive into the array, which must have the message's size, and return it. None: from any rank."""
+    def recv(self, x: A, source: int | None = None, tag: int = 0) -> A:
+        """Receive a message from the rank ``source``, or from any rank if that is None, into ``x``. Returns ``x``.
+
+        ``x`` has the dtype and the number of elements of the message. Raises MessageError if the number is another.
+        """
         self.incoming("recv", x, source, tag)().wait()
         return x
 
-    def isend(self, x: Any, dest: int, tag: int = 0) -> Request:
-        """Start to send the array."""
+    def isend(self, x: ArrayLike, dest: int, tag: int = 0) -> Request:
+        """Start to send ``x`` to the rank ``dest``. ``x`` must not be changed until the request is complete."""
         return self.outgoing("isend", x, dest, tag)()
 
-    def irecv(self, x: Any, source: int | None = None, tag: int = 0) -> Request:
-        """Start to receive into the array. None: from any rank."""
+    def irecv(self, x: ArrayLike, source: int | None = None, tag: int = 0) -> Request:
+        """Start to receive a message from the rank ``source``, or from any rank if that is None, into ``x``.
+
+        ``x`` holds the message when the request is complete, and must not be used before.
+        """
         return self.incoming("irecv", x, source, tag)()
 
     def sendrecv(
-        self, x: Any, dest: int, out: Any, source: int | None = None, sendtag: int = 0, recvtag: int = 0
-    ) -> Any:
-        """Send ``x`` and receive into ``out`` at once, without deadlock whatever the order of the ranks."""
+        self, x: ArrayLike, dest: int, out: A, source: int | None = None, sendtag: int = 0, recvtag: int = 0
+    ) -> A:
+        """Send ``x`` to the rank ``dest`` and receive into ``out`` from ``source`` at once. Returns ``out``.
+
+        There is no deadlock, whatever the order in which ranks call it. ``x`` and ``out`` share no memory. All else is
+        as in :meth:`send` and :meth:`recv`.
+        """
         if memory_overlaps(as_buffer(x, "sendrecv", "x"), as_buffer(out, "sendrecv", "out")):
             raise ArgumentError("sendrecv", "out", "memory apart from x's", "memory that overlaps x's")
         start_send = self.outgoing("sendrecv", x, dest, sendtag)
@@ -48,8 +64,8 @@ class Messages(Base):
         sent.wait()
         return out
 
-    def outgoing(self, operation: str, x: Any, dest: int, tag: int) -> Callable[[], Request]:
-        """What starts an ``isend`` whose arguments are found right, for an ``operation`` that errors name."""
+    def outgoing(self, operation: str, x: ArrayLike, dest: int, tag: int) -> Callable[[], Request]:
+        """Check the arguments of an :meth:`isend` and return the function that starts it. Errors name ``operation``."""
         self.check_open(operation)
         to = checked_rank(dest, self.size, operation, "dest")
         self.check_tag(operation, tag)
@@ -63,8 +79,8 @@ class Messages(Base):
 
         return start
 
-    def incoming(self, operation: str, x: Any, source: int | None, tag: int) -> Callable[[], Request]:
-        """What starts an ``irecv`` whose arguments are found right, for an ``operation`` that errors name."""
+    def incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int) -> Callable[[], Request]:
+        """Check the arguments of an :meth:`irecv` and return the function that starts it. Errors name ``operation``."""
         self.check_open(operation)
         of = None if source is None else checked_rank(source, self.size, operation, "source")
         self.check_tag(operation, tag)

@@ -7,13 +7,15 @@ import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator.base import Base
 from mpicoll.errors import ArgumentError, MessageError
 
 __all__ = ["Objects"]
+
+T = TypeVar("T")
 
 _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
     "sum": operator.add,
@@ -27,7 +29,10 @@ _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
 
 
 class Objects(Base):
-    """The object half of the Communicator. Objects may differ in type and size between ranks."""
+    """Collectives and messages of Python objects. Ranks may give objects of different types and sizes.
+
+    Objects are pickled. An object that cannot be pickled raises ArgumentError, and nothing is sent then.
+    """
 
     @contextmanager
     def _moving(self, operation: str) -> Iterator[None]:
@@ -41,34 +46,56 @@ class Objects(Base):
             self.close(f"its {operation} ended midway, so its ranks may be at different calls; make a new one ({e})")
             raise MessageError(f"{operation}: the MPI library reports: {e}") from e
 
+    @overload
+    def bcast_object(self, obj: None = None, root: int = ...) -> Any: ...
+
+    @overload
+    def bcast_object(self, obj: T, root: int = ...) -> T: ...
+
     def bcast_object(self, obj: Any = None, root: int = 0) -> Any:
-        """The root's object, on every rank."""
+        """Send the root's ``obj`` to all ranks. Every rank gets it. The ``obj`` of the other ranks is not used."""
         with self._moving("bcast_object"):
             return self._fabric.bcast(obj, checked_rank(root, self.size, "bcast_object", "root"))
 
-    def gather_object(self, obj: Any, root: int = 0) -> list[Any] | None:
-        """At the root, the list of all ranks' objects; None elsewhere."""
+    def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
+        """Gather every rank's ``obj``. The root gets the list of them, in rank order; the other ranks get None."""
         with self._moving("gather_object"):
             return self._fabric.gather(obj, checked_rank(root, self.size, "gather_object", "root"))
 
-    def allgather_object(self, obj: Any) -> list[Any]:
-        """The list of all ranks' objects, on every rank."""
+    def allgather_object(self, obj: T) -> list[T]:
+        """Gather every rank's ``obj``. Every rank gets the list of them, in rank order."""
         with self._moving("allgather_object"):
             return self._fabric.allgather(obj)
 
+    @overload
+    def scatter_object(self, objs: None = None, root: int = ...) -> Any: ...
+
+    @overload
+    def scatter_object(self, objs: Sequence[T], root: int = ...) -> T: ...
+
     def scatter_object(self, objs: Sequence[Any] | None = None, root: int = 0) -> Any:
-        """Rank r gets the root's ``objs[r]``; ``objs`` is used at the root only."""
+        """Hand out the root's objects: rank r gets ``objs[r]``.
+
+        ``objs`` is a sequence of one object a rank. It is used at the root alone; other ranks may leave it away.
+        """
         root = checked_rank(root, self.size, "scatter_object", "root")
         with self._moving("scatter_object"):
             return self._fabric.scatter(self._one_each("scatter_object", objs) if self.rank == root else None, root)
 
-    def alltoall_object(self, objs: Sequence[Any]) -> list[Any]:
-        """The list of all ranks' ``objs[rank]``."""
+    def alltoall_object(self, objs: Sequence[T]) -> list[T]:
+        """Exchange objects: rank r gets the list of every rank's ``objs[r]``, in rank order.
+
+        ``objs`` is a sequence of one object a rank.
+        """
         with self._moving("alltoall_object"):
             return self._fabric.alltoall(self._one_each("alltoall_object", objs))
 
-    def allreduce_object(self, obj: Any, op: str | Callable[[Any, Any], Any] = "sum") -> Any:
-        """All ranks' objects combined in rank order, on every rank. ``op`` is a name or a function of two objects."""
+    def allreduce_object(self, obj: T, op: str | Callable[[T, T], T] = "sum") -> T:
+        """Reduce every rank's ``obj``, in rank order. Every rank gets the result.
+
+        ``op`` is a function of two objects (such as ``MPI.MAXLOC``), or one of ``sum, prod, min, max, band, bor,
+        bxor``, which stand for Python's operators and functions.
+        """
         combine = _OF_TWO.get(op) if isinstance(op, str) else op
         if not callable(combine):
             expected = f"a function of two objects, or one of {', '.join(_OF_TWO)}"
@@ -76,13 +103,13 @@ class Objects(Base):
         return reduce(combine, self.allgather_object(obj))
 
     def send_object(self, obj: Any, dest: int, tag: int = 0) -> None:
-        """Send the object; ``recv_object`` receives it."""
+        """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
         with self._moving("send_object"):
             self.check_tag("send_object", tag)
             self._fabric.send(obj, checked_rank(dest, self.size, "send_object", "dest"), tag)
 
     def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
-        """The object that ``source`` sent, or whoever sent one if None."""
+        """Receive an object from the rank ``source``, or from any rank if that is None, and return it."""
         self.check_tag("recv_object", tag)
         of = None if source is None else checked_rank(source, self.size, "recv_object", "source")
         with self._moving("recv_object"):

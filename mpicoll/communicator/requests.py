@@ -60,9 +60,10 @@ _kept: set[Request] = set()
 
 
 class Request:
-    """A message under way. Its array must not be touched until :meth:`wait` has returned or :meth:`test` is True.
+    """A message under way. Its array must not be used until :meth:`wait` has returned or :meth:`test` is True.
 
-    Several threads may ask for one; while one of them waits, ``test`` is False for the others."""
+    Several threads may use one request. While one of them waits, :meth:`test` is False for the others.
+    """
 
     def __init__(
         self,
@@ -80,23 +81,26 @@ class Request:
         self._failed: MessageError | None = None
         self._asking = threading.Lock()  # two threads may not wait for, or test, one of MPI's requests at once
         self.nbytes = memory.nbytes + OVERHEAD
+        """Bytes that it counts for while it is under way: the length of the message, and an overhead."""
         self.done = False
-        """Whether it is complete, or failed."""
+        """Whether it is complete, or has failed."""
         self.source: int | None = None
-        """The rank that a received message came from, once it is here."""
+        """The rank that sent a received message, once that is here. None until then, and for a message sent."""
         under_way.add(self)
 
     def wait(self) -> None:
-        """Return when the message has arrived, or what is sent may be overwritten.
+        """Return when the message has arrived, or when the array that is sent may be overwritten.
 
-        Raises MessageError if what arrived is longer or shorter than the array."""
+        Raises MessageError if what arrived is longer or shorter than the array, or if MPI reports an error; the first
+        call that finds it raises it, and later ones do not. Raises StateError in a process that was forked.
+        """
         self._check_not_lost()
         with self._asking:
             self._ask(block=True)
         self._raise()
 
     def test(self) -> bool:
-        """Whether it is complete, without waiting; raises as :meth:`wait` does."""
+        """Return whether it is complete, without waiting. Raises as :meth:`wait` does."""
         self._check_not_lost()
         self.look()
         if not self.done:
@@ -105,7 +109,10 @@ class Request:
         return True
 
     def cancel(self) -> bool:
-        """Give up receiving: the array is not written to after this. False if the message is here already."""
+        """Give up receiving. The array is not written to afterwards.
+
+        Returns False if the message has arrived already. Raises as :meth:`wait` does.
+        """
         self._check_not_lost()
         given_up = False
         with self._asking:
@@ -117,7 +124,7 @@ class Request:
         return given_up
 
     def look(self) -> None:
-        """See whether it is complete, unless another thread is about it. What went wrong is kept for who asks."""
+        """See whether it is complete, unless another thread does so now. An error is kept for :meth:`wait` to raise."""
         if not self.done and self._asking.acquire(blocking=False):
             try:
                 self._ask(block=False)

@@ -18,8 +18,9 @@ from mpicoll.fabrics.fabric import Fabric
 
 __all__ = ["bind", "order_after_stream"]
 
-Choose = Callable[[], Choice]
-"""Chooses how a call is carried out, from what is known of the ranks' shared memory when it is asked."""
+Choose = Callable[[Call], Choice]
+"""Chooses how a call is carried out, from what is known of the ranks' shared memory when it is asked. It holds no call:
+a plan that keeps it must not keep arrays."""
 
 
 def bind(fabric: Fabric, call: Call, choose: Choose, workspace: Workspace) -> tuple[Plan, bool]:
@@ -32,8 +33,8 @@ def bind(fabric: Fabric, call: Call, choose: Choose, workspace: Workspace) -> tu
             order_after_stream(b)
     lasts = usable and not on_device
     if fabric.settled or not fabric.is_long(call):
-        return _bound(fabric, call, choose(), workspace), lasts
-    choose()  # a wrong algorithm is refused here and now
+        return _bound(fabric, call, choose(call), workspace), lasts
+    choose(call)  # a wrong algorithm is refused here and now
     return _Later(fabric, call.without_arrays() if lasts else call, choose, workspace), lasts
 
 
@@ -51,10 +52,10 @@ class _Later:
     def __call__(self) -> None:
         fabric = self._fabric
         if self._plan is None or self._shares != fabric.shares:
-            choice = self._choose()
+            choice = self._choose(self._call)
             if choice != Native() and not fabric.settled:
                 fabric.settle()
-                choice = self._choose()
+                choice = self._choose(self._call)
             self._plan, self._shares = _bound(fabric, self._call, choice, self._workspace), fabric.shares
         self._plan()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, StateError
@@ -13,22 +13,24 @@ from mpicoll.fabrics.job import Job, Seat
 
 __all__ = ["Ranks", "threads"]
 
+Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 
 
 class Ranks:
-    """Threads that are the ranks of a communicator."""
+    """Threads that are the ranks of a communicator. :func:`threads` makes them."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._job = Job(size)
         self._seats = [Seat(self._job, r) for r in range(size)]
 
-    def run(self, fn: Callable[..., Result], *args: Any) -> list[Result]:
-        """Call ``fn(comm, *args)`` in every rank's thread, and return all ranks' results.
+    def run(self, fn: Callable[[Communicator, *Arguments], Result], *args: *Arguments) -> list[Result]:
+        """Call ``fn(comm, *args)`` in every rank's thread, and return the list of what each returned, in rank order.
 
-        In those threads ``Communicator()`` is a communicator of all ranks, and ``mpicoll.torch`` has a default group of
-        the rank's own. Raises what the first rank raised that failed by itself; all others end with it.
+        ``comm`` is a communicator of all ranks, and so is each ``Communicator()`` that such a thread makes.
+        ``mpicoll.torch`` has a default group for each rank. If ranks fail, all end, and the exception of the first
+        that failed by itself is raised.
         """
         results: list[Any] = [None] * self.size
         failures: list[tuple[int, BaseException]] = []
@@ -60,7 +62,7 @@ class Ranks:
         return results
 
     def close(self) -> None:
-        """End what adapters keep for the ranks."""
+        """End what libraries such as ``mpicoll.torch`` keep for the ranks. They cannot be used afterwards."""
         for seat in self._seats:
             with suppress(StateError) if self._job.broken else nullcontext():
                 seat.close()
@@ -69,7 +71,10 @@ class Ranks:
 
 @contextmanager
 def threads(size: int) -> Iterator[Ranks]:
-    """Ranks that are ``size`` threads of this process: ``with mpicoll.threads(4) as ranks: ranks.run(fn)``."""
+    """Make ranks that are ``size`` threads of this process: ``with mpicoll.threads(4) as ranks: ranks.run(fn)``.
+
+    Needs no MPI and no launcher. Raises ArgumentError unless ``size`` is an int of at least 1.
+    """
     if type(size) is not int or size < 1:
         raise ArgumentError("threads", "size", "a number of ranks, at least 1", repr(size))
     ranks = Ranks(size)

@@ -1,1 +1,1 @@
-"""What connects the ranks of a communicator: an MPI library, or memory that threads share."""
+"""The fabrics, which connect the ranks of a communicator: an MPI library, or the common memory of threads."""

@@ -1,6 +1,6 @@
-"""What connects the ranks of a communicator: an MPI library, or memory that threads share.
+"""The interface of a fabric, which connects the ranks of a communicator.
 
-A :class:`Fabric` is all that a Communicator needs of it. What reaches a fabric was checked before.
+A Communicator knows only this of an MPI library, or of threads. It checks all arguments before it calls a fabric.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ __all__ = ["Fabric", "Transfer"]
 
 
 class Transfer(ABC):
-    """A message under way, of one buffer."""
+    """The message of one buffer, while it is under way."""
 
     source: int | None = None
-    """The rank that a received message came from, once it is complete."""
+    """The rank from which the message came. It is None until the message is complete."""
     arrived: int | None = None
-    """Elements that arrived, once it is complete; None if part of an element did."""
+    """The number of elements that arrived. It is None until the message is complete, and where it ends within an
+    element."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when it is complete."""
+        """Return when the message is complete."""
 
     @abstractmethod
     def test(self) -> bool:
-        """Whether it is complete."""
+        """Whether the message is complete."""
 
     @abstractmethod
     def cancel(self) -> bool:
-        """Give up receiving; False if the message came after all."""
+        """Stop receiving. Returns False if the message has come already."""
 
 
 class Fabric(ABC):
-    """The ranks of one communicator, seen from one of them. Collectives and messages never meet each other."""
+    """The ranks of one communicator, seen from one of them. No collective can take a message for one of its own."""
 
     rank: int
     size: int
@@ -49,34 +50,35 @@ class Fabric(ABC):
     one_node: bool
     """Whether all ranks are on one node."""
     shares: bool
-    """Whether long messages go through memory that all ranks share; if not ``settled``, as far as anybody knows."""
+    """Whether long messages go through memory that all ranks share. It may become False until it is ``settled``."""
     settled: bool
-    """Whether ``shares`` is known for good."""
+    """Whether ``shares`` is final."""
     rules: Rules
-    """By what algorithms are chosen, equal on all ranks."""
+    """The rules by which algorithms are chosen. They are equal on all ranks."""
     failure: type[Exception] | tuple[()]
     """What is raised when the fabric itself reports an error."""
     most_tag: int
+    """The largest tag of a message."""
     any_thread: bool
-    """Whether several threads of this rank may use it at once."""
+    """Whether several threads of this rank may use the fabric at the same time."""
     address: Callable[[Any], int]
     """Where a NumPy array's memory begins."""
 
     @abstractmethod
     def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
-        """The plan of a call whose buffers are ``usable``, carried out as was chosen."""
+        """The plan of a call, which is carried out as ``choice`` says. Its buffers must be ``usable``."""
 
     @abstractmethod
     def is_long(self, call: Call) -> bool:
-        """Whether the call may have long messages: all its ranks find the same."""
+        """Whether the call may have long messages. The answer is the same on all its ranks."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Get the memory to share, if there is any: ``shares`` is known for good then. Collective."""
+        """Get memory that all ranks share, if there is any. After that ``shares`` is final. Collective."""
 
     @abstractmethod
     def usable(self, b: Buffer) -> bool:
-        """Whether the fabric can read and write this memory as it lies."""
+        """Whether the fabric can read and write this memory without a copy."""
 
     @abstractmethod
     def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
@@ -88,19 +90,20 @@ class Fabric(ABC):
 
     @abstractmethod
     def node(self) -> Fabric:
-        """The ranks of this one's node. Collective, as all that makes a fabric is."""
+        """A fabric of the ranks on this rank's node. Collective, as is every method that makes a fabric."""
 
     @abstractmethod
     def split(self, color: int | None, key: int) -> Fabric | None:
-        """The ranks that give the same ``color``, in order of ``key``; None gives None."""
+        """A fabric of the ranks that give the same ``color``, in the order of their keys. A rank that gives None is in
+        none of them."""
 
     @abstractmethod
     def subset(self, ranks: Sequence[int]) -> Fabric:
-        """These ranks, this one among them; collective among them alone."""
+        """A fabric of these ranks. This rank is one of them, and only they call this."""
 
     @abstractmethod
     def free(self) -> None:
-        """Give it back."""
+        """Give back what the fabric holds."""
 
     # -- objects, pickled ---------------------------------------------------------------------------------------------
 
@@ -110,7 +113,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def gather(self, obj: Any, root: int) -> list[Any] | None:
-        """All ranks' objects, at the root."""
+        """All ranks' objects at the root, and None on the other ranks."""
 
     @abstractmethod
     def allgather(self, obj: Any) -> list[Any]:
@@ -118,11 +121,11 @@ class Fabric(ABC):
 
     @abstractmethod
     def scatter(self, objs: Sequence[Any] | None, root: int) -> Any:
-        """This rank's of the root's objects."""
+        """The object that the root has for this rank."""
 
     @abstractmethod
     def alltoall(self, objs: Sequence[Any]) -> list[Any]:
-        """The objects that all ranks have for this one."""
+        """The objects that all ranks have for this rank."""
 
     @abstractmethod
     def send(self, obj: Any, dest: int, tag: int) -> None:

@@ -1,7 +1,7 @@
-"""A job whose ranks are threads of one process: who runs, who waits for what, and which rank a thread is.
+"""A job whose ranks are threads of one process: which rank a thread is, which ranks run, and what the others wait for.
 
-All ranks of a job share one lock. A rank that waits lets go of it, and is woken by whatever happens. A rank that fails,
-or that waits for what can no longer come, breaks the job: every other rank's wait raises then.
+All ranks of a job share one lock. A rank that waits releases it, and wakes up whenever anything happens in the job. A
+rank that fails breaks the job, and so do ranks that all wait for each other. After that every wait raises an error.
 """
 
 from __future__ import annotations
@@ -18,23 +18,25 @@ __all__ = ["Job", "Seat", "here", "work_for"]
 
 
 class Here(threading.local):
-    """What the present thread is: ``seat`` is the place of the rank that it is, or works for, None if it is none."""
+    """What the current thread is in a job."""
 
     seat: Seat | None = None
+    """The seat of the rank that the thread is, or that it works for; None where it is in no job."""
     is_rank = False
+    """Whether the thread is the rank itself."""
 
 
 here = Here()
-"""The present thread."""
+"""The current thread."""
 
 
-def work_for(place: Seat | None) -> None:
-    """The calling thread works for this rank from now on, without being it."""
-    here.seat, here.is_rank = place, False
+def work_for(seat: Seat | None) -> None:
+    """Let the calling thread work for this rank from now on, without being the rank."""
+    here.seat, here.is_rank = seat, False
 
 
 class Job:
-    """The ranks of one run, and what they wait on."""
+    """The ranks of a job, and what they wait for."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -42,26 +44,28 @@ class Job:
         self.rules = Rules(preferred())
         self.changed = threading.Condition()
         self.broken: str | None = None
-        """Why nothing can be waited for any more."""
-        self._running: dict[int, str | None] = {}  # ranks that have not ended: what each waits for, None while it runs
-        self._known = set(threading.enumerate())  # threads that are not the ranks' own, and, later, the ranks
+        """Why no rank can wait for anything any more; None while the job is sound."""
+        # What each rank waits for that has not ended; None while it runs.
+        self._running: dict[int, str | None] = {}
+        # The ranks' threads, and those that were there before the job. Any other thread may work for a rank.
+        self._known = set(threading.enumerate())
 
     def begin(self) -> None:
-        """All ranks run from now on. Raises StateError where they run already, or have failed."""
+        """Say that all ranks run from now on. Raises StateError where they run already, or have failed."""
         if self.broken:
             raise StateError(f"run: the ranks of this job cannot run any more: {self.broken}")
         if self._running:
             raise StateError("run: the ranks of this job are running already")
         self._running = dict.fromkeys(range(self.size))
 
-    def enter(self, place: Seat) -> None:
-        """The calling thread is this rank from now on."""
-        here.seat, here.is_rank = place, True
+    def enter(self, seat: Seat) -> None:
+        """Make the calling thread this rank."""
+        here.seat, here.is_rank = seat, True
         with self.changed:
             self._known.add(threading.current_thread())
 
     def leave(self) -> None:
-        """The calling thread has ended as a rank."""
+        """Say that the calling thread ends as a rank."""
         assert here.seat is not None
         rank, here.seat = here.seat.rank, None
         with self.changed:
@@ -70,13 +74,14 @@ class Job:
             self.changed.notify_all()
 
     def break_off(self, why: str) -> None:
-        """Have every wait raise."""
+        """Make every wait raise an error, which says ``why``."""
         with self.changed:
             self.broken = self.broken or why
             self.changed.notify_all()
 
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
-        """Wait, holding ``changed``, until ``ready``. Raises StateError if that cannot happen any more."""
+        """Wait until ``ready``. The caller holds ``changed``. Raises StateError, which says ``what`` the rank waits
+        for, if that cannot come any more."""
         me = here.seat if here.is_rank else None
         while not ready():
             if self.broken is not None:
@@ -90,29 +95,31 @@ class Job:
                 self._running[me.rank] = None
 
     def happened(self) -> None:
-        """Wake all who wait; ``changed`` is held. They look for themselves."""
+        """Wake all ranks that wait, so that each sees whether it can go on. The caller holds ``changed``."""
         for rank in self._running:
             self._running[rank] = None
         self.changed.notify_all()
 
     def _check_progress(self) -> None:
-        """If all ranks that have not ended wait, each will for ever: unless other threads work for them."""
+        """Break the job if all ranks that have not ended wait, for they wait for each other. But other threads, which
+        the ranks have started, may work for them: then go on waiting."""
         waits = list(self._running.values())
         if waits and None not in waits and self.broken is None and self._known.issuperset(threading.enumerate()):
-            self.broken = f"every rank that has not ended waits, for ever: {'; '.join(sorted(set(map(str, waits))))}"
+            self.broken = f"no rank that has not ended can go on: {'; '.join(sorted(set(map(str, waits))))}"
             self.changed.notify_all()
 
 
 class Seat:
-    """One rank of a job: its number, and what adapters keep for it from one run to the next."""
+    """The seat of one rank in a job: its number, and what adapters such as mpicoll.torch keep for it from one run to
+    the next."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self.job, self.rank = job, rank
         self.kept: dict[str, Any] = {}
         self.at_end: list[Callable[[], None]] = []
-        """What an adapter wants done when the job is over."""
+        """What is done when the job is over. The last one that was added comes first."""
 
     def close(self) -> None:
-        """The job is over."""
+        """Do what is to be done when the job is over."""
         while self.at_end:
             self.at_end.pop()()

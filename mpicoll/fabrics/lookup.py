@@ -1,4 +1,4 @@
-"""Which fabric a Communicator is made over."""
+"""The fabric of a new Communicator."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 __all__ = ["fabric_of"]
 
 
-def fabric_of(comm: MPI.Intracomm | Fabric | None) -> Fabric:
-    """A fabric of its own over ``comm``; None is the ranks of this thread's job of threads, or else MPI's world."""
+def fabric_of(comm: MPI.Comm | Fabric | None) -> Fabric:
+    """A fabric for a Communicator over ``comm``. If that is None, its ranks are those of the job of threads that this
+    thread is in, or else those of MPI's world."""
     if isinstance(comm, Fabric):
         return comm
     if comm is None and here.seat is not None:
         from mpicoll.fabrics.threads import ThreadFabric
 
         return ThreadFabric.of(here.seat)
-    world = lifetime.checked_world()  # loads MPI, which the rest needs
+    world = lifetime.checked_world()  # this also loads MPI, which the next line needs
     from mpicoll.fabrics.mpi import MPIFabric
 
     return MPIFabric(world if comm is None else comm)

@@ -1,4 +1,5 @@
-"""What the ranks of one communicator share when they are threads: messages that were sent, and receives that wait."""
+"""What the ranks of one communicator share where they are threads: messages that nobody has received yet, and receives
+whose message has not come yet."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ __all__ = ["Awaited", "Group", "Message"]
 
 @dataclass(eq=False)
 class Message:
-    """One that was sent."""
+    """A message that was sent."""
 
     source: int
     tag: int
@@ -22,13 +23,14 @@ class Message:
 
 @dataclass(eq=False)
 class Awaited:
-    """A receive that was started, from any rank if ``source`` is None; ``message`` is what came for it."""
+    """A receive that was started, from any rank if ``source`` is None. ``message`` is None until it has come."""
 
     source: int | None
     tag: int
     message: Message | None = None
 
     def takes(self, message: Message) -> bool:
+        """Whether this receive can take the message."""
         return message.tag == self.tag and self.source in (None, message.source)
 
 
@@ -37,9 +39,16 @@ class Group:
 
     def __init__(self) -> None:
         self.mailboxes: defaultdict[int, list[Message]] = defaultdict(list)
+        """By destination, the messages that no receive has taken yet."""
         self.awaited: defaultdict[int, list[Awaited]] = defaultdict(list)
+        """By destination, the receives that wait for their message."""
         self.posted: defaultdict[tuple[int, int], deque[Posted]] = defaultdict(deque)
+        """By source and destination, the memory that a collective lets the destination read."""
         self.meetings: defaultdict[int, dict[int, tuple[str, Any]]] = defaultdict(dict)
+        """By turn, what each rank that has come brings to the meeting: its operation, and its value."""
         self.met: Counter[int] = Counter()
+        """By rank, the number of meetings to which it has come."""
         self.subsets: dict[tuple[tuple[int, ...], int], Group] = {}
+        """By its ranks and its turn, what each subset of this group shares."""
         self.made: Counter[tuple[tuple[int, ...], int]] = Counter()
+        """By the ranks of a subset and one of them, how many such subsets that rank has made."""

@@ -28,12 +28,13 @@ __all__ = ["MPIFabric"]
 
 
 class MPIFabric(Fabric):
-    """Duplicates of an MPI communicator, one for collectives and one for messages, so that neither meets the other."""
+    """Two duplicates of an MPI communicator: one for collectives and one for messages. So neither can receive what
+    belongs to the other."""
 
     failure = MPI.Exception
     address = staticmethod(MPI.Get_address)
 
-    def __init__(self, comm: MPI.Intracomm, parent: MPIFabric | None = None) -> None:
+    def __init__(self, comm: MPI.Comm, parent: MPIFabric | None = None) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
         self._comm, self._messages = comm.Dup(), comm.Dup()
@@ -41,7 +42,7 @@ class MPIFabric(Fabric):
         self.library = MPI.get_vendor()[0]
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        # What lies on one node has all its parts there, and what shares memory shares it with all its parts.
+        # If all ranks of the parent are on one node, or share memory, then so do these ranks. It need not be found out.
         self.one_node = (parent is not None and parent.one_node) or self._is_one_node()
         self._can_share: bool = self.size > 1 and (
             (parent is not None and parent._can_share) or (self.one_node and shared.possible(self._comm))
@@ -49,19 +50,19 @@ class MPIFabric(Fabric):
         self.shares = self._can_share
         self.settled = not self.shares
         self._slots: shared.Slots | None = None
-        self.rules = self._told(parent)
+        self.rules = self._common_rules(parent)
 
     @classmethod
     def of_world(cls, ranks: Sequence[int]) -> MPIFabric:
-        """These ranks of MPI's world, this one among them; collective among them alone."""
+        """A fabric of these ranks of MPI's world. This rank is one of them, and only they call this."""
         return cls._among(MPI.COMM_WORLD, ranks, None)
 
     @classmethod
     def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], parent: MPIFabric | None) -> MPIFabric:
-        everybody = comm.Get_group()
-        those = everybody.Incl(ranks)
-        part = comm.Create_group(those)
-        for group in (everybody, those):
+        all_ranks = comm.Get_group()
+        members = all_ranks.Incl(ranks)
+        part = comm.Create_group(members)
+        for group in (all_ranks, members):
             group.Free()
         child = cls(part, parent)
         part.Free()
@@ -69,22 +70,24 @@ class MPIFabric(Fabric):
 
     def _is_one_node(self) -> bool:
         node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
-        alike = node.size == self.size
+        has_all_ranks = node.size == self.size
         node.Free()
-        return alike
+        return has_all_ranks
 
-    def _told(self, parent: MPIFabric | None) -> Rules:
-        """Rank 0's rules: the ranks' environments and installations may differ, and their choices must not."""
+    def _common_rules(self, parent: MPIFabric | None) -> Rules:
+        """Rank 0's rules, for all ranks. The ranks' environments and installations may differ, but all ranks must
+        choose the same algorithm."""
         if parent is not None and parent.one_node == self.one_node:
             return parent.rules
-        together = self.one_node and self.size > 1
-        crowded = together and oversubscribed(self._comm)
-        mine = None
+        share_a_node = self.one_node and self.size > 1
+        take_turns = share_a_node and oversubscribed(self._comm)
+        rules = None
         if self.rank == 0:
-            wanted = preferred() if parent is None else parent.rules.preferred
-            mine = Rules(wanted, measured.table(fingerprint(), library(), crowded) if together else {})
-        told: Rules = self._comm.bcast(mine)
-        return told
+            text = preferred() if parent is None else parent.rules.preferred
+            table = measured.table(fingerprint(), library(), take_turns) if share_a_node else {}
+            rules = Rules(text, table)
+        common: Rules = self._comm.bcast(rules)
+        return common
 
     def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
         match choice:
@@ -118,13 +121,13 @@ class MPIFabric(Fabric):
         return _Messages([self._messages.Isend(moved(piece), dest, tag) for piece in large.pieces(b)], None)
 
     def start_recv(self, b: Buffer, source: int | None, tag: int) -> Transfer:
-        of = MPI.ANY_SOURCE if source is None else source
+        mpi_source = MPI.ANY_SOURCE if source is None else source
         if b.count > large.MAX_COUNT and source is None:
-            status = MPI.Status()  # the parts of one long message must all come from one rank
-            self._messages.Probe(of, tag, status)
-            of = status.Get_source()
+            status = MPI.Status()  # all parts of one long message must come from the same rank
+            self._messages.Probe(mpi_source, tag, status)
+            mpi_source = status.Get_source()
         kind = datatype(b.dtype)
-        return _Messages([self._messages.Irecv(moved(piece), of, tag) for piece in large.pieces(b)], kind)
+        return _Messages([self._messages.Irecv(moved(piece), mpi_source, tag) for piece in large.pieces(b)], kind)
 
     def node(self) -> Fabric:
         return self._child(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank))
@@ -137,7 +140,7 @@ class MPIFabric(Fabric):
         return self._among(self._comm, ranks, self)
 
     def _child(self, comm: MPI.Comm) -> Fabric:
-        child = MPIFabric(comm, self)  # type: ignore[arg-type]
+        child = MPIFabric(comm, self)
         comm.Free()
         return child
 
@@ -169,24 +172,27 @@ class MPIFabric(Fabric):
 
 
 _ONE_BY_ONE = MPI.get_vendor()[0] == "Open MPI"
-"""Waitall of its version 4.1 never returns where a message has failed already."""
+"""Whether to wait for messages one by one: Waitall of Open MPI 4.1 never returns where a message has failed."""
 
 
 class _Messages(Transfer):
-    """One buffer's messages: several where it is longer than a count can say. ``kind`` is None for what is sent."""
+    """One buffer's messages: several where it has more elements than a count can say. ``kind`` is the datatype of
+    messages that are received, and None for messages that are sent."""
 
     def __init__(self, parts: list[MPI.Request], kind: MPI.Datatype | None) -> None:
         self._parts, self._kind = parts, kind
         self._statuses = [MPI.Status() for _ in parts]
 
-    def _left(self) -> tuple[list[MPI.Request], list[MPI.Status]]:
-        """The messages that are not known to be complete. A signal's handler may raise just after one was found to be:
-        then its status is here, and MPI has forgotten it."""
-        left = [i for i, part in enumerate(self._parts) if part]
-        return [self._parts[i] for i in left], [self._statuses[i] for i in left]
+    def _incomplete(self) -> tuple[list[MPI.Request], list[MPI.Status]]:
+        """The messages that are not known to be complete, with their statuses.
+
+        If the handler of a signal ends a wait with an exception, MPI may have completed some of the messages. Their
+        requests are null then, and this object has their statuses."""
+        indices = [i for i, part in enumerate(self._parts) if part]
+        return [self._parts[i] for i in indices], [self._statuses[i] for i in indices]
 
     def wait(self) -> None:
-        parts, statuses = self._left()
+        parts, statuses = self._incomplete()
         if _ONE_BY_ONE:
             for part, status in zip(parts, statuses, strict=True):
                 part.Wait(status)
@@ -195,7 +201,7 @@ class _Messages(Transfer):
         self._complete(self._statuses)
 
     def test(self) -> bool:
-        if not MPI.Request.Testall(*self._left()):
+        if not MPI.Request.Testall(*self._incomplete()):
             return False
         self._complete(self._statuses)
         return True
@@ -210,6 +216,7 @@ class _Messages(Transfer):
     def _complete(self, statuses: list[MPI.Status]) -> None:
         if self._kind is not None:
             self.source = statuses[0].Get_source()
-            # In elements: bytes would not fit into the count, and a part of an element has none.
+            # Counts are of elements, because the number of bytes may be more than a count can say. The count is
+            # undefined where the message ends within an element.
             counts = [s.Get_count(self._kind) for s in statuses]
             self.arrived = None if MPI.UNDEFINED in counts else sum(counts)

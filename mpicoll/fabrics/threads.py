@@ -25,7 +25,7 @@ __all__ = ["ThreadFabric"]
 
 
 class ThreadFabric(Fabric):
-    """One thread's view of a group of threads."""
+    """A group of threads as ranks, seen from one of them."""
 
     library = ""
     one_node = shares = settled = True
@@ -39,7 +39,7 @@ class ThreadFabric(Fabric):
 
     @classmethod
     def of(cls, seat: Seat) -> ThreadFabric:
-        """A fabric of its own over all ranks of the seat's job. Collective."""
+        """A new fabric over all ranks of the seat's job. Collective."""
         whole = cls(seat.job, seat.job.world, seat.rank, seat.job.size).split(0, seat.rank)
         assert whole is not None
         return whole
@@ -58,7 +58,7 @@ class ThreadFabric(Fabric):
         return True
 
     def settle(self) -> None:
-        """Threads have one memory."""
+        """Threads share all their memory, so there is nothing to get."""
 
     def usable(self, b: Buffer) -> bool:
         return b.plain and b.device == "cpu"
@@ -70,7 +70,8 @@ class ThreadFabric(Fabric):
             self._job.happened()
 
     def first_from(self, sources: Sequence[int], what: str) -> tuple[int, Posted]:
-        """Wait until one of these ranks has posted memory to this one: its index in ``sources``, and the memory."""
+        """Wait until one of these ranks has posted memory for this one. Returns its index in ``sources``, and the
+        memory."""
         queues = self._group.posted
 
         def index() -> int | None:
@@ -78,9 +79,9 @@ class ThreadFabric(Fabric):
 
         with self._job.changed:
             self._job.wait_until(lambda: index() is not None, what)
-            found = index()
-            assert found is not None
-            return found, queues[sources[found], self.rank].popleft()
+            first = index()
+            assert first is not None
+            return first, queues[sources[first], self.rank].popleft()
 
     def taken(self, posted: Posted) -> None:
         """Tell the sender that its memory was read."""
@@ -93,7 +94,7 @@ class ThreadFabric(Fabric):
         with self._job.changed:
             self._job.wait_until(lambda: all(p.taken for p in posted), what)
 
-    # -- messages: buffered, so that sending never waits --------------------------------------------------------------
+    # -- messages: they are copied when they are sent, so that to send never waits ------------------------------------
 
     def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
         self._put(dest, tag, kernels.values(b).copy())
@@ -103,7 +104,7 @@ class ThreadFabric(Fabric):
         return _Receiving(self, self._awaited(source, tag), kernels.values(b))
 
     def _put(self, dest: int, tag: int, content: Any) -> None:
-        """Give the message to the receive that has waited longest for one like it; to the mailbox if there is none."""
+        """Give the message to the receive that has waited for it longest. If there is none, put it into the mailbox."""
         message = Message(self.rank, tag, content)
         with self._job.changed:
             waiting = self._group.awaited[dest]
@@ -116,7 +117,7 @@ class ThreadFabric(Fabric):
             self._job.happened()
 
     def _awaited(self, source: int | None, tag: int) -> Awaited:
-        """A receive from now on: of the first message in the mailbox that it takes, or else of one to come."""
+        """A new receive. It takes the first message for it in the mailbox, or else waits for one to come."""
         awaited = Awaited(source, tag)
         with self._job.changed:
             mailbox = self._group.mailboxes[self.rank]
@@ -128,15 +129,17 @@ class ThreadFabric(Fabric):
         return awaited
 
     def arrived(self, awaited: Awaited) -> Message:
-        """Its message, when it is here."""
-        whom = "any rank" if awaited.source is None else f"rank {awaited.source}"
+        """Wait for the message of a receive, and return it."""
+        sender = "any rank" if awaited.source is None else f"rank {awaited.source}"
         with self._job.changed:
-            self._job.wait_until(lambda: awaited.message is not None, f"rank {self.rank} for a message from {whom}")
+            self._job.wait_until(
+                lambda: awaited.message is not None, f"rank {self.rank} waits for a message from {sender}"
+            )
             assert awaited.message is not None
             return awaited.message
 
     def give_up(self, awaited: Awaited) -> bool:
-        """Take no message for it any more; False if it has one."""
+        """End a receive that waits. Returns False if its message has come already."""
         with self._job.changed:
             if awaited.message is None:
                 self._group.awaited[self.rank].remove(awaited)
@@ -145,7 +148,8 @@ class ThreadFabric(Fabric):
     # -- objects ------------------------------------------------------------------------------------------------------
 
     def meet(self, operation: str, value: Any) -> list[Any]:
-        """Every rank's value, when all ranks have come. Raises StateError on all if they came for different things."""
+        """Wait until all ranks meet here, and return every rank's value. Raises StateError on all ranks if they have
+        come for different operations."""
         group = self._group
         with self._job.changed:
             turn = group.met[self.rank]
@@ -154,30 +158,30 @@ class ThreadFabric(Fabric):
             table[self.rank] = (operation, value)
             self._job.happened()
             self._job.wait_until(lambda: len(table) == self.size, f"rank {self.rank} in {operation}")
-            group.meetings.pop(turn, None)  # those who have not looked yet hold the table
+            group.meetings.pop(turn, None)  # the other ranks have a reference to the table
         called = {name for name, _ in table.values()}
         if len(called) > 1:
-            said = ", ".join(f"rank {r} {table[r][0]}" for r in range(self.size))
-            raise StateError(f"{operation}: the ranks called different collectives: {said}")
+            calls = ", ".join(f"rank {r} {table[r][0]}" for r in range(self.size))
+            raise StateError(f"{operation}: the ranks called different collectives: {calls}")
         return [table[r][1] for r in range(self.size)]
 
     def bcast(self, obj: Any, root: int) -> Any:
         return pickle.loads(self.meet("bcast_object", pickle.dumps(obj) if self.rank == root else None)[root])
 
     def gather(self, obj: Any, root: int) -> list[Any] | None:
-        found = self.meet("gather_object", pickle.dumps(obj))
-        return [pickle.loads(x) for x in found] if self.rank == root else None
+        pickled = self.meet("gather_object", pickle.dumps(obj))
+        return [pickle.loads(x) for x in pickled] if self.rank == root else None
 
     def allgather(self, obj: Any) -> list[Any]:
         return [pickle.loads(x) for x in self.meet("allgather_object", pickle.dumps(obj))]
 
     def scatter(self, objs: Sequence[Any] | None, root: int) -> Any:
-        mine = None if objs is None else [pickle.dumps(x) for x in objs]
-        return pickle.loads(self.meet("scatter_object", mine)[root][self.rank])
+        pickled = None if objs is None else [pickle.dumps(x) for x in objs]
+        return pickle.loads(self.meet("scatter_object", pickled)[root][self.rank])
 
     def alltoall(self, objs: Sequence[Any]) -> list[Any]:
-        found = self.meet("alltoall_object", [pickle.dumps(x) for x in objs])
-        return [pickle.loads(x[self.rank]) for x in found]
+        pickled = self.meet("alltoall_object", [pickle.dumps(x) for x in objs])
+        return [pickle.loads(x[self.rank]) for x in pickled]
 
     def send(self, obj: Any, dest: int, tag: int) -> None:
         self._put(dest, tag, np.frombuffer(pickle.dumps(obj), np.uint8))
@@ -193,26 +197,28 @@ class ThreadFabric(Fabric):
         return whole
 
     def split(self, color: int | None, key: int) -> ThreadFabric | None:
-        said = self.meet("split", (color, key, Group()))
+        given = self.meet("split", (color, key, Group()))  # the group of a part's first member becomes that part's
         if color is None:
             return None
-        members = [r for _, r in sorted((k, r) for r, (c, k, _) in enumerate(said) if c == color)]
-        return ThreadFabric(self._job, said[members[0]][2], members.index(self.rank), len(members))
+        members = [r for _, r in sorted((k, r) for r, (c, k, _) in enumerate(given) if c == color)]
+        return ThreadFabric(self._job, given[members[0]][2], members.index(self.rank), len(members))
 
     def subset(self, ranks: Sequence[int]) -> Fabric:
-        those = tuple(ranks)
+        members = tuple(ranks)
         with self._job.changed:
-            turn = self._group.made[those, self.rank]  # each member's n-th subset of these ranks is the same one
-            self._group.made[those, self.rank] += 1
-            part = self._group.subsets.setdefault((those, turn), Group())
-        return ThreadFabric(self._job, part, those.index(self.rank), len(those))
+            turn = self._group.made[
+                members, self.rank
+            ]  # the n-th subset of these ranks is the same one on each of them
+            self._group.made[members, self.rank] += 1
+            part = self._group.subsets.setdefault((members, turn), Group())
+        return ThreadFabric(self._job, part, members.index(self.rank), len(members))
 
     def free(self) -> None:
-        """Nothing is held."""
+        """A fabric of threads holds nothing to give back."""
 
 
 class _Sent(Transfer):
-    """A message that was sent: its memory was copied."""
+    """A message that was sent. It is complete from the beginning, because it was copied."""
 
     def wait(self) -> None:
         pass
@@ -225,7 +231,7 @@ class _Sent(Transfer):
 
 
 class _Receiving(Transfer):
-    """A message that is to come into ``array``."""
+    """A message that is to be received into ``array``."""
 
     def __init__(self, fabric: ThreadFabric, awaited: Awaited, array: Any) -> None:
         self._fabric, self._awaited, self._array = fabric, awaited, array
@@ -242,11 +248,12 @@ class _Receiving(Transfer):
     def cancel(self) -> bool:
         return self._fabric.give_up(self._awaited)
 
-    def _take(self, found: Message) -> None:
-        content, room = found.content.view(np.uint8), self._array.view(np.uint8)
-        self.source = found.source
+    def _take(self, message: Message) -> None:
+        content, room = message.content.view(np.uint8), self._array.view(np.uint8)
+        self.source = message.source
         elements, rest = divmod(content.size, self._array.itemsize)
         self.arrived = None if rest else elements
         if content.size > room.size:
-            raise MessageError(f"a message of {elements} elements, from rank {found.source}, for {self._array.size}")
+            problem = f"a message of {elements} elements came from rank {message.source}: expected {self._array.size}"
+            raise MessageError(problem)
         room[: content.size] = content

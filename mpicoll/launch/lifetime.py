@@ -1,4 +1,5 @@
-"""MPI's life in this process: when it begins, that it ends, and that a failing rank takes the job with it."""
+"""MPI's lifetime in this process: checks when it begins, closes communicators when it ends, and ends the whole job when
+a rank fails."""
 
 from __future__ import annotations
 
@@ -21,16 +22,17 @@ __all__ = ["Closable", "checked_world", "watch"]
 
 
 class Closable(Protocol):
-    """What must not be used after MPI's end, nor in a process that was forked."""
+    """An object that cannot be used after MPI was finalised, nor in a forked process."""
 
     def close(self, why: str) -> None:
-        """Refuse every later use, saying ``why``. MPI is still there."""
+        """Refuse every later use with an error that says ``why``. MPI can still be called."""
 
     def abandon(self, why: str) -> None:
-        """Do the same in a process that may not call MPI."""
+        """Do the same in a process that must not call MPI."""
 
 
 _living: weakref.WeakSet[Closable] = weakref.WeakSet()
+"""All such objects that exist."""
 
 _FORKED = (
     "this process was forked from the one that initialised it, which MPI does not serve: "
@@ -44,8 +46,8 @@ def _in_child() -> None:
     global _forked
     mpi = sys.modules.get("mpi4py.MPI")
     _forked = _forked or (mpi is not None and bool(mpi.Is_initialized()))
-    for each in list(_living):
-        each.abandon(_FORKED)
+    for closable in list(_living):
+        closable.abandon(_FORKED)
 
 
 if hasattr(os, "register_at_fork"):
@@ -53,7 +55,8 @@ if hasattr(os, "register_at_fork"):
 
 
 def checked_world() -> MPI.Intracomm:
-    """MPI.COMM_WORLD, with MPI initialised; LaunchError or StateError if this process has no proper one."""
+    """MPI.COMM_WORLD, with MPI initialised. Raises LaunchError or StateError if this process cannot use MPI, or is
+    alone by mistake."""
     check_may_initialise()
     if _forked:
         raise StateError(f"Communicator: MPI cannot be used here: {_FORKED}")
@@ -70,22 +73,22 @@ def checked_world() -> MPI.Intracomm:
     return MPI.COMM_WORLD
 
 
-def watch(it: Closable) -> None:
-    """Close it when MPI is finalised."""
-    _living.add(it)
+def watch(closable: Closable) -> None:
+    """Close this object when MPI is finalised, and abandon it in a forked process."""
+    _living.add(closable)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # once in a process
 def _prepare() -> None:
-    """Once a process: check that it is not alone by mistake; arrange what happens when MPI ends or the rank fails."""
+    """Check that this process is not alone by mistake, and arrange what happens when MPI ends or the rank fails."""
     from mpi4py import MPI
 
     check_not_alone(MPI.COMM_WORLD.size)
     _check_arithmetic()
 
     def finalised(*_: object) -> None:
-        for each in list(_living):
-            each.close("MPI was finalised")
+        for closable in list(_living):
+            closable.close("MPI was finalised")
 
     # MPI_Finalize deletes the attributes of COMM_SELF before anything else.
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=finalised), None)
@@ -94,7 +97,7 @@ def _prepare() -> None:
 
 
 def _check_arithmetic() -> None:
-    """Debian's MPICH 4.0.2 compares unsigned integers as if they were signed."""
+    """Raise LaunchError if MPI compares unsigned integers as if they were signed, as Debian's MPICH 4.0.2 does."""
     from mpi4py import MPI
 
     high, low = bytearray([200]), bytearray([1])
@@ -108,13 +111,13 @@ def _check_arithmetic() -> None:
 
 
 def _end_job_with_a_failing_rank() -> None:
-    """Without this, an uncaught exception on one rank leaves the others waiting for it for ever."""
-    reported = sys.excepthook
+    """Make an uncaught exception end the whole job. Otherwise the other ranks would wait for this one for ever."""
+    previous_hook = sys.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        reported(kind, value, trace)
+        previous_hook(kind, value, trace)
         if isinstance(sys.stderr, StringIO) and sys.__stderr__:
-            # torch.distributed's hook around this one collects what is written, and may not come to write it.
+            # torch.distributed's hook around this one collects what is written to stderr, and may not live to print it.
             sys.__stderr__.write(sys.stderr.getvalue())
             sys.__stderr__.flush()
             sys.stderr.truncate(0)

@@ -1,6 +1,7 @@
-"""Where the ranks of a job are: ``python -m mpicoll.launch.placement``, as its ranks, prints a line for each node.
+"""The nodes and cores on which the ranks of a job run. ``python -m mpicoll.launch.placement``, started as a job, prints
+a line for each node.
 
-A job script runs it first: it ends with an error if the ranks do not find each other.
+Job scripts run it first, because it ends with an error if the ranks cannot connect.
 """
 
 from __future__ import annotations
@@ -24,39 +25,39 @@ def cpus() -> set[int]:
 
 
 def oversubscribed(comm: MPI.Comm) -> bool:
-    """Whether these ranks of one node take turns on its CPUs, with each other or with more ranks that this one's
-    launcher has started there. Collective."""
+    """Whether these ranks of one node take turns on its CPUs, with each other or with other ranks that the launcher has
+    started there. Collective."""
     masks: list[int] = comm.allgather(sum(1 << cpu for cpu in cpus()))
-    together = reduce(or_, masks).bit_count()
-    bound_apart = together == sum(mask.bit_count() for mask in masks) and ranks_here() <= (os.cpu_count() or 1)
-    return not bound_apart and max(comm.size, ranks_here()) > together
+    all_cpus = reduce(or_, masks).bit_count()
+    bound_apart = all_cpus == sum(mask.bit_count() for mask in masks) and ranks_here() <= (os.cpu_count() or 1)
+    return not bound_apart and max(comm.size, ranks_here()) > all_cpus
 
 
 def main() -> None:
-    """Print the MPI library and the ranks of each node with what they are bound to. Collective; rank 0 prints."""
+    """Print the MPI library, and the ranks of each node with the cores and GPUs that they are bound to. Collective;
+    rank 0 prints."""
     world = checked_world()
-    mine = (MPI.Get_processor_name(), cpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-    found = world.gather(mine)
-    if found is None:
+    bindings = world.gather((MPI.Get_processor_name(), cpus(), os.environ.get("CUDA_VISIBLE_DEVICES")))
+    if bindings is None:
         return
     nodes: dict[str, list[int]] = {}
-    for rank, (node, _, _) in enumerate(found):
+    for rank, (node, _, _) in enumerate(bindings):
         nodes.setdefault(node, []).append(rank)
-    print(f"{count(len(found), 'rank')} on {count(len(nodes), 'node')}, {library()}")
+    print(f"{count(len(bindings), 'rank')} on {count(len(nodes), 'node')}, {library()}")
     for node, ranks in nodes.items():
-        cores = [found[rank][1] for rank in ranks]
+        cores = [bindings[rank][1] for rank in ranks]
         line = f"{node}: ranks {ranges(ranks)}, bound to cores {' | '.join(ranges(sorted(c)) for c in cores)}"
-        gpus = [found[rank][2] for rank in ranks]
-        print(line + (f", GPUs {' | '.join(map(str, gpus))}" if any(gpus) else ""))
-        shared = len(set().union(*cores))
-        if shared < len(ranks):
-            print(
-                f"{node}: {len(ranks)} ranks take turns on {count(shared, 'core')}: expected a core for each at least"
-            )
+        gpus = [bindings[rank][2] for rank in ranks]
+        print(f"{line}, GPUs {' | '.join(map(str, gpus))}" if any(gpus) else line)
+        all_cores = len(set().union(*cores))
+        if all_cores < len(ranks):
+            turns = f"{len(ranks)} ranks take turns on {count(all_cores, 'core')}"
+            print(f"{node}: {turns}: expected a core for each at least")
 
 
-def count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 rank, 2 ranks."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def ranges(numbers: list[int]) -> str:

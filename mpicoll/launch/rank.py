@@ -1,10 +1,12 @@
-"""What each rank executes: ``python -m mpi4py``, and an end to the job when a rank fails, with one report of why.
+"""What each rank executes. It runs the program as ``python -m mpi4py`` does, and if a rank fails, it reports the error
+once and ends the job.
 
-mpi4py ends the job with MPI_Abort, which an MPI that was never initialised does not do. The other ranks would wait
-in MPI_Init: under MPICH for ever, under Open MPI if they connect to the launcher in the moment in which it gives up.
+``python -m mpi4py`` ends the job with MPI_Abort, but only where MPI is initialised. If a rank fails before that, the
+others wait for it in MPI_Init: with MPICH for ever, and with Open MPI if they connect to the launcher just when it
+gives up.
 
-Besides, it sets the variables that programs written for torchrun read before they initialise anything, and has what a
-rank prints leave it line by line.
+This module also sets the variables that programs written for torchrun read, and makes a rank's output appear line by
+line.
 """
 
 from __future__ import annotations
@@ -20,9 +22,9 @@ from mpicoll.launch import failure
 
 __all__ = ["main"]
 
-# Rank, size, and rank among those of the node, as launchers say them. Within Slurm, what Slurm itself says describes
-# mpirun's or mpiexec's daemon, so it comes last.
-_SAID_BY_LAUNCHERS = (
+# The variables in which launchers tell a rank its number, the number of ranks, and its number on its node. Slurm comes
+# last: where mpirun or mpiexec runs under Slurm, Slurm's variables describe their daemon.
+_SET_BY_LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
@@ -40,22 +42,23 @@ def main() -> None:
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) else 1
         if status is not None and status != 0 and not _finalised():
-            # At exit, so that the traceback is printed first.
+            # It is done at exit, after the traceback was printed.
             atexit.register(failure.end_job, status if isinstance(status, int) else 1)
         raise
 
 
 def _for_torch() -> dict[str, str]:
-    """RANK, WORLD_SIZE and LOCAL_RANK. Without a MASTER_ADDR, torch's env:// still asks MPI for the rest."""
-    for said in _SAID_BY_LAUNCHERS:
-        if all(variable in os.environ for variable in said):
-            return {name: os.environ[variable] for name, variable in zip(_READ_BY_PROGRAMS, said, strict=True)}
+    """RANK, WORLD_SIZE and LOCAL_RANK, as torchrun sets them. MASTER_ADDR is not among them: without it, mpicoll's
+    env:// connects the ranks by MPI."""
+    for variables in _SET_BY_LAUNCHERS:
+        if all(variable in os.environ for variable in variables):
+            return {name: os.environ[variable] for name, variable in zip(_READ_BY_PROGRAMS, variables, strict=True)}
     return {}
 
 
 def _print_lines() -> None:
-    # Later, what a rank has printed is lost if it is killed; in pieces, as PYTHONUNBUFFERED has it, launchers mix it
-    # with what other ranks print.
+    """Write what the rank prints at the end of each line. If it were written later, it would be lost where a rank is
+    killed. If it were written in pieces, as with PYTHONUNBUFFERED, launchers would mix the lines of different ranks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, write_through=False)

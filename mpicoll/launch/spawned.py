@@ -1,4 +1,4 @@
-"""What a spawned rank does, and what it is handed: a folder with the call, where it leaves its failure."""
+"""What a spawned rank does. It gets a folder, finds the call to make in it, and leaves its failure there."""
 
 from __future__ import annotations
 
@@ -19,25 +19,26 @@ from mpicoll.launch.alone import launched_rank
 __all__ = ["CALL", "FAILURE", "LIFELINE", "main", "pickled_call", "program"]
 
 CALL, FAILURE, LIFELINE = "call", "failure", "lifeline"
+"""Files in the folder: the pickled call, the first failed rank's report, and a pipe that the parent holds open."""
 
 
 def program(folder: Path) -> list[str]:
-    """What a rank runs."""
+    """Python's arguments for a rank."""
     return ["-c", "import sys; from mpicoll.launch.spawned import main; main(sys.argv[1])", str(folder)]
 
 
 def pickled_call(fn: Callable[..., Any], args: Sequence[Any]) -> bytes:
-    """``fn`` and ``args`` with what a new process needs to unpickle them; ArgumentError if it could not."""
+    """``fn`` and ``args``, with what a new process needs to unpickle them. Raises ArgumentError if it could not."""
     from multiprocessing import spawn
 
     parts = {"fn": fn, "args": tuple(args)}
     for name, value in parts.items():
         try:
             parts[name] = pickle.dumps(value)
-        except Exception as error:  # whatever a value's own __reduce__ raises
+        except Exception as error:  # a value's own __reduce__ may raise anything
             raise ArgumentError("spawn", name, "what can be pickled", f"{value!r} ({error})") from error
     preparation = spawn.get_preparation_data("mpicoll.spawn")
-    del preparation["authkey"]  # can only be handed to a process of multiprocessing's own
+    del preparation["authkey"]  # it can be pickled only for a process that multiprocessing starts
     main_file = preparation.get("init_main_from_path")
     importable = os.path.exists(main_file) if main_file else _importable(preparation.get("init_main_from_name"))
     if getattr(fn, "__module__", None) == "__main__" and not importable:
@@ -56,22 +57,22 @@ def _importable(main: str | None) -> bool:
 
 
 def _end_with_parent(lifeline: Path) -> None:
-    """Have the kernel kill this process when the one that called spawn closes the lifeline or dies.
+    """Make the kernel kill this process when the process that called spawn closes the lifeline, or ends.
 
-    Where the kernel cannot (F_SETSIG is Linux's), the launcher alone ends the ranks.
+    Only Linux can do that (F_SETSIG). Elsewhere the ranks depend on the launcher to end them.
     """
     held = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(held, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(held, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
-        with contextlib.suppress(BlockingIOError):  # the parent lives
+        with contextlib.suppress(BlockingIOError):  # this error says that the parent has the other end open
             os.read(held, 1)
             sys.exit("mpicoll.spawn: the process that called it is gone")
 
 
 def main(folder: str) -> None:
-    """Make the call that lies in ``folder``. The first rank that fails leaves its traceback there."""
+    """Make the call that is in ``folder``. The first rank that fails leaves its traceback there."""
     from multiprocessing import spawn
 
     meeting = Path(folder)
@@ -92,10 +93,11 @@ def main(folder: str) -> None:
 
 
 def _is_first(meeting: Path, failure: str) -> bool:
+    """Leave the failure's report in the folder, unless another rank has done so. Returns whether this was the first."""
     written = meeting / f"{FAILURE}.{os.getpid()}"
     written.write_text(failure)
     try:
-        os.link(written, meeting / FAILURE)  # atomic, so a failure is either there as a whole or not at all
+        os.link(written, meeting / FAILURE)  # this is atomic: the report appears as a whole, or not at all
     except FileExistsError:
         return False
     return True

@@ -1,1 +1,1 @@
-"""What we run on."""
+"""What mpicoll runs on: the CPU, the MPI library, GPUs, and memory that processes can share."""

@@ -1,4 +1,4 @@
-"""The CPU's fingerprint: what was measured on a CPU is known to hold on its like alone."""
+"""The CPU's fingerprint. What was measured on one CPU holds only on CPUs with the same fingerprint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNKNOWN = "unknown"
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-# Hypervisors call many CPUs "AMD EPYC": the name alone tells too little.
+# The name alone is not enough: hypervisors give different CPUs the same name, such as "AMD EPYC".
 _MODELS = (
     "{vendor_id} {model name}, family {cpu family} model {model} stepping {stepping}",
     "implementer {CPU implementer} part {CPU part} variant {CPU variant} revision {CPU revision}",
@@ -20,8 +20,8 @@ _MODELS = (
 
 @cache
 def fingerprint() -> str:
-    """The first CPU's vendor, name, family, model and stepping, and the size of its caches above the first level with
-    the number of CPUs that share each. UNKNOWN where the system does not say all of that."""
+    """The first CPU's vendor, name, family, model and stepping. Then, for each cache above the first level, its size
+    and the number of CPUs that share it. UNKNOWN where the system does not say all of that."""
     try:
         model, caches = _model(), _caches()
     except (OSError, ValueError):
@@ -30,25 +30,26 @@ def fingerprint() -> str:
 
 
 def _model() -> str:
-    said: dict[str, str] = {}
+    """The first CPU's model; empty where the system does not say all of it."""
+    fields: dict[str, str] = {}
     with _CPUINFO.open() as f:
         for line in f:
-            if not line.strip():  # the others are alike, and on large machines their lines take milliseconds
+            if not line.strip():  # the end of the first CPU; to read about all others can take milliseconds
                 break
             key, _, value = line.partition(":")
-            said[key.strip()] = value.strip()
+            fields[key.strip()] = value.strip()
     for model in _MODELS:
         try:
-            return model.format_map(said)
+            return model.format_map(fields)
         except KeyError:
             continue
     return ""
 
 
 def _caches() -> list[str]:
-    found = []
+    caches = []
     for index in sorted(_CACHES.glob("index*")):
         level, size, sharing = ((index / name).read_text().strip() for name in ("level", "size", "shared_cpu_map"))
         if int(level) > 1:
-            found.append(f"L{level} {size} of {int(sharing.replace(',', ''), 16).bit_count()}")
-    return found
+            caches.append(f"L{level} {size} of {int(sharing.replace(',', ''), 16).bit_count()}")
+    return caches

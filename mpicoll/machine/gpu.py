@@ -1,4 +1,4 @@
-"""Whether the MPI library of this process takes the memory of a GPU."""
+"""Whether the MPI library of this process can send and receive memory of a GPU."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
 @lru_cache(maxsize=1)
 def takes_device_memory() -> bool:
-    """True only where the MPI library says of itself that it takes CUDA memory: a wrong yes is a crash.
+    """Whether the MPI library itself says that it takes CUDA memory. If mpicoll took a no for a yes, the program would
+    crash.
 
-    Open MPI and its kin answer through ``MPIX_Query_cuda_support``, MPICH and its kin (Cray's, Intel's) through
-    ``MPIX_GPU_query_support``. A library with neither question is taken to mean no.
+    Open MPI and its derivatives answer through ``MPIX_Query_cuda_support``. MPICH and its derivatives, such as Cray's
+    and Intel's, answer through ``MPIX_GPU_query_support``. For a library that has neither function the answer is no.
     """
-    library = ctypes.CDLL(MPI.__file__)  # a look-up in the extension module finds the library it was linked to
+    library = ctypes.CDLL(MPI.__file__)  # symbols of this extension module include those of the MPI library
     if hasattr(library, "MPIX_Query_cuda_support"):
         return bool(library.MPIX_Query_cuda_support())
     if hasattr(library, "MPIX_GPU_query_support"):

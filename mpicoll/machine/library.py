@@ -8,8 +8,8 @@ __all__ = ["library"]
 
 
 def library() -> str:
-    """Its name and version, as ``Open MPI 5.0.11``.
+    """The MPI library's name and version, such as ``Open MPI 5.0.11``.
 
-    Not the whole text of Get_library_version, which holds the builder's host and paths."""
+    MPI's own text, Get_library_version, also names the host and the paths of whoever built the library."""
     name, version = MPI.get_vendor()
     return f"{name} {'.'.join(map(str, version))}"

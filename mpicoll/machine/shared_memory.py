@@ -1,7 +1,7 @@
-"""Memory that the ranks of a node share, without a name that could outlive them.
+"""Memory that the ranks of a node share. It has no name in the file system, so nothing is left when the ranks end.
 
-Each rank makes its own block, so that it lies near the cores that write it, and opens the others' by way of /proc.
-Needs Linux; where ranks cannot see each other's files (containers of their own, other users) there is none.
+Each rank makes a block of its own, near the cores that write it, and opens the other ranks' blocks through /proc. That
+needs Linux. There is no such memory where ranks cannot open each other's files, such as in separate containers.
 """
 
 from __future__ import annotations
@@ -20,34 +20,37 @@ __all__ = ["share"]
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
 BUDGET = 32 << 20
-"""Bytes that a rank makes for all its communicators together, at most: what is made for one is held until it is freed,
-and a program may have hundreds."""
+"""The most bytes that a rank makes for all its communicators together. A communicator holds its memory until it is
+freed, and a program may have hundreds of communicators."""
 _NAME = "mpicoll"
 _MARK = 16
-"""Random bytes at a block's end: a process of that number in another namespace has another file."""
+"""The number of random bytes at a block's end, by which ranks recognise the block. In another namespace of processes,
+the same process and file numbers mean another file."""
 
 
 def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
-    """A block of so many bytes a rank, which all ranks map; None where they cannot, or where one of them has made as
-    much as its ``BUDGET`` permits, or has MPICOLL_SHARED_MEMORY=0. Collective among ranks of one node."""
+    """A block of ``nbytes`` bytes of each rank, which all ranks map. Collective among ranks of one node.
+
+    None, on all ranks, if a rank cannot map a block, if a rank has used up its ``BUDGET``, or if a rank has
+    MPICOLL_SHARED_MEMORY=0."""
     file, mark = None, os.urandom(_MARK)
     wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0" and hasattr(os, "memfd_create")
-    if wanted and nbytes + sum(each.nbytes for each in list(_own)) <= BUDGET:
+    if wanted and nbytes + sum(mapping.nbytes for mapping in list(_own)) <= BUDGET:
         file = _new(nbytes, mark)
-    told = comm.allgather(None if file is None else (os.getpid(), file, mark))
-    mapped = [None if it is None else _mapped(it[0], it[1], it[2], nbytes) for it in told]
-    found = [mapping for mapping in mapped if mapping is not None]
-    agreed = comm.allreduce(len(found) == comm.size, MPI.LAND)
+    files: list[tuple[int, int, bytes] | None] = comm.allgather(None if file is None else (os.getpid(), file, mark))
+    mappings = [m for f in files if f is not None and (m := _mapped(*f, nbytes)) is not None]
+    all_mapped = comm.allreduce(len(mappings) == comm.size, MPI.LAND)
     if file is not None:
-        os.close(file)  # all have opened it
-    if not agreed:
+        os.close(file)  # all ranks have opened it
+    if not all_mapped:
         return None
-    _own.add(found[comm.rank])
-    return [np.asarray(mapping) for mapping in found]
+    _own.add(mappings[comm.rank])
+    return [np.asarray(mapping) for mapping in mappings]
 
 
 def _new(nbytes: int, mark: bytes) -> int | None:
-    """A file in memory, all of it allocated now: what the system refuses can be told, and a page missed later kills."""
+    """A file in memory, or None if the system refuses it. All its memory is allocated at once: if there were none for a
+    page that is written later, the system would kill the process."""
     try:
         file = os.memfd_create(_NAME)
     except OSError:
@@ -62,8 +65,11 @@ def _new(nbytes: int, mark: bytes) -> int | None:
 
 
 def _mapped(pid: int, file: int, mark: bytes, nbytes: int) -> _Mapping | None:
-    """The block in another process's file, if it is that: in another namespace of processes, that number is of another
-    process, whose file may be shorter (to read beyond it kills) or no file at all (to open it may do something)."""
+    """The block in another process's file; None if that is not the file that was meant.
+
+    In another namespace of processes the numbers mean another file. It may be shorter, and to read beyond its end would
+    kill this process. It may be a device, and to open that could change something. So this looks at the file's name
+    before it opens the file, and at the mark before it maps it."""
     path = f"/proc/{pid}/fd/{file}"
     try:
         if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
@@ -76,8 +82,8 @@ def _mapped(pid: int, file: int, mark: bytes, nbytes: int) -> _Mapping | None:
 
 
 class _Mapping:
-    """A file mapped into memory, until nothing refers to it. Python's own mapping would keep a file open besides, and a
-    forked child this memory."""
+    """A file that is mapped into memory as long as anything refers to this object. Python's mmap would also keep a file
+    open, and a forked child would keep the memory."""
 
     def __init__(self, file: int, nbytes: int) -> None:
         address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
@@ -90,11 +96,11 @@ class _Mapping:
 
 
 _own: weakref.WeakSet[_Mapping] = weakref.WeakSet()
-"""The memory of the blocks that this rank has made."""
+"""The mappings of the blocks that this rank has made."""
 
 
 def _unmap(process: int, address: int, nbytes: int) -> None:
-    if os.getpid() == process:  # a forked child may have something else there
+    if os.getpid() == process:  # a forked child may have something else at this address
         _c.munmap(address, nbytes)
 
 

@@ -1,1 +1,1 @@
-"""How a call is carried out. Every route binds a call, once, into a plan."""
+"""The routes: how a call is carried out. Each route binds a call once, and gives the plan that makes it."""

@@ -1,12 +1,13 @@
 """Reductions that the MPI library cannot do, or gets wrong: messages move the values, and ``kernels`` reduces them.
 
-All values of an element meet on one rank, which reduces them in rank order. So a 16-bit sum is added up in float32 and
-rounded once, and all ranks hold equal bits.
+All values of an element meet on one rank, which reduces them in rank order. So a sum of 16-bit floats is added up in
+float32 and rounded once, and all ranks get equal bits.
 
-A long vector is cut into chunks, and a chunk into one slice for each rank. Each rank takes in its slice from all ranks,
-reduces it, and hands the result on to all ranks, or to the root. The messages are sent here: a rank's own slice need
-not move, and the MPI's all-to-all and all-gather would copy it. Long messages go through memory that the ranks share,
-if there is any. A short vector is gathered and reduced by every rank: one round of messages in place of two.
+A long vector is cut into chunks, and a chunk into one slice for each rank. Each rank receives its slice from all ranks,
+reduces it, and sends the result to all ranks, or to the root. It does so with messages of its own and not with MPI's
+all-to-all and all-gather, which would also copy the slice that a rank has already. Long messages go through memory that
+the ranks share, if there is any. A short vector is gathered by every rank, and every rank reduces it: that takes one
+round of messages and not two.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from mpicoll.transports.transport import Array
 __all__ = ["bind"]
 
 SHORT = 8 << 10
-"""Bytes of a vector up to which everybody gathers everything."""
+"""Bytes in the longest vector that every rank gathers as a whole."""
 CHUNK = 2 << 20
-"""Bytes of a vector under way at a time: what is gathered stays in cache, and scratch memory stays bounded."""
+"""Bytes in a chunk. So what a rank gathers stays in cache, and the scratch memory stays bounded."""
 SLICE = 64 << 10
-"""Bytes of a rank's slice of a chunk, at least, where there are many ranks: else a plan would hold, and send, more
-messages than their overhead is worth."""
+"""The fewest bytes in a rank's slice of a chunk. Where there are many ranks, chunks are longer for that: shorter slices
+would mean more messages, which cost more than they gain."""
 PARTNERS = 16
-"""Ranks that one exchanges messages with at a time."""
+"""The number of ranks with which a rank exchanges messages at the same time."""
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, slots: Slots | None = None) -> Plan:
-    """The call as exchanges of chunks and local reductions; long messages go through ``slots``, if there are any."""
+    """The plan of a reduction. Long messages go through ``slots``, if there are any."""
     assert call.reduction is not None
     source = call.recv if call.send is None else call.send
     assert source is not None
@@ -51,25 +52,19 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, slots: Slots | N
     no_staging = np.empty(0, given.dtype)
     transport = Messages(comm, call.operation, None, given.dtype, no_staging, slots)
     exchange = _Exchange(comm, call.reduction, workspace, transport)
-    match call.collective.name:
-        case "allreduce" if given.nbytes <= SHORT:
-            steps = exchange.gathered(given, out, comm.size)
-        case "allreduce":
-            steps = exchange.sliced(given, out, None)
-        case "reduce":
-            steps = exchange.sliced(given, out, call.root)
-        case "scan":
-            steps = exchange.gathered(given, out, comm.rank + 1)
-        case "exscan":
-            steps = exchange.gathered(given, out, comm.rank)
-        case _:
-            counts = call.sendcounts or (given.size // comm.size,) * comm.size
-            steps = exchange.scattered(given, out, counts)
+    table = call.collective
+    if table.scatters:
+        counts = call.sendcounts or (given.size // comm.size,) * comm.size
+        steps = exchange.scattered(given, out, counts)
+    elif table.prefix is not None or (not table.rooted and given.nbytes <= SHORT):
+        steps = exchange.gathered(given, out, call.terms(comm.rank, comm.size))
+    else:
+        steps = exchange.sliced(given, out, call.root if table.rooted else None)
     return exchange.plan(steps)
 
 
 class _Exchange:
-    """What the exchanges of one call share; each method gives the steps of one pattern, a few for each chunk."""
+    """One call's exchange. A method for each pattern gives the steps, a few for each chunk."""
 
     def __init__(self, comm: MPI.Intracomm, reduction: Reduction, workspace: Workspace, transport: Messages) -> None:
         self._comm, self._reduction, self._workspace, self._transport = comm, reduction, workspace, transport
@@ -79,46 +74,50 @@ class _Exchange:
         self._factors: list[Any] | None = None
 
     def plan(self, steps: Iterator[Plan]) -> Plan:
-        """The steps as one plan. A premul_sum's ranks may have different factors, and who reduces a slice needs all."""
+        """The steps as one plan. The ranks of a premul_sum may have different factors. Each rank reduces values of all
+        ranks, so it needs all factors first."""
         factor = self._reduction.op.factor
 
-        def tell() -> None:
+        def gather_factors() -> None:
             self._factors = self._comm.allgather(factor)
 
-        run = sequence(*([] if factor is None else [tell]), *steps)
+        run = sequence(*steps) if factor is None else sequence(gather_factors, *steps)
         return self._transport.plan(run, *self._inboxes)
 
-    def gathered(self, given: Array, out: Array | None, rows: int) -> Iterator[Plan]:
-        """Everybody gathers everything, and reduces the first ``rows`` ranks' values."""
+    def gathered(self, given: Array, out: Array | None, terms: int) -> Iterator[Plan]:
+        """Every rank gathers the whole vector of each rank, and reduces those of the first ``terms`` ranks."""
         size = self._comm.size
-        for a, b in _pieces(given.size, self._chunk // size):
-            (inbox,) = self._workspace.arrays(given.dtype, size * (b - a))
-            yield partial(self._comm.Allgather, [given[a:b], b - a, self._kind], [inbox, b - a, self._kind])
-            if out is not None and rows:
-                yield partial(self._reduce, [*inbox.reshape(size, b - a)[:rows]], out[a:b])
+        for start, stop in _chunks(given.size, self._chunk // size):
+            count = stop - start
+            (inbox,) = self._workspace.arrays(given.dtype, size * count)
+            yield partial(self._comm.Allgather, [given[start:stop], count, self._kind], [inbox, count, self._kind])
+            if out is not None and terms:
+                yield partial(self._reduce, [*inbox.reshape(size, count)[:terms]], out[start:stop])
 
     def sliced(self, given: Array, out: Array | None, root: int | None) -> Iterator[Plan]:
-        """Each rank reduces its slice. The result is then handed on to the root, or to everybody where that is None."""
+        """Each rank reduces its slice, and sends the result to the root, or to all ranks if ``root`` is None."""
         size, rank = self._comm.size, self._comm.rank
-        for a, b in _pieces(given.size, self._chunk):
-            ends = [a + (b - a) * r // size for r in range(size + 1)]
+        for start, stop in _chunks(given.size, self._chunk):
+            ends = [start + (stop - start) * r // size for r in range(size + 1)]
             slices = [slice(*pair) for pair in pairwise(ends)]
-            mine, steps = self._reduced([given[s] for s in slices], None if out is None else out[slices[rank]])
+            result, steps = self._reduced([given[s] for s in slices], None if out is None else out[slices[rank]])
             yield from steps
-            gives = [mine if root in (None, r) else None for r in range(size)]
+            gives = [result if root in (None, r) else None for r in range(size)]
             takes = [out[s] if out is not None and root in (None, rank) else None for s in slices]
             yield from self._messages(gives, takes)
 
     def scattered(self, given: Array, out: Array | None, counts: Sequence[int]) -> Iterator[Plan]:
-        """Each rank reduces its block, which stays there."""
+        """Each rank reduces its block, which is its result."""
         assert out is not None
         rank = self._comm.rank
         blocks = np.split(given, [*accumulate(counts[:-1])])
-        for a, b in _pieces(max(counts), self._chunk // self._comm.size):
-            yield from self._reduced([block[a:b] for block in blocks], out[a : min(b, counts[rank])])[1]
+        for start, stop in _chunks(max(counts), self._chunk // self._comm.size):
+            slices = [block[start:stop] for block in blocks]
+            yield from self._reduced(slices, out[start : min(stop, counts[rank])])[1]
 
     def _reduced(self, slices: Sequence[Array], out: Array | None) -> tuple[Array, list[Plan]]:
-        """Each rank takes in its slice from all ranks and reduces it, to ``out`` or scratch memory: where, and how."""
+        """Each rank receives its slice from all ranks and reduces it, to ``out`` or else to scratch memory. Returns
+        where the result will be, and the steps that bring it there."""
         size, rank = self._comm.size, self._comm.rank
         own = slices[rank]
         (inbox,) = self._workspace.arrays(own.dtype, size * own.size)
@@ -129,26 +128,29 @@ class _Exchange:
         return result, [*self._messages(slices, rows), partial(self._reduce, rows, result)]
 
     def _messages(self, gives: Sequence[Array | None], takes: Sequence[Array | None]) -> list[Plan]:
-        """To and from each other rank; None or nothing is no message. A few at a time: all at once would flood ranks
-        that are many."""
+        """Messages to and from each other rank; there is none where an array is None or empty.
+
+        A step has messages with a few ranks only: where there are many ranks, all messages at once would be too many
+        for a rank to store."""
         size, rank, transport = self._comm.size, self._comm.rank, self._transport
-        before = len(transport.steps)
+        steps_before = len(transport.steps)
         for first in range(1, size, PARTNERS):
             for distance in range(first, min(first + PARTNERS, size)):
-                to, of = (rank + distance) % size, (rank - distance) % size
-                given, taken = gives[to], takes[of]
+                dest, source = (rank + distance) % size, (rank - distance) % size
+                given, taken = gives[dest], takes[source]
                 if given is not None and given.size:
-                    transport.send(to, [given])
+                    transport.send(dest, [given])
                 if taken is not None and taken.size:
-                    transport.recv(of, [taken])
+                    transport.recv(source, [taken])
             transport.end_step()
-        return transport.steps[before:]
+        return transport.steps[steps_before:]
 
     def _reduce(self, rows: Sequence[Array], out: Array) -> None:
         kernels.reduce_rows(rows, out, self._reduction, self._factors)
 
 
-def _pieces(count: int, most: int) -> Iterator[tuple[int, int]]:
-    step = max(1, most)
+def _chunks(count: int, length: int) -> Iterator[tuple[int, int]]:
+    """The starts and stops of chunks of ``count`` elements."""
+    step = max(1, length)
     for start in range(0, count, step):
         yield start, min(start + step, count)

@@ -1,6 +1,6 @@
-"""What a step means: the interpreter under which every transport runs a schedule.
+"""The interpreter, which runs a schedule over any transport.
 
-A transport says how a region of memory reaches another rank. The interpreter says which region, and when.
+The interpreter says which memory is sent, received, reduced and copied in each step. The transport says how.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ class Memory(Protocol[Region_co]):
     """A rank's three spaces."""
 
     def region(self, space: Space, blocks: Blocks) -> Region_co:
-        """Where these blocks lie."""
+        """The memory of these blocks."""
 
 
 def carry_out(schedule: Schedule, memory: Memory[Region], transport: Transport[Region]) -> None:
-    """Carry out one rank's schedule; a transport that binds does so when what it bound is called."""
+    """Hand one rank's schedule to a transport, action by action. A transport may carry the actions out at once, or bind
+    them into a plan that does so later."""
     region = memory.region
     for step in schedule.steps:
         for action in step:

@@ -1,8 +1,8 @@
-"""Vectors of more elements than the counts of an MPI call can state.
+"""Vectors of more elements than a count in an MPI call can say.
 
-A collective that works element by element is cut into runs of the vector, each bound by the route it would have
-taken. One that scatters a reduction becomes reductions to each block's owner, and one that moves blocks becomes
-point-to-point messages, each short enough.
+A collective that works element by element becomes several calls, each on a part of the vector. A reduce_scatter becomes
+one reduction for each block, to the rank that gets the block. A collective that moves blocks becomes point-to-point
+messages that are short enough.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from mpicoll.transports.memory import moved
 __all__ = ["MAX_COUNT", "bind", "if_any", "pieces"]
 
 MAX_COUNT = 2**31 - 1
-"""The largest count that every MPI takes (MPI-4's large counts are not everywhere yet)."""
+"""The largest count that every MPI library takes. Not all of them have the large counts of MPI-4."""
 
 
 def pieces(buffer: Buffer) -> Iterator[Buffer]:
-    """The runs of at most MAX_COUNT elements that make up the buffer; one, empty, if it has none."""
+    """The parts of the buffer, of at most MAX_COUNT elements each. An empty buffer has one part, which is empty."""
     for start in range(0, buffer.count or 1, MAX_COUNT):
         yield buffer.part(start, min(start + MAX_COUNT, buffer.count))
 
 
 def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], Plan]) -> Plan:
-    """The call as calls and messages of at most MAX_COUNT elements."""
+    """The call as calls and messages of at most MAX_COUNT elements. ``route`` binds a call that is short enough."""
     if call.collective.elementwise:
-        return sequence(*map(route, _runs(call)))
+        return sequence(*map(route, _in_parts(call)))
     if call.collective.reduces:
         return sequence(*map(route, _reductions_to_owners(comm, call)))
     outgoing = _blocks(call.send, comm.size, call.sendcounts)
@@ -47,28 +47,30 @@ def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], Plan]) -> Plan
         case "scatter":
             incoming = {call.root: call.recv} if call.recv is not None else {}
         case "allgather":
-            mine = incoming[comm.rank] if call.send is None else call.send
-            outgoing = dict.fromkeys(range(comm.size), mine)
-    if call.in_place:  # the rank's own block is where it belongs
+            own = incoming[comm.rank] if call.send is None else call.send
+            outgoing = dict.fromkeys(range(comm.size), own)
+    if call.in_place:  # the rank's own block is where it belongs already
         outgoing.pop(comm.rank, None)
         incoming.pop(comm.rank, None)
     return partial(_move, comm, outgoing, incoming)
 
 
 def if_any(comm: MPI.Intracomm, call: Call, direct: Plan) -> Plan:
-    """``direct``, unless some rank's buffers are too long for it: no rank can tell from its own, so they ask."""
-    mine, most = np.array([call.extent(comm.size)]), np.array([0])
+    """``direct``, unless a rank's buffers are too long for it. A rank knows only its own buffers, so all ranks must
+    tell each other first."""
+    own_extent, longest = np.array([call.extent(comm.size)]), np.array([0])
     call = call.without_arrays()
 
     def run() -> None:
-        comm.Allreduce(mine, most, MPI.MAX)
-        plan = direct if most[0] <= MAX_COUNT else bind(comm, call, lambda _: direct)
+        comm.Allreduce(own_extent, longest, MPI.MAX)
+        plan = direct if longest[0] <= MAX_COUNT else bind(comm, call, lambda _: direct)
         plan()
 
     return run
 
 
-def _runs(call: Call) -> Iterator[Call]:
+def _in_parts(call: Call) -> Iterator[Call]:
+    """The call as several calls, each on a part of the vector."""
     count = max(b.count for b in (call.send, call.recv) if b is not None)
     for start in range(0, count, MAX_COUNT):
         stop = min(start + MAX_COUNT, count)
@@ -77,24 +79,25 @@ def _runs(call: Call) -> Iterator[Call]:
 
 
 def _reductions_to_owners(comm: MPI.Intracomm, call: Call) -> Iterator[Call]:
+    """A reduce_scatter as reductions of each block, to the rank that gets it."""
     for owner, block in _blocks(call.send, comm.size, call.sendcounts).items():
-        mine = owner == comm.rank
-        in_place = mine and call.in_place
-        whole = replace(
+        is_owner = owner == comm.rank
+        in_place = is_owner and call.in_place
+        reduction = replace(
             call,
             collective=COLLECTIVES["reduce"],
             send=None if in_place else block,
-            recv=call.recv if mine else None,
+            recv=call.recv if is_owner else None,
             in_place=in_place,
             root=owner,
             uneven=False,
             sendcounts=None,
         )
-        yield from _runs(whole)
+        yield from _in_parts(reduction)
 
 
 def _blocks(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> dict[int, Buffer]:
-    """Each rank's block of the buffer."""
+    """The buffer's block for each rank."""
     if buffer is None:
         return {}
     counts = counts or (buffer.count // size,) * size
@@ -102,6 +105,7 @@ def _blocks(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> d
 
 
 def _move(comm: MPI.Intracomm, outgoing: dict[int, Buffer], incoming: dict[int, Buffer]) -> None:
+    """Send and receive these blocks, by rank."""
     requests = []
     for peer, block in incoming.items():
         requests += [comm.Irecv(moved(piece), peer) for piece in pieces(block)]

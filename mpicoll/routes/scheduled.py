@@ -1,4 +1,4 @@
-"""A schedule over messages between ranks, all of them bound at once."""
+"""Calls as schedules, with MPI messages between the ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.routes.interpreter import carry_out
 from mpicoll.routes.spaces import Spaces
-from mpicoll.schedule import RecvReduce, Schedule
+from mpicoll.schedule import RecvReduce, Schedule, Step
 from mpicoll.transports import shared
 from mpicoll.transports.messages import Messages, longest_piece
 from mpicoll.transports.shared import Slots
@@ -21,7 +21,7 @@ __all__ = ["bind"]
 
 
 def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace, slots: Slots | None = None) -> Plan:
-    """The call as this rank's part in the schedule; long messages go through ``slots``, if there are any."""
+    """The plan of this rank's schedule. Long messages go through ``slots``, if there are any."""
     rank, size, reduction = comm.rank, comm.size, call.reduction
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
@@ -53,12 +53,10 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
 
 
 def _staged(schedule: Schedule, spaces: Spaces, most: int) -> int:
-    """Elements of the staging memory that the hungriest step may need: for each message that it reduces, room for two
-    pieces of at most ``most`` elements."""
-    return max(
-        (
-            sum(2 * min(spaces.elements(a.blocks), most) for a in step if isinstance(a, RecvReduce))
-            for step in schedule.steps
-        ),
-        default=0,
-    )
+    """The number of elements in the staging memory, as the step needs it that needs most. For each message that it
+    reduces, a step needs room for two pieces, of at most ``most`` elements each."""
+
+    def needed(step: Step) -> int:
+        return sum(2 * min(spaces.elements(a.blocks), most) for a in step if isinstance(a, RecvReduce))
+
+    return max(map(needed, schedule.steps), default=0)

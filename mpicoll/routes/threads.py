@@ -1,4 +1,4 @@
-"""A schedule over ranks that are threads of one process."""
+"""Calls as schedules, between ranks that are threads of one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["bind"]
 
 
 def bind(board: Board, call: Call, schedule: Schedule) -> Plan:
-    """The call as this rank's part in the schedule."""
+    """The plan of this rank's schedule."""
     return partial(_carry_out, board, call, schedule)
 
 
@@ -37,41 +37,43 @@ def _carry_out(board: Board, call: Call, schedule: Schedule) -> None:
 def _reduce(
     board: Board, call: Call, schedule: Schedule, reduction: Reduction, given: Array | None, out: Array | None
 ) -> None:
-    """16-bit values are reduced in float32, and rounded once: here no wire is saved by short ones."""
+    """Reduce. Short floats are reduced in float32 and rounded once at the end: between threads it gains nothing to move
+    them as short ones."""
     source = out if given is None else given
     assert source is not None
-    wide, result, how = kernels.widened(source, reduction.dtype), out, reduction
+    wide, result, wide_reduction = kernels.widened(source, reduction.dtype), out, reduction
     if wide is not source:
-        given, result, how = wide, None if out is None else np.empty(out.size, wide.dtype), kernels.in_float(reduction)
+        given, result = wide, None if out is None else np.empty(out.size, wide.dtype)
+        wide_reduction = kernels.in_float(reduction)
     if reduction.op.factor is not None:
         given = np.empty_like(wide)
-        kernels.scale(wide, reduction.op.factor, given, how.dtype)
-    _run(board, call, schedule, how, given, result)
+        kernels.scale(wide, reduction.op.factor, given, wide_reduction.dtype)
+    _run(board, call, schedule, wide_reduction, given, result)
     terms = call.terms(board.rank, board.size)
     if out is None or result is None or not terms:
         return
     if reduction.averages:
-        kernels.divide(result, terms, how.dtype)
+        kernels.divide(result, terms, wide_reduction.dtype)
     if result is not out:
         kernels.narrow(result, out, reduction.dtype)
 
 
 def _run(
-    board: Board, call: Call, schedule: Schedule, how: Reduction | None, given: Array | None, out: Array | None
+    board: Board, call: Call, schedule: Schedule, reduction: Reduction | None, given: Array | None, out: Array | None
 ) -> None:
     spaces = Spaces(call, schedule, board.rank, board.size, given, out)
-    any_of = out if given is None else given
-    spaces.use(np.empty(spaces.scratch_elements, np.uint8 if any_of is None else any_of.dtype))
-    carry_out(schedule, spaces, Threads(board, _described(call, schedule, how, board.size), how))
+    array = out if given is None else given
+    spaces.use(np.empty(spaces.scratch_elements, np.uint8 if array is None else array.dtype))
+    carry_out(schedule, spaces, Threads(board, _described(call, schedule, reduction, board.size), reduction))
 
 
-def _described(call: Call, schedule: Schedule, how: Reduction | None, size: int) -> str:
-    """The call in words, the same ones on all ranks that make the same call."""
+def _described(call: Call, schedule: Schedule, reduction: Reduction | None, size: int) -> str:
+    """The call in words. All ranks that make the same call have the same words."""
     words = [call.operation, schedule.algorithm]
-    if how is not None:
-        words.append(how.op.name)
-    mine = call.send or call.recv
-    if mine is not None:
+    if reduction is not None:
+        words.append(reduction.op.name)
+    buffer = call.send or call.recv
+    if buffer is not None:
         length = f"{call.extent(size)} " if call.extent_is_common else ""
-        words.append(f"of {length}{mine.dtype}")
+        words.append(f"of {length}{buffer.dtype}")
     return " ".join([*words, f"root {call.root}"])

@@ -1,7 +1,8 @@
-"""Slurm job scripts: the templates of ``slurm/``, filled in, each made one file that needs no other beside it.
+"""Slurm job scripts, made from the templates of ``slurm/``. Each script is one file that needs no other.
 
-A template is read line by line. What may be set is a line of its own: ``#SBATCH --option=value`` or
-``NAME=${NAME:-default}``. The comment behind it, or else the one above it and the lines that follow it, says why.
+A template is read line by line. A value that can be set is on a line of its own: ``#SBATCH --option=value`` or
+``NAME=${NAME:-default}``. The comment at the end of the line says why. If it has none, the comment above says why, also
+for the lines that follow it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ TEMPLATES = {
 
 @dataclass(frozen=True)
 class Option:
-    """An option of sbatch: what its value looks like, as a regular expression and in words, and what it is."""
+    """An option of sbatch. ``pattern`` is a regular expression for its value, and ``expected`` says the same in words.
+    ``help`` says what the option means."""
 
     pattern: str
     expected: str
@@ -72,7 +74,7 @@ _SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/[\w$]+\.env)"')
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a script, and the file of ``slurm/`` that it comes from."""
+    """A line of a script, and the file in ``slurm/`` that it comes from."""
 
     file: str
     text: str
@@ -80,7 +82,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that the script sets, written as it stands there, and why."""
+    """A line of the script that sets a value, and why it does."""
 
     file: str
     text: str
@@ -98,15 +100,15 @@ def sites() -> list[str]:
 
 
 def about(file: str) -> list[str]:
-    """What a file of ``slurm/`` is: its first comment."""
+    """The first comment of a file in ``slurm/``, which says what the file is."""
     comments = (_COMMENT.fullmatch(line) for line in _read(file) if not _NO_WORDS.match(line))
     return [found["words"] for found in takewhile(bool, comments) if found]
 
 
 def script(template: str, site: str, options: Mapping[str, str], variables: Mapping[str, str]) -> list[Line]:
-    """The template with what it sources in its place, and with these values in the place of its own.
+    """The template with these values instead of its own. The files that it sources are copied into it.
 
-    Raises ArgumentError for a value that its option cannot have, and for a variable that the template does not.
+    Raises ArgumentError for a value that its option cannot have, and for a variable that the template does not have.
     """
     shebang, *lines = _composed(TEMPLATES[template], site)
     lines = _with_options(lines, _checked(template, lines, options))
@@ -134,7 +136,8 @@ def _composed(file: str, site: str) -> Iterator[Line]:
 
 
 def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> dict[str, str]:
-    """The options, and those that follow from them."""
+    """The options that were given, and those that follow from them. Raises ArgumentError if they contradict each
+    other."""
     for name, value in options.items():
         if not re.fullmatch(OPTIONS[name].pattern, value):
             raise _bad(template, f"--{name}", OPTIONS[name].expected, repr(value))
@@ -165,7 +168,8 @@ def _most(array: str) -> int:
 
 
 def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
-    """Replace the values of the options that the template has, and add the others after its last one."""
+    """The script with these options. An option that the template has gets its new value there. The others are added
+    after the template's last one."""
     filled: list[Line] = []
     rest, end = dict(options), 0
     for line in lines:
@@ -176,7 +180,9 @@ def _with_options(lines: list[Line], options: Mapping[str, str]) -> list[Line]:
         end = len(filled) if found else end
     filled[end:end] = [Line(lines[0].file, _option(name, value)) for name, value in rest.items()]
     kept = [line for line in filled if not line.text.startswith(_NO_GPUS)]
-    if len(kept) < len(filled):  # Slurm may not know the option, and --exclusive grants a node's GPUs to everybody
+    # Slurm may not know the option for GPUs, so a script without GPUs has a variable instead. It must say so: with
+    # --exclusive the job would get all GPUs of its nodes.
+    if len(kept) < len(filled):
         last = max(i for i, line in enumerate(kept) if line.text.startswith("#SBATCH"))
         kept.insert(last + 1, Line(lines[0].file, "SLURM_GPUS_PER_NODE=0"))
     return kept
@@ -195,7 +201,7 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
     filled: list[Line] = []
     for line in lines:
         found = _VARIABLE.fullmatch(line.text)
-        if found and found["name"] == "SITE":  # its preset stands in the script, so no environment can change it
+        if found and found["name"] == "SITE":  # the script contains the site's preset: the environment cannot change it
             line = replace(line, text=f"SITE={site}{found['tail'] or ''}")
         elif found and found["name"] in variables:
             name, value = found["name"], _quoted(variables[found["name"]])
@@ -205,7 +211,7 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
 
 
 def _quoted(value: str) -> str:
-    """As a word of the shell in which the job's own variables (``$SCRATCH``) are expanded, and nothing else is."""
+    """The value as a word of the shell. The shell expands variables in it, such as ``$SCRATCH``, and nothing else."""
     if "\n" in value:
         raise ArgumentError("slurm", "--set", "a value of one line", repr(value))
     escaped = re.sub(r'["\\`]|\$(?![A-Za-z_{])', r"\\\g<0>", value)
@@ -220,12 +226,12 @@ def _bad(template: str, argument: str, expected: str, given: str) -> ArgumentErr
 
 
 def settings(lines: list[Line]) -> Iterator[Setting]:
-    """What the script sets, in its order. Of a variable that is set again the first line alone counts, and the first
-    of each site's preset: of these, one alone is taken."""
+    """What the script sets, in the script's order. Where a variable is set several times, only the first line is
+    returned. Presets of sites are different: the first line of each preset is returned, since only one is used."""
     above: list[str] = []
-    begun: set[str] = set()  # files whose first comment, which says what the file is, lies behind
-    seen: set[tuple[str, str]] = set()  # a variable, and the preset that sets it, if it is one
-    fresh = True  # whether the comment above has met no setting yet
+    begun: set[str] = set()  # the files whose first comment, which says what the file is, was read
+    seen: set[tuple[str, str]] = set()  # the variables that were set, each with the preset that did, or ""
+    fresh = True  # whether no setting has come since the comment above
     for line in lines:
         comment = _COMMENT.fullmatch(line.text)
         if comment and line.file in begun:

@@ -1,7 +1,7 @@
 """torch.distributed's API over MPI: ``import mpicoll.torch as dist``.
 
-Names and signatures are torch's; what differs is said in the functions' docstrings. Importing this initialises no
-MPI: ``init_process_group`` does.
+Names and signatures are torch's. The functions' docstrings say what differs. ``init_process_group`` initialises MPI;
+the import does not.
 """
 
 import torch
@@ -12,25 +12,20 @@ from mpicoll.launch.alone import launched_rank
 
 torch_versions.check(torch.__version__, speaks=launched_rank() in (None, 0))
 
-from mpicoll.torch.barriers import barrier, monitored_barrier
-from mpicoll.torch.collectives import (
-    all_gather,
+from mpicoll.torch.functions.barriers import barrier, monitored_barrier
+from mpicoll.torch.functions.collectives import (
     all_gather_into_tensor,
     all_gather_single,
     all_reduce,
-    all_to_all,
     all_to_all_single,
     broadcast,
-    gather,
     reduce,
-    reduce_scatter,
     reduce_scatter_single,
     reduce_scatter_tensor,
-    scatter,
 )
-from mpicoll.torch.group import GroupMember, ProcessGroup, group
-from mpicoll.torch.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
-from mpicoll.torch.objects import (
+from mpicoll.torch.functions.lists import all_gather, all_to_all, gather, reduce_scatter, scatter
+from mpicoll.torch.functions.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
+from mpicoll.torch.functions.objects import (
     all_gather_object,
     broadcast_object_list,
     gather_object,
@@ -38,7 +33,7 @@ from mpicoll.torch.objects import (
     scatter_object_list,
     send_object_list,
 )
-from mpicoll.torch.rendezvous import (
+from mpicoll.torch.functions.process_groups import (
     destroy_process_group,
     get_backend,
     get_global_rank,
@@ -52,7 +47,9 @@ from mpicoll.torch.rendezvous import (
     is_initialized,
     new_group,
 )
-from mpicoll.torch.work import Work
+from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.groups.work import Work
+from mpicoll.torch.groups.world import GroupMember, group
 
 __all__ = [
     "GroupMember",

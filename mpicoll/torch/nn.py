@@ -1,12 +1,16 @@
-"""Differentiable collectives, with the names and signatures of ``torch.distributed.nn``: tensors in, tensors out.
+"""Differentiable collectives, with the names and signatures of ``torch.distributed.nn``. They return new tensors.
 
-The derivative is that of all ranks' losses together. Each of these is a linear map of the ranks' tensors, and the
-gradient goes back through its adjoint, which is one of them too: a broadcast's is a sum at its source, a gather's a
-scatter, an all-gather's a reduce-scatter. So ``backward`` communicates: all ranks of the group call it, for the same
-outputs and in the same order. Derivatives of derivatives work the same.
+A gradient is the derivative of the sum of all ranks' losses. Each collective is a linear map of the ranks' tensors, and
+its adjoint is a collective too: that of a broadcast is a sum at the source, that of a gather is a scatter, that of an
+all-gather is a reduce-scatter. ``backward`` carries out the adjoint. So all ranks of the group must call ``backward``,
+for the same outputs and in the same order. Second derivatives work in the same way.
 
-Where only the root has a result, the others get zeros, through which their ``backward`` takes part. An ``output`` is
-written, and returned as part of the graph. Other arguments and errors are those of :mod:`mpicoll.torch.collectives`.
+If only the root has a result, the other ranks get zeros. They call ``backward`` on these to take part. A function with
+an ``output`` argument writes to it, and returns a tensor of the same memory that is part of the graph.
+
+All ranks pass tensors of the same shape and dtype; integers work, but have no gradient. A reduction other than SUM, AVG
+and PREMUL_SUM raises ArgumentError where a gradient is wanted. (torch returns a wrong one.) A rank outside the group
+gets an ArgumentError. Other errors are those of ``mpicoll.torch``'s collectives.
 """
 
 from __future__ import annotations
@@ -18,10 +22,9 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.arrays.dtypes import Op
-from mpicoll.errors import ArgumentError
-from mpicoll.torch import collectives
-from mpicoll.torch.arguments import group_rank, op_of, outputs_of, tensor_of, tensors_of
-from mpicoll.torch.group import ProcessGroup, joined
+from mpicoll.torch.functions import collectives, lists
+from mpicoll.torch.functions.caller import Caller, joined_caller
+from mpicoll.torch.groups.group import ProcessGroup
 
 __all__ = [
     "all_gather",
@@ -37,12 +40,14 @@ __all__ = [
 
 Tensors = Sequence[torch.Tensor]
 Map = Callable[[Tensors, Tensors], object]
-"""Writes its first argument, this rank's outputs, from its second, this rank's inputs. Collective."""
+"""A collective, as a function of this rank's outputs, which it writes, and of this rank's inputs."""
 
 
 class _Linear(torch.autograd.Function):
-    """A map, and its adjoint for the way back. Both know their group: ``backward`` may run in a thread that knows of
-    no default one."""
+    """A map for the way forward and its adjoint for the way back.
+
+    Both know their group: ``backward`` may run in a thread that has no default group.
+    """
 
     @staticmethod
     def forward(ctx: Any, there: Map, back: Map, outs: Tensors, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -57,7 +62,7 @@ class _Linear(torch.autograd.Function):
 
 
 def _linear(there: Map, back: Map, outs: Tensors, xs: Tensors) -> tuple[torch.Tensor, ...]:
-    # Detached, so that a caller's tensor gets no history of its own; its memory, and what counts its versions, is kept.
+    # A caller's output gets no history: autograd sees a detached tensor, of the same memory and version counter.
     apply: Callable[..., tuple[torch.Tensor, ...]] = _Linear.apply
     return apply(there, back, [y.detach() for y in outs], *xs)
 
@@ -66,74 +71,79 @@ def _linear(there: Map, back: Map, outs: Tensors, xs: Tensors) -> tuple[torch.Te
 
 
 def broadcast(tensor: torch.Tensor, src: int, group: Any = None) -> torch.Tensor:
-    """The source's ``tensor``; the others' only say its shape."""
-    g = joined(group, "broadcast")
-    root = group_rank(g, "broadcast", "src", src, None)
-    return _linear(_broadcast(g, root), _reduce(g, root), _like(tensor, "broadcast"), [tensor])[0]
+    """The source's ``tensor``. The other ranks pass any tensor of its shape and dtype."""
+    caller = joined_caller("broadcast", group)
+    g, root = caller.group, caller.root("src", src, None)
+    return _linear(_broadcast(g, root), _reduce(g, root), _like(caller, tensor), [tensor])[0]
 
 
 def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Any = None) -> torch.Tensor:
-    """The reduction over all ranks at the destination, zeros elsewhere."""
-    g = joined(group, "reduce")
-    root = group_rank(g, "reduce", "dst", dst, None)
-    back = _times(_weight(g, op, "reduce", [tensor]), _broadcast(g, root))
-    return _linear(_reduce(g, root, op), back, _like(tensor, "reduce"), [tensor])[0]
+    """The reduction of all ranks' ``tensor`` at the destination, zeros elsewhere."""
+    caller = joined_caller("reduce", group)
+    g, root = caller.group, caller.root("dst", dst, None)
+    back = _times(_weight(caller, op, [tensor]), _broadcast(g, root))
+    return _linear(_reduce(g, root, op), back, _like(caller, tensor), [tensor])[0]
 
 
 def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None) -> torch.Tensor:
-    """The reduction over all ranks."""
-    g = joined(group, "all_reduce")
-    back = _times(_weight(g, op, "all_reduce", [tensor]), _all_reduce(g))
-    return _linear(_all_reduce(g, op), back, _like(tensor, "all_reduce"), [tensor])[0]
+    """The reduction of all ranks' ``tensor``."""
+    caller = joined_caller("all_reduce", group)
+    g = caller.group
+    back = _times(_weight(caller, op, [tensor]), _all_reduce(g))
+    return _linear(_all_reduce(g, op), back, _like(caller, tensor), [tensor])[0]
 
 
 def gather(tensor: torch.Tensor, dst: int = 0, group: Any = None) -> tuple[torch.Tensor, ...]:
-    """Every rank's ``tensor`` at the destination, zeros elsewhere."""
-    g = joined(group, "gather")
-    root = group_rank(g, "gather", "dst", dst, None)
-    return _linear(_gather(g, root), _scatter(g, root), _like(tensor, "gather", g.size()), [tensor])
+    """All ranks' ``tensor`` in rank order at the destination, zeros elsewhere."""
+    caller = joined_caller("gather", group)
+    g, root = caller.group, caller.root("dst", dst, None)
+    return _linear(_gather(g, root), _scatter(g, root), _like(caller, tensor, g.size()), [tensor])
 
 
 def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: Any = None) -> torch.Tensor:
-    """Rank r gets the source's ``tensors[r]``. Every rank passes a list: the others' only say the shape."""
-    g = joined(group, "scatter")
-    root = group_rank(g, "scatter", "src", src, None)
-    xs = _alike(tensors, "scatter", "tensors", g)
-    return _linear(_scatter(g, root), _gather(g, root), _like(xs[0], "scatter"), xs)[0]
+    """The source's ``tensors[rank]``. The other ranks pass a list of any tensors of the same shape and dtype."""
+    caller = joined_caller("scatter", group)
+    g, root = caller.group, caller.root("src", src, None)
+    xs = _for_each_rank(caller, "tensors", tensors)
+    return _linear(_scatter(g, root), _gather(g, root), _like(caller, xs[0]), xs)[0]
 
 
 def all_gather(tensor: torch.Tensor, group: Any = None) -> tuple[torch.Tensor, ...]:
-    """Every rank's ``tensor``."""
-    g = joined(group, "all_gather")
-    return _linear(_all_gather(g), _reduce_scatter(g), _like(tensor, "all_gather", g.size()), [tensor])
+    """All ranks' ``tensor``, in rank order."""
+    caller = joined_caller("all_gather", group)
+    g = caller.group
+    return _linear(_all_gather(g), _reduce_scatter(g), _like(caller, tensor, g.size()), [tensor])
 
 
 def reduce_scatter(
     output: torch.Tensor, input_list: Sequence[torch.Tensor], op: Any = ReduceOp.SUM, group: Any = None
 ) -> torch.Tensor:
-    """The reduction over all ranks of their ``input_list[rank]``, in ``output``."""
-    g = joined(group, "reduce_scatter")
-    tensor_of(output, "reduce_scatter", "output")
-    xs = tensors_of(input_list, "reduce_scatter", "input_list", g.size(), output)
-    back = _times(_weight(g, op, "reduce_scatter", xs), _all_gather(g))
+    """The reduction of all ranks' ``input_list[rank]``, in the memory of ``output``."""
+    caller = joined_caller("reduce_scatter", group)
+    g = caller.group
+    caller.tensor("output", output)
+    xs = caller.tensors("input_list", input_list, output)
+    back = _times(_weight(caller, op, xs), _all_gather(g))
     return _linear(_reduce_scatter(g, op), back, [output], xs)[0]
 
 
 def _all_gather_base(output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
-    """Every rank's ``input_tensor`` in one tensor, ``output_tensor``."""
-    g = joined(group, "all_gather_into_tensor")
-    tensor_of(output_tensor, "all_gather_into_tensor", "output_tensor")
-    tensor_of(input_tensor, "all_gather_into_tensor", "input_tensor")
+    """All ranks' ``input_tensor`` one after another, in the memory of ``output_tensor``."""
+    caller = joined_caller("all_gather_into_tensor", group)
+    g = caller.group
+    caller.tensor("output_tensor", output_tensor)
+    caller.tensor("input_tensor", input_tensor)
     return _linear(_all_gather_into_tensor(g), _reduce_scatter_tensor(g), [output_tensor], [input_tensor])[0]
 
 
 def all_to_all(
     output_tensor_list: Sequence[torch.Tensor], input_tensor_list: Sequence[torch.Tensor], group: Any = None
 ) -> tuple[torch.Tensor, ...]:
-    """Every rank's ``input_tensor_list[rank]``, in the tensors of ``output_tensor_list``."""
-    g = joined(group, "all_to_all")
-    xs = _alike(input_tensor_list, "all_to_all", "input_tensor_list", g, shapes=False)
-    outs = outputs_of(output_tensor_list, "all_to_all", "output_tensor_list", g.size(), xs[0], shapes=False)
+    """All ranks' ``input_tensor_list[rank]``, in the memory of the tensors of ``output_tensor_list``."""
+    caller = joined_caller("all_to_all", group)
+    g = caller.group
+    xs = _for_each_rank(caller, "input_tensor_list", input_tensor_list, shapes=False)
+    outs = caller.outputs("output_tensor_list", output_tensor_list, xs[0], shapes=False)
     return _linear(_all_to_all(g), _all_to_all(g), outs, xs)
 
 
@@ -144,10 +154,14 @@ def all_to_all_single(
     input_split_sizes: Sequence[int] | None = None,
     group: Any = None,
 ) -> torch.Tensor:
-    """Every rank's block of rows for this one, in ``output``. Without split sizes the blocks are equal."""
-    g = joined(group, "all_to_all_single")
-    tensor_of(output, "all_to_all_single", "output")
-    tensor_of(input, "all_to_all_single", "input")
+    """The block of rows that each rank's ``input`` has for this rank, in the memory of ``output``.
+
+    Without split sizes the blocks are equal.
+    """
+    caller = joined_caller("all_to_all_single", group)
+    g = caller.group
+    caller.tensor("output", output)
+    caller.tensor("input", input)
     there = _all_to_all_single(g, output_split_sizes, input_split_sizes)
     back = _all_to_all_single(g, input_split_sizes, output_split_sizes)
     return _linear(there, back, [output], [input])[0]
@@ -176,7 +190,7 @@ def _reduce(g: ProcessGroup, root: int, op: Any = ReduceOp.SUM) -> Map:
 
 def _gather(g: ProcessGroup, root: int) -> Map:
     def run(outs: Tensors, xs: Tensors) -> None:
-        collectives.gather(xs[0], outs if g.rank() == root else None, group=g, group_dst=root)
+        lists.gather(xs[0], outs if g.rank() == root else None, group=g, group_dst=root)
         if g.rank() != root:
             for y in outs:
                 y.zero_()
@@ -185,7 +199,7 @@ def _gather(g: ProcessGroup, root: int) -> Map:
 
 
 def _scatter(g: ProcessGroup, root: int) -> Map:
-    return lambda outs, xs: collectives.scatter(outs[0], xs if g.rank() == root else None, group=g, group_src=root)
+    return lambda outs, xs: lists.scatter(outs[0], xs if g.rank() == root else None, group=g, group_src=root)
 
 
 def _all_reduce(g: ProcessGroup, op: Any = ReduceOp.SUM) -> Map:
@@ -193,11 +207,11 @@ def _all_reduce(g: ProcessGroup, op: Any = ReduceOp.SUM) -> Map:
 
 
 def _all_gather(g: ProcessGroup) -> Map:
-    return lambda outs, xs: collectives.all_gather(outs, xs[0], g)
+    return lambda outs, xs: lists.all_gather(outs, xs[0], g)
 
 
 def _reduce_scatter(g: ProcessGroup, op: Any = ReduceOp.SUM) -> Map:
-    return lambda outs, xs: collectives.reduce_scatter(outs[0], xs, op, g)
+    return lambda outs, xs: lists.reduce_scatter(outs[0], xs, op, g)
 
 
 def _all_gather_into_tensor(g: ProcessGroup) -> Map:
@@ -209,15 +223,15 @@ def _reduce_scatter_tensor(g: ProcessGroup) -> Map:
 
 
 def _all_to_all(g: ProcessGroup) -> Map:
-    return lambda outs, xs: collectives.all_to_all(outs, xs, g)
+    return lambda outs, xs: lists.all_to_all(outs, xs, g)
 
 
-def _all_to_all_single(g: ProcessGroup, of: Sequence[int] | None, to: Sequence[int] | None) -> Map:
-    return lambda outs, xs: collectives.all_to_all_single(outs[0], xs[0], of, to, g)
+def _all_to_all_single(g: ProcessGroup, expected: Sequence[int] | None, sent: Sequence[int] | None) -> Map:
+    return lambda outs, xs: collectives.all_to_all_single(outs[0], xs[0], expected, sent, g)
 
 
 def _times(weight: complex, run: Map) -> Map:
-    """The map, times a number of this rank's."""
+    """The map, with its outputs multiplied by ``weight``, which may differ from rank to rank."""
     if weight == 1:
         return run
 
@@ -229,27 +243,30 @@ def _times(weight: complex, run: Map) -> Map:
     return scaled
 
 
-def _weight(g: ProcessGroup, op: Any, operation: str, xs: Tensors) -> complex:
-    """What a reduction multiplies this rank's gradient with. ArgumentError where one is wanted and ``op`` has none."""
-    known = op_of(op, operation)
+def _weight(caller: Caller, op: Any, xs: Tensors) -> complex:
+    """The factor of this rank's gradient in a reduction with ``op``.
+
+    Raises ArgumentError if a gradient is wanted and the reduction has none.
+    """
+    known = caller.op(op)
     if isinstance(known, Op):
         assert known.factor is not None
         return known.factor.conjugate()
     if known not in ("sum", "avg") and torch.is_grad_enabled() and any(x.requires_grad for x in xs):
-        raise ArgumentError(operation, "op", "SUM, AVG or PREMUL_SUM, which have a gradient", repr(op))
-    return 1 / g.size() if known == "avg" else 1
+        raise caller.error("op", "SUM, AVG or PREMUL_SUM, which have a gradient", repr(op))
+    return 1 / caller.group.size() if known == "avg" else 1
 
 
 # -- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _like(x: Any, operation: str, n: int = 1) -> list[torch.Tensor]:
-    """``n`` new tensors like ``x``."""
-    tensor = tensor_of(x, operation, "tensor").detach()
+def _like(caller: Caller, x: Any, n: int = 1) -> list[torch.Tensor]:
+    """``n`` new tensors like ``x``, the argument ``tensor``."""
+    tensor = caller.tensor("tensor", x).detach()
     return [tensor.new_empty(tensor.shape) for _ in range(n)]
 
 
-def _alike(xs: Any, operation: str, argument: str, g: ProcessGroup, shapes: bool = True) -> list[torch.Tensor]:
-    """``xs``, if they are a tensor for each rank."""
+def _for_each_rank(caller: Caller, argument: str, xs: Any, shapes: bool = True) -> list[torch.Tensor]:
+    """``xs`` as a list, if it is one tensor for each rank, of one dtype and device, and of one shape if ``shapes``."""
     first = xs[0] if isinstance(xs, Sequence) and len(xs) and isinstance(xs[0], torch.Tensor) else torch.empty(0)
-    return tensors_of(xs, operation, argument, g.size(), first, shapes)
+    return caller.tensors(argument, xs, first, shapes)

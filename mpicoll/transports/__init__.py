@@ -1,1 +1,1 @@
-"""How a schedule's messages travel: as MPI messages, through shared memory, or between threads."""
+"""What a schedule's messages go through: MPI messages, shared memory, or the common memory of threads."""

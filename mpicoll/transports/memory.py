@@ -1,4 +1,4 @@
-"""How mpi4py is told of memory: by address, with a datatype that moves elements whatever they mean."""
+"""Memory as mpi4py takes it: by address, with a datatype of the elements' size."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ from mpicoll.arrays.dtypes import Dtype
 
 __all__ = ["datatype", "moved", "moved_as", "moved_v"]
 
-_BY_SIZE = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
-_WIDER: dict[int, MPI.Datatype] = {}
+_PREDEFINED = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
+_OTHERS: dict[int, MPI.Datatype] = {}
+"""Datatypes of other sizes, made when they are needed."""
 
 
 def datatype(dtype: Dtype) -> MPI.Datatype:
-    """An MPI datatype of the dtype's size, to move its elements whatever they mean."""
+    """An MPI datatype with which elements of the dtype can be moved: it has their size, and MPI computes nothing."""
     return moved_as(dtype.itemsize)
 
 
 def moved_as(itemsize: int) -> MPI.Datatype:
     """An MPI datatype of so many bytes."""
-    found = _BY_SIZE.get(itemsize) or _WIDER.get(itemsize)
-    if found is None:
-        found = _WIDER[itemsize] = MPI.BYTE.Create_contiguous(itemsize).Commit()
-    return found
+    kind = _PREDEFINED.get(itemsize) or _OTHERS.get(itemsize)
+    if kind is None:
+        kind = _OTHERS[itemsize] = MPI.BYTE.Create_contiguous(itemsize).Commit()
+    return kind
 
 
 def _memory(buffer: Buffer) -> MPI.buffer:
-    """The buffer's bytes as mpi4py takes them, by address: no array is asked about them again."""
+    """The buffer's bytes as mpi4py takes them. It does not look at the array again."""
     return MPI.buffer.fromaddress(buffer.address, buffer.nbytes)
 
 

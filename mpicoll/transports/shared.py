@@ -1,8 +1,8 @@
 """Long messages between ranks of a node, through memory that they share.
 
-The sender has two slots for each peer. It copies a piece of the message into one of them and tells the peer. The peer
-takes the piece from there, and tells the sender that the slot is free. Telling is a short MPI message: MPI waits for it
-as for any other, and orders what each side does with the memory.
+The sender has two slots for each peer. It copies a piece of the message into one of them and sends the peer a signal.
+The peer takes the piece from the slot and sends an answer: the slot is free. Signals and answers are short MPI
+messages. So MPI does the waiting, and what one rank writes before it sends a signal the other reads after it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ __all__ = ["LEAST", "Slots", "Streams", "possible"]
 LEAST = 16 << 10
 """Bytes of the shortest message that goes through shared memory."""
 SLOT = 512 << 10
-"""Bytes of a slot at most: a piece stays in the second-level cache until it is taken."""
+"""The most bytes in a slot: a piece of that length stays in the second-level cache until it is taken."""
 LEAST_SLOT = 128 << 10
-"""Bytes of a slot at least: with more and shorter pieces, telling takes longer than shared memory saves."""
+"""The fewest bytes in a slot: with more and shorter pieces, the signals take longer than shared memory saves."""
 MEMORY = 4 << 20
-"""Bytes of a rank's slots for all its peers, at most."""
+"""The most bytes in a rank's slots for all its peers together."""
 PAGE = 4096
 SIGNAL, ANSWER = TAGS, TAGS + 1
-"""The tags by which a peer is told that a piece is there, and that it was taken."""
+"""The tags of the messages that say that a piece is in a slot, and that it was taken."""
 
 
 def possible(comm: MPI.Intracomm) -> bool:
@@ -42,7 +42,7 @@ def possible(comm: MPI.Intracomm) -> bool:
 
 
 def _slot_bytes(size: int) -> int:
-    """Bytes of a slot among so many ranks."""
+    """The bytes in a slot among so many ranks."""
     return min(SLOT, MEMORY // (2 * (size - 1)) // PAGE * PAGE)
 
 
@@ -54,95 +54,100 @@ class Slots:
 
     @classmethod
     def among(cls, comm: MPI.Intracomm) -> Slots | None:
-        """Collective among ranks for whom it is ``possible``; None if there is no memory left for it."""
+        """The slots of these ranks, for whom it must be ``possible``. None if a rank has no memory left. Collective."""
         nbytes = _slot_bytes(comm.size)
         blocks = share(comm, 2 * (comm.size - 1) * nbytes)
         return None if blocks is None else cls(comm.rank, blocks, nbytes)
 
     def to(self, peer: int, turn: int) -> Block:
-        """The slot into which this rank puts the piece that is ``peer``'s at this turn."""
+        """The slot into which this rank puts its piece number ``turn`` for ``peer``."""
         return self._slot(self._rank, peer, turn)
 
     def from_(self, peer: int, turn: int) -> Block:
-        """The slot from which this rank takes the piece that ``peer`` puts there at this turn."""
+        """The slot from which this rank takes piece number ``turn`` from ``peer``."""
         return self._slot(peer, self._rank, turn)
 
     def _slot(self, owner: int, peer: int, turn: int) -> Block:
-        start = (2 * (peer - (peer > owner)) + turn % 2) * self.nbytes
+        index = peer - 1 if peer > owner else peer  # the owner has no slots for itself
+        start = (2 * index + turn % 2) * self.nbytes
         return self._blocks[owner][start : start + self.nbytes]
 
 
 Combine = Callable[[Region, Array, Region], Plan]
-"""What combines this rank's values with those in a slot, to a target."""
+"""Gives the plan that combines this rank's values with those in a slot, and writes the results to a target."""
 
 
 class Streams:
-    """Adds long messages to steps: in each step one stream of pieces to each peer, and one from each.
+    """Adds long messages to a transport's steps: in each step one stream of pieces to each peer, and one from each.
 
-    The two ends may have a message in different steps. Pieces are told of in their order, and take turns on the slots
-    in that order, from the first of a schedule to the last."""
+    Sender and receiver may have a message in different steps. That does no harm: both number the pieces between them
+    from the first one of the schedule to the last, and a piece's number says which slot it is in."""
 
     def __init__(self, comm: MPI.Intracomm, operation: str, dtype: np.dtype[Any], slots: Slots, held: Held) -> None:
         self._comm, self._operation, self._dtype, self._slots, self._held = comm, operation, dtype, slots, held
-        self._most = slots.nbytes // dtype.itemsize
+        self._slot_elements = slots.nbytes // dtype.itemsize
         self._put: Counter[int] = Counter()
         self._taken: Counter[int] = Counter()
-        self.end_step()
-
-    def end_step(self) -> None:
-        """The next step has streams of its own."""
         self._outgoing: dict[int, _Stream] = {}
         self._incoming: dict[int, _Stream] = {}
 
-    def take(self, region: Region) -> bool:
-        """Whether the message is long enough."""
+    def end_step(self) -> None:
+        """Begin new streams with the next message: they belong to the next step."""
+        self._outgoing, self._incoming = {}, {}
+
+    def carries(self, region: Region) -> bool:
+        """Whether a message of this region is long enough to go through shared memory."""
         return _nbytes(region) >= LEAST
 
     def send(self, step: Step, peer: int, region: Region) -> None:
-        """Send the region."""
+        """Send the region to the peer."""
         if peer not in self._outgoing:
             self._outgoing[peer] = self._stream(step, peer, ANSWER, SIGNAL, ahead=2)
-        for piece in self._cut(region):
-            slot = self._elements(self._slots.to(peer, _next(self._put, peer)))
-            copy = _copies((part, run) for run, part in _along(piece, slot))
+        for piece in self._pieces(region):
+            slot = self._elements(self._slots.to(peer, _next_number(self._put, peer)))
+            copy = _copies((part, run) for run, part in _with_parts(piece, slot))
             self._outgoing[peer].add(copy, _nbytes(region))
 
     def recv(self, step: Step, peer: int, region: Region) -> None:
-        """Take the region in."""
-        for piece in self._cut(region):
-            self._take(step, peer, _copies(_along(piece, self._from(peer))), region)
+        """Receive the region from the peer."""
+        for piece in self._pieces(region):
+            slot = self._next_slot_from(peer)
+            self._receive(step, peer, _copies(_with_parts(piece, slot)), region)
 
     def recv_reduce(self, step: Step, peer: int, mine: Region, into: Region, combined: Combine) -> None:
-        """Take a region in and combine it with ``mine``."""
-        for ours, target in zip(self._cut(mine), self._cut(into), strict=True):
-            self._take(step, peer, combined(ours, self._from(peer), target), into)
+        """Receive a region from the peer and combine it with ``mine``."""
+        for ours, target in zip(self._pieces(mine), self._pieces(into), strict=True):
+            slot = self._next_slot_from(peer)
+            self._receive(step, peer, combined(ours, slot, target), into)
 
-    def _from(self, peer: int) -> Array:
-        """Where the next piece of this peer's will lie."""
-        return self._elements(self._slots.from_(peer, _next(self._taken, peer)))
+    def _next_slot_from(self, peer: int) -> Array:
+        """The slot with the peer's next piece."""
+        return self._elements(self._slots.from_(peer, _next_number(self._taken, peer)))
 
-    def _take(self, step: Step, peer: int, action: Plan, message: Region) -> None:
+    def _receive(self, step: Step, peer: int, action: Plan, message: Region) -> None:
+        """Add a piece of a message from the peer, on which this rank acts when it is there."""
         if peer not in self._incoming:
             self._incoming[peer] = self._stream(step, peer, SIGNAL, ANSWER, ahead=0)
         self._incoming[peer].add(action, _nbytes(message))
 
-    def _stream(self, step: Step, peer: int, hears: int, tells: int, ahead: int) -> _Stream:
-        word, words = np.zeros(1, np.int64), np.zeros((2, 1), np.int64)
-        heard = self._held.request(self._comm.Recv_init(word, peer, hears))
-        told = [self._held.request(self._comm.Send_init(each, peer, tells)) for each in words]
-        stream = _Stream(f"{self._operation}: rank {peer}'s message", heard, word, told, words, ahead)
-        step.receives.append(heard)
-        step.arrivals.append(Arrival(heard, stream.hear, None))
+    def _stream(self, step: Step, peer: int, tag_heard: int, tag_told: int, ahead: int) -> _Stream:
+        """A new stream between this rank and the peer, as a part of the step."""
+        heard, told = np.zeros(1, np.int64), np.zeros((2, 1), np.int64)
+        receive = self._held.request(self._comm.Recv_init(heard, peer, tag_heard))
+        sends = [self._held.request(self._comm.Send_init(word, peer, tag_told)) for word in told]
+        stream = _Stream(f"{self._operation}: rank {peer}'s message", receive, heard, sends, told, ahead)
+        step.receives.append(receive)
+        step.arrivals.append(Arrival(receive, stream.hear, None))
         step.openings.append(stream.open)
-        step.answers += told
+        step.answers += sends
         return stream
 
     def _elements(self, slot: Block) -> Array:
-        return slot[: self._most * self._dtype.itemsize].view(self._dtype)
+        return slot[: self._slot_elements * self._dtype.itemsize].view(self._dtype)
 
-    def _cut(self, region: Region) -> Iterator[Region]:
-        """The pieces of a message, each as long as a slot but for the last."""
-        room = self._most
+    def _pieces(self, region: Region) -> Iterator[Region]:
+        """The pieces of a message. Each fills a slot, except for the last one."""
+        room = self._slot_elements
         piece: Region = []
         for run in region:
             done = 0
@@ -152,36 +157,41 @@ class Streams:
                 room -= piece[-1].size
                 if room == 0:
                     yield piece
-                    piece, room = [], self._most
+                    piece, room = [], self._slot_elements
         if piece:
             yield piece
 
 
 class _Stream:
-    """Pieces between this rank and a peer, in one step. This rank does its part of the first ``ahead`` at once, and of
-    a later one when it hears of the peer again; after each it tells the peer, how long the message is besides."""
+    """Pieces between this rank and a peer, in one step.
+
+    For each piece this rank acts: it copies the piece into a slot, or takes it from there. Then it tells the peer, with
+    a word that says how many bytes the whole message has. It acts on the first ``ahead`` pieces at once, and on one
+    more each time that it hears from the peer."""
 
     def __init__(
-        self, what: str, heard: MPI.Prequest, word: Array, told: Sequence[MPI.Prequest], words: Array, ahead: int
+        self, what: str, receive: MPI.Prequest, heard: Array, sends: Sequence[MPI.Prequest], told: Array, ahead: int
     ) -> None:
         self._what, self._ahead = what, ahead
         self._actions: list[tuple[Plan, int]] = []
-        self._listen, self._word = heard.Start, word
-        self._tell = [(request.Wait, request.Start, each) for request, each in zip(told, words, strict=True)]
+        self._listen, self._heard_word = receive.Start, heard
+        self._tell = [(send.Wait, send.Start, word) for send, word in zip(sends, told, strict=True)]
 
     def add(self, action: Plan, nbytes: int) -> None:
-        """The next piece, of a message of so many bytes."""
+        """Add the next piece, which belongs to a message of ``nbytes`` bytes."""
         self._actions.append((action, nbytes))
 
     def open(self) -> None:
+        """Begin the stream. Its receive is started already."""
         self._done = self._heard = 0
         for _ in self._actions[: self._ahead]:
             self._act()
 
     def hear(self) -> None:
+        """Go on, because a word has come from the peer."""
         nbytes = self._actions[self._heard][1]
-        if self._word[0] != nbytes:
-            raise MessageError(f"{self._what}: expected {nbytes} bytes; given {self._word[0]}")
+        if self._heard_word[0] != nbytes:
+            raise MessageError(f"{self._what}: expected {nbytes} bytes; given {self._heard_word[0]}")
         self._heard += 1
         if self._heard < len(self._actions):
             self._listen()
@@ -193,13 +203,14 @@ class _Stream:
         action()
         wait, tell, word = self._tell[self._done % 2]
         if self._done >= 2:
-            wait()  # for what it was told two pieces ago, which it has answered since
+            wait()  # until this request's last word is sent. The peer has answered it, so this takes no time.
         word[0] = nbytes
         tell()
         self._done += 1
 
 
-def _next(counts: Counter[int], peer: int) -> int:
+def _next_number(counts: Counter[int], peer: int) -> int:
+    """The number of the next piece to a peer, or from it."""
     counts[peer] += 1
     return counts[peer] - 1
 
@@ -208,8 +219,8 @@ def _nbytes(region: Region) -> int:
     return sum(run.nbytes for run in region)
 
 
-def _along(piece: Region, slot: Array) -> Iterator[tuple[Array, Array]]:
-    """The runs of a piece, and the part of a slot for each."""
+def _with_parts(piece: Region, slot: Array) -> Iterator[tuple[Array, Array]]:
+    """Each run of a piece, with the part of the slot that holds it."""
     done = 0
     for run in piece:
         yield run, slot[done : done + run.size]
@@ -217,4 +228,5 @@ def _along(piece: Region, slot: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def _copies(pairs: Iterator[tuple[Array, Array]]) -> Plan:
+    """A plan that copies. Each pair is a target and its source."""
     return sequence(*(partial(np.copyto, target, source) for target, source in pairs))

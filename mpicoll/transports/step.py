@@ -1,4 +1,4 @@
-"""One step of a schedule as persistent MPI requests: what is started, what is done with arrivals, and the waiting."""
+"""One step of a schedule over persistent MPI requests: it starts them, acts on what arrives, and waits for the rest."""
 
 from __future__ import annotations
 
@@ -11,47 +11,57 @@ from typing import NamedTuple
 from mpi4py import MPI
 
 from mpicoll.calls.plan import Plan
+from mpicoll.transports.transport import Array
 
 __all__ = ["TAGS", "Arrival", "Held", "Step"]
 
 TAGS = (1 << 15) - 2
-"""Tags of messages; MPI guarantees two more. A tag is used again only after so many messages between two ranks."""
+"""The number of tags for messages. MPI guarantees two more, which shared memory uses. Two messages between the same
+ranks have the same tag only if there are so many messages between them."""
 
 SPINS, YIELDS = 20, 200
-"""Looks at the requests before a rank lets others have its core, and before it pauses between two looks."""
+"""How often a rank tests its requests before it yields its core after each test, and before it sleeps after each."""
 PAUSE = 2e-5
-"""Seconds."""
+"""Seconds of one sleep."""
 
 _MPI_WAITS_WELL = MPI.get_vendor()[0] == "Open MPI"
+"""Whether the library's own Waitany yields the core."""
 
 
 class Held:
-    """What a plan holds of MPI, and gives back when it is dropped: persistent requests and datatypes."""
+    """What a plan needs as long as it lives: persistent requests, datatypes, and the memory that they point to.
+
+    When it is dropped it frees the requests and the datatypes. The memory outlives them."""
 
     def __init__(self) -> None:
         self._requests: list[MPI.Prequest] = []
         self._datatypes: list[MPI.Datatype] = []
+        self._memory: list[Array] = []
 
-    def request(self, made: MPI.Prequest) -> MPI.Prequest:
+    def request(self, request: MPI.Prequest) -> MPI.Prequest:
         """Hold a request."""
-        self._requests.append(made)
-        return made
+        self._requests.append(request)
+        return request
 
-    def datatype(self, made: MPI.Datatype) -> MPI.Datatype:
+    def datatype(self, datatype: MPI.Datatype) -> MPI.Datatype:
         """Hold a datatype."""
-        self._datatypes.append(made)
-        return made
+        self._datatypes.append(datatype)
+        return datatype
+
+    def memory(self, *arrays: Array) -> None:
+        """Hold memory: requests know it only by its address."""
+        self._memory += arrays
 
     def __del__(self) -> None:
         if not MPI.Is_finalized():
             for request in self._requests:
                 request.Free()
-            for kind in self._datatypes:
-                kind.Free()
+            for datatype in self._datatypes:
+                datatype.Free()
 
 
 class Arrival(NamedTuple):
-    """What is done when a request is complete, and what starts the next one of its kind."""
+    """A receive, what is done when it is complete, and what then starts the next receive of the same message."""
 
     request: MPI.Prequest
     act: Plan
@@ -60,22 +70,23 @@ class Arrival(NamedTuple):
 
 @dataclass
 class Step:
-    """What a step consists of, before it is bound."""
+    """The messages and copies of a step. A transport adds to it until it is ``bound``."""
 
     receives: list[MPI.Prequest] = field(default_factory=list)
-    """Started before anything else: a message that finds its receive waiting is not stored on the way."""
+    """Receives that are started before anything else. MPI must store a message that arrives before its receive."""
     sends: list[MPI.Prequest] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
     """What is done when a receive is complete."""
     openings: list[Plan] = field(default_factory=list)
-    """What is done as soon as the receives wait."""
+    """What is done as soon as the receives are started."""
     answers: list[MPI.Prequest] = field(default_factory=list)
     """Sends that the openings and the arrivals start."""
     copies: list[Plan] = field(default_factory=list)
+    """What is done after all messages."""
     reductions: int = 0
-    """Messages that are reduced. Each may arrive in several pieces."""
+    """The number of messages that are reduced. Each may arrive in several pieces."""
     long_reductions: int = 0
-    """Those of them that arrive in more than two pieces."""
+    """The number of reduced messages that arrive in more than two pieces."""
 
     def bound(self) -> list[Plan]:
         """The step as plans, to be run one after another."""
@@ -92,7 +103,7 @@ class Step:
 
 
 def _exchange(requests: list[MPI.Prequest]) -> Plan:
-    """A step whose messages need nothing of us."""
+    """A step in which nothing is done with what arrives."""
     start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
 
     def exchange() -> None:
@@ -103,7 +114,7 @@ def _exchange(requests: list[MPI.Prequest]) -> Plan:
 
 
 def _in_order(requests: list[MPI.Prequest], arrivals: list[Arrival]) -> Plan:
-    """A step with one long message, or short ones: pieces are taken in their order."""
+    """A step with one long message, or with short ones alone. It waits for the pieces in their order."""
     start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
     waits = [(a.request.Wait, a.act, a.start_next) for a in arrivals]
 
@@ -125,36 +136,41 @@ def _as_they_come(
     openings: Sequence[Plan] = (),
     answers: Sequence[MPI.Prequest] = (),
 ) -> Plan:
-    """A step with several long messages: to wait for a piece of one must not keep another from going on, which may be
-    the one that the first one's sender waits for."""
+    """A step with several long messages. It takes their pieces in the order in which they arrive.
+
+    It must not wait for a piece of one message while a piece of another one is there. The sender of the first message
+    may itself wait for the sender of the second one, which then waits for this rank."""
     start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
-    pieces, all_of_it = [a.request for a in arrivals], [*requests, *answers]
+    pieces, all_requests = [a.request for a in arrivals], [*requests, *answers]
 
     def take_as_they_come() -> None:
         start(requests)
         for opening in openings:
             opening()
-        while (i := _any_of(pieces)) != MPI.UNDEFINED:  # until none is started any more
+        while (i := _any_of(pieces)) != MPI.UNDEFINED:  # that means: no receive is active any more
             arrivals[i].act()
             if (start_next := arrivals[i].start_next) is not None:
                 start_next()
-        finish(all_of_it)
+        finish(all_requests)
 
     return take_as_they_come
 
 
 def _any_of(requests: list[MPI.Prequest]) -> int:
-    """MPI's Waitany. MPICH's polls until the scheduler takes the core away, milliseconds later, from a rank that one on
-    the same core waits for. To poll here keeps other threads out of Python, so it pauses soon."""
+    """MPI's Waitany, as the index of a request that is complete.
+
+    MPICH's Waitany never yields the core. Where ranks share a core, the one that waits then keeps the one that it waits
+    for from running, until the scheduler switches milliseconds later. So this tests and yields by itself. It soon
+    sleeps between tests, because testing keeps the program's other threads from running Python."""
     if _MPI_WAITS_WELL:
         return MPI.Request.Waitany(requests)
-    test, turns = MPI.Request.Testany, 0
+    test, tests = MPI.Request.Testany, 0
     while True:
-        i, found = test(requests)
-        if found:
+        i, complete = test(requests)
+        if complete:
             return i
-        turns += 1
-        if turns > YIELDS:
+        tests += 1
+        if tests > YIELDS:
             time.sleep(PAUSE)
-        elif turns > SPINS:
+        elif tests > SPINS:
             os.sched_yield()

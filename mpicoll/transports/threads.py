@@ -1,4 +1,4 @@
-"""Messages between ranks that are threads of one process: a peer's blocks are read where they lie."""
+"""Messages between ranks that are threads of one process. The receiver reads the blocks from the sender's memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__ = ["Board", "Posted", "Threads"]
 
 @dataclass(eq=False)
 class Posted:
-    """Memory that a rank lets another one read in the course of a call, until that one has taken it."""
+    """Memory that a rank lets another rank read during a call. ``taken`` says that the other rank has read it.
+    ``call`` describes the call, so that ranks that make different calls find out."""
 
     call: str
     region: Region
@@ -36,7 +37,8 @@ class Board(Protocol):
         """Let ``dest`` read this memory."""
 
     def first_from(self, sources: Sequence[int], what: str) -> tuple[int, Posted]:
-        """Wait until one of these ranks has posted memory to this one: its index in ``sources``, and the memory."""
+        """Wait until one of these ranks has posted memory for this one. Returns its index in ``sources``, and the
+        memory. ``what`` says in an error message what this rank waited for."""
 
     def taken(self, posted: Posted) -> None:
         """Tell the sender that its memory was read."""
@@ -46,7 +48,8 @@ class Board(Protocol):
 
 
 class Threads(Transport[Region]):
-    """Posts what a step sends, and takes what its peers have posted in the order in which it comes."""
+    """Posts what a step sends. At the end of the step it takes what the peers have posted, in the order in which it
+    arrives."""
 
     def __init__(self, board: Board, call: str, reduction: Reduction | None) -> None:
         self._board, self._call, self._reduction = board, call, reduction
@@ -67,13 +70,13 @@ class Threads(Transport[Region]):
 
     def _combine(self, mine: Region, into: Region, mine_first: bool, theirs: Region) -> None:
         assert self._reduction is not None
-        for a, b, c in zip(mine, theirs, into, strict=True):
-            first, second = (a, b) if mine_first else (b, a)
-            kernels.combination(self._reduction, first, second, c)()
+        for run, received, target in zip(mine, theirs, into, strict=True):
+            first, second = (run, received) if mine_first else (received, run)
+            kernels.combination(self._reduction, first, second, target)()
 
     def copy(self, source: Region, target: Region) -> None:
-        for a, b in zip(source, target, strict=True):
-            np.copyto(b, a)
+        for from_, into in zip(source, target, strict=True):
+            np.copyto(into, from_)
 
     def end_step(self) -> None:
         awaited, sent = self._awaited, self._sent

@@ -11,31 +11,34 @@ __all__ = ["Array", "Region", "Transport"]
 
 Array = np.ndarray[Any, Any]
 Region = list[Array]
-"""Runs of elements, each a 1-D array, in the order of the blocks. An empty list is a mere signal."""
+"""Memory of some blocks: runs of elements, each a 1-D array, in the order of the blocks. A region without runs is a
+mere signal."""
 Memory = TypeVar("Memory")
-"""What the transport knows of a run of blocks: where they lie, or something else that an analysis follows."""
+"""What stands for the memory of some blocks: a Region, or in an analysis something that tells what the blocks hold."""
 
 
 class Transport(ABC, Generic[Memory]):
-    """How regions reach other ranks. What is named between two calls of ``end_step`` may proceed at once; the order
-    of two messages between the same ranks is the order in which they are named."""
+    """Brings the memory of blocks to other ranks.
+
+    The calls between two calls of ``end_step`` are the actions of one step, which may proceed at the same time. The
+    messages between two ranks are matched in the order of the calls."""
 
     @abstractmethod
     def send(self, peer: int, region: Memory) -> None:
-        """Send the region."""
+        """Send the region to the peer."""
 
     @abstractmethod
     def recv(self, peer: int, region: Memory) -> None:
-        """Take the region in."""
+        """Receive the region from the peer."""
 
     @abstractmethod
     def recv_reduce(self, peer: int, mine: Memory, into: Memory, mine_first: bool) -> None:
-        """Take a region in and combine it with ``mine``, in the order that ``mine_first`` says."""
+        """Receive a region from the peer and combine it with ``mine``. ``mine_first`` says in which order."""
 
     @abstractmethod
     def copy(self, source: Memory, target: Memory) -> None:
-        """Copy a region to another."""
+        """Copy a region to another one."""
 
     @abstractmethod
     def end_step(self) -> None:
-        """What was named since the last call is done before anything named later begins."""
+        """End the step. All its actions are done before an action of the next step begins."""

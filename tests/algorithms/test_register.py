@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,8 @@ def test_a_registered_algorithm_carries_out_calls() -> None:
     mpicoll.register(STAR)
 
     def total(comm: mpicoll.Communicator) -> list[float]:
-        return comm.allreduce(np.arange(3.0) + comm.rank, algorithm="star").tolist()
+        found: list[float] = comm.allreduce(np.arange(3.0) + comm.rank, algorithm="star").tolist()
+        return found
 
     with mpicoll.threads(3) as ranks:
         assert ranks.run(total) == [[3.0, 6.0, 9.0]] * 3
@@ -158,7 +160,7 @@ def test_an_algorithm_that_no_proof_can_reach_is_refused() -> None:
 def test_what_is_no_algorithm() -> None:
     with pytest.raises(ArgumentError, match="register: algorithm: expected an Algorithm"):
         mpicoll.register(star)  # type: ignore[arg-type]
-    wrong = {
+    wrong: dict[str, dict[str, Any]] = {
         "collective": {"collective": "all_reduce"},
         "name": {"name": "a star"},
         "steps": {"steps": None},

@@ -69,7 +69,9 @@ class Job:
                 for b in range(self.blocks)
             ]
 
-        memory = {space: filled(space, f"garbage in {space} of ") for space in (INPUT, OUTPUT, SCRATCH)}
+        memory: dict[str, list[Block]] = {
+            space: filled(space, f"garbage in {space} of ") for space in (INPUT, OUTPUT, SCRATCH)
+        }
         values = filled(INPUT, "")
         first = OUTPUT if self.table.name == "bcast" else INPUT
         for b in self.table.has(rank, self.size, self.root, self.blocks):

@@ -68,8 +68,8 @@ def test_overheads_steps_and_copies() -> None:
 
 
 def test_a_long_message_asks_first() -> None:
-    late = [(Recv(2, one(0), OUTPUT),), (Recv(0, one(0), OUTPUT),)]
-    steps = [[(Send(1, one(0), INPUT),)], late, [(Send(1, one(0), INPUT),)]]
+    late: list[Step] = [(Recv(2, one(0), OUTPUT),), (Recv(0, one(0), OUTPUT),)]
+    steps: list[list[Step]] = [[(Send(1, one(0), INPUT),)], late, [(Send(1, one(0), INPUT),)]]
     assert seconds(flat(eager=10), steps[0], late[1:]) == pytest.approx(3 * A + 1e-4)
     assert seconds(flat(), *steps) == pytest.approx(A + 2e-4)  # the second waits for the port alone
     assert seconds(flat(eager=10), *steps) == pytest.approx(5 * A + 2e-4)  # it is answered late
@@ -93,20 +93,21 @@ def test_vectors_beyond_the_caches_are_slower() -> None:
 
 @pytest.mark.parametrize(("ports", "at_once"), [(1, 4), (2, 2), (4, 1), (8, 1)])
 def test_ranks_of_a_node_share_its_ports(ports: int, at_once: int) -> None:
-    steps = [[(Send(r + 4, one(0), INPUT),)] for r in range(4)] + [[(Recv(r, one(0), OUTPUT),)] for r in range(4)]
-    assert seconds(nodes(4, ports), *steps) == pytest.approx(A + at_once * 1e-4)
+    senders = [[(Send(r + 4, one(0), INPUT),)] for r in range(4)]
+    receivers = [[(Recv(r, one(0), OUTPUT),)] for r in range(4)]
+    assert seconds(nodes(4, ports), *senders, *receivers) == pytest.approx(A + at_once * 1e-4)
 
 
 def test_a_rank_with_several_ports_uses_them_at_once() -> None:
-    steps = [[tuple(Send(r, one(0), INPUT) for r in range(1, 5))], *[[(Recv(0, one(0), OUTPUT),)]] * 4]
+    sender, receivers = [tuple(Send(r, one(0), INPUT) for r in range(1, 5))], [[(Recv(0, one(0), OUTPUT),)]] * 4
     for ports in (1, 2, 4):
         level = replace(flat().levels[0], ports=ports)
-        assert seconds(flat(levels=(level,)), *steps) == pytest.approx(A + 4 // ports * 1e-4)
+        assert seconds(flat(levels=(level,)), sender, *receivers) == pytest.approx(A + 4 // ports * 1e-4)
 
 
 def test_many_to_one_waits_at_the_receivers_port() -> None:
-    steps = [[tuple(Recv(r, one(0), OUTPUT) for r in range(1, 9))], *[[(Send(0, one(0), INPUT),)]] * 8]
-    assert seconds(flat(), *steps) == pytest.approx(A + 8e-4)
+    receiver, senders = [tuple(Recv(r, one(0), OUTPUT) for r in range(1, 9))], [[(Send(0, one(0), INPUT),)]] * 8
+    assert seconds(flat(), receiver, *senders) == pytest.approx(A + 8e-4)
 
 
 # -- every algorithm ------------------------------------------------------------------------------------------------

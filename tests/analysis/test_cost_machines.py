@@ -111,7 +111,8 @@ def test_ports_are_dealt_to_ranks_in_order() -> None:
 
     def ports(n: int) -> list[int]:
         levels = (machine.levels[0], replace(machine.levels[1], ports=n), machine.levels[2])
-        return replace(machine, levels=levels).port(1, at, turn).tolist()
+        found: list[int] = replace(machine, levels=levels).port(1, at, turn).tolist()
+        return found
 
     assert ports(1) == [0, 0, 0, 0, 1, 1, 1, 1]
     assert ports(2) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -128,7 +129,8 @@ def probes(machine: Machine, rng: np.random.Generator) -> list[Probe]:
 
     def probe(nbytes: list[int], steps: list[list[tuple[Any, ...]]], blocks: int = 1) -> Probe:
         empty = Probe([Schedule("alltoall", "probe", blocks, tuple(s)) for s in steps], nbytes, [1.0] * len(nbytes))
-        return replace(empty, seconds=empty.predicted(machine) * rng.uniform(0.98, 1.02, len(nbytes)))
+        took = empty.predicted(machine) * rng.uniform(0.98, 1.02, len(nbytes))
+        return replace(empty, seconds=took.tolist())
 
     def both(*actions: Callable[[int], Any]) -> list[list[tuple[Any, ...]]]:
         return [[tuple(action(1 - r) for action in actions)] for r in range(2)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -105,8 +106,8 @@ def more_blocks(draw: random.Random, steps: Steps, size: int, blocks: int) -> No
 
 def wrong_space(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:
     space = draw.choice((INPUT, OUTPUT, SCRATCH))
-    field = draw.choice(("from_", "into", "mine"))
-    changed(draw, steps, lambda a: a._replace(**{field: space}) if hasattr(a, field) else None)
+    change: dict[str, Any] = {draw.choice(("from_", "into", "mine")): space}
+    changed(draw, steps, lambda a: a._replace(**change) if set(change) <= set(a._fields) else None)
 
 
 def flip(draw: random.Random, steps: Steps, size: int, blocks: int) -> None:

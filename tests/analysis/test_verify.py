@@ -354,7 +354,7 @@ def test_numbers_of_blocks(collective: str, blocks: int, words: str) -> None:
 
 def test_ranks_agree_on_what_they_carry_out() -> None:
     right = Schedule("allreduce", "example", 2, ())
-    others = {
+    others: dict[str, Any] = {
         "into 3 blocks, rank 0 into 2": replace(right, blocks=3),
         "no schedule for allreduce": replace(right, collective="reduce"),
         "no schedule for allreduce, but None": None,
@@ -362,7 +362,7 @@ def test_ranks_agree_on_what_they_carry_out() -> None:
     }
     for words, wrong in others.items():
         with pytest.raises(ScheduleError) as caught:
-            verify("allreduce", 3, 0, [right, wrong, right].__getitem__)  # type: ignore[list-item]
+            verify("allreduce", 3, 0, [right, wrong, right].__getitem__)
         Fault(1, None, None, words).check(caught.value)
 
 

@@ -19,6 +19,7 @@ from mpicoll.bench.measuring.progress import TERMINAL, Progress
 from mpicoll.bench.report import plot, record, table
 from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
 from mpicoll.bench.report.style import styles
+from mpicoll.bench.report.verdict import verdict
 from mpicoll.collectives import COLLECTIVES
 
 ENVIRONMENT = {
@@ -101,7 +102,7 @@ def judged(*times: dict[str, float]) -> str:
     for k, each in enumerate(times):
         by = {name: measured("in", 2 << k, name, [us]) for name, us in each.items()}
         found.lines += [Line(name, m.case, {"in": m}, {}) for name, m in by.items()]
-    return table.verdict(found)
+    return verdict(found)
 
 
 def test_the_verdict() -> None:

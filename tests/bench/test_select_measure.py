@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 from benchmarks import select_measure
 from benchmarks.select_table import table
+from mpicoll.bench.measuring.environment import environment
 from mpicoll.calls import measured
 from mpicoll.machine.library import library
 
@@ -22,7 +23,6 @@ pytestmark = pytest.mark.mpi(min_size=2)
 def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder of rank 0 that all ranks know, and little to measure."""
     folder = Path(MPI.COMM_WORLD.bcast(str(tmp_path)))
-    environment = select_measure.environment
     known = {"fingerprint": "A of 1", "cpu": "A (R)", "shared_memory": True, "huge_pages": "madvise"}
     monkeypatch.setattr(select_measure, "environment", lambda session: environment(session) | known)
     monkeypatch.setattr(select_measure, "RECORDS", folder)
@@ -63,7 +63,6 @@ def test_a_record_is_gone_on_with(records: Path, capsys: pytest.CaptureFixture[s
 def test_machines_of_which_a_record_would_tell_nothing(
     records: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], expected: str
 ) -> None:
-    environment = select_measure.environment
     monkeypatch.setattr(select_measure, "environment", lambda session: environment(session) | said)
     with pytest.raises(SystemExit, match=f"nothing was measured: .*{expected}"):
         select_measure.Measuring(MPI.COMM_WORLD)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from math import nan
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,9 +148,10 @@ def test_progress_is_shown_within_an_algorithm() -> None:
     watched: list[tuple[str, int]] = []
 
     def watch(name: str) -> Watched:
-        def passed_on(items: Sequence[object]) -> Iterator[object]:
-            watched.append((name, len(items)))
-            return iter(items)
+        def passed_on(items: Iterable[Any]) -> Iterator[Any]:
+            known = list(items)
+            watched.append((name, len(known)))
+            return iter(known)
 
         return passed_on
 

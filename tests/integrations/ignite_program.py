@@ -45,7 +45,8 @@ def all_gather(rank: int, size: int, folder: Path) -> None:
     assert idist.all_gather({"rank": rank}) == [{"rank": r} for r in range(size)]
     group = idist.new_group(sorted({0, size - 1}))
     if rank in (0, size - 1):
-        assert idist.all_gather(torch.tensor([rank]), group=group).tolist() == sorted({0, size - 1})
+        gathered: Any = idist.all_gather(torch.tensor([rank]), group=group)
+        assert gathered.tolist() == sorted({0, size - 1})
 
 
 def predictions_in_a_file(rank: int, size: int, folder: Path) -> None:
@@ -58,13 +59,15 @@ def predictions_in_a_file(rank: int, size: int, folder: Path) -> None:
 
 def broadcast(rank: int, size: int, folder: Path) -> None:
     assert idist.broadcast(f"hello from rank {rank}", src=0) == "hello from rank 0"
-    assert idist.broadcast(torch.tensor([1.0 + rank]), src=size - 1).tolist() == [size]
+    sent: Any = idist.broadcast(torch.tensor([1.0 + rank]), src=size - 1)
+    assert sent.tolist() == [size]
     assert idist.broadcast(0.5 + rank, src=0) == 0.5
 
 
 def metric_on_rank_0(rank: int, size: int, folder: Path) -> None:
     """The others know neither its type nor its length."""
-    predictions, targets = idist.all_gather(torch.tensor([rank, 1])), idist.all_gather(torch.tensor([rank, 0]))
+    predictions: Any = idist.all_gather(torch.tensor([rank, 1]))
+    targets = idist.all_gather(torch.tensor([rank, 0]))
     result = float((predictions == targets).float().mean()) if rank == 0 else None
     assert idist.broadcast(result, src=0, safe_mode=True) == 0.5
 
@@ -89,7 +92,7 @@ def training(rank: int, size: int, folder: Path) -> None:
     DistributedDataParallel is by hand: auto_model knows the backends that it does that for by name."""
     torch.manual_seed(0)
     x = torch.randn(24, 3)
-    data = list(zip(x, (x.sum(1) > 0).long(), strict=True))
+    data: Any = list(zip(x, (x.sum(1) > 0).long(), strict=True))
     loader = idist.auto_dataloader(data, batch_size=4 * size, shuffle=False)
     model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
     optimizer = idist.auto_optim(torch.optim.SGD(model.parameters(), lr=1.0))
@@ -117,7 +120,7 @@ def training(rank: int, size: int, folder: Path) -> None:
     assert losses[-1] < losses[0] / 2
     assert trainer.state.metrics["accuracy"] > 0.9
     assert idist.all_gather(losses) == [losses] * size
-    weight = idist.all_gather(model.module.weight.detach().clone().view(1, -1))
+    weight: Any = idist.all_gather(model.module.weight.detach().clone().view(1, -1))
     assert (weight == weight[0]).all()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -41,7 +41,7 @@ class Regression(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.seen.append(float(self.trainer.callback_metrics["validation"]))
-        ranks = self.all_gather(torch.tensor(self.global_rank))
+        ranks: Any = self.all_gather(torch.tensor(self.global_rank))
         assert ranks.tolist() == list(range(self.trainer.world_size))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -84,11 +84,13 @@ def main(folder: Path) -> None:
     )
     module = Regression()
     # Each rank takes every size-th row: a step's rows are those of one process's batch.
-    mine = DistributedSampler(data(), size, environment.global_rank(), shuffle=False)
+    mine: DistributedSampler[tuple[torch.Tensor, ...]] = DistributedSampler(
+        data(), size, environment.global_rank(), shuffle=False
+    )
     loaders = [DataLoader(data(), batch_size=BATCH // size, sampler=mine) for _ in range(2)]
-    trainer.fit(module, *loaders)
+    trainer.fit(module, loaders[0], loaders[1])
     assert dist.get_backend() == "mpicoll"
-    assert mpicoll.torch.group.WORLD is dist.group.WORLD
+    assert dist.group.WORLD is cast(Any, mpicoll.torch.group.WORLD)
     assert (trainer.global_rank, trainer.world_size) == (mpicoll.torch.get_rank(), size)
     expected, loss = alone()
     for found, wanted in zip(module.parameters(), expected.parameters(), strict=True):

@@ -6,27 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tests import matrix
 from tests.launch.jobs import script, until
 
 
-@pytest.fixture
-def matrix(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imported as it is run: with what lies beside it."""
-    monkeypatch.syspath_prepend(Path(__file__).parents[1])
-    import matrix
-
-    return matrix
-
-
-def test_every_line_of_the_table_is_of_a_file_or_a_folder(matrix: Any) -> None:
+def test_every_line_of_the_table_is_of_a_file_or_a_folder() -> None:
     assert [name for name in matrix.TABLE if not (matrix.HERE.parent / name).exists()] == []
 
 
-def test_every_file_runs_somewhere(matrix: Any) -> None:
+def test_every_file_runs_somewhere() -> None:
     placed = {file for tests in matrix.places((0, 1)).values() for file in tests}
     assert all(file.startswith("tests/slurm/") for file in matrix.files() if file not in placed)
     assert len(placed) > 50
@@ -51,10 +43,10 @@ class Slow:
 
 
 @pytest.mark.parametrize("hangs", [False, True])
-def test_only_silence_ends_a_launch(hangs: bool, matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_silence_ends_a_launch(hangs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     process = Slow(tmp_path, 50, hangs)
     monkeypatch.setattr(matrix, "time", SimpleNamespace(monotonic=lambda: process.now))
-    assert matrix.wait(process, tmp_path) == (None if hangs else 0)
+    assert matrix.wait(cast(Any, process), tmp_path) == (None if hangs else 0)
     assert process.now >= 5000 + (matrix.SILENCE if hangs else 0)
 
 
@@ -67,7 +59,7 @@ HANGS = """
 
 
 def test_what_is_said_of_a_launch_that_hangs(
-    matrix: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def wait(process: Any, notes: Path) -> None:
         until(lambda: "running b" in "".join(file.read_text() for file in notes.iterdir()), "it runs b")

@@ -79,11 +79,11 @@ def test_under_a_launcher(arguments: str, backend: str, tmp_path: Path) -> None:
 
 def test_a_backend_for_each_device(tmp_path: Path) -> None:
     """Where torch takes a backend in Python; elsewhere it is refused."""
-    from mpicoll.torch.device_backend import IN_PYTHON
+    from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
 
     backend = "cpu:gloo,cuda:mpicoll"
     result = run(2, script(tmp_path, f"{BEGIN}\ndist.init_process_group('{backend}')\n{WORKS}"))
-    if IN_PYTHON:
+    if BACKENDS_IN_PYTHON:
         assert result.code == 0, result.output
         assert sorted(re.findall(rf"{backend} (\d) 2 2\.0", result.output)) == ["0", "1"]
     else:

@@ -150,11 +150,11 @@ class Unpicklable:
     [
         (lambda: mpicoll.spawn(lambda rank: None), "fn"),
         (lambda: mpicoll.spawn(print, (Unpicklable(),)), "args"),
-        (lambda: mpicoll.spawn(print, "words"), "args"),
-        (lambda: mpicoll.spawn(7), "fn"),  # type: ignore[arg-type]
+        (lambda: mpicoll.spawn(print, "words"), "args"),  # type: ignore[call-overload]
+        (lambda: mpicoll.spawn(7), "fn"),  # type: ignore[call-overload]
         (lambda: mpicoll.spawn(print, nprocs=0), "nprocs"),
         (lambda: mpicoll.spawn(print, nprocs=True), "nprocs"),
-        (lambda: mpicoll.spawn(print, nprocs=2.0), "nprocs"),  # type: ignore[arg-type]
+        (lambda: mpicoll.spawn(print, nprocs=2.0), "nprocs"),  # type: ignore[call-overload]
     ],
 )
 def test_nonsense_is_refused_before_anything_starts(

@@ -11,7 +11,7 @@ import torch.distributed
 import mpicoll.torch
 
 dist: Any = mpicoll.torch
-"""Chosen by tests/torch/conftest.py before a test is imported."""
+"""tests/torch/conftest.py chooses it before it imports a test."""
 
 
 def choose(name: str) -> None:
@@ -20,7 +20,7 @@ def choose(name: str) -> None:
 
 
 def through_torch() -> bool:
-    """Whether torch.distributed is called."""
+    """Whether the tests call torch.distributed."""
     return dist is torch.distributed
 
 

@@ -73,7 +73,7 @@ class Group:
 
 
 SORTS_RANKS = "sort_ranks" in signature(dist.new_group).parameters
-"""Whether a group's ranks may be told to stay in their order; torch learned it after 2.11."""
+"""Whether new_group can keep the order of its ranks. torch 2.11 cannot."""
 
 
 @lru_cache(maxsize=1)
@@ -172,7 +172,10 @@ def values_of(x: torch.Tensor) -> Array:
 
 @dataclass(frozen=True)
 class Case:
-    """One call, alike on all ranks but for ``async_ranks``. ``root`` is a rank of the group; ``shape`` one block's."""
+    """One call. All ranks make it alike, apart from ``async_ranks``.
+
+    ``root`` is a rank of the group, and ``shape`` that of one rank's block.
+    """
 
     function: str
     dtype: str
@@ -189,7 +192,7 @@ class Case:
 
 @dataclass
 class Started:
-    """A call on its way: what its tensors must hold when ``work`` is complete (None: they must already)."""
+    """A call on its way, and what its tensors must hold when ``work`` is complete, or now if it is None."""
 
     case: Case
     group: Group
@@ -209,77 +212,89 @@ class Started:
             np.testing.assert_array_equal(values_of(gap), np.ones(gap.shape), err_msg=f"written beside: {where}")
 
 
+class Arguments:
+    """The tensors of one call, with what each must hold when the call is complete."""
+
+    def __init__(self, case: Case, g: Group, mine: Array, expected: Array | None) -> None:
+        self.case, self.size, self.mine, self.expected = case, g.size, mine, expected
+        self.at_root = g.rank == case.root
+        self.results: list[tuple[torch.Tensor, Array]] = []
+        self.gaps: list[torch.Tensor] = []
+
+    def laid(self, x: Array, layout: str, becomes: Array) -> torch.Tensor:
+        found, gap = LAYOUTS[layout](tensor(x, self.case.dtype, self.case.device))
+        if gap is not None:
+            self.gaps.append(gap)
+        self.results.append((found, becomes))
+        return found
+
+    def given(self, x: Array) -> torch.Tensor:
+        """An input, which must be the same afterwards."""
+        return self.laid(x, self.case.layout, x)
+
+    def changed(self) -> torch.Tensor:
+        """An input that becomes the result. It stays as it is if this rank has no result."""
+        x, becomes = self.mine, self.expected
+        return self.laid(x, self.case.layout, x if becomes is None else becomes.reshape(x.shape))
+
+    def taken(self, *shape: int) -> torch.Tensor:
+        """An output that becomes the result, in this shape."""
+        assert self.expected is not None
+        becomes = self.expected.reshape(shape)
+        return self.laid(np.zeros(becomes.shape, becomes.dtype), self.case.out_layout, becomes)
+
+    def all_taken(self) -> list[torch.Tensor]:
+        """A list of outputs that becomes the result."""
+        assert self.expected is not None
+        blocks = self.expected.reshape(self.size, *self.case.shape)
+        return [self.laid(np.zeros(x.shape, x.dtype), self.case.out_layout, x) for x in blocks]
+
+    def whole_shape(self) -> tuple[int, ...]:
+        """The shape of all ranks' blocks, one after another."""
+        shape = self.case.shape
+        return (self.size * shape[0], *shape[1:]) if shape else (self.size,)
+
+    def tensors(self) -> dict[str, Any]:
+        """The tensors, by the names of the function's parameters."""
+        mine, block, whole = self.mine, self.case.shape, self.whole_shape()
+        match self.case.function:
+            case "broadcast" | "all_reduce" | "reduce":
+                return {"tensor": self.changed()}
+            case "all_gather":
+                return {"tensor": self.given(mine), "tensor_list": self.all_taken()}
+            case "all_gather_into_tensor":
+                return {"input_tensor": self.given(mine), "output_tensor": self.taken(*whole)}
+            case "gather":
+                return {"tensor": self.given(mine), "gather_list": self.all_taken() if self.at_root else None}
+            case "scatter":
+                blocks = [self.given(x) for x in mine] if self.at_root else None
+                return {"tensor": self.taken(*block), "scatter_list": blocks}
+            case "reduce_scatter":
+                return {"input_list": [self.given(x) for x in mine], "output": self.taken(*block)}
+            case "reduce_scatter_tensor":
+                return {"input": self.given(mine.reshape(whole)), "output": self.taken(*block)}
+            case "all_to_all":
+                return {"input_tensor_list": [self.given(x) for x in mine], "output_tensor_list": self.all_taken()}
+            case "all_to_all_single":
+                return {"input": self.given(mine.reshape(whole)), "output": self.taken(*whole)}
+            case _:
+                raise AssertionError(self.case.function)
+
+
+BLOCKS_GIVEN = ("scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single")
+"""Functions whose input holds a block for each rank."""
+
+
 def start(case: Case, g: Group) -> Started:
     """Make the call on this rank, a member of the group."""
     assert g.rank is not None
     rng = np.random.default_rng([case.seed, g.size])
-    blocks_given = case.function in ("scatter", "reduce_scatter", "reduce_scatter_tensor", "all_to_all") or (
-        case.function == "all_to_all_single"
-    )
-    shape = (g.size, *case.shape) if blocks_given else case.shape
+    shape = (g.size, *case.shape) if case.function in BLOCKS_GIVEN else case.shape
     inputs = [oracle.values(rng, case.dtype, shape, case.op) for _ in g.ranks]
     factors = [float(f) for f in rng.choice([-1.0, 0.5, 2.0], g.size)]
     expected = oracle.outcome(FUNCTIONS[case.function], inputs, case.op, case.root, case.dtype, factors)[g.rank]
-    mine, at_root = inputs[g.rank], g.rank == case.root
-    gaps: list[torch.Tensor] = []
-    results: list[tuple[torch.Tensor, Array]] = []
-
-    def laid(x: Array, layout: str) -> torch.Tensor:
-        found, gap = LAYOUTS[layout](tensor(x, case.dtype, case.device))
-        if gap is not None:
-            gaps.append(gap)
-        return found
-
-    def given(x: Array) -> torch.Tensor:
-        """An input, which must be the same afterwards."""
-        results.append((laid(x, case.layout), x))
-        return results[-1][0]
-
-    def changed(x: Array, becomes: Array | None) -> torch.Tensor:
-        """An input that becomes the result; None: it stays."""
-        results.append((laid(x, case.layout), x if becomes is None else becomes.reshape(x.shape)))
-        return results[-1][0]
-
-    def taken(becomes: Array) -> torch.Tensor:
-        """An output."""
-        results.append((laid(np.zeros(becomes.shape, becomes.dtype), case.out_layout), becomes))
-        return results[-1][0]
-
-    def all_taken() -> list[torch.Tensor]:
-        assert expected is not None
-        return [taken(block) for block in expected.reshape(g.size, *case.shape)]
-
-    def block_taken() -> torch.Tensor:
-        assert expected is not None
-        return taken(expected.reshape(case.shape))
-
-    def concatenated(x: Array) -> Array:
-        return x.reshape(g.size * case.shape[0], *case.shape[1:]) if case.shape else x.reshape(g.size)
-
-    arguments: dict[str, Any]
-    match case.function:
-        case "broadcast" | "all_reduce" | "reduce":
-            arguments = {"tensor": changed(mine, expected)}
-        case "all_gather":
-            arguments = {"tensor": given(mine), "tensor_list": all_taken()}
-        case "all_gather_into_tensor":
-            assert expected is not None
-            arguments = {"input_tensor": given(mine), "output_tensor": taken(concatenated(expected))}
-        case "gather":
-            arguments = {"tensor": given(mine), "gather_list": all_taken() if at_root else None}
-        case "scatter":
-            arguments = {"tensor": block_taken(), "scatter_list": [given(x) for x in mine] if at_root else None}
-        case "reduce_scatter":
-            arguments = {"input_list": [given(x) for x in mine], "output": block_taken()}
-        case "reduce_scatter_tensor":
-            arguments = {"input": given(concatenated(mine)), "output": block_taken()}
-        case "all_to_all":
-            arguments = {"input_tensor_list": [given(x) for x in mine], "output_tensor_list": all_taken()}
-        case "all_to_all_single":
-            assert expected is not None
-            arguments = {"input": given(concatenated(mine)), "output": taken(concatenated(expected))}
-        case _:
-            raise AssertionError(case.function)
+    made = Arguments(case, g, inputs[g.rank], expected)
+    arguments = made.tensors()
     if case.function in REDUCING:
         arguments["op"] = premul(factors[g.rank]) if case.op == "premul_sum" else OP_OF[case.op]
     if case.function in ROOTED:
@@ -288,7 +303,7 @@ def start(case: Case, g: Group) -> Started:
     async_op = {"none": False, "all": True, "some": g.rank % 2 == case.seed % 2}[case.async_ranks]
     work = getattr(dist, case.function)(**arguments, group=g.handle, async_op=async_op)
     assert (work is not None) == async_op
-    return Started(case, g, work, results, gaps)
+    return Started(case, g, work, made.results, made.gaps)
 
 
 def run(case: Case, g: Group) -> None:

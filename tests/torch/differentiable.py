@@ -37,7 +37,7 @@ def blocks(x: torch.Tensor, n: int) -> Tensors:
 
 
 def rows(sender: int, receiver: int) -> int:
-    """Uneven, and sometimes none."""
+    """How many rows the sender sends to the receiver: different numbers, some of them zero."""
     return (sender + 2 * receiver) % 3
 
 
@@ -93,7 +93,7 @@ def _exchanged(xs: Tensors) -> Tensors:
 
 
 def _at(root: int, ys: list[torch.Tensor]) -> Tensors:
-    """Zeros elsewhere."""
+    """The root's tensor, and zeros for the other ranks."""
     return [y if r == root else torch.zeros_like(y) for r, y in enumerate(ys)]
 
 

@@ -7,152 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed
 
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, StateError
 from tests.torch.api import dist
-from tests.torch.cases import premul
-
-FILL = 5.0
-Call = Callable[[], object]
-
-
-@lru_cache(maxsize=1)
-def _groups(world: object) -> tuple[Any, Any]:
-    """A group of this rank alone, and a destroyed one, made once for each default group; collective."""
-    destroyed = dist.new_group(list(range(dist.get_world_size())))
-    dist.destroy_process_group(destroyed)
-    return dist.new_group([dist.get_rank()]), destroyed
-
-
-class Scene:
-    """What a row of the table may use: tensors of FILL, which no wrong call may change, and groups."""
-
-    def __init__(self) -> None:
-        self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.alone, self.destroyed = _groups(dist.group.WORLD)
-        self.made: list[torch.Tensor] = []
-
-    def t(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        self.made.append(torch.full(shape, FILL, dtype=dtype))
-        return self.made[-1]
-
-    def ts(self, *shape: int, more: int = 0) -> list[torch.Tensor]:
-        return [self.t(*shape) for _ in range(self.size + more)]
-
-    def sparse(self) -> torch.Tensor:
-        return torch.ones(4).to_sparse()
-
-    def meta(self, *shape: int) -> torch.Tensor:
-        return torch.empty(shape, device="meta")
-
-    def shared(self, n: int = 4) -> torch.Tensor:
-        """n elements in one place."""
-        return self.t(1).expand(n)
-
-    def unchanged(self) -> bool:
-        return all(torch.equal(x, torch.full(x.shape, FILL, dtype=x.dtype)) for x in self.made)
-
-
-def _of_tensors(call: Callable[[Scene, Any], Call], argument: str) -> dict[str, Any]:
-    """Rows for one tensor argument of a function: things that are no tensor, or one that cannot be used."""
-    return {
-        "array": (lambda s: call(s, np.ones(4)), ArgumentError, argument, "torch.Tensor", "ndarray"),
-        "list": (lambda s: call(s, [s.t(4)]), ArgumentError, argument, "torch.Tensor", "list"),
-        "None": (lambda s: call(s, None), ArgumentError, argument, "torch.Tensor", "NoneType"),
-        "sparse": (lambda s: call(s, s.sparse()), ArgumentError, argument, "dense", "sparse"),
-        "meta": (lambda s: call(s, s.meta(4)), DeviceError, argument, "CPU or a CUDA GPU", "meta"),
-    }
-
-
-def _of_outputs(call: Callable[[Scene, Any], Call], argument: str) -> dict[str, Any]:
-    row = (lambda s: call(s, s.shared()), ArgumentError, argument, "can be written to", "share memory")
-    return {**_of_tensors(call, argument), "shared memory": row}
-
-
-def _of_roots(call: Callable[..., Call], argument: str, optional: bool = False) -> dict[str, Any]:
-    """Rows for ``src`` or ``dst`` and its form within a group."""
-    in_group = f"group_{argument}"
-    rows: dict[str, Any] = {
-        str(wrong): (partial(_with, call, {argument: wrong}), ArgumentError, argument, "ranks", repr(wrong))
-        for wrong in (-1, 99, "0", True)
-    }
-    rows |= {
-        f"{in_group}={wrong}": (partial(_with, call, {in_group: wrong}), ArgumentError, in_group, "rank", repr(wrong))
-        for wrong in (-1, 99, "0", True)
-    }
-    both = {argument: 0, in_group: 0}
-    rows["both"] = partial(_with, call, both), ArgumentError, argument, f"{argument} or {in_group}, not both", "=0"
-    if not optional:
-        rows["neither"] = partial(_with, call, {}), ArgumentError, argument, f"{argument} or {in_group}", "neither"
-    return rows
-
-
-def _with(call: Callable[..., Call], arguments: dict[str, Any], s: Scene) -> Call:
-    return call(s, **arguments)
-
-
-def _of_ops(call: Callable[[Scene, Any, torch.dtype], Call]) -> dict[str, Any]:
-    rows: dict[str, Any] = {
-        f"op={wrong!r}"[:12]: (
-            lambda s, w=wrong: call(s, w, torch.float32),
-            ArgumentError,
-            "op",
-            "ReduceOp",
-            repr(wrong),
-        )
-        for wrong in ("sum", None, max, 0)
-    }
-    bare = dist.ReduceOp.RedOpType.PREMUL_SUM
-    rows["op without factor"] = lambda s: call(s, bare, torch.float32), ArgumentError, "op", "factor", "PREMUL"
-    ops = dist.ReduceOp
-    for name, op, dtype in (
-        ("avg", ops.AVG, torch.bool),
-        ("band", ops.BAND, torch.float32),
-        ("bor", ops.BOR, torch.float64),
-        ("bxor", ops.BXOR, torch.bfloat16),
-        ("min", ops.MIN, torch.complex64),
-        ("max", ops.MAX, torch.complex128),
-        ("premul_sum", premul(0.5), torch.int64),
-        ("sum", ops.SUM, torch.float8_e4m3fn),
-    ):
-        row = lambda s, o=op, d=dtype: call(s, o, d), DtypeError, "op", f"{name}", str(dtype).removeprefix("torch.")
-        rows[f"{name} of {dtype}"] = row
-    return rows
-
-
-def _of_lists(call: Callable[[Scene, Any], Call], argument: str, but: str = "") -> dict[str, Any]:
-    """Rows, ``but`` for one, for a list of one tensor a rank, each of 4 floats like the function's other tensor."""
-    first = f"{argument}[0]"
-    rows = {
-        "list missing": (lambda s: call(s, None), ArgumentError, argument, "a list of", "None"),
-        "list is a tensor": (lambda s: call(s, s.t(4)), ArgumentError, argument, "a list of", "tensor"),
-        "list too long": (lambda s: call(s, s.ts(4, more=1)), ArgumentError, argument, "one a rank", "{size+1}"),
-        "list empty": (lambda s: call(s, []), ArgumentError, argument, "one a rank", "0"),
-        "no tensor in list": (lambda s: call(s, [1.0] * s.size), ArgumentError, first, "torch.Tensor", "float"),
-        "shape in list": (lambda s: call(s, s.ts(5)), ArgumentError, first, "(4,)", "(5,)"),
-        "dtype in list": (
-            lambda s: call(s, [s.t(4, dtype=torch.int32) for _ in range(s.size)]),
-            DtypeError, first, "float32", "int32",
-        ),
-        "device in list": (lambda s: call(s, [s.meta(4)] * s.size), DeviceError, first, "cpu", "meta"),
-    }  # fmt: skip
-    return {name: row for name, row in rows.items() if name != but}
-
-
-def _of_output_lists(call: Callable[[Scene, Any], Call], argument: str, but: str = "") -> dict[str, Any]:
-    def shared(s: Scene) -> Call:
-        return call(s, [s.shared() for _ in range(s.size)])
-
-    return {
-        **_of_lists(call, argument, but),
-        "shared memory": (shared, ArgumentError, f"{argument}[0]", "can be written to", "share memory"),
-    }
+from tests.torch.mistake_rows import Call, Scene, of_lists, of_ops, of_output_lists, of_outputs, of_roots, of_tensors
 
 
 def _overlapping(s: Scene, function: str) -> Call:
@@ -170,7 +33,7 @@ def _splits(s: Scene, to: Any, of: Any) -> Call:
 
 
 def _one_of(xs: Any) -> Any:
-    """A list for all ranks as a list for one."""
+    """The first element of a list for all ranks, as a list for one rank."""
     return xs[:1] if isinstance(xs, list) else xs
 
 
@@ -185,24 +48,24 @@ def _scatter_alone(s: Scene, xs: Any) -> Call:
 D = dist
 TABLE: dict[str, dict[str, Any]] = {
     "all_reduce": {
-        **_of_outputs(lambda s, x: lambda: D.all_reduce(x), "tensor"),
-        **_of_ops(lambda s, op, dtype: lambda: D.all_reduce(s.t(4, dtype=dtype), op)),
+        **of_outputs(lambda s, x: lambda: D.all_reduce(x), "tensor"),
+        **of_ops(lambda s, op, dtype: lambda: D.all_reduce(s.t(4, dtype=dtype), op)),
     },
     "broadcast": {
-        **_of_tensors(lambda s, x: lambda: D.broadcast(x, 0), "tensor"),
-        **_of_roots(lambda s, **root: lambda: D.broadcast(s.t(4), **root), "src"),
+        **of_tensors(lambda s, x: lambda: D.broadcast(x, 0), "tensor"),
+        **of_roots(lambda s, **root: lambda: D.broadcast(s.t(4), **root), "src"),
     },
     "reduce": {
-        **_of_tensors(lambda s, x: lambda: D.reduce(x, 0), "tensor"),
-        **_of_roots(lambda s, **root: lambda: D.reduce(s.t(4), **root), "dst"),
-        **_of_ops(lambda s, op, dtype: lambda: D.reduce(s.t(4, dtype=dtype), 0, op)),
+        **of_tensors(lambda s, x: lambda: D.reduce(x, 0), "tensor"),
+        **of_roots(lambda s, **root: lambda: D.reduce(s.t(4), **root), "dst"),
+        **of_ops(lambda s, op, dtype: lambda: D.reduce(s.t(4, dtype=dtype), 0, op)),
     },
     "all_gather": {
-        **_of_tensors(lambda s, x: lambda: D.all_gather(s.ts(4), x), "tensor"),
-        **_of_output_lists(lambda s, xs: lambda: D.all_gather(xs, s.t(4)), "tensor_list"),
+        **of_tensors(lambda s, x: lambda: D.all_gather(s.ts(4), x), "tensor"),
+        **of_output_lists(lambda s, xs: lambda: D.all_gather(xs, s.t(4)), "tensor_list"),
     },
     "all_gather_into_tensor": {
-        **_of_tensors(lambda s, x: lambda: D.all_gather_into_tensor(s.t(4 * s.size), x), "input_tensor"),
+        **of_tensors(lambda s, x: lambda: D.all_gather_into_tensor(s.t(4 * s.size), x), "input_tensor"),
         "output": (
             lambda s: lambda: D.all_gather_into_tensor(None, s.t(4)), ArgumentError, "output_tensor", "Tensor", "None",
         ),
@@ -224,39 +87,39 @@ TABLE: dict[str, dict[str, Any]] = {
         ),
         "overlap": (
             lambda s: _overlapping(s, "all_gather_into_tensor"),
-            ArgumentError, "output_tensor", "apart from input_tensor's", "overlaps",
+            ArgumentError, "output_tensor", "not overlap input_tensor's", "overlaps",
         ),
     },
     # The lists that only one rank passes: each rank is the one, in a group of its own.
     "gather": {
-        **_of_tensors(lambda s, x: lambda: D.gather(x, [s.t(4)], group=s.alone, group_dst=0), "tensor"),
-        **_of_roots(lambda s, **root: lambda: D.gather(s.t(4), s.ts(4), **root), "dst", optional=True),
-        **_of_output_lists(_gather_alone, "gather_list", "list too long"),
+        **of_tensors(lambda s, x: lambda: D.gather(x, [s.t(4)], group=s.alone, group_dst=0), "tensor"),
+        **of_roots(lambda s, **root: lambda: D.gather(s.t(4), s.ts(4), **root), "dst", optional=True),
+        **of_output_lists(_gather_alone, "gather_list", "list too long"),
         "list too long": (
             lambda s: lambda: D.gather(s.t(4), [s.t(4), s.t(4)], group=s.alone, group_dst=0),
             ArgumentError, "gather_list", "a list of 1", "2",
         ),
     },
     "scatter": {
-        **_of_outputs(lambda s, x: lambda: D.scatter(x, [s.t(4)], group=s.alone, group_src=0), "tensor"),
-        **_of_roots(lambda s, **root: lambda: D.scatter(s.t(4), s.ts(4), **root), "src", optional=True),
-        **_of_lists(_scatter_alone, "scatter_list", "list too long"),
+        **of_outputs(lambda s, x: lambda: D.scatter(x, [s.t(4)], group=s.alone, group_src=0), "tensor"),
+        **of_roots(lambda s, **root: lambda: D.scatter(s.t(4), s.ts(4), **root), "src", optional=True),
+        **of_lists(_scatter_alone, "scatter_list", "list too long"),
         "list too long": (
             lambda s: lambda: D.scatter(s.t(4), [s.t(4), s.t(4)], group=s.alone, group_src=0),
             ArgumentError, "scatter_list", "a list of 1", "2",
         ),
     },
     "reduce_scatter": {
-        **_of_outputs(lambda s, x: lambda: D.reduce_scatter(x, s.ts(4)), "output"),
-        **_of_lists(lambda s, xs: lambda: D.reduce_scatter(s.t(4), xs), "input_list"),
-        **_of_ops(
+        **of_outputs(lambda s, x: lambda: D.reduce_scatter(x, s.ts(4)), "output"),
+        **of_lists(lambda s, xs: lambda: D.reduce_scatter(s.t(4), xs), "input_list"),
+        **of_ops(
             lambda s, op, dtype: lambda: D.reduce_scatter(
                 s.t(4, dtype=dtype), [s.t(4, dtype=dtype) for _ in range(s.size)], op)
         ),
     },
     "reduce_scatter_tensor": {
-        **_of_tensors(lambda s, x: lambda: D.reduce_scatter_tensor(s.t(4), x), "input"),
-        **_of_ops(
+        **of_tensors(lambda s, x: lambda: D.reduce_scatter_tensor(s.t(4), x), "input"),
+        **of_ops(
             lambda s, op, dtype: lambda: D.reduce_scatter_tensor(
                 s.t(4, dtype=dtype), s.t(4 * s.size, dtype=dtype), op)
         ),
@@ -275,24 +138,26 @@ TABLE: dict[str, dict[str, Any]] = {
         ),
         "overlap": (
             lambda s: _overlapping(s, "reduce_scatter_tensor"),
-            ArgumentError, "output", "apart from input's", "overlaps",
+            ArgumentError, "output", "not overlap input's", "overlaps",
         ),
     },
     "all_to_all": {
-        **_of_output_lists(lambda s, xs: lambda: D.all_to_all(xs, s.ts(4)), "output_tensor_list", "shape in list"),
-        **_of_lists(lambda s, xs: lambda: D.all_to_all(s.ts(4), xs), "input_tensor_list", "shape in list"),
+        **of_output_lists(lambda s, xs: lambda: D.all_to_all(xs, s.ts(4)), "output_tensor_list", "shape in list"),
+        **of_lists(lambda s, xs: lambda: D.all_to_all(s.ts(4), xs), "input_tensor_list", "shape in list"),
     },
     "all_to_all_single": {
-        **_of_tensors(lambda s, x: lambda: D.all_to_all_single(s.t(4 * s.size), x), "input"),
+        **of_tensors(lambda s, x: lambda: D.all_to_all_single(s.t(4 * s.size), x), "input"),
         "output": (lambda s: lambda: D.all_to_all_single([], s.t(4)), ArgumentError, "output", "Tensor", "list"),
         "size": (
             lambda s: lambda: D.all_to_all_single(s.t(5 * s.size), s.t(4 * s.size)),
             ArgumentError, "output", "{4*size} elements for input of {4*size}", "{5*size} (shape",
         ),
-        "overlap": (lambda s: _overlapping(s, "all_to_all_single"), ArgumentError, "output", "apart", "overlaps"),
+        "overlap": (
+            lambda s: _overlapping(s, "all_to_all_single"), ArgumentError, "output", "not overlap input's", "overlaps"
+        ),
         "too many splits": (
             lambda s: _splits(s, [1] * (s.size + 1), [2] * s.size),
-            ArgumentError, "input_split_sizes", "{size} counts of rows, one a rank", "[1,",
+            ArgumentError, "input_split_sizes", "{size} counts of rows, one for each rank", "[1,",
         ),
         "negative split": (
             lambda s: _splits(s, [2] * s.size, [-2] * s.size),
@@ -307,25 +172,25 @@ TABLE: dict[str, dict[str, Any]] = {
         ),
     },
     "send": {
-        **_of_tensors(lambda s, x: lambda: D.send(x, (s.rank + 1) % s.size), "tensor"),
-        **_of_roots(lambda s, **root: lambda: D.send(s.t(4), **root), "dst"),
+        **of_tensors(lambda s, x: lambda: D.send(x, (s.rank + 1) % s.size), "tensor"),
+        **of_roots(lambda s, **root: lambda: D.send(s.t(4), **root), "dst"),
         "oneself": (lambda s: lambda: D.send(s.t(4), s.rank), ArgumentError, "dst", "another rank", "{rank}"),
         "tag": (lambda s: lambda: D.send(s.t(4), (s.rank + 1) % s.size, tag=-1), ArgumentError, "tag", "from 0", "-1"),
     },
     "isend": {
-        **_of_tensors(lambda s, x: lambda: D.isend(x, 0), "tensor"),
-        **_of_roots(lambda s, **root: lambda: D.isend(s.t(4), **root), "dst"),
+        **of_tensors(lambda s, x: lambda: D.isend(x, 0), "tensor"),
+        **of_roots(lambda s, **root: lambda: D.isend(s.t(4), **root), "dst"),
         "tag": (lambda s: lambda: D.isend(s.t(4), 0, tag=2**40), ArgumentError, "tag", "from 0", str(2**40)),
     },
     "recv": {
-        **_of_outputs(lambda s, x: lambda: D.recv(x), "tensor"),
-        **_of_roots(lambda s, **root: lambda: D.recv(s.t(4), **root), "src", optional=True),
+        **of_outputs(lambda s, x: lambda: D.recv(x), "tensor"),
+        **of_roots(lambda s, **root: lambda: D.recv(s.t(4), **root), "src", optional=True),
         "oneself": (lambda s: lambda: D.recv(s.t(4), s.rank), ArgumentError, "src", "another rank", "{rank}"),
         "tag": (lambda s: lambda: D.recv(s.t(4), tag="a"), ArgumentError, "tag", "from 0", "'a'"),
     },
     "irecv": {
-        **_of_outputs(lambda s, x: lambda: D.irecv(x), "tensor"),
-        **_of_roots(lambda s, **root: lambda: D.irecv(s.t(4), **root), "src", optional=True),
+        **of_outputs(lambda s, x: lambda: D.irecv(x), "tensor"),
+        **of_roots(lambda s, **root: lambda: D.irecv(s.t(4), **root), "src", optional=True),
     },
     "P2POp": {
         "op": (lambda s: lambda: D.P2POp(D.send, s.t(4), 0), ArgumentError, "op", "isend or", "send"),
@@ -334,7 +199,7 @@ TABLE: dict[str, dict[str, Any]] = {
             ArgumentError, "op", "mpicoll.torch.isend", "isend",
         ),
         "tensor": (lambda s: lambda: D.P2POp(D.isend, [1], 0), ArgumentError, "tensor", "torch.Tensor", "list"),
-        **_of_roots(
+        **of_roots(
             lambda s, **peer: lambda: D.P2POp(D.isend, s.t(4), **peer), "peer",
         ),
     },
@@ -358,11 +223,11 @@ TABLE: dict[str, dict[str, Any]] = {
             lambda s: lambda: D.gather_object(1, None, group=s.alone, group_dst=0),
             ArgumentError, "object_gather_list", "a list of 1", "None",
         ),
-        **_of_roots(lambda s, **root: lambda: D.gather_object(1, [None] * s.size, **root), "dst", optional=True),
+        **of_roots(lambda s, **root: lambda: D.gather_object(1, [None] * s.size, **root), "dst", optional=True),
     },
     "broadcast_object_list": {
         "no list": (lambda s: lambda: D.broadcast_object_list("ab"), ArgumentError, "object_list", "a list", "'ab'"),
-        **_of_roots(lambda s, **root: lambda: D.broadcast_object_list([1], **root), "src", optional=True),
+        **of_roots(lambda s, **root: lambda: D.broadcast_object_list([1], **root), "src", optional=True),
     },
     "scatter_object_list": {
         "output": (
@@ -380,11 +245,11 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     "send_object_list": {
         "no list": (lambda s: lambda: D.send_object_list("a", 0), ArgumentError, "object_list", "a list", "'a'"),
-        **_of_roots(lambda s, **root: lambda: D.send_object_list([1], **root), "dst"),
+        **of_roots(lambda s, **root: lambda: D.send_object_list([1], **root), "dst"),
     },
     "recv_object_list": {
         "no list": (lambda s: lambda: D.recv_object_list("a", 0), ArgumentError, "object_list", "a list", "'a'"),
-        **_of_roots(lambda s, **root: lambda: D.recv_object_list([1], **root), "src", optional=True),
+        **of_roots(lambda s, **root: lambda: D.recv_object_list([1], **root), "src", optional=True),
     },
     "monitored_barrier": {
         "seconds": (lambda s: lambda: D.monitored_barrier(timeout=5), ArgumentError, "timeout", "timedelta", "5"),

@@ -1,8 +1,4 @@
-"""Asynchronous calls: their order, their handles, and what becomes of them when nobody waits.
-
-A collective is pending for certain while another rank has not come to it. Where a test needs that, the other ranks
-come only when a message, sent once it has seen what it wanted to see, lets them.
-"""
+"""Asynchronous collectives: their order, their handles, and what becomes of them when nobody waits."""
 
 from __future__ import annotations
 
@@ -16,28 +12,9 @@ import pytest
 import torch
 
 from mpicoll.errors import ArgumentError, MessageError, MpicollError, StateError, TimeoutError
-from tests.torch.api import dist, ours_alone
+from tests.torch.api import dist
 from tests.torch.cases import Group
-
-SHORT = timedelta(milliseconds=20)
-
-
-def started(work: dist.Work | None) -> dist.Work:
-    assert isinstance(work, dist.Work)
-    return work
-
-
-def let_go(rank: int, size: int) -> None:
-    """Rank 0 lets the others, who wait in ``held``, go on."""
-    assert rank == 0
-    for r in range(1, size):
-        dist.send(torch.ones(1), r, tag=7)
-
-
-def held(rank: int) -> None:
-    """The others wait here for rank 0; it does not."""
-    if rank != 0:
-        dist.recv(torch.empty(1), 0, tag=7)
+from tests.torch.pending import SHORT, held, let_go, started
 
 
 @pytest.mark.mpi(min_size=2)
@@ -63,33 +40,8 @@ def test_a_pending_collective_says_so(rank: int, size: int) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("receiving", [False, True])
-def test_a_pending_receive_says_so(rank: int, size: int, receiving: bool) -> None:
-    """Rank 1 sends, after rank 0 has seen that nothing has come."""
-    x = torch.zeros(2) if rank == 0 else torch.ones(2)
-    if rank == 0:
-        work = started(dist.irecv(x, 1 if receiving else None))
-        assert not work.is_completed()
-        assert not work.is_success()
-        with pytest.raises(TimeoutError, match="the message was not complete"):
-            work.wait(SHORT)
-        dist.send(torch.ones(1), 1, tag=7)
-        assert work.wait(timedelta(minutes=1)) is True
-        assert work.is_completed()
-        assert work.is_success()
-        assert work.exception() is None
-        assert work.source_rank() == 1
-        assert x.tolist() == [1, 1]
-    elif rank == 1:
-        dist.recv(torch.empty(1), 0, tag=7)
-        work = started(dist.isend(x, 0))
-        assert work.wait() is True
-        assert work.is_completed()
-
-
-@pytest.mark.mpi(min_size=2)
 def test_messages_pass_pending_collectives(rank: int, size: int) -> None:
-    """Between all pairs, in the group and in others, while the group's worker is in a collective."""
+    """Messages arrive while the group's worker is in a collective."""
     x = torch.ones(1000)
     if rank == 0:
         work = started(dist.all_reduce(x, async_op=True))
@@ -115,7 +67,7 @@ def test_messages_pass_pending_collectives(rank: int, size: int) -> None:
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("then", ["all_reduce", "object", "list"])
 def test_a_synchronous_call_queues_behind_the_pending(rank: int, size: int, then: str) -> None:
-    """Rank 0 comes to the synchronous call while what is before it is pending, and leaves with all of it done."""
+    """Rank 0 calls it while asynchronous collectives are pending. When it returns, they are complete."""
     held(rank)
     x = torch.ones(5)
     works = [started(dist.all_reduce(x, async_op=True)) for _ in range(4)]
@@ -149,7 +101,7 @@ def test_ranks_may_mix_async_and_synchronous_calls(rank: int, size: int) -> None
 
 
 def test_many_under_way_in_two_groups(groups: list[Group], rank: int) -> None:
-    """A hundred in each of two groups, waited for from the last to the first."""
+    """A hundred are pending in each of two groups, and the program waits from the last to the first."""
     world, backwards = groups[0], groups[4]
     works, found = [], []
     for i in range(100):
@@ -168,7 +120,7 @@ def test_many_under_way_in_two_groups(groups: list[Group], rank: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_groups_do_not_wait_for_each_other(groups: list[Group], rank: int, size: int) -> None:
-    """With the world's collective pending, another group's goes through."""
+    """A collective of another group completes while one of the default group is pending."""
     held_back = torch.ones(2)
     if rank == 0:
         pending = started(dist.all_reduce(held_back, async_op=True))
@@ -235,7 +187,7 @@ def test_callbacks_run_though_nobody_waits(rank: int, size: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_tensors_live_until_they_are_not_needed(rank: int, size: int) -> None:
-    """The program drops every tensor and list while the calls are pending, and its memory is made use of."""
+    """The program drops every tensor and list while the calls are pending, and writes to new memory."""
     held(rank)
     n = 5000
     out = torch.zeros(size * n)
@@ -266,26 +218,8 @@ def test_tensors_live_until_they_are_not_needed(rank: int, size: int) -> None:
 
 
 @pytest.mark.mpi(min_size=2)
-def test_a_message_lives_until_it_is_sent(rank: int, size: int) -> None:
-    n = 300_000  # more than any MPI sends before the receiver asks for it
-    if rank == 0:
-        works = [started(dist.isend(torch.full((n,), 3.0)[::2], r)) for r in range(1, size)]
-        gc.collect()
-        litter = torch.full((n,), -1.0)
-        let_go(rank, size)
-        for work in works:
-            work.wait()
-        assert litter.mean() == -1
-    else:
-        held(rank)
-        x = torch.zeros(n // 2)
-        dist.recv(x, 0)
-        assert (x == 3).all()
-
-
-@pytest.mark.mpi(min_size=2)
 def test_a_failure_is_in_the_handle(rank: int, size: int) -> None:
-    """What goes wrong on the way is raised where the program waits, each time it does, and the next call works."""
+    """Every wait raises what went wrong, and the next call works."""
     x = torch.zeros(2 if rank == 0 else 3)
     outs = [torch.zeros_like(x) for _ in range(size)]
     work: Any = started(dist.all_gather(outs, x, async_op=True))
@@ -319,88 +253,6 @@ def test_destroying_completes_what_is_pending(rank: int, size: int) -> None:
     assert x.tolist() == [float(size**3)] * 4
 
 
-@pytest.mark.mpi(min_size=2)
-def test_batches(rank: int, size: int) -> None:
-    """Around the ring, both ways at once, receives after sends, of a dtype and a layout of each."""
-    right, left = (rank + 1) % size, (rank - 1) % size
-    whole = torch.zeros(2, 6, dtype=torch.int32)
-    from_left, from_right = torch.zeros(3, dtype=torch.bfloat16), whole[:, ::2]
-    works = dist.batch_isend_irecv(
-        [
-            dist.P2POp(dist.isend, torch.full((3,), rank, dtype=torch.bfloat16), right, tag=1),
-            dist.P2POp(dist.isend, torch.full((3, 2), rank, dtype=torch.int32).T, group_peer=left, tag=2),
-            dist.P2POp(dist.irecv, from_right, right, tag=2),
-            dist.P2POp(dist.irecv, from_left, left, tag=1),
-        ]
-    )
-    assert len(works) == 4
-    for work in works:
-        assert work.wait() is True
-    assert [work.source_rank() for work in works[2:]] == [right, left]
-    assert from_left.tolist() == [left] * 3
-    assert from_right.tolist() == [[right] * 3] * 2
-    assert whole[:, 1::2].tolist() == [[0] * 3] * 2
-
-
-@pytest.mark.mpi(min_size=2)
-def test_a_receive_from_anyone_says_from_whom(groups: list[Group], rank: int, size: int) -> None:
-    """In the reversed group, too, whose ranks are not the global ones."""
-    for g in (groups[0], groups[4]):
-        if rank == 0:
-            seen = {}
-            for _ in range(1, size):
-                x = torch.zeros(1)
-                sender = dist.recv(x, group=g.handle)
-                seen[sender] = x.item()
-            assert seen == {r: float(r) for r in range(1, size)}
-        else:
-            dist.send(torch.tensor([float(rank)]), 0, group=g.handle)
-        dist.barrier()
-
-
-@pytest.mark.mpi(min_size=2)
-def test_tags_tell_messages_apart(rank: int) -> None:
-    if rank == 0:
-        works = [started(dist.isend(torch.tensor([tag]), 1, tag=tag)) for tag in (3, 1, 2)]
-        for work in works:
-            work.wait()
-    elif rank == 1:
-        for tag in (1, 2, 3):
-            x = torch.zeros(1, dtype=torch.int64)
-            assert dist.recv(x, 0, tag=tag) == 0
-            assert x.item() == tag
-
-
-@pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("length", [3, 5])
-def test_a_message_of_another_length_is_an_error(rank: int, length: int) -> None:
-    if rank == 0:
-        dist.send(torch.ones(4), 1)
-    elif rank == 1:
-        with pytest.raises(MessageError, match="recv"):
-            dist.recv(torch.zeros(length), 0)
-    dist.barrier()
-
-
-def test_a_message_to_oneself(rank: int) -> None:
-    x = torch.zeros(3)
-    receive = started(dist.irecv(x, rank))
-    started(dist.isend(torch.ones(3), rank)).wait()
-    receive.wait()
-    assert x.tolist() == [1, 1, 1]
-
-
-def test_a_message_has_no_future(rank: int) -> None:
-    """It would never be complete."""
-    x = torch.zeros(3)
-    receive, send = started(dist.irecv(x, rank)), started(dist.isend(torch.ones(3), rank))
-    for work in (receive, send):
-        with pytest.raises(StateError, match="get_future: only a collective has a future"):
-            work.get_future()
-        work.wait()
-    assert x.tolist() == [1, 1, 1]
-
-
 def test_a_failure_that_nobody_waits_for_is_raised_when_the_group_is_destroyed() -> None:
     group = dist.new_group(list(range(dist.get_world_size())))
     if dist.get_world_size() > 1:
@@ -425,7 +277,7 @@ def test_a_timeout_that_is_no_timedelta() -> None:
     for work in works:
         assert work is not None
         with pytest.raises(ArgumentError, match=r"wait: timeout: expected a datetime.timedelta; given 5"):
-            work.wait(timeout=5)  # type: ignore[arg-type]
+            work.wait(timeout=5)
         assert work.wait()
 
 
@@ -441,29 +293,8 @@ def test_a_callback_may_wait_and_start_collectives_of_its_own() -> None:
         second.wait()
         return y + future.value()[0][0]
 
-    result = work.get_future().then(then).wait()  # type: ignore[attr-defined]
+    result = work.get_future().then(then).wait()
     assert (result == 3 * dist.get_world_size()).all()
-
-
-@ours_alone("torch starts the messages of a batch one after another, and looks at each then")
-@pytest.mark.mpi(min_size=2)
-def test_a_refused_batch_leaves_no_receive_behind() -> None:
-    rank, size = dist.get_rank(), dist.get_world_size()
-    refused, y = torch.zeros(2), torch.zeros(2)
-    ops = [
-        dist.P2POp(dist.irecv, refused, (rank - 1) % size),
-        dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % size, tag=-1),
-    ]
-    with pytest.raises(ArgumentError, match="isend: tag"):
-        dist.batch_isend_irecv(ops)
-    received = dist.irecv(y, (rank - 1) % size)
-    sent = dist.isend(torch.full((2,), 7.0), (rank + 1) % size)
-    assert received is not None
-    assert sent is not None
-    received.wait()
-    sent.wait()
-    assert (y == 7).all()
-    assert not refused.any()
 
 
 def test_ranks_may_differ_in_whether_they_pass_split_sizes() -> None:

@@ -11,7 +11,8 @@ import torch.distributed
 
 from mpicoll.errors import ArgumentError, MessageError, MpicollError
 from tests.torch.api import dist, through_torch
-from tests.torch.mistakes import FILL, TABLE, Scene
+from tests.torch.mistake_rows import FILL, Scene
+from tests.torch.mistakes import TABLE
 from tests.torch.torchs_words import unseen, words
 
 
@@ -73,7 +74,7 @@ def test_only_the_source_of_a_broadcast_may_be_read_only(rank: int, size: int) -
 
 
 def test_a_list_is_for_the_root_alone(rank: int, size: int) -> None:
-    """The others pass none or an empty one. Rank 0, who may, passes one too short here, so that all are at fault."""
+    """Ranks but the root pass None or an empty list. The root passes a list that is too long: all are at fault."""
     x, xs = torch.ones(1), [torch.ones(1)] * (size + (rank == 0))
     objects = [1] * (size + (rank == 0))
     fault = "a list of" if rank == 0 else f"None on rank {rank}: only the (source|destination), rank 0"
@@ -84,7 +85,8 @@ def test_a_list_is_for_the_root_alone(rank: int, size: int) -> None:
     if not through_torch():  # which gathers the objects' sizes before it looks at the list's length
         calls.append((lambda: dist.gather_object(1, objects, 0), "gather_object: object_gather_list"))
     for call, argument in calls:
-        error, said = ArgumentError, f"{argument}: expected {fault}"
+        error: type[Exception] = ArgumentError
+        said = f"{argument}: expected {fault}"
         if through_torch() and rank != 0:
             error, said = ValueError, "must NOT be specified on non-(source|destination)"
         with pytest.raises(error, match=said):
@@ -96,7 +98,7 @@ def test_a_list_is_for_the_root_alone(rank: int, size: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_ranks_that_disagree_get_an_error_each(rank: int, size: int) -> None:
-    """Shapes, dtypes and split sizes that differ between ranks, where the call can tell."""
+    """Ranks pass different shapes, dtypes or split sizes to calls that compare them."""
     last = rank == size - 1
     x = torch.full((3 if last else 2,), FILL)
     y = torch.full((2,), FILL, dtype=torch.int32 if last else torch.float32)

@@ -76,7 +76,7 @@ def test_every_layout(groups: list[Group], function: str, out_layout: str) -> No
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_shape(groups: list[Group], function: str) -> None:
-    """No dimension, no element, one element, and more than one round of an exchange."""
+    """Shapes have no dimension, no element, one element, or so many that an exchange takes several rounds."""
     for shape in ((), (0,), (0, 3), (3, 0), (1,), (1, 1, 1), (2, 0, 1), (4099,), (3, 5, 7, 2)):
         for dtype, mode in (("float32", "none"), ("bfloat16", "some"), ("bool", "all")):
             run(Case(function, dtype, "prod", groups[0].size - 1, shape, async_ranks=mode, seed=3), groups[0])
@@ -154,7 +154,7 @@ def test_nan_propagates_through_min_and_max(rank: int, size: int, dtype: torch.d
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("n", [500, 20_000])
 def test_16_bit_sums_are_rounded_once(rank: int, size: int, dtype: torch.dtype, n: int) -> None:
-    """Short and long vectors alike: the sum in float32, in rank order, rounded to nearest even at the end."""
+    """Sums are added up in float32, in rank order, and rounded to nearest even at the end, however long the vectors."""
     generator = torch.Generator().manual_seed(7)
     inputs = [torch.randn(n, generator=generator).to(dtype) for _ in range(size)]
     wide = [x.float() for x in inputs]
@@ -213,7 +213,7 @@ def test_ops_may_be_constants_or_instances(size: int) -> None:
 @pytest.mark.parametrize("as_list", [False, True], ids=["single", "list"])
 @pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
 def test_uneven_all_to_all(rank: int, size: int, as_list: bool, async_op: bool) -> None:
-    """Rank r sends (r + k) % 3 rows to rank k, none among them."""
+    """Rank r sends (r + k) % 3 rows to rank k. Some ranks send none to others."""
     to = [(rank + k) % 3 for k in range(size)]
     of = [(r + rank) % 3 for r in range(size)]
     rows = [torch.full((n, 2), 10 * rank + k, dtype=torch.int16) for k, n in enumerate(to)]
@@ -233,7 +233,7 @@ def test_uneven_all_to_all(rank: int, size: int, as_list: bool, async_op: bool) 
 
 
 def test_slots_of_one_tensor_mean_in_place(rank: int, size: int) -> None:
-    """An input that is its own slot of the output, or the reverse, as FSDP does it."""
+    """The input is this rank's block of the output, or the output is its block of the input, as in FSDP."""
     whole = torch.zeros(2 * size)
     mine = whole[2 * rank : 2 * rank + 2]
     mine.fill_(rank + 1)
@@ -259,7 +259,7 @@ def test_gradients_and_graphs_are_left_alone(size: int) -> None:
 
 
 def test_barrier(rank: int, size: int) -> None:
-    """Nobody leaves before the last has come: the ranks of a node have one clock."""
+    """No rank leaves before the last has come. The ranks of a node have one clock."""
     for late in range(size):
         for async_op in (False, True):
             time.sleep(0.05 if rank == late else 0)
@@ -315,7 +315,7 @@ def test_random_calls(groups: list[Group]) -> None:
 
 
 def test_values_of_sees_through_views() -> None:
-    """The helper that all of this rests on."""
+    """All tests here rely on this helper."""
     z = torch.tensor([1 + 2j])
     assert values_of(z.conj()).tolist() == [1 - 2j]
     assert values_of(z.conj().imag).tolist() == [-2.0]

@@ -31,7 +31,7 @@ def works(group: Any = None) -> None:
 
 @pytest.fixture
 def without_group(pytestconfig: pytest.Config) -> None:
-    """No default group; the next test makes one again. Ranks that are threads destroy their own."""
+    """Destroy the default group. The next test makes one again. Ranks that are threads destroy their own."""
     if not pytestconfig.getoption("--threads") and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -85,7 +85,8 @@ def test_groups_are_made_and_destroyed_again_and_again() -> None:
 
 def test_a_second_init_is_refused(size: int) -> None:
     world = dist.group.WORLD
-    error, said = StateError, "init_process_group: the default group exists already"
+    error: type[Exception] = StateError
+    said = "init_process_group: the default group exists already"
     if through_torch():
         error, said = ValueError, "trying to initialize the default process group twice"
     with pytest.raises(error, match=said):
@@ -130,62 +131,68 @@ def test_wrong_arguments_of_init() -> None:
         assert not dist.is_initialized()
 
 
-WITHOUT: dict[str, Callable[[], object]] = {
-    "all_reduce": lambda: dist.all_reduce(torch.ones(1)),
-    "broadcast": lambda: dist.broadcast(torch.ones(1), 0),
-    "reduce": lambda: dist.reduce(torch.ones(1), 0),
-    "all_gather": lambda: dist.all_gather([torch.ones(1)], torch.ones(1)),
-    "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1)),
-    "gather": lambda: dist.gather(torch.ones(1)),
-    "scatter": lambda: dist.scatter(torch.ones(1)),
-    "reduce_scatter": lambda: dist.reduce_scatter(torch.ones(1), [torch.ones(1)]),
-    "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1)),
-    "all_to_all": lambda: dist.all_to_all([torch.ones(1)], [torch.ones(1)]),
-    "all_to_all_single": lambda: dist.all_to_all_single(torch.ones(1), torch.ones(1)),
-    "barrier": lambda: dist.barrier(),
-    "monitored_barrier": lambda: dist.monitored_barrier(),
-    "send": lambda: dist.send(torch.ones(1), 0),
-    "recv": lambda: dist.recv(torch.ones(1), 0),
-    "isend": lambda: dist.isend(torch.ones(1), 0),
-    "irecv": lambda: dist.irecv(torch.ones(1), 0),
-    "P2POp": lambda: dist.P2POp(dist.isend, torch.ones(1), 0),
-    "all_gather_object": lambda: dist.all_gather_object([None], 1),
-    "gather_object": lambda: dist.gather_object(1, [None]),
-    "broadcast_object_list": lambda: dist.broadcast_object_list([1], 0),
-    "scatter_object_list": lambda: dist.scatter_object_list([None], [1]),
-    "send_object_list": lambda: dist.send_object_list([1], 0),
-    "recv_object_list": lambda: dist.recv_object_list([1], 0),
-    "get_rank": lambda: dist.get_rank(),
-    "get_world_size": lambda: dist.get_world_size(),
-    "get_backend": lambda: dist.get_backend(),
-    "get_process_group_ranks": lambda: dist.get_process_group_ranks(None),
-    "get_group_rank": lambda: dist.get_group_rank(None, 0),
-    "get_global_rank": lambda: dist.get_global_rank(None, 0),
-    "get_node_local_rank": lambda: dist.get_node_local_rank(),
-    "new_group": lambda: dist.new_group([0]),
-    "destroy_process_group": lambda: dist.destroy_process_group(),
+CALLS: dict[str, Callable[[Any], object]] = {
+    "all_reduce": lambda g: dist.all_reduce(torch.ones(1), group=g),
+    "broadcast": lambda g: dist.broadcast(torch.ones(1), 0, group=g),
+    "reduce": lambda g: dist.reduce(torch.ones(1), 0, group=g),
+    "all_gather": lambda g: dist.all_gather([torch.ones(1)], torch.ones(1), group=g),
+    "all_gather_into_tensor": lambda g: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1), group=g),
+    "gather": lambda g: dist.gather(torch.ones(1), group=g),
+    "scatter": lambda g: dist.scatter(torch.ones(1), group=g),
+    "reduce_scatter": lambda g: dist.reduce_scatter(torch.ones(1), [torch.ones(1)], group=g),
+    "reduce_scatter_tensor": lambda g: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1), group=g),
+    "all_to_all": lambda g: dist.all_to_all([torch.ones(1)], [torch.ones(1)], group=g),
+    "all_to_all_single": lambda g: dist.all_to_all_single(torch.ones(1), torch.ones(1), group=g),
+    "barrier": lambda g: dist.barrier(g),
+    "monitored_barrier": lambda g: dist.monitored_barrier(g),
+    "send": lambda g: dist.send(torch.ones(1), 0, group=g),
+    "isend": lambda g: dist.isend(torch.ones(1), 0, group=g),
+    "irecv": lambda g: dist.irecv(torch.ones(1), 0, group=g),
+    "all_gather_object": lambda g: dist.all_gather_object([None], 1, group=g),
+    "gather_object": lambda g: dist.gather_object(1, [None], group=g),
+    "broadcast_object_list": lambda g: dist.broadcast_object_list([1], 0, group=g),
+    "scatter_object_list": lambda g: dist.scatter_object_list([None], [1], group=g),
+    "send_object_list": lambda g: dist.send_object_list([1], 0, group=g),
+    "destroy_process_group": lambda g: dist.destroy_process_group(g),
 }
+"""A call of each function in the group g, None for the default group. Outsiders get None from it, and a warning."""
+
+OTHER_CALLS: dict[str, Callable[[Any], object]] = {
+    "recv": lambda g: dist.recv(torch.ones(1), 0, group=g),
+    "recv_object_list": lambda g: dist.recv_object_list([1], 0, group=g),
+    "P2POp": lambda g: dist.P2POp(dist.isend, torch.ones(1), 0, group=g),
+    "get_rank": lambda g: dist.get_rank(g),
+    "get_world_size": lambda g: dist.get_world_size(g),
+    "get_backend": lambda g: dist.get_backend(g),
+    "get_process_group_ranks": lambda g: dist.get_process_group_ranks(g),
+    "get_group_rank": lambda g: dist.get_group_rank(g, 0),
+    "get_global_rank": lambda g: dist.get_global_rank(g, 0),
+    "get_node_local_rank": lambda _: dist.get_node_local_rank(),
+    "new_group": lambda _: dist.new_group([0]),
+}
+"""The same for functions from which outsiders get something else."""
 
 
 TORCHS_WITHOUT: dict[str, tuple[type[Exception], str]] = {
     "destroy_process_group": (AssertionError, "Process group cannot be None"),
     "get_node_local_rank": (RuntimeError, "LOCAL_RANK is not in the environment"),
 }
-"""What torch says otherwise."""
+"""Functions of which torch uses other words."""
 
 
 @pytest.mark.usefixtures("without_group")
 def test_nothing_works_without_a_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
-    for function, call in WITHOUT.items():
-        error, said = StateError, rf"{function}: there is no default group: call init_process_group\(\) first"
+    for function, call in {**CALLS, **OTHER_CALLS}.items():
+        error: type[Exception] = StateError
+        said = rf"{function}: there is no default group: call init_process_group\(\) first"
         if through_torch():
             if function in ("get_group_rank", "get_global_rank"):
                 continue  # to torch, the default group is None then, and its ranks are as they are given
             torchs = ValueError, "Default process group has not been initialized"
             error, said = TORCHS_WITHOUT.get(function, torchs)
         with pytest.raises(error, match=said):
-            call()
+            call(None)
     assert dist.group.WORLD is None
     assert dist.get_node_local_rank(fallback_rank=3) == 3
 
@@ -194,7 +201,7 @@ def test_all_that_need_a_group_are_tried_without() -> None:
     never = {"init_process_group", "is_initialized", "is_available", "batch_isend_irecv"}
     never |= {"all_gather_single", "reduce_scatter_single"}  # other names
     classes = {"GroupMember", "ProcessGroup", "ReduceOp", "Work", "group"}
-    assert set(WITHOUT) == set(mpicoll.torch.__all__) - never - classes
+    assert CALLS.keys() | OTHER_CALLS.keys() == set(mpicoll.torch.__all__) - never - classes
 
 
 # -- other groups -----------------------------------------------------------------------------------------------------
@@ -238,7 +245,7 @@ def test_ranks_are_sorted_unless_told_otherwise(size: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_only_the_members_need_to_make_a_group(rank: int, size: int) -> None:
-    """Each pair of neighbours makes one, the odd rank out none."""
+    """Each pair of neighbours makes a group. The last rank makes none if their number is odd."""
     pair = [rank - rank % 2, rank - rank % 2 + 1]
     if pair[1] < size:
         g = dist.new_group(pair, use_local_synchronization=True)
@@ -248,39 +255,13 @@ def test_only_the_members_need_to_make_a_group(rank: int, size: int) -> None:
         dist.destroy_process_group(g)
 
 
-CALLS_OF_OUTSIDERS: dict[str, Callable[[Any], object]] = {
-    "all_reduce": lambda g: dist.all_reduce(torch.ones(1), group=g),
-    "broadcast": lambda g: dist.broadcast(torch.ones(1), 0, group=g),
-    "reduce": lambda g: dist.reduce(torch.ones(1), 0, group=g),
-    "all_gather": lambda g: dist.all_gather([torch.ones(1)], torch.ones(1), group=g),
-    "all_gather_into_tensor": lambda g: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1), group=g),
-    "gather": lambda g: dist.gather(torch.ones(1), group=g),
-    "scatter": lambda g: dist.scatter(torch.ones(1), group=g),
-    "reduce_scatter": lambda g: dist.reduce_scatter(torch.ones(1), [torch.ones(1)], group=g),
-    "reduce_scatter_tensor": lambda g: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1), group=g),
-    "all_to_all": lambda g: dist.all_to_all([torch.ones(1)], [torch.ones(1)], group=g),
-    "all_to_all_single": lambda g: dist.all_to_all_single(torch.ones(1), torch.ones(1), group=g),
-    "barrier": lambda g: dist.barrier(g),
-    "monitored_barrier": lambda g: dist.monitored_barrier(g),
-    "send": lambda g: dist.send(torch.ones(1), 0, group=g),
-    "isend": lambda g: dist.isend(torch.ones(1), 0, group=g),
-    "irecv": lambda g: dist.irecv(torch.ones(1), 0, group=g),
-    "all_gather_object": lambda g: dist.all_gather_object([None], 1, group=g),
-    "gather_object": lambda g: dist.gather_object(1, [None], group=g),
-    "broadcast_object_list": lambda g: dist.broadcast_object_list([1], 0, group=g),
-    "scatter_object_list": lambda g: dist.scatter_object_list([None], [1], group=g),
-    "send_object_list": lambda g: dist.send_object_list([1], 0, group=g),
-    "destroy_process_group": lambda g: dist.destroy_process_group(g),
-}
-
-
 TORCH_REFUSES = {"broadcast", "reduce", "scatter", "send", "isend", "gather_object"}
 TORCH_REFUSES |= {"broadcast_object_list", "scatter_object_list", "send_object_list"}
-"""It looks for the rank in the group before it looks whether this one is in it."""
+"""In these, torch looks for the root in the group first, and then whether this rank is in it."""
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("function", CALLS_OF_OUTSIDERS)
+@pytest.mark.parametrize("function", CALLS)
 def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> None:
     said = f"{function}: rank {rank} is not in the given group, and takes no part in the call"
     outside = dist.GroupMember.NON_GROUP_MEMBER
@@ -288,13 +269,13 @@ def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> No
         said = f"on global rank {rank} which does not belong to the given group"
         if function in TORCH_REFUSES:
             with pytest.raises(ValueError, match=r"group -100|Group -100|Invalid process group"):
-                CALLS_OF_OUTSIDERS[function](outside)
+                CALLS[function](outside)
             return
         if function == "destroy_process_group":
             assert dist.destroy_process_group(outside) is None
             return
     with pytest.warns(UserWarning, match=said) as caught:
-        assert CALLS_OF_OUTSIDERS[function](outside) is None
+        assert CALLS[function](outside) is None
     assert len([w for w in caught if w.category is UserWarning]) == 1
 
 
@@ -324,7 +305,8 @@ def test_members_are_not_warned(groups: list[Group]) -> None:
 def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) -> None:
     first, second = dist.new_group(list(range(size))), dist.new_group([0, 1])
     dist.destroy_process_group(first)
-    error, said = StateError, "all_reduce: .* cannot be used any more: it was destroyed"
+    error: type[Exception] = StateError
+    said = "all_reduce: .* cannot be used any more: it was destroyed"
     if through_torch():
         error, said = ValueError, "is not initialized in the world group map"
     with pytest.raises(error, match=said):
@@ -339,7 +321,7 @@ def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) ->
 
 
 def monitored_barrier(group: Any = None, **arguments: Any) -> None:
-    """torch's function refuses every backend but gloo; the group has the method."""
+    """The function, or the group's method: torch's function refuses other backends than gloo before torch 2.14."""
     if through_torch():
         (group or dist.group.WORLD).monitored_barrier(**arguments)
     else:
@@ -356,7 +338,7 @@ def test_monitored_barrier(groups: list[Group]) -> None:
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("missing", ["last", "first", "two"])
 def test_a_monitored_barrier_names_who_is_missing(rank: int, size: int, missing: str) -> None:
-    """Those who come say who did not, the others come later, and the next barrier works."""
+    """The ranks that come name those that do not. Those come later, and the next barrier works."""
     absent = {"last": {size - 1}, "first": {0}, "two": {size - 1, max(1, size - 2)}}[missing]
     if rank not in absent:
         names = ", ".join(str(r) for r in sorted(absent))
@@ -378,69 +360,3 @@ def test_a_monitored_barrier_with_no_time(rank: int, size: int) -> None:
     dist.barrier()
     monitored_barrier(timeout=timedelta(seconds=60 if rank == 0 else 0))
     works()
-
-
-# -- objects ----------------------------------------------------------------------------------------------------------
-
-
-def thing(rank: int) -> dict[str, Any]:
-    return {"rank": rank, "nested": {"list": [rank] * rank, "tensor": torch.full((rank,), rank)}, "text": "é" * rank}
-
-
-def same(found: Any, expected: dict[str, Any]) -> bool:
-    tensors = found["nested"].pop("tensor"), expected["nested"].pop("tensor")
-    return bool(found == expected) and torch.equal(*tensors)
-
-
-@pytest.mark.parametrize("which", range(5))
-def test_objects(groups: list[Group], which: int) -> None:
-    """Nested things with tensors, of other sizes on every rank, to and from every root of every group."""
-    g = groups[which]
-    if g.rank is None:
-        return
-    found: list[Any] = [None] * g.size
-    dist.all_gather_object(found, thing(g.rank), group=g.handle)
-    assert all(same(x, thing(r)) for r, x in enumerate(found))
-    for root in range(g.size):
-        gathered: list[Any] | None = [None] * g.size if g.rank == root else None
-        dist.gather_object(thing(g.rank), gathered, dst=g.ranks[root], group=g.handle)
-        assert gathered is None or all(same(x, thing(r)) for r, x in enumerate(gathered))
-
-        told = [thing(7), "text", 3.5] if g.rank == root else [None] * 3
-        dist.broadcast_object_list(told, group_src=root, group=g.handle)
-        assert same(told[0], thing(7))
-        assert told[1:] == ["text", 3.5]
-
-        mine: list[Any] = [None, "second"]
-        given = [thing(r) for r in range(g.size)] if g.rank == root else None
-        dist.scatter_object_list(mine, given, src=g.ranks[root], group=g.handle)
-        assert same(mine[0], thing(g.rank))
-        assert mine[1] == "second"
-
-
-@pytest.mark.mpi(min_size=2)
-def test_messages_of_objects(groups: list[Group], rank: int, size: int) -> None:
-    for g in (groups[0], groups[4]):
-        if rank == 0:
-            dist.send_object_list([thing(3), "text"], 1, group=g.handle)
-            dist.send_object_list([1], group_dst=g.ranks.index(1), group=g.handle, use_batch=True)
-        elif rank == 1:
-            told: list[Any] = [None, None]
-            assert dist.recv_object_list(told, 0, group=g.handle) == 0
-            assert same(told[0], thing(3))
-            assert told[1] == "text"
-            one: list[Any] = [None]
-            anyone = {"src": 0} if through_torch() else {}  # it takes objects from a rank that is named alone
-            assert dist.recv_object_list(one, **anyone, group=g.handle) == 0
-            assert one == [1]
-
-
-def test_objects_keep_their_place_among_async_collectives(rank: int, size: int) -> None:
-    works_ = []
-    x = torch.ones(100)
-    for i in range(10):
-        works_.append(dist.all_reduce(x, dist.ReduceOp.MAX, async_op=True))
-        found: list[Any] = [None] * size
-        dist.all_gather_object(found, (rank, i))
-        assert found == [(r, i) for r in range(size)]
-    assert all(w is not None and w.is_completed() for w in works_)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -20,7 +21,7 @@ def tensor(made_inside: bool, dtype: torch.dtype, n: int, strided: bool) -> torc
 
 
 def called(inside: bool, call: Callable[[], Any]) -> None:
-    """The call is made, and ended, inside the mode or outside."""
+    """Make the call and wait for it, inside the mode or outside."""
     with torch.inference_mode(inside):
         work = call()
         if work is not None:
@@ -45,7 +46,7 @@ def test_one_tensor_again_and_again(
         x = tensor(made_inside, dtype, n, strided)
         for inside, async_op in (first, second, second):
             set_to(x, 1)
-            called(inside, lambda x=x, a=async_op: dist.all_reduce(x, async_op=a, **how))
+            called(inside, partial(dist.all_reduce, x, async_op=async_op, **how))
             assert (x == size).all(), (first, second, n)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def of_name(groups: list[Group], name: str) -> Group:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_are_torchs(name: str) -> None:
-    """But for the default group, which torch looks up when its module is imported."""
+    """Only the default of ``group`` differs: torch looks the default group up when its module is imported."""
     ours = inspect.signature(getattr(nn, name)).parameters.values()
     theirs = inspect.signature(getattr(torch.distributed.nn.functional, name)).parameters.values()
     assert [(p.name, p.kind) for p in ours] == [(p.name, p.kind) for p in theirs]
@@ -42,7 +42,7 @@ def test_every_function_has_a_case() -> None:
 @pytest.mark.parametrize("name", GROUPS)
 @by_case
 def test_values_and_gradients(case: Case, name: str, groups: list[Group]) -> None:
-    """The loss of all ranks together, each of which weighs its output, against the same on one process."""
+    """Each rank weighs its output for its loss. One process computes the sum of all losses, and its gradients."""
     g = of_name(groups, name)
     if g.rank is None:
         return
@@ -89,7 +89,7 @@ class Everybodys(torch.autograd.Function):
 
 
 def of_all_ranks(case: Case, g: Group, everybodys: torch.Tensor) -> torch.Tensor:
-    """All ranks' outputs as a function of all ranks' inputs; every rank computes the same. Not linear."""
+    """All ranks' outputs as a function of all ranks' inputs, which is not linear. Every rank computes the same."""
     y = case.ranks(nn, g, Mine.apply(everybodys, g)) ** 2
     return Everybodys.apply(torch.nn.functional.pad(y, (0, LENGTH - len(y))), g)
 
@@ -137,7 +137,7 @@ def test_outputs_are_written_and_returned(rank: int, size: int) -> None:
 
 
 def test_an_output_that_is_changed_has_no_gradient() -> None:
-    """torch's own error, not a wrong gradient."""
+    """torch raises an error of its own. The gradient would be wrong."""
     output, x = torch.zeros(2), torch.ones(2, requires_grad=True)
     y = nn.reduce_scatter(output, [x] * dist.get_world_size())
     loss = (y**2).sum()
@@ -148,7 +148,7 @@ def test_an_output_that_is_changed_has_no_gradient() -> None:
 
 @pytest.mark.parametrize("op", ["MAX", "MIN", "PRODUCT"])
 def test_an_op_without_a_gradient(op: str, rank: int, size: int) -> None:
-    """An error where a gradient is wanted (torch gives a wrong one), the result where not."""
+    """It raises where a gradient is wanted, and works elsewhere. (torch returns a wrong gradient.)"""
     how = getattr(dist.ReduceOp, op)
     x = torch.full((2,), rank + 1.0, requires_grad=True)
     for call in (
@@ -171,11 +171,11 @@ def test_integers() -> None:
 def test_bad_arguments(rank: int, size: int, groups: list[Group]) -> None:
     x = torch.ones(2)
     calls: list[tuple[Any, str]] = [
-        (lambda: nn.all_reduce([1.0]), "all_reduce: tensor: expected a torch.Tensor"),
+        (lambda: nn.all_reduce(cast(Any, [1.0])), "all_reduce: tensor: expected a torch.Tensor"),
         (lambda: nn.broadcast(x, size), "broadcast: src: expected one of the group's ranks"),
         (lambda: nn.scatter(None, 0), f"scatter: tensors: expected a list of {size} tensors"),
         (lambda: nn.scatter([x] * (size + 1), 0), f"scatter: tensors: expected a list of {size} tensors"),
-        (lambda: nn.reduce_scatter(x, [x, 1][:size] if size > 1 else [1]), "reduce_scatter: input_list"),
+        (lambda: nn.reduce_scatter(x, cast(Any, [x, 1][:size] if size > 1 else [1])), "reduce_scatter: input_list"),
         (lambda: nn.all_to_all([x] * (size - 1), [x] * size), "all_to_all: output_tensor_list"),
         (lambda: nn._all_gather_base(torch.ones(size * 2 + 1), x), "output_tensor"),
         (lambda: nn.all_reduce(x, group="world"), "all_reduce: group: expected a group of mpicoll.torch"),

@@ -42,7 +42,7 @@ def test_every_collective(size: int) -> None:
 
 
 def test_asynchronous() -> None:
-    """The start is one range, and each wait another."""
+    """The call is one range, and each wait is another."""
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
         work = dist.all_reduce(torch.ones(1000), async_op=True)
         work.wait()
@@ -50,7 +50,7 @@ def test_asynchronous() -> None:
 
 
 def test_nobody_profiles() -> None:
-    """What is under way when a profiler stops, or was before it began, is no trouble."""
+    """A collective may be under way when a profiler starts or stops."""
     before = dist.all_reduce(torch.ones(1), async_op=True)
     with profile(activities=[ProfilerActivity.CPU]):
         before.wait()

@@ -7,7 +7,6 @@ import sys
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,12 +19,12 @@ from tests.torch.api import dist, ours_alone, through_torch
 EXAMPLES = Path(__file__).parents[2] / "examples"
 sys.path.append(str(EXAMPLES))
 OF_MPICOLL_TORCH = [p for p in sorted(EXAMPLES.glob("*.py")) if "import mpicoll.torch as dist" in p.read_text()]
-"""The others: programs/test_examples.py."""
+"""programs/test_examples.py runs the other examples."""
 
 
-def example(name: str) -> ModuleType:
+def example(name: str) -> Any:
     """What an example defines, with the API under test in the place of mpicoll.torch."""
-    module = import_module(name)
+    module: Any = import_module(name)
     if hasattr(module, "dist"):
         module.dist = dist
     return module
@@ -140,7 +139,7 @@ def test_isend_and_irecv(rank: int) -> None:
 
 @pytest.mark.mpi(min_size=2)
 def test_receives_take_messages_in_the_order_in_which_they_were_started(rank: int) -> None:
-    """Whatever the order in which they are waited for."""
+    """The program may wait for them in any order."""
     if rank == 0:
         for value in (1.0, 2.0, 3.0):
             dist.send(torch.tensor([value]), 1)
@@ -169,7 +168,7 @@ def test_batch_around_a_ring(rank: int, size: int) -> None:
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", ["all", "some", "inner"])
 def test_every_collective_on_a_group(rank: int, size: int, kind: str) -> None:
-    """As on the whole world, but within the group; a rank outside is warned and told nothing."""
+    """Collectives work in the group as they do in the world. A rank outside is warned and gets nothing."""
     some = list(range(size))[size > 1 :]
     ranks = {"all": list(range(size)), "some": some, "inner": some[-2:]}[kind]
     group = dist.new_group(ranks)
@@ -230,7 +229,7 @@ def test_numbers_and_strings(rank: int, size: int) -> None:
 
 
 def test_nested_objects_with_tensors(rank: int, size: int) -> None:
-    """Through all four object collectives and back."""
+    """An object goes through all four collectives of objects."""
     given = {"rank": rank, "state": {"weights": mine(rank), "steps": [rank] * rank}}
     found: list[Any] = [None] * size
     dist.all_gather_object(found, given)
@@ -357,7 +356,7 @@ def test_own_gather(rank: int, size: int, name: str) -> None:
 
 @ours_alone("torch has no argument that names an algorithm")
 def test_rounding(size: int) -> None:
-    """What mpicoll chooses rounds once; one after another loses every one."""
+    """The route that mpicoll chooses rounds once. Sums that are rounded after each addition lose every 1."""
     found = example("rounding").sums()
     once = torch.tensor(256.0 + size - 1).bfloat16().item()
     assert found["default"] == [once] * size

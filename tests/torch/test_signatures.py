@@ -26,13 +26,13 @@ SINCE = {("init_process_group", "device_id"), ("new_group", "device_id"), ("send
 SINCE |= {("recv_object_list", "use_batch"), ("new_group", "sort_ranks"), ("barrier", "timeout")}
 SINCE |= {("init_process_group", "enable_reconfigure")}
 SINCE |= {(name, "weights_only") for name in EXPORTED if "object" in name}
-"""Parameters that not every torch from 2.11 on need have."""
+"""Parameters that some supported versions of torch do not have."""
 
 NEW_NAMES = {"all_gather_single": "all_gather_into_tensor", "reduce_scatter_single": "reduce_scatter_tensor"}
-"""Since torch 2.13."""
+"""Names that torch has since 2.13, and the older names."""
 
 OURS = ("algorithm", inspect.Parameter.KEYWORD_ONLY, None)
-"""What every collective has besides."""
+"""The parameter that every collective of mpicoll's has, and torch's have not."""
 
 
 def parameters(function: Any) -> list[tuple[str, Any, Any]]:
@@ -83,7 +83,7 @@ def test_every_function_is_compared() -> None:
 
 
 def test_handles_have_torchs_methods() -> None:
-    """Those of torch's Work that a CPU program calls, with compatible signatures."""
+    """Handles have the methods of torch's Work that a CPU program calls, with compatible signatures."""
     x = torch.ones(1)
     collective = dist.all_reduce(x, async_op=True)
     message = dist.isend(x, dist.get_rank())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from mpicoll.errors import StateError
 from tests.torch.api import dist
 
 WITHIN = 0.1
-"""Seconds in which the first thread comes from the group into MPI. Before that it would be refused as well."""
+"""Seconds after which the first thread is surely in MPI."""
 
 
 class Aside(threading.Thread):
@@ -22,7 +23,8 @@ class Aside(threading.Thread):
 
     def __init__(self, do: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
-        self.do, self.failure = do, None
+        self.do = do
+        self.failure: Exception | None = None
         self.start()
 
     def run(self) -> None:
@@ -54,7 +56,7 @@ def summed(group: Any, async_op: bool = False) -> None:
 )
 @pytest.mark.parametrize("first", [lambda g: summed(g), lambda g: dist.barrier(g)], ids=["sum", "barrier"])
 def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None], rank: int) -> None:
-    """The second one to come is refused, and so is every call that comes later."""
+    """The second thread is refused, and so is every later call."""
     group = dist.new_group()
     said = r"two threads called its collectives at once.* dist\.new_group\(\), which an async_save takes"
     if rank == 0:
@@ -78,7 +80,7 @@ def test_threads_that_take_turns() -> None:
     group = dist.new_group()
     for _ in range(3):
         for async_op in (False, True):
-            Aside(lambda a=async_op: summed(group, a)).join()
+            Aside(partial(summed, group, async_op)).join()
             summed(group, async_op)
     dist.destroy_process_group(group)
 
@@ -86,9 +88,13 @@ def test_threads_that_take_turns() -> None:
 @pytest.mark.processes
 def test_a_group_for_each_thread() -> None:
     groups = [dist.new_group() for _ in range(2)]
-    threads = [Aside(lambda g=g: [summed(g) for _ in range(50)]) for g in groups]
-    for _ in range(50):
-        summed(None)
+
+    def often(group: Any) -> None:
+        for _ in range(50):
+            summed(group)
+
+    threads = [Aside(partial(often, g)) for g in groups]
+    often(None)
     for thread in threads:
         thread.join()
 

@@ -22,7 +22,7 @@ UNSEEN = [
     ("get_group_rank", "not a member", "once this rank was left out of a new group, torch has an entry for it"),
     ("get_world_size", "destroyed group", "it still has a size"),
 ]
-"""Mistakes that are none, or are not found, with why: (functions, rows, reason)."""
+"""Mistakes that torch allows or does not find, and why: (functions, rows, reason)."""
 
 _TENSOR = "Expected parameter `{argument}` of type torch.Tensor"
 _LIST = r"Expected parameter `{argument}` of type List\[torch.Tensor\]"
@@ -70,7 +70,7 @@ def unseen(function: str, row: str) -> bool:
 
 
 def words(function: str, row: str, argument: str | None) -> tuple[type[Exception], str] | None:
-    """The exception that torch raises and what it says, None if it leaves the mistake to mpicoll."""
+    """The exception that torch raises and its words. None if torch leaves the mistake to mpicoll."""
     for of, named, error, text in WORDS:
         if _fits(function, row, of, named):
             return error, text.replace("{argument}", (argument or "").removesuffix("[0]"))

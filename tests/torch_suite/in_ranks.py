@@ -26,8 +26,7 @@ import torch.distributed as dist  # noqa: E402
 from torch.testing._internal import common_distributed, common_utils  # noqa: E402
 from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
-sys.path.append(str(Path(__file__).parent))
-from known import KNOWN  # noqa: E402
+from tests.torch_suite.known import KNOWN  # noqa: E402
 
 
 # Tests that are marked to be skipped, because the backend's name is not on a list of torch's, run all the same.

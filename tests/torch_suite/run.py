@@ -1,6 +1,6 @@
 """PyTorch's own tests of torch.distributed, as its wheel holds them, over ``backend="mpicoll"``.
 
-    python tests/torch_suite/run.py [words that a test's name must hold]
+    python -m tests.torch_suite.run [words that a test's name must hold]
 
 Run by an environment with mpicoll and torch. torch's test case starts a process for each rank and test; here the ranks
 are MPI's, RANKS of them, which run test after test (``in_ranks``). A test that fails on some ranks may leave the others
@@ -18,12 +18,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
+from tests.processes import job
+from tests.torch_suite.known import KNOWN
 
-from known import KNOWN  # noqa: E402
-from processes import job  # noqa: E402
-
+REPOSITORY = Path(__file__).parents[2]
 RANKS = 3
 """As PyTorch's own CI has them: groups of two of three, and a rank outside."""
 SILENCE = 300.0
@@ -43,8 +41,8 @@ def one_job(after: str, words: list[str], outcomes: dict[str, str]) -> tuple[str
     with tempfile.TemporaryDirectory(prefix="mpicoll-suite-") as name:
         folder = Path(name)
         python = [sys.executable, "-m", "mpicoll", "run", "-n", str(RANKS)]
-        argv = [*python, str(HERE / "in_ranks.py"), name, after or "-", *words]
-        with job(argv, folder / "output", {"OMP_NUM_THREADS": "1", **os.environ}, HERE.parents[1]) as started:
+        argv = [*python, "-m", "tests.torch_suite.in_ranks", name, after or "-", *words]
+        with job(argv, folder / "output", {"OMP_NUM_THREADS": "1", **os.environ}, REPOSITORY) as started:
             seen, since = -1, time.monotonic()
             while time.monotonic() - since < SILENCE:
                 try:

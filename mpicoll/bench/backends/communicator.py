@@ -41,9 +41,9 @@ class ArrayLevel:
         case = buffers.case
         if self._algorithm and self._algorithm not in select.names(case.name):
             raise Unavailable(f"{case.name} has no algorithm named {self._algorithm}")
-        tensors = self._on_gpu or case.dtype.name == "bfloat16"
+        tensors = self._on_gpu or case.dtype.storage is not None  # then NumPy does not have the dtype
         if tensors and find_spec("torch") is None:
-            raise Unavailable("bfloat16 needs torch, which is not installed")
+            raise Unavailable(f"{case.dtype} needs torch, which is not installed")
         x, out = buffers.torch() if tensors else buffers.numpy()
         if not case.collective.moves:
             return partial(self._comm.barrier, algorithm=self._algorithm) if self._algorithm else self._comm.barrier
@@ -54,7 +54,7 @@ class ArrayLevel:
         if case.collective.rooted and case.root:
             named["root"] = case.root
         if case.in_place and case.collective.gives == case.collective.gets:
-            if case.collective.reduces:
+            if case.collective.root != "gives":  # a bcast has one array, and is always in place
                 named["out"] = x
         elif out is not None:
             named["out"] = out

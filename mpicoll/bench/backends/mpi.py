@@ -78,6 +78,6 @@ def _operation(case: Case) -> Any:
         return None
     if r.averages:
         raise Unavailable("MPI has no average")
-    if case.dtype.name == "bfloat16":
-        raise Unavailable("MPI has no datatype for bfloat16")
+    if case.dtype.storage is not None:
+        raise Unavailable(f"MPI has no datatype for {case.dtype}")
     return getattr(MPI, r.combine)

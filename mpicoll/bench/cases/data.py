@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.arrays.kernels import COMBINE, storage
+from mpicoll.arrays.kernels import COMBINE, narrow, storage
 from mpicoll.bench.cases.case import Case
 
 __all__ = ["expected", "given", "words"]
@@ -130,8 +130,10 @@ def _stored(values: Period, case: Case) -> Array:
     """The integers in the case's dtype, as words. A complex number's imaginary part is twice its real part."""
     dtype = case.dtype
     kind, _ = words(dtype.itemsize)
-    if dtype.name == "bfloat16":  # the upper half of a float32; exact for integers up to 256
-        return np.ascontiguousarray((values.astype(np.float32).view(np.uint32) >> 16).astype(kind))
+    if dtype.storage is not None:  # NumPy does not have the dtype
+        bits = np.empty(values.size, storage(dtype))
+        narrow(values.astype(np.float32), bits, dtype)
+        return bits.view(kind)
     array = values.astype(storage(dtype))
     if dtype.kind == "c" and not (case.reduction is not None and case.reduction.combine == "PROD"):
         array.imag = 2 * values

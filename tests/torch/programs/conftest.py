@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def afterwards() -> Iterator[None]:
-    """Tests elsewhere make default groups of their own."""
+    """Destroy the default group: tests elsewhere make their own."""
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -28,7 +28,7 @@ def afterwards() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def default_group(pytestconfig: pytest.Config) -> None:
-    """Made where the test before destroyed it, or where it was mpicoll.torch's own."""
+    """Make the default group if the test before destroyed it, or if it is mpicoll.torch's own."""
     if pytestconfig.getoption("--threads"):
         return
     if not dist.is_initialized():

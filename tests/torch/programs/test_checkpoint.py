@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def folder(default_group: None) -> Iterator[Path]:
 
 
 def trained(mesh: DeviceMesh | None, steps: range) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """The transformer, sharded over ``mesh``, and its optimizer, after these steps."""
+    """The transformer, sharded over ``mesh``, and its optimizer, trained for these steps."""
     model = transformer()
     if mesh is not None:
         for layer in model.layers:
@@ -51,7 +52,7 @@ def whole(model: nn.Module) -> list[torch.Tensor]:
 
 
 def test_save_on_all_load_on_half(folder: Path, rank: int, size: int) -> None:
-    """Training goes on, on half of the ranks, as if it had not been interrupted."""
+    """Half of the ranks continue the training, and it ends as if it had not been interrupted."""
     model, optimizer = trained(init_device_mesh("cpu", (size,)), range(STEPS))
     parameters, state = get_state_dict(model, optimizer)
     dcp.save({"model": parameters, "optimizer": state}, checkpoint_id=folder)
@@ -69,11 +70,11 @@ def test_save_on_all_load_on_half(folder: Path, rank: int, size: int) -> None:
 
 
 def test_asynchronous_save(folder: Path, size: int) -> None:
-    """The save goes on in the background, on a group of its own."""
+    """The save runs in the background, on a group of its own."""
     mesh = init_device_mesh("cpu", (size,))
     model, optimizer = trained(mesh, range(1))
     before = whole(model)
-    saving = dcp.async_save({"model": model.state_dict()}, checkpoint_id=folder, process_group=dist.new_group())
+    saving: Any = dcp.async_save({"model": model.state_dict()}, checkpoint_id=folder, process_group=dist.new_group())
     go_on(model, optimizer, mesh, range(1, 3))
     saving.result()
     loaded, _ = trained(mesh, range(0))

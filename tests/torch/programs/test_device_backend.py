@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +16,13 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
-from mpicoll.errors import LaunchError
-from mpicoll.torch.device_backend import IN_PYTHON, RECORDS, DeviceBackend
+from mpicoll.errors import ArgumentError, LaunchError
+from mpicoll.torch.backend import reducer
+from mpicoll.torch.backend.device_backend import DeviceBackend
+from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
+from tests.torch.programs.overlap import backward_waits
 
-needs_one = pytest.mark.skipif(not IN_PYTHON, reason="torch takes no backend in Python before 2.14")
+needs_one = pytest.mark.skipif(not BACKENDS_IN_PYTHON, reason="torch takes no backend in Python before 2.14")
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +33,11 @@ def without_group(default_group: None) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def serving(device: str) -> object:
+def serving(device: str) -> Any:
     return dist.group.WORLD._get_backend(torch.device(device))
 
 
-@pytest.mark.skipif(IN_PYTHON, reason="torch takes a backend in Python")
+@pytest.mark.skipif(BACKENDS_IN_PYTHON, reason="torch takes a backend in Python")
 def test_refused_before() -> None:
     backend = "cpu:mpicoll,cuda:nccl"
     with pytest.raises(LaunchError, match=f"backend '{backend}' was given, but before torch 2.14 .* make a group for"):
@@ -137,36 +142,73 @@ def test_other_groups(ours_on_the_cpu: DeviceBackend) -> None:
 
 
 @needs_one
+def test_sparse_tensors_are_refused(ours_on_the_cpu: DeviceBackend) -> None:
+    """The error is that of a whole group, and the group still works."""
+    with pytest.raises(ArgumentError, match=r"tensor: expected a dense tensor; given a torch\.sparse_coo tensor"):
+        dist.all_reduce(torch.ones(4).to_sparse())
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == dist.get_world_size()
+
+
+@needs_one
+@pytest.mark.mpi(min_size=2)
+def test_monitored_barrier_without_a_timeout(ours_on_the_cpu: DeviceBackend) -> None:
+    """The group's timeout counts. The last rank does not come to the first barrier, and all come to the second."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    world: Any = dist.group.WORLD
+    ours_on_the_cpu.set_timeout(timedelta(seconds=0.2))
+    if rank < size - 1:
+        with pytest.raises(RuntimeError, match=rf"after 0:00:00\.200000, these ranks did not come: {size - 1}"):
+            world.monitored_barrier()
+    dist.barrier()
+    ours_on_the_cpu.set_timeout(timedelta(minutes=1))
+    world.monitored_barrier()
+
+
+@needs_one
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("overlap", ["0", "1"])
+def test_ddp_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment variable decides whether the backward pass waits, as in a whole group."""
+    monkeypatch.setenv(reducer.SWITCH, overlap)
+    monkeypatch.setattr(reducer, "MOMENT", 60.0)  # so that whoever waits, waits to the end
+    dist.init_process_group("cpu:mpicoll,cuda:gloo", "mpi://")
+    assert backward_waits(dist.get_rank(), overlap == "0") == (overlap == "0")
+
+
+@needs_one
 def test_programs(ours_on_the_cpu: DeviceBackend) -> None:
     """DDP, FSDP2 and functional collectives."""
     rank, size = dist.get_rank(), dist.get_world_size()
     whole = DistributedDataParallel(torch.nn.Linear(4, 3))
     whole(torch.full((2, 4), float(rank))).sum().backward()
     assert torch.equal(whole.module.weight.grad, torch.full((3, 4), float(size - 1)))
-    sharded = fully_shard(torch.nn.Linear(4, 3 * size), mesh=init_device_mesh("cpu", (size,)))
+    sharded: Any = fully_shard(torch.nn.Linear(4, 3 * size), mesh=init_device_mesh("cpu", (size,)))
     sharded(torch.full((2, 4), float(rank))).sum().backward()
     assert torch.equal(sharded.weight.grad.full_tensor(), torch.full((3 * size, 4), float(size - 1)))
     assert functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).item() == size
 
 
 def recorded() -> list[str]:
-    """What the flight recorder has of ours."""
-    trace = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(backend="mpicoll"))
+    """The collectives of mpicoll's that the flight recorder has."""
+    c10d: Any = torch._C._distributed_c10d
+    trace = json.loads(c10d._dump_fr_trace_json(backend="mpicoll"))
     return [entry["profiling_name"] for entry in trace.get("entries", [])]
 
 
 @pytest.mark.parametrize("size", ["2000", "0", None])
 def test_flight_recorder(size: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It records where it was asked for, if this torch can; a group works either way."""
+    """The recorder records if it was asked for and this torch can. A group works in either case."""
     monkeypatch.delenv("TORCH_FR_BUFFER_SIZE", raising=False)
     if size:
         monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", size)
-    before = len(recorded()) if RECORDS else 0
+    before = len(recorded()) if RECORDS_BACKENDS_IN_PYTHON else 0
     for _ in range(2):
         dist.init_process_group("mpicoll")
         x = torch.ones(1)
         dist.all_reduce(x, group=dist.new_group())
         assert x.item() == dist.get_world_size()
         dist.destroy_process_group()
-    if RECORDS:
+    if RECORDS_BACKENDS_IN_PYTHON:
         assert recorded()[before:].count("mpicoll:all_reduce") == (2 if size == "2000" else 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
+from typing import cast
 
 import pytest
 import torch
@@ -36,8 +38,13 @@ pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 PLACEMENTS = [Replicate(), Shard(0), Shard(1), Partial()]
 
 
+def full(x: torch.Tensor) -> torch.Tensor:
+    """All of a tensor that the ranks have parts of."""
+    return cast(DTensor, x).full_tensor()
+
+
 def matrix(rows: int = 7, columns: int = 10) -> torch.Tensor:
-    """The same on all ranks, in parts that are not equal and not empty."""
+    """A tensor that is the same on all ranks. Its parts are not equal and not empty."""
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(5))
 
 
@@ -53,19 +60,19 @@ def test_redistribute(of: Placement, to: Placement, size: int) -> None:
 
 
 def test_operations(size: int) -> None:
-    """Each equals that of the whole tensors, whatever torch chooses to communicate."""
+    """Each result equals that of the whole tensors, whatever torch chooses to communicate."""
     mesh = init_device_mesh("cpu", (size,))
     a, b = matrix(), matrix(10, 7)
     for left in (Shard(0), Shard(1), Replicate()):
         for right in (Shard(0), Shard(1), Replicate()):
             x, y = distribute_tensor(a, mesh, [left]), distribute_tensor(b, mesh, [right])
-            torch.testing.assert_close((x @ y).full_tensor(), a @ b)
+            torch.testing.assert_close(full(x @ y), a @ b)
         for name, whole in {
             "sum": lambda t: t.sum(), "mean": lambda t: t.mean(0), "max": lambda t: t.amax(), "relu": torch.relu,
             "softmax": lambda t: t.softmax(-1), "norm": lambda t: torch.linalg.vector_norm(t), "add": lambda t: t + 1,
         }.items():  # fmt: skip
             found = whole(x)
-            torch.testing.assert_close(found.full_tensor(), whole(a), msg=lambda m, of=(name, left): f"{of}: {m}")
+            torch.testing.assert_close(full(found), whole(a), msg=partial("{}: {}".format, (name, left)))
 
 
 def test_factories(size: int) -> None:
@@ -81,7 +88,7 @@ def test_gradients_flow_through_redistribution(size: int) -> None:
     (a @ b).square().sum().backward()
     x = distribute_tensor(matrix(), mesh, [Shard(0)]).requires_grad_()
     (x @ distribute_tensor(b, mesh, [Shard(1)])).square().sum().backward()
-    torch.testing.assert_close(x.grad.full_tensor(), a.grad)
+    torch.testing.assert_close(full(x.grad), a.grad)
 
 
 def parallel_mlp(mesh: dist.DeviceMesh) -> nn.Module:
@@ -89,7 +96,7 @@ def parallel_mlp(mesh: dist.DeviceMesh) -> nn.Module:
 
 
 def whole(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p.full_tensor().detach() for name, p in model.named_parameters()}
+    return {name: full(p).detach() for name, p in model.named_parameters()}
 
 
 def assert_same(model: nn.Module, expected: nn.Module) -> None:
@@ -131,7 +138,7 @@ def test_loss_parallel(size: int) -> None:
     expected = nn.functional.cross_entropy(logits, labels)
     with loss_parallel():
         found = nn.functional.cross_entropy(distribute_tensor(logits, mesh, [Shard(1)]), labels)
-        torch.testing.assert_close(found.full_tensor(), expected)
+        torch.testing.assert_close(full(found), expected)
 
 
 def two_dimensional(size: int) -> dist.DeviceMesh:
@@ -174,5 +181,5 @@ def test_ddp_of_dtensors_on_two_dimensions(size: int) -> None:
     x = matrix(8, 4)
     for placements in ([Shard(0), Replicate()], [Replicate(), Shard(1)], [Shard(0), Shard(1)], [Shard(0), Shard(0)]):
         d = distribute_tensor(x, mesh, placements)
-        assert torch.equal(d.full_tensor(), x)
-        torch.testing.assert_close((d @ d.t()).full_tensor(), x @ x.t())
+        assert torch.equal(full(d), x)
+        torch.testing.assert_close(full(d @ d.t()), x @ x.t())

@@ -31,7 +31,7 @@ def test_ddp(rank: int, size: int, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_fsdp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes on from a checkpoint is what would have gone on without the interruption."""
+    """A run that is continued from a checkpoint ends as a run without an interruption does."""
     fsdp = import_module("fsdp")
     assert "mpicoll run -n 4 examples/fsdp.py" in fsdp.__doc__
     with shared_folder() as folder:

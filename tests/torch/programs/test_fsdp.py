@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any, cast
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -15,8 +18,8 @@ from tests.torch.programs.training import STEPS, loss_of, part, sgd, tokens, tra
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 
 
-def sharded(mesh: dist.DeviceMesh, **options: object) -> nn.Module:
-    """The transformer, a unit for each of its layers."""
+def sharded(mesh: dist.DeviceMesh, **options: Any) -> nn.Module:
+    """The transformer, with an FSDP unit for each of its layers."""
     model = transformer()
     for layer in model.layers:
         fully_shard(layer, mesh=mesh, **options)
@@ -39,7 +42,9 @@ def test_fully_shard(rank: int, size: int) -> None:
     alone = train(transformer(), map(tokens, range(STEPS)))
     model = sharded(init_device_mesh("cpu", (size,)))
     assert (
-        sum(p.to_local().numel() for p in model.parameters()) < sum(p.numel() for p in alone.parameters()) or size == 1
+        sum(cast(DTensor, p).to_local().numel() for p in model.parameters())
+        < sum(p.numel() for p in alone.parameters())
+        or size == 1
     )
     train(model, (part(tokens(step), rank, size) for step in range(STEPS)))
     assert_same(model, alone, 1e-4, 1e-5)
@@ -74,7 +79,7 @@ def test_hybrid_sharding(rank: int, size: int) -> None:
 
 
 def test_clipping_and_accumulation(rank: int, size: int) -> None:
-    """The norm is of all shards; gradients of two micro-batches are reduced once."""
+    """The norm is that of all shards. The gradients of two micro-batches are reduced once."""
     one, model = transformer(), sharded(init_device_mesh("cpu", (size,)))
     assert isinstance(model, FSDPModule)
     for m, r, n in ((one, 0, 1), (model, rank, size)):
@@ -100,4 +105,4 @@ def test_fsdp1(rank: int, size: int) -> None:
     train(model, (part(tokens(step), rank, size) for step in range(STEPS)))
     with FSDP.summon_full_params(model):
         for (name, p), (_, q) in zip(model.named_parameters(), alone.named_parameters(), strict=True):
-            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5, msg=lambda m, name=name: f"{name}: {m}")
+            torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5, msg=partial("{}: {}".format, name))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
-from mpicoll.torch.device_backend import IN_PYTHON
+from tests.torch.programs.rows import refused_without_backends_in_python, row, total
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 has other names for some
 
@@ -17,27 +15,19 @@ OPS = torch.ops._c10d_functional
 """What torch.compile and DTensor call, from C++."""
 
 
-def row(rank: int) -> torch.Tensor:
-    return torch.arange(1.0, 4.0) + 10 * rank
-
-
-def total(size: int) -> torch.Tensor:
-    return torch.stack([row(r) for r in range(size)]).sum(0)
-
-
 @pytest.fixture
 def name() -> str:
-    """The default group's, which the operators take."""
+    """The name of the default group. Operators take names of groups."""
     return str(dist.group.WORLD.group_name)
 
 
 def rows(rank: int, size: int) -> torch.Tensor:
-    """Of ``rank``, a row for each rank."""
+    """The rows that ``rank`` has, one for each rank."""
     return torch.stack([100.0 * rank + row(r) for r in range(size)])
 
 
 def test_operators(name: str, rank: int, size: int) -> None:
-    """Each leaves its input, and gives its result to whoever waits for it."""
+    """An operator does not change its input. wait_tensor returns its result."""
     wait = OPS.wait_tensor
     x = row(rank)
     assert torch.equal(wait(OPS.all_reduce(x, "sum", name)), total(size))
@@ -63,10 +53,9 @@ def test_operators_in_place(name: str, rank: int, size: int) -> None:
 
 
 def test_the_operator_that_torch_keeps_to_itself(name: str, rank: int, size: int) -> None:
-    """C++ calls this one on the group without asking Python: where it finds no backend there, it raises, and the group
-    goes on."""
+    """C++ calls this one on the backend of the group's device, and not on the group."""
     out = torch.empty(3 * size)
-    with nullcontext() if IN_PYTHON else pytest.raises(RuntimeError, match="No backend type associated with device"):
+    with refused_without_backends_in_python():
         OPS.wait_tensor(OPS.all_gather_into_tensor_out(row(rank), size, name, out=out))
         assert torch.equal(out, torch.cat([row(r) for r in range(size)]))
     assert torch.equal(OPS.wait_tensor(OPS.all_reduce(row(rank), "sum", name)), total(size))
@@ -112,7 +101,7 @@ def test_functions(rank: int, size: int) -> None:
 
 
 def test_gradients(rank: int, size: int) -> None:
-    """The functions with autograd."""
+    """These functions have gradients."""
     x = row(rank).requires_grad_()
     found = functional.all_gather_tensor_autograd(x, 0, dist.group.WORLD)
     (2 * found).sum().backward()  # the gradient of a mere sum is an expanded tensor, which torch 2.11 does not take
@@ -127,7 +116,7 @@ def test_gradients(rank: int, size: int) -> None:
 
 
 def test_compiled(rank: int, size: int) -> None:
-    """One graph, in which the collectives are operators."""
+    """torch.compile makes one graph, in which the collectives are operators."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         y = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
@@ -140,7 +129,7 @@ def test_compiled(rank: int, size: int) -> None:
 
 
 def test_compiled_torch_distributed(rank: int, size: int) -> None:
-    """torch.distributed's own functions, which the compiler replaces by functional ones."""
+    """torch.compile replaces torch.distributed's own functions by functional ones."""
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def program(x: torch.Tensor) -> torch.Tensor:
@@ -186,7 +175,7 @@ def test_coalescing_manager(device: torch.device | None, asynchronous: bool, ran
 
 
 def test_messages_as_one(rank: int, size: int) -> None:
-    """batch_isend_irecv does this on backends that join messages."""
+    """batch_isend_irecv calls this on backends that coalesce messages."""
     coming = torch.empty(3)
     with dist.distributed_c10d._coalescing_manager(device=torch.device("cpu"), async_ops=True) as works:
         dist.isend(row(rank), (rank + 1) % size)

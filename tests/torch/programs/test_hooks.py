@@ -44,7 +44,7 @@ def test_trains_as_in_32_bits(dtype: torch.dtype, make: Any, data: Any, rank: in
 
 
 def gradient(hook: Any, state: Any, mine: float, group: Any = None) -> float:
-    """What becomes of the gradient ``mine`` of a model with one parameter."""
+    """The gradient that a model with one parameter has after the hook, if this rank's is ``mine``."""
     ddp = DistributedDataParallel(nn.Linear(1, 1, bias=False), process_group=group)
     ddp.register_comm_hook(state, hook)
     ddp(torch.full((1, 1), mine)).sum().backward()
@@ -69,7 +69,7 @@ def test_a_sum_that_float16_does_not_hold() -> None:
 
 @by_dtype
 def test_state_is_the_group(dtype: torch.dtype, rank: int, size: int) -> None:
-    """It may be another one than the model's, which may be another backend's."""
+    """The hook's group may be another than the model's, and the model's may be of another backend."""
     backwards = dist.new_group(list(range(size)))
     gloo = dist.new_group(backend="gloo")
     own = [dist.new_group([r]) for r in range(size)][rank]
@@ -82,9 +82,9 @@ def test_state_is_the_group(dtype: torch.dtype, rank: int, size: int) -> None:
 
 def test_state_that_is_no_group() -> None:
     with pytest.raises(ArgumentError, match=r"compress_hook: group: expected a group of mpicoll.torch"):
-        hooks.bf16_compress_hook("gloo", None)  # type: ignore[arg-type]
+        hooks.bf16_compress_hook("gloo", None)
     with pytest.raises(ArgumentError, match="compress_hook: group: expected a group that this rank is in"):
-        hooks.bf16_compress_hook(mpicoll.torch.GroupMember.NON_GROUP_MEMBER, None)  # type: ignore[arg-type]
+        hooks.bf16_compress_hook(mpicoll.torch.GroupMember.NON_GROUP_MEMBER, None)
 
 
 @pytest.mark.parametrize("name", ["allreduce_hook", "fp16_compress_hook"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 
 import pytest
@@ -39,14 +40,4 @@ def test_torchs_functions_find_the_same(backend: str, rank: int, size: int) -> N
     theirs = Group(backend, dist.new_group(ranks, backend=backend), ranks, rank)
     for name in NAMES if backend == "mpicoll" else [name for name in NAMES if name not in NOT_ON_GLOO]:
         for found, expected in zip(results(torchs, CASES[name], theirs), results(nn, CASES[name], ours), strict=True):
-            torch.testing.assert_close(found, expected, msg=lambda m, name=name: f"{name}: {m}")
-
-
-@pytest.mark.filterwarnings("ignore:.*is deprecated:FutureWarning")
-def test_the_default_group(rank: int, size: int) -> None:
-    x = torch.full((2,), float(rank), requires_grad=True)
-    y = torchs.all_reduce(x, group=dist.group.WORLD)
-    y.sum().backward()
-    assert y.tolist() == [sum(range(size))] * 2
-    assert x.grad is not None
-    assert x.grad.tolist() == [size] * 2
+            torch.testing.assert_close(found, expected, msg=partial("{}: {}".format, name))

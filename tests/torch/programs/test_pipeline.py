@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -50,11 +52,13 @@ def test_schedules(kind: type, rank: int, size: int) -> None:
 
 
 def test_interleaved_schedule(rank: int, size: int) -> None:
-    """Two stages a rank."""
+    """Each rank has two stages."""
     modules = stages(2 * size)
     expected, _ = reference(modules)
     mine = [stages(2 * size)[i] for i in (rank, rank + size)]
-    parts = [PipelineStage(m, i, 2 * size, torch.device("cpu")) for m, i in zip(mine, (rank, rank + size), strict=True)]
+    parts: list[Any] = [
+        PipelineStage(m, i, 2 * size, torch.device("cpu")) for m, i in zip(mine, (rank, rank + size), strict=True)
+    ]
     schedule = ScheduleInterleaved1F1B(parts, MICRO_BATCHES, loss_fn=nn.functional.mse_loss)
     x, y = vectors(0)
     given = (x,) if rank == 0 else ()
@@ -66,7 +70,7 @@ def test_interleaved_schedule(rank: int, size: int) -> None:
 
 
 def test_by_hand(rank: int, size: int) -> None:
-    """Activations forth and gradients back by isend and irecv, a micro-batch at a time."""
+    """Activations go forth and gradients back by isend and irecv, one micro-batch after another."""
     modules = stages(size)
     reference(modules)
     mine = stages(size)[rank]
@@ -98,7 +102,7 @@ def test_by_hand(rank: int, size: int) -> None:
 
 
 def test_ring_of_batched_messages(rank: int, size: int) -> None:
-    """Each rank's rows go round; every rank has then seen all, as in attention over a ring."""
+    """Each rank's rows go round the ring, as in ring attention. In the end every rank has seen all rows."""
     mine = torch.full((3,), float(rank))
     total, passing = mine.clone(), mine
     for _ in range(size - 1):

@@ -11,7 +11,8 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from mpicoll.torch.device_backend import IN_PYTHON
+from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
+from tests.torch.programs.rows import everybodys, refused_without_backends_in_python, row, total
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch has newer names for some
 
@@ -20,20 +21,8 @@ NEWER = hasattr(dist, "all_gather_single")
 
 
 def needs(where: Any, name: str) -> pytest.MarkDecorator:
-    """Of a function that torch 2.11 lacks."""
+    """Marks a test of a function that torch 2.11 does not have."""
     return pytest.mark.skipif(not hasattr(where, name), reason=f"torch {torch.__version__} has no {name}")
-
-
-def row(rank: int) -> torch.Tensor:
-    return torch.arange(1.0, 4.0) + 10 * rank
-
-
-def total(size: int) -> torch.Tensor:
-    return torch.stack([row(r) for r in range(size)]).sum(0)
-
-
-def everybodys(size: int) -> torch.Tensor:
-    return torch.stack([row(r) for r in range(size)])
 
 
 # -- of groups --------------------------------------------------------------------------------------------------------
@@ -48,7 +37,7 @@ def test_what_torch_knows_of_groups(rank: int, size: int) -> None:
 
 
 def test_subgroups_by_enumeration(rank: int, size: int) -> None:
-    """A group for each list; a rank gets its own, and all of them."""
+    """There is a group for each list. A rank gets the group that it is in, and a list of all."""
     halves = [list(range(size // 2)), list(range(size // 2, size))][size < 2 :]
     mine, made = dist.new_subgroups_by_enumeration(halves)
     ranks = next(half for half in halves if rank in half)
@@ -72,10 +61,11 @@ def test_a_group_cannot_be_shrunk(size: int) -> None:
 
 
 def test_monitored_barrier_by_torchs_function() -> None:
-    """Before 2.14 it is for gloo alone. The group has the method, and mpicoll.torch the function."""
-    with nullcontext() if IN_PYTHON else pytest.raises(ValueError, match="only implemented for GLOO"):
+    """Before torch 2.14, torch's function takes groups of gloo's only. The group's method works in any version."""
+    with nullcontext() if BACKENDS_IN_PYTHON else pytest.raises(ValueError, match="only implemented for GLOO"):
         dist.monitored_barrier()
-    dist.group.WORLD.monitored_barrier()
+    world: Any = dist.group.WORLD
+    world.monitored_barrier()
 
 
 @needs(dist, "record_comm")
@@ -87,7 +77,7 @@ def test_a_name_for_the_profiler(size: int) -> None:
 
 
 def test_rendezvous(rank: int, size: int) -> None:
-    """A second one beside the group's own: a store that all ranks share."""
+    """A program may meet once more beside the group. It gets a store that all ranks share."""
     store, given_rank, given_size = next(dist.rendezvous("mpi://"))
     assert (given_rank, given_size) == (rank, size)
     store.set(f"of {rank}", str(rank))
@@ -96,7 +86,7 @@ def test_rendezvous(rank: int, size: int) -> None:
 
 
 def test_breakpoint(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 debugs, and the others wait in a barrier."""
+    """Rank 0 is in the debugger, and the others wait in a barrier."""
 
     class Debugger:
         stops = 0
@@ -146,7 +136,7 @@ def test_newer_names(rank: int, size: int) -> None:
 
 
 def test_complex_numbers(rank: int, size: int) -> None:
-    """torch views them as real ones: it has no products then, and cannot view a conjugate."""
+    """torch views complex tensors as real ones. So it refuses products, and cannot view a conjugate."""
     x = torch.full((2,), 1 + 1j)
     dist.all_reduce(x)
     assert x.tolist() == [size * (1 + 1j)] * 2
@@ -161,7 +151,7 @@ def test_complex_numbers(rank: int, size: int) -> None:
 
 @needs(functional, "all_gather_single")
 def test_functional_of_one_tensor(rank: int, size: int) -> None:
-    """Under their newer names, without and with autograd."""
+    """The newer names work, without autograd and with it."""
     world = dist.group.WORLD
     for gather in (functional.all_gather_single, functional.all_gather_single_autograd):
         assert torch.equal(functional.wait_tensor(gather(row(rank)[None], 0, world)), everybodys(size))
@@ -182,7 +172,7 @@ def test_functional_of_several_tensors(rank: int, size: int) -> None:
 
 
 def test_functional_in_place(rank: int, size: int) -> None:
-    """What the compiler makes of torch.distributed's own functions."""
+    """torch.compile makes these of torch.distributed's own functions."""
     x, whole, block = row(rank), torch.empty(size, 3), torch.empty(1, 3)
     functional.all_reduce_inplace(x)
     assert torch.equal(x, total(size))
@@ -211,11 +201,10 @@ def test_functional_messages(rank: int, size: int) -> None:
 
 @needs(functional, "batch_p2p_ops_inplace")
 def test_functional_batches(rank: int, size: int) -> None:
-    """C++ coalesces them in the group without asking Python: where it finds no backend there, it raises, and the group
-    goes on."""
+    """C++ coalesces them in the backend of the group's device, and not in the group."""
     x, y = row(rank), torch.empty(3)
     to, of = (rank + 1) % size, (rank - 1) % size
-    with nullcontext() if IN_PYTHON else pytest.raises(RuntimeError, match="No backend type associated with device"):
+    with refused_without_backends_in_python():
         for t in functional.batch_p2p_ops_inplace(["isend", "irecv"], [to, of], [1, 1], [x, y], dist.group.WORLD):
             functional.wait_tensor(t)
         assert torch.equal(y, row(of))

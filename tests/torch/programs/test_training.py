@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -29,7 +31,7 @@ from tests.torch.programs.training import (
 def test_zero_redundancy_optimizer(as_bucket_view: bool, rank: int, size: int) -> None:
     """Each rank keeps the optimizer's state of a part of the parameters; the parameters are those of one process."""
 
-    def adam(parameters: object) -> torch.optim.Optimizer:
+    def adam(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.Adam(parameters, lr=0.01)
 
     alone = train(mlp(), map(vectors, range(STEPS)), adam)
@@ -69,9 +71,9 @@ def test_sync_batch_norm_is_refused_by_torch() -> None:
 
 
 def test_distributed_sampler(rank: int, size: int) -> None:
-    """Each epoch's order is everybody's, and each sample is drawn once."""
+    """All ranks know each epoch's order, and each sample is drawn once."""
     data = TensorDataset(torch.arange(24))
-    sampler = DistributedSampler(data, shuffle=True, seed=3)
+    sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=True, seed=3)
     orders = []
     for epoch in range(2):
         sampler.set_epoch(epoch)
@@ -84,7 +86,7 @@ def test_distributed_sampler(rank: int, size: int) -> None:
 
 
 def test_local_steps_and_averages(rank: int, size: int) -> None:
-    """Post-local SGD: each rank by itself, and after the first and the third step all hold the mean."""
+    """Post-local SGD: each rank trains by itself. After the first and the third step all ranks hold the mean."""
     models = [mlp() for _ in range(size)]
     optimizers = [sgd(m.parameters()) for m in models]
     for step in range(STEPS):

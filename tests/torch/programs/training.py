@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from tempfile import TemporaryDirectory
 
 import torch
@@ -11,10 +12,10 @@ import torch.distributed as dist
 from torch import nn
 
 ROWS = 12
-"""Of a whole batch: a multiple of every number of ranks in the tests."""
+"""The rows of a whole batch: a multiple of every number of ranks in the tests."""
 STEPS = 3
 WIDTH = 12
-"""Of the perceptron's vectors, likewise."""
+"""The length of the perceptron's vectors, also such a multiple."""
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -46,12 +47,12 @@ def convnet() -> nn.Module:
     )  # fmt: skip
 
 
-def transformer() -> nn.Module:
+def transformer() -> Transformer:
     torch.manual_seed(2)
     return Transformer()
 
 
-def mlp(width: int = WIDTH) -> nn.Module:
+def mlp(width: int = WIDTH) -> nn.Sequential:
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(width, 2 * width), nn.Tanh(), nn.Linear(2 * width, width))
 
@@ -73,7 +74,7 @@ def vectors(step: int, width: int = WIDTH) -> Batch:
 
 
 def loss_of(model: Callable[[torch.Tensor], torch.Tensor], batch: Batch) -> torch.Tensor:
-    """The mean over the batch: of equal parts, the parts' mean is the whole's."""
+    """The mean over the batch. The mean of equal parts' losses is the loss of the whole."""
     x, y = batch
     out = model(x)
     if y.is_floating_point():
@@ -96,7 +97,7 @@ def train(
     batches: Iterable[Batch],
     optimizer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] = sgd,
 ) -> nn.Module:
-    """Train on the batches, one step each; returns the model."""
+    """Train for one step on each batch, and return the model."""
     steps = optimizer(model.parameters())
     for batch in batches:
         steps.zero_grad()
@@ -111,12 +112,12 @@ def assert_equal_to_rounding(model: nn.Module, expected: nn.Module, rtol: float 
     found = {name.removeprefix("module."): p for name, p in model.named_parameters()}
     assert found.keys() == wanted.keys()
     for name, p in found.items():
-        torch.testing.assert_close(p, wanted[name], rtol=rtol, atol=atol, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(p, wanted[name], rtol=rtol, atol=atol, msg=partial("{}: {}".format, name))
 
 
 @contextmanager
 def shared_folder() -> Iterator[str]:
-    """One new folder for all ranks, while there is a default group; removed when all have left it."""
+    """A new folder that all ranks share. It is removed when all have left it. There must be a default group."""
     made = TemporaryDirectory() if dist.get_rank() == 0 else None
     said = [made.name if made else None]
     dist.broadcast_object_list(said, 0)

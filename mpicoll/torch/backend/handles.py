@@ -1,8 +1,8 @@
-"""Our Works as torch's.
+"""mpicoll's Works as torch's.
 
-C++ (functional collectives, DDP's reducer, Join) may keep a Work longer than Python does, and the half of a Work that
-Python has derived is lost then. So what C++ sees of one is torch's PythonCallbackWork, which needs none: it waits by a
-callback, raises what that raises, and has a future of its own.
+C++ (functional collectives, DDP's reducer, Join) may keep a Work for longer than Python does. A class of Python's that
+is derived from torch's Work would lose its Python half then. torch's PythonCallbackWork would not: it waits by calling
+a function, raises what that raises, and has a future of its own. So C++ gets one of those for each Work.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mpicoll.torch.work import CollectiveWork, MessageWork, Work
+from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
 
 __all__ = ["Handle", "finished", "handle_of"]
 
@@ -24,14 +24,14 @@ _CallbackWork: Any = torch._C._distributed_c10d.PythonCallbackWork
 
 
 def finished(result: Sequence[torch.Tensor] = ()) -> Any:
-    """A Work that is complete and belongs to C++ alone, as quick to wait for as can be."""
+    """A Work that is complete. It is all C++, so to wait for it costs the least."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(list(result))
     return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
 
 
 class Handle(_CallbackWork):  # type: ignore[misc]
-    """A Work of ours as torch's. What Python asks is answered by ours."""
+    """A Work of mpicoll's as one of torch's. Python's questions go to mpicoll's Work."""
 
     def __init__(self, ours: Work) -> None:
         super().__init__(lambda _: ours.wait())
@@ -57,7 +57,7 @@ class Handle(_CallbackWork):  # type: ignore[misc]
 
 
 class MessageHandle(Handle):
-    """A message's."""
+    """The handle of a message."""
 
     _ours: MessageWork
 
@@ -68,34 +68,36 @@ class MessageHandle(Handle):
 
 
 class CollectiveHandle(Handle):
-    """A collective's. Its futures, Python's and C++'s, complete though nobody waits."""
+    """The handle of a collective. Python's future and C++'s complete even if nobody waits."""
 
     _ours: CollectiveWork
 
     def __init__(self, ours: CollectiveWork) -> None:
-        settling: dict[int, Exception] = {}  # the thread that hands a failure to C++: the program has not seen it then
+        # While a thread hands a failure to C++, by its number. It must not call ours.wait(), which would note that
+        # the program has seen the failure.
+        handing_on: dict[int, Exception] = {}
 
         def wait(_: timedelta) -> bool:
-            if settling and (failure := settling.get(get_ident())) is not None:
+            if handing_on and (failure := handing_on.get(get_ident())) is not None:
                 raise failure
             ours.wait()
-            future.wait()  # else C++ would complete it, with no result
+            future.wait()  # otherwise C++ might complete its future before it has a result
             return True
 
         _CallbackWork.__init__(self, wait)
         self._ours = ours
         future = _CallbackWork.get_future(self)
 
-        def settle(failure: Exception | None) -> None:
+        def complete(failure: Exception | None) -> None:
             if failure is None:
                 future.set_result(ours.result())
             else:
-                settling[get_ident()] = failure
-            with suppress(Exception):  # it raises the failure, and makes C++'s future raise it
+                handing_on[get_ident()] = failure
+            with suppress(Exception):  # the wait raises the failure, and stores it in C++'s future on the way
                 _CallbackWork.wait(self)
-            settling.clear()
+            handing_on.clear()
 
-        ours.when_complete(settle)
+        ours.when_complete(complete)
 
     def result(self) -> list[torch.Tensor]:
         return self._ours.result()
@@ -121,7 +123,7 @@ class Several(Work):
 
 
 def handle_of(works: Sequence[Work]) -> Handle:
-    """One handle for these operations."""
+    """One handle for all these operations."""
     if len(works) != 1:
         return Handle(Several(works))
     work = works[0]

@@ -1,4 +1,4 @@
-"""The default group and others: making, naming and destroying them."""
+"""Groups: making and destroying them, and asking for their ranks."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import torch.distributed
 
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.torch.arguments import checked_timeout
-from mpicoll.torch.group import GroupMember, ProcessGroup, member, world
+from mpicoll.torch.functions.caller import checked_timeout
+from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.groups.world import GroupMember, joined, member, world
 
 __all__ = [
     "destroy_process_group",
@@ -34,7 +35,7 @@ _TIMEOUT = timedelta(minutes=30)
 
 
 def is_available() -> bool:
-    """True: mpicoll needs of torch only its tensors."""
+    """Always True."""
     return True
 
 
@@ -55,12 +56,13 @@ def init_process_group(
     device_id: torch.device | int | None = None,
     enable_reconfigure: bool = False,
 ) -> None:
-    """Make the default group, of all ranks of MPI.COMM_WORLD; collective.
+    """Make the default group, of all ranks of MPI.COMM_WORLD. All ranks call this.
 
-    ``backend`` is any name that torch knows, and always runs on MPI. Rank and size come from MPI: ``rank`` and
-    ``world_size`` are checked against them, and ``init_method``, ``store``, ``pg_options`` and ``device_id`` are not
-    needed. ``timeout`` bounds ``monitored_barrier``. Raises StateError if there is a default group, LaunchError if this
-    process is not one of the ranks that were asked for.
+    Every ``backend`` that torch knows means MPI. Rank and size come from MPI: ``rank`` and ``world_size`` need not be
+    given, and are compared with MPI's. ``init_method``, ``store``, ``pg_options`` and ``device_id`` change nothing.
+    ``timeout`` is how long ``monitored_barrier`` waits, and bounds nothing else.
+
+    Raises StateError if there is a default group already, and LaunchError if ``rank`` or ``world_size`` is not MPI's.
     """
     if world().default is not None:
         raise StateError("init_process_group: the default group exists already: call destroy_process_group() first")
@@ -72,18 +74,23 @@ def init_process_group(
     for argument, given, actual in (("world_size", world_size, comm.size), ("rank", rank, comm.rank)):
         if given not in (-1, actual):
             comm.free()
-            hint = ""
-            if comm.size == 1 and comm.traits.library:
-                hint = (
-                    ". This process is alone in its MPI world: start the ranks with "
-                    "`mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, "
-                    "not with torchrun or torch.multiprocessing"
-                )
-            who = "MPI" if comm.traits.library else "this job of threads"
-            raise LaunchError(f"init_process_group: {argument}={given} was given, but {who} says {actual}{hint}")
+            raise _contradiction(comm, argument, given, actual)
     g = ProcessGroup(comm, range(comm.size), group_name or "default", timeout or _TIMEOUT)
     g.local_rank = comm.node.rank
     world().groups = [g]
+
+
+def _contradiction(comm: Communicator, argument: str, given: int, actual: int) -> LaunchError:
+    """The error for a rank or a world size that is not that of ``comm``, the communicator of all ranks."""
+    hint = ""
+    if comm.size == 1 and comm.traits.library:
+        hint = (
+            ". This process is alone in its MPI world: start the ranks with "
+            "`mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, "
+            "not with torchrun or torch.multiprocessing"
+        )
+    who = "MPI" if comm.traits.library else "this job of threads"
+    return LaunchError(f"init_process_group: {argument}={given} was given, but {who} says {actual}{hint}")
 
 
 def new_group(
@@ -96,10 +103,14 @@ def new_group(
     device_id: torch.device | None = None,
     sort_ranks: bool = True,
 ) -> Any:
-    """A group of these global ranks (None: all), in ascending order unless ``sort_ranks`` is False.
+    """Make a group of the global ranks ``ranks``, None for all. Returns GroupMember.NON_GROUP_MEMBER to other ranks.
 
-    Collective among these ranks; the others may call it or not, and get GroupMember.NON_GROUP_MEMBER. Members that
-    are in several groups make them in the same order.
+    The group's ranks are in ascending order, or in that of ``ranks`` if ``sort_ranks`` is False. All its members call
+    this; other ranks may, too. (torch demands that of them, unless ``use_local_synchronization``.) Ranks that are
+    together in several groups make them in the same order. ``backend`` is any that torch knows; ``pg_options`` and
+    ``device_id`` change nothing. ``timeout`` None is the default group's.
+
+    Raises ArgumentError if ``ranks`` are not different global ranks, at least one.
     """
     parent = _default("new_group")
     _check_backend("new_group", backend)
@@ -112,7 +123,7 @@ def new_group(
     if sort_ranks:
         chosen.sort()
     if not world().groups:  # the default group is torch's
-        order = {} if sort_ranks else {"sort_ranks": False}  # which not every torch knows
+        order = {} if sort_ranks else {"sort_ranks": False}  # an argument that older versions of torch do not have
         found = torch.distributed.new_group(chosen, timeout, "mpicoll", None, True, group_desc, device_id, **order)
         return GroupMember.NON_GROUP_MEMBER if found is None else found
     world().made += 1
@@ -125,7 +136,10 @@ def new_group(
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Complete what is pending and destroy the group, or all groups (None, the default group). Collective."""
+    """Complete what is pending and destroy ``group``, or all groups if it is the default group.
+
+    All ranks of the group call this. Raises the failure of an asynchronous collective that the program has not seen.
+    """
     if group is None or group is world().default:
         _default("destroy_process_group")
         if world().groups:
@@ -142,61 +156,49 @@ def destroy_process_group(group: Any = None) -> None:
 
 
 def get_rank(group: Any = None) -> int:
-    """This process's rank in the group, -1 if it is not in it."""
-    g = _quietly(group, "get_rank")
-    return -1 if g is None else g.rank()
+    """This process's rank in the group; -1 if it is not in the group."""
+    return -1 if group == GroupMember.NON_GROUP_MEMBER else joined(group, "get_rank").rank()
 
 
 def get_world_size(group: Any = None) -> int:
-    """The number of ranks in the group, -1 if this process is not in it."""
-    g = _quietly(group, "get_world_size")
-    return -1 if g is None else g.size()
+    """The number of ranks in the group; -1 if this process is not in the group."""
+    return -1 if group == GroupMember.NON_GROUP_MEMBER else joined(group, "get_world_size").size()
 
 
 def get_backend(group: Any = None) -> str:
-    """``"mpicoll"``, whatever name the group was asked for with."""
-    if _quietly(group, "get_backend") is None:
-        raise ArgumentError("get_backend", "group", "a group that this rank is in", repr(group))
-    return "mpicoll"
+    """``"mpicoll"``, whatever ``backend`` the group was made with."""
+    return joined(group, "get_backend").name()
 
 
 def get_group_rank(group: Any, global_rank: int) -> int:
-    """The rank in ``group`` of the global rank."""
-    ranks = _ranks(group, "get_group_rank")
+    """The rank in ``group`` of the global rank ``global_rank``."""
+    ranks = list(joined(group, "get_group_rank").ranks)
     if global_rank not in ranks:
         raise ArgumentError("get_group_rank", "global_rank", f"one of the group's ranks, {ranks}", repr(global_rank))
     return ranks.index(global_rank)
 
 
 def get_global_rank(group: Any, group_rank: int) -> int:
-    """The global rank of the group's rank."""
-    ranks = _ranks(group, "get_global_rank")
-    if type(group_rank) is not int or not 0 <= group_rank < len(ranks):
-        raise ArgumentError("get_global_rank", "group_rank", f"a rank, 0 to {len(ranks) - 1}", repr(group_rank))
-    return ranks[group_rank]
+    """The global rank of the rank ``group_rank`` of ``group``."""
+    g = joined(group, "get_global_rank")
+    if type(group_rank) is not int or not 0 <= group_rank < g.size():
+        raise ArgumentError("get_global_rank", "group_rank", f"a rank, 0 to {g.size() - 1}", repr(group_rank))
+    return g.global_rank(group_rank)
 
 
 def get_process_group_ranks(group: Any) -> list[int]:
-    """The global ranks of the group (None: the default one), in group order."""
-    return _ranks(group, "get_process_group_ranks")
+    """The global ranks of the group (None: the default group), in the order of the group."""
+    return list(joined(group, "get_process_group_ranks").ranks)
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:
-    """This process's rank among those of its node, from MPI; ``fallback_rank`` where there is no default group."""
+    """This process's rank among the ranks of its node. ``fallback_rank`` is returned if there is no default group.
+
+    MPI knows it. (torch reads LOCAL_RANK.)
+    """
     if world().default is None and fallback_rank is not None:
         return int(fallback_rank)
     return _default("get_node_local_rank").local_rank
-
-
-def _ranks(group: Any, operation: str) -> list[int]:
-    g = _quietly(group, operation)
-    if g is None:
-        raise ArgumentError(operation, "group", "a group that this rank is in", repr(group))
-    return list(g.ranks)
-
-
-def _quietly(group: Any, operation: str) -> ProcessGroup | None:
-    return None if group == GroupMember.NON_GROUP_MEMBER else member(group, operation)
 
 
 def _default(operation: str) -> ProcessGroup:
@@ -207,7 +209,7 @@ def _default(operation: str) -> ProcessGroup:
 
 
 def _check_backend(operation: str, backend: Any) -> None:
-    """Any of torch's names, or a map of devices to them such as ``cpu:gloo,cuda:nccl``."""
+    """Raise ArgumentError unless ``backend`` is a name that torch knows, or one for each device."""
     if backend is None:
         return
     known = {*torch.distributed.Backend.backend_list, "mpicoll"} - {"undefined"}
@@ -217,7 +219,7 @@ def _check_backend(operation: str, backend: Any) -> None:
 
 
 def _ints(ranks: Any) -> list[int]:
-    """The ranks as ints; none if one of them is no int."""
+    """The ranks as ints; an empty list if one of them is no int."""
     try:
         return [index(r) for r in ranks]
     except TypeError:

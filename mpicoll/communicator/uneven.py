@@ -1,0 +1,205 @@
+"""One method for each collective whose blocks may be of uneven length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from mpicoll.arrays.protocols import A, Array, ArrayLike
+from mpicoll.calls import results
+from mpicoll.communicator.base import Base
+
+if TYPE_CHECKING:
+    from mpicoll.communicator.base import OpLike
+
+__all__ = ["Uneven"]
+
+
+class Uneven(Base):
+    """The collective calls of the Communicator whose blocks may be of uneven length.
+
+    A block is some rows of an array: a row is ``x[i]``, so an array of one dimension has elements as its rows. Counts
+    are numbers of rows, one a rank, none negative. All ranks have rows of the same number of elements.
+    """
+
+    @overload
+    def allgatherv(
+        self, x: Array[A], counts: Sequence[int], out: Array[A] | None = ..., algorithm: str | None = ...
+    ) -> A: ...
+
+    @overload
+    def allgatherv(
+        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = ..., algorithm: str | None = ...
+    ) -> Any: ...
+
+    def allgatherv(
+        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: str | None = None
+    ) -> Any:
+        """Gather every rank's rows, in rank order. Every rank gets all of them.
+
+        Rank r gives ``counts[r]`` rows. All ranks give the same ``counts``. ``out``, or the new array, has
+        ``sum(counts)`` rows.
+        """
+        if out is None:
+            out = results.rows("allgatherv", x, counts, self.size)
+        self._run("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
+        return out
+
+    @overload
+    def gatherv(
+        self,
+        x: Array[A],
+        counts: Sequence[int],
+        root: int = ...,
+        out: Array[A] | None = ...,
+        algorithm: str | None = ...,
+    ) -> A | None: ...
+
+    @overload
+    def gatherv(
+        self,
+        x: ArrayLike,
+        counts: Sequence[int],
+        root: int = ...,
+        out: ArrayLike | None = ...,
+        algorithm: str | None = ...,
+    ) -> Any: ...
+
+    def gatherv(
+        self,
+        x: ArrayLike,
+        counts: Sequence[int],
+        root: int = 0,
+        out: ArrayLike | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Gather every rank's rows, in rank order. The root gets all of them; the other ranks get None.
+
+        ``out`` is used at the root alone. All else is as in :meth:`allgatherv`.
+        """
+        if out is None and self.rank == root:
+            out = results.rows("gatherv", x, counts, self.size)
+        self._run("gatherv", x, out, None, root, algorithm, recvcounts=counts)
+        return out if self.rank == root else None
+
+    @overload
+    def scatterv(
+        self,
+        xs: Array[A],
+        counts: Sequence[int],
+        root: int = ...,
+        out: Array[A] | None = ...,
+        algorithm: str | None = ...,
+    ) -> A: ...
+
+    @overload
+    def scatterv(
+        self, xs: Array[A] | None, counts: Sequence[int], root: int = ..., *, out: Array[A], algorithm: str | None = ...
+    ) -> A: ...
+
+    @overload
+    def scatterv(
+        self,
+        xs: ArrayLike | None,
+        counts: Sequence[int],
+        root: int = ...,
+        out: ArrayLike | None = ...,
+        algorithm: str | None = ...,
+    ) -> Any: ...
+
+    def scatterv(
+        self,
+        xs: ArrayLike | None,
+        counts: Sequence[int],
+        root: int = 0,
+        out: ArrayLike | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Hand out the root's rows, in order: rank r gets ``counts[r]`` of them.
+
+        All ranks give the same ``counts``. ``xs`` is used at the root alone, and has ``sum(counts)`` rows; other ranks
+        may pass None. ``out`` has ``counts[r]`` rows. Only the root may leave it away: it gets a new array.
+        """
+        if out is None and self.rank == root:
+            out = results.rows("scatterv", xs, counts, self.size, self.rank)
+        self._run("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
+        return out
+
+    @overload
+    def reduce_scatterv(
+        self,
+        xs: Array[A],
+        counts: Sequence[int],
+        op: OpLike = ...,
+        out: Array[A] | None = ...,
+        algorithm: str | None = ...,
+    ) -> A: ...
+
+    @overload
+    def reduce_scatterv(
+        self,
+        xs: ArrayLike,
+        counts: Sequence[int],
+        op: OpLike = ...,
+        out: ArrayLike | None = ...,
+        algorithm: str | None = ...,
+    ) -> Any: ...
+
+    def reduce_scatterv(
+        self,
+        xs: ArrayLike,
+        counts: Sequence[int],
+        op: OpLike = "sum",
+        out: ArrayLike | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Reduce ``xs`` over all ranks, element by element, and hand the rows of the result out, in order: rank r gets
+        ``counts[r]`` of them.
+
+        All ranks give the same ``counts``. ``xs`` has ``sum(counts)`` rows. ``out``, or the new array, has
+        ``counts[r]`` rows.
+        """
+        if out is None:
+            out = results.rows("reduce_scatterv", xs, counts, self.size, self.rank)
+        self._run("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
+        return out
+
+    @overload
+    def alltoallv(
+        self,
+        xs: Array[A],
+        sendcounts: Sequence[int],
+        recvcounts: Sequence[int],
+        out: Array[A] | None = ...,
+        algorithm: str | None = ...,
+    ) -> A: ...
+
+    @overload
+    def alltoallv(
+        self,
+        xs: ArrayLike,
+        sendcounts: Sequence[int],
+        recvcounts: Sequence[int],
+        out: ArrayLike | None = ...,
+        algorithm: str | None = ...,
+    ) -> Any: ...
+
+    def alltoallv(
+        self,
+        xs: ArrayLike,
+        sendcounts: Sequence[int],
+        recvcounts: Sequence[int],
+        out: ArrayLike | None = None,
+        algorithm: str | None = None,
+    ) -> Any:
+        """Exchange rows: this rank sends ``sendcounts[r]`` rows of ``xs``, in order, to rank r, and receives
+        ``recvcounts[r]`` rows from it.
+
+        What one rank sends is what the other receives: rank a's ``sendcounts[b]`` is rank b's ``recvcounts[a]``. ``xs``
+        has ``sum(sendcounts)`` rows. ``out``, or the new array, has ``sum(recvcounts)`` rows. ``out`` shares no memory
+        with ``xs``.
+        """
+        if out is None:
+            out = results.rows("alltoallv", xs, recvcounts, self.size)
+        self._run("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
+        return out

@@ -1,0 +1,82 @@
+"""A group of mpicoll's as torch's backend for some devices, in a group that is torch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from weakref import proxy
+
+import torch
+
+from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
+
+if TYPE_CHECKING:
+    from mpicoll.torch.backend.registered_group import RegisteredGroup
+
+__all__ = ["DeviceBackend", "serve_devices"]
+
+_c10d: Any = torch._C._distributed_c10d
+_CUSTOM = _c10d.ProcessGroup.BackendType.CUSTOM
+
+FORWARDED = {
+    name: name
+    for name in (
+        "allgather", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced", "allreduce",
+        "allreduce_coalesced", "alltoall", "all_to_all_single", "barrier", "broadcast", "gather", "recv",
+        "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
+        "scatter", "send", "abort", "shutdown", "set_timeout", "eager_connect_single_device", "getBackendName",
+        "_get_sequence_number_for_group", "_set_sequence_number_for_group",
+    )
+} | {"start_coalescing": "_start_coalescing", "end_coalescing": "_end_coalescing"}  # fmt: skip
+"""By the name of a method that torch's C++ calls, the name of the group's method that does it."""
+
+
+class DeviceBackend(_c10d.Backend):  # type: ignore[misc]
+    """torch's C++ calls the methods, and the group of mpicoll's carries them out."""
+
+    supports_coalescing = True
+    supports_splitting = True
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(group.rank(), group.size())
+        self._group: RegisteredGroup = group
+
+    @property
+    def options(self) -> Any:
+        """What torch's ``split_group`` copies for the new group."""
+        found = _c10d.Backend.Options("mpicoll", self._group.timeout)
+        found.global_ranks_in_group = list(self._group.ranks)
+        found.group_name = self._group.group_name
+        return found
+
+    def split(self, store: Any, ranks: list[int], options: Any) -> DeviceBackend | None:
+        part = self._group.split_group(ranks, options._timeout, group_name=options.group_name)
+        return None if part is None else DeviceBackend(part)
+
+    def monitored_barrier(self, options: Any, wait_all_ranks: bool) -> None:
+        given = options.timeout if options.timeout >= timedelta(0) else None  # torch passes -1 ms if none is given
+        self._group.monitored_barrier(given, wait_all_ranks)
+
+
+def _forwarded(name: str) -> Callable[..., Any]:
+    def call(self: DeviceBackend, *arguments: Any) -> Any:
+        return getattr(self._group, name)(*arguments)
+
+    return call
+
+
+for _name, _ours in FORWARDED.items():
+    setattr(DeviceBackend, _name, _forwarded(_ours))
+
+
+def serve_devices(group: RegisteredGroup) -> None:
+    """Give a whole group of mpicoll's a backend for each device and a default backend.
+
+    torch's C++ looks for them in every group. Before torch 2.14 the group goes without.
+    """
+    if BACKENDS_IN_PYTHON:
+        backend = DeviceBackend(proxy(group))
+        for device in ("cpu", "cuda"):
+            group._register_backend(torch.device(device), _CUSTOM, backend)
+        group._set_default_backend(_CUSTOM)

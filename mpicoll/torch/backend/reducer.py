@@ -1,0 +1,43 @@
+"""How the backward pass waits for DistributedDataParallel's all-reduces on a rank that has no core to spare.
+
+DDP's reducer starts an all-reduce as soon as enough gradients are there, and the backward pass goes on. On a rank with
+one core, a thread that waits in MPI takes the core from the backward pass. There it is faster if the backward pass
+waits for each all-reduce, but only for a moment: later in its backward pass a program may send a message for which
+another rank waits before it comes to that all-reduce. To wait for longer would be a deadlock.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mpicoll.errors import ArgumentError
+from mpicoll.launch.alone import cores_of_a_rank
+
+__all__ = ["MOMENT", "SWITCH", "called_by_reducer", "waits"]
+
+SWITCH = "MPICOLL_DDP_OVERLAP"
+"""The environment variable that decides. 1: the backward pass never waits. 0: it does, with however many cores."""
+
+MOMENT = 0.1
+"""Seconds for which the backward pass waits for an all-reduce. If all ranks are there, it takes far less."""
+
+
+def waits() -> bool:
+    """Whether the backward pass waits. Raises ArgumentError if the environment variable has another value."""
+    given = os.environ.get(SWITCH, "")
+    if given not in ("", "0", "1"):
+        raise ArgumentError("init_process_group", SWITCH, "0 or 1, or nothing", repr(given))
+    return given == "0" if given else cores_of_a_rank() < 2
+
+
+def called_by_reducer() -> bool:
+    """Whether DDP's reducer called the function that calls this one.
+
+    The reducer is C++. Autograd's engine, C++ too, calls it. So the function's caller is the Python that started the
+    engine, or nobody if the engine uses a thread of its own. A DeviceBackend may stand between.
+    """
+    caller = sys._getframe(1).f_back
+    if caller is not None and caller.f_globals.get("__name__") == "mpicoll.torch.backend.device_backend":
+        caller = caller.f_back
+    return caller is None or caller.f_globals.get("__name__") == "torch.autograd.graph"

@@ -1,0 +1,158 @@
+"""A whole group of mpicoll's that torch.distributed has made: its names, the groups made of it, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from mpicoll.communicator.communicator import Communicator
+from mpicoll.errors import StateError
+from mpicoll.torch.backend import reducer
+from mpicoll.torch.backend.device_backend import serve_devices
+from mpicoll.torch.backend.torch_calls import TorchCalls
+from mpicoll.torch.functions.caller import checked_timeout
+from mpicoll.torch.groups.world import world
+
+__all__ = ["RegisteredGroup"]
+
+_TorchsGroup: Any = dist.ProcessGroup  # torch's stubs lack its overloads, and the methods that only C++ calls
+
+
+class RegisteredGroup(TorchCalls, _TorchsGroup):  # type: ignore[misc]
+    """A group that is mpicoll's and torch's at once. Methods and their arguments are torch's."""
+
+    supports_coalescing = True
+    supports_splitting = True
+    supports_time_estimate = False
+    options = None
+    """torch asks for this where a group stands in for its backend. There are no options."""
+
+    def __init__(self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta, store: Any) -> None:
+        _TorchsGroup.__init__(self, comm.rank, comm.size)
+        self._name, self._desc, self._store = name, "", store
+        self._splits = 0
+        TorchCalls.__init__(self, comm, ranks, name, timeout)
+        self.reducer_waits = reducer.waits()
+        serve_devices(self)
+        world().registered.append(self)
+
+    # -- names and properties -----------------------------------------------------------------------------------------
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch gave the group."""
+        return self._name
+
+    @group_name.setter
+    def group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_desc(self) -> str:
+        """The description that torch gave the group."""
+        return self._desc
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    def _set_group_desc(self, desc: str) -> None:
+        self._desc = desc
+
+    # C++ calls these names.
+    setGroupName, setGroupDesc = _set_group_name, _set_group_desc
+
+    def getGroupName(self) -> str:
+        return self._name
+
+    def getGroupDesc(self) -> str:
+        return self._desc
+
+    def getBackendName(self) -> str:
+        return "mpicoll"
+
+    def getRank(self) -> int:
+        return self.comm.rank
+
+    def getSize(self) -> int:
+        return self.comm.size
+
+    def get_group_store(self) -> Any:
+        return self._store
+
+    def _get_backend(self, device: torch.device) -> RegisteredGroup:
+        return self
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")]
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set how long ``monitored_barrier`` waits."""
+        checked_timeout("set_timeout", timeout)
+        self.timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    # -- groups made of this one --------------------------------------------------------------------------------------
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> RegisteredGroup | None:
+        """Make a group of these ranks of this group, in this order. They call this; other ranks may, and get None."""
+        checked_timeout("split_group", timeout)
+        self._splits += 1
+        comm = self.comm.subset(ranks)
+        if comm is None:
+            return None
+        name = group_name or f"{self._name}:split:{self._splits}"
+        part = RegisteredGroup(comm, [self.ranks[r] for r in ranks], name, timeout or self.timeout, self._store)
+        part._desc = group_desc or ""
+        return part
+
+    splitGroup = split_group
+
+    def comm_split_count(self) -> int:
+        """The number of groups made of this one."""
+        return self._splits
+
+    def eager_connect_single_device(self, device: Any = None) -> None:
+        """Do nothing: ranks are connected from the start."""
+
+    def perform_nocolor_split(self, device: Any = None) -> None:
+        """Do nothing: ranks that are not in a group need not take part in making it."""
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self in world().registered:
+            world().registered.remove(self)
+            super().close()
+
+    def shutdown(self) -> None:
+        """Complete what is pending and free the communicator. All ranks call this. A second call does nothing."""
+        self.close()
+
+    def abort(self) -> None:
+        """Give up what is pending: whoever waits for it gets a StateError.
+
+        The communicator is not freed, because all ranks would have to take part. A collective in which the group's
+        thread still is when the program ends makes the job end with an error.
+        """
+        if self in world().registered:
+            world().registered.remove(self)
+            world().aborted.append(self)
+            self.comm.abandon("it was aborted")
+            self.worker.abandon(StateError(f"{self} was aborted"))

@@ -1,0 +1,211 @@
+"""A group's collectives and messages, by the names and with the arguments with which torch calls them.
+
+Python calls them (torch.distributed's functions), and so does C++ (functional collectives, DDP's reducer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from mpicoll.communicator.communicator import Communicator
+from mpicoll.communicator.messages import Request
+from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.torch.backend import reducer
+from mpicoll.torch.backend.handles import Handle, finished, handle_of
+from mpicoll.torch.functions import barriers, collectives, lists
+from mpicoll.torch.functions.caller import Caller
+from mpicoll.torch.functions.messages import incoming, outgoing
+from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
+
+__all__ = ["TorchCalls"]
+
+Tensors = Sequence[torch.Tensor]
+
+_FINISHED = finished()
+"""What every synchronous call returns."""
+
+
+class TorchCalls(ProcessGroup):
+    """A group with torch's methods for collectives and messages."""
+
+    reducer_waits = False
+    """Whether the backward pass waits a moment for each of DDP's all-reduces."""
+
+    def __init__(self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta) -> None:
+        super().__init__(comm, ranks, name, timeout)
+        self._calls = 0
+        self._coalescing: list[Work] | None = None
+        """The operations since ``_start_coalescing``; None while nothing is coalesced."""
+
+    # -- what a call returns ------------------------------------------------------------------------------------------
+
+    def _handle(self, work: Work | None) -> Any:
+        """A Work that torch may keep for mpicoll's ``work``, which is None after a synchronous call."""
+        self._calls += 1
+        if work is None:
+            return _FINISHED
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return handle_of([work])
+
+    def _handle_of_all(self, works: Sequence[Work | None], tensors: Tensors) -> Any:
+        """One Work for several collectives: one more in the queue, which raises what one of them raised."""
+        under_way = [work for work in works if work is not None]
+
+        def run() -> None:
+            for work in under_way:
+                work.wait()
+
+        return self._handle(self.in_turn(run, tensors, True) if under_way else None)
+
+    def _start_coalescing(self, device: torch.device | None = None) -> None:
+        self._coalescing = []
+
+    def _end_coalescing(self, device: torch.device | None = None) -> Any:
+        works, self._coalescing = self._coalescing or [], None
+        return handle_of(works)
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._calls = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        """The number of collectives that this rank has called."""
+        return self._calls
+
+    # -- collectives --------------------------------------------------------------------------------------------------
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
+        op, async_op = (dist.ReduceOp.SUM, True) if opts is None else (opts.reduceOp, opts.asyncOp)
+        tensor = _only(tensors, "all_reduce")
+        work = collectives.all_reduce(tensor, op, self, async_op)
+        if self.reducer_waits and isinstance(work, CollectiveWork) and reducer.called_by_reducer():
+            work.done.wait(reducer.MOMENT)
+            if work.is_completed():
+                self._calls += 1
+                return finished(work.result())
+        return self._handle(work)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Any:
+        works = [collectives.all_reduce(t, opts.reduceOp, self, opts.asyncOp) for t in tensors]
+        return self._handle_of_all(works, tensors)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> Any:
+        tensor = _only(tensors, "reduce")
+        return self._handle(
+            collectives.reduce(tensor, None, opts.reduceOp, self, opts.asyncOp, group_dst=opts.rootRank)
+        )
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> Any:
+        tensor = _only(tensors, "broadcast")
+        return self._handle(collectives.broadcast(tensor, None, self, opts.asyncOp, group_src=opts.rootRank))
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        outs, tensor = _only(outputs, "all_gather"), _only(inputs, "all_gather")
+        return self._handle(lists.all_gather(outs, tensor, self, _is_async(opts)))
+
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
+        return self._handle(collectives.all_gather_into_tensor(output, input, self, _is_async(opts)))
+
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+        works = [
+            lists.all_gather([outs[k] for outs in outputs], tensor, self, _is_async(opts))
+            for k, tensor in enumerate(inputs)
+        ]
+        return self._handle_of_all(works, [t for outs in outputs for t in outs])
+
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+        pairs = zip(outputs, inputs, strict=True)
+        works = [collectives.all_gather_into_tensor(o, i, self, _is_async(opts)) for o, i in pairs]
+        return self._handle_of_all(works, outputs)
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
+        outs = outputs[0] if outputs else None
+        tensor = _only(inputs, "gather")
+        return self._handle(lists.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank))
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
+        ins = inputs[0] if inputs else None
+        tensor = _only(outputs, "scatter")
+        return self._handle(lists.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank))
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
+        output, ins = _only(outputs, "reduce_scatter"), _only(inputs, "reduce_scatter")
+        return self._handle(lists.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp))
+
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
+        return self._handle(collectives.reduce_scatter_tensor(output, input, opts.reduceOp, self, opts.asyncOp))
+
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Any:
+        pairs = zip(outputs, inputs, strict=True)
+        works = [collectives.reduce_scatter_tensor(o, i, opts.reduceOp, self, opts.asyncOp) for o, i in pairs]
+        return self._handle_of_all(works, outputs)
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+        return self._handle(lists.all_to_all(outputs, inputs, self, _is_async(opts)))
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        input: torch.Tensor,
+        output_split_sizes: Sequence[int],
+        input_split_sizes: Sequence[int],
+        opts: Any = None,
+    ) -> Any:
+        expected, sent = output_split_sizes or None, input_split_sizes or None  # torch passes [] for equal blocks
+        return self._handle(collectives.all_to_all_single(output, input, expected, sent, self, _is_async(opts)))
+
+    def barrier(self, opts: Any = None) -> Any:
+        if opts is None or opts.asyncOp or opts.timeout <= timedelta(0):  # torch passes a negative one if none is given
+            return self._handle(barriers.barrier(self, _is_async(opts)))
+        handle = self._handle(barriers.barrier(self, async_op=True))
+        try:
+            handle.wait(opts.timeout)
+        except TimeoutError:
+            raise TimeoutError(f"barrier: not all ranks came within {opts.timeout}") from None
+        return _FINISHED
+
+    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+        barriers.monitored_barrier(self, timeout, wait_all_ranks)
+
+    # torch's names before 2.13.
+    _allgather_base = all_gather_single
+    _reduce_scatter_base = reduce_scatter_single
+    alltoall_base = all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
+        return self._message(outgoing(Caller("send", self), _only(tensors, "send"), dst, tag)())
+
+    def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
+        return self._message(incoming(Caller("recv", self), _only(tensors, "recv"), src, tag)())
+
+    def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
+        return self._message(incoming(Caller("recv", self), _only(tensors, "recv"), None, tag)())
+
+    def _message(self, request: Request) -> Handle:
+        work = MessageWork(request, int)  # torch itself makes the global rank of the group's
+        if self._coalescing is not None:
+            self._coalescing.append(work)
+        return handle_of([work])
+
+
+def _only(given: Sequence[Any], operation: str) -> Any:
+    """The one element of a list. torch passes lists for the sake of NCCL's several GPUs of one process."""
+    if len(given) != 1:
+        raise ArgumentError(operation, "tensors", "one tensor", f"{len(given)}")
+    return given[0]
+
+
+def _is_async(opts: Any) -> bool:
+    return True if opts is None else bool(opts.asyncOp)

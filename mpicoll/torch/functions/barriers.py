@@ -1,0 +1,120 @@
+"""Barriers: one that all ranks must reach, and one that names the ranks that did not come in time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from time import monotonic, sleep
+from typing import Any
+
+import numpy as np
+
+from mpicoll.communicator.messages import Request
+from mpicoll.errors import TimeoutError
+from mpicoll.torch.functions.caller import caller_of, checked_timeout
+from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.groups.work import Work
+
+__all__ = ["barrier", "monitored_barrier"]
+
+# A monitored barrier, in messages of its own:
+# - Rank 0 calls every other rank. The message is [number of the barrier, _CALL, -1 ...].
+# - A rank that has come answers with the number. An answer to an earlier barrier, which failed without that rank,
+#   carries an earlier number, and rank 0 does not take it for an answer to this one.
+# - Rank 0 tells each rank that answered how it ended. The message is [number, _END, the missing ranks, -1 ...].
+_TO_OTHERS, _TO_RANK_0 = 32765, 32766
+"""Tags of these messages. MPI guarantees no tag above 32767, and programs count theirs from 0."""
+_CALL, _END = range(2)
+
+_PAUSE = 1e-4
+"""Seconds between two looks at a message. A rank that waits for long leaves its core to others."""
+
+
+def barrier(
+    group: Any = None,
+    async_op: bool = False,
+    device_ids: Any = None,
+    timeout: timedelta | None = None,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Wait until all ranks of the group have called this. With ``async_op`` the Work's ``wait`` does that.
+
+    ``device_ids`` and ``timeout`` change nothing here. A blocking MPI call has no timeout: use
+    :func:`monitored_barrier`, or ``async_op`` and the Work's ``wait(timeout)``.
+    """
+    caller = caller_of("barrier", group)
+    if caller is None:
+        return None
+    comm = caller.group.comm
+    plan = comm.plan("barrier", algorithm=algorithm)
+    return caller.do(lambda: comm.carry_out(plan, "barrier"), [], async_op)
+
+
+def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    """A barrier that raises TimeoutError after ``timeout`` and names the ranks that did not come.
+
+    Rank 0 of the group waits for all ranks and names all that are missing: it always does what torch does if
+    ``wait_all_ranks``. The ranks that came raise the same error. None means the group's timeout. If ``timeout`` is
+    zero, rank 0 waits for nobody; the others wait for it as long as the group's timeout, as over gloo.
+    """
+    caller = caller_of("monitored_barrier", group)
+    if caller is None:
+        return
+    checked_timeout("monitored_barrier", timeout, or_zero=True)
+    g = caller.group
+    limit = g.timeout if timeout is None or (not timeout and g.rank() > 0) else timeout
+    missing = (_lead if g.rank() == 0 else _follow)(g, limit.total_seconds())
+    if missing:
+        names = ", ".join(str(g.global_rank(r)) for r in missing)
+        raise TimeoutError(f"monitored_barrier: after {limit}, these ranks did not come: {names}")
+
+
+def _lead(g: ProcessGroup, limit: float) -> list[int]:
+    """Rank 0's part. Returns the missing ranks."""
+    deadline = monotonic() + limit
+    g.barriers += 1
+    others = set(range(1, g.size()))
+    for r in others:
+        g.comm.isend(_message(g, _CALL, []), r, _TO_OTHERS)  # not waited for: the rank may never come
+    missing = set(others)
+    answers = {r: np.zeros(1, np.int64) for r in others}
+    requests = {r: g.comm.irecv(answers[r], r, _TO_RANK_0) for r in others}
+    while missing and monotonic() < deadline:
+        for r in sorted(missing):
+            if requests[r].test():
+                if answers[r][0] == g.barriers:
+                    missing.discard(r)
+                else:
+                    requests[r] = g.comm.irecv(answers[r], r, _TO_RANK_0)
+        sleep(_PAUSE)
+    for r in missing:
+        requests[r].cancel()
+    for r in others - missing:
+        g.comm.send(_message(g, _END, sorted(missing)), r, _TO_OTHERS)
+    return sorted(missing)
+
+
+def _message(g: ProcessGroup, what: int, missing: list[int]) -> np.ndarray[Any, Any]:
+    return np.array([g.barriers, what, *missing, *[-1] * (g.size() - len(missing))], np.int64)
+
+
+def _follow(g: ProcessGroup, limit: float) -> list[int]:
+    """The part of every other rank: answer rank 0's calls until it tells the end. Returns the missing ranks."""
+    message = np.empty(g.size() + 2, np.int64)
+    deadline = monotonic() + limit
+    while True:
+        request = g.comm.irecv(message, 0, _TO_OTHERS)
+        if not _complete_before(request, deadline) and request.cancel():
+            return [0]
+        if message[1] == _END:
+            return [int(r) for r in message[2:] if r >= 0]
+        g.comm.send(message[:1], 0, _TO_RANK_0)
+        deadline = monotonic() + limit + 1.0  # from now on rank 0 may wait this long for others
+
+
+def _complete_before(request: Request, deadline: float) -> bool:
+    while not request.test():
+        if monotonic() > deadline:
+            return False
+        sleep(_PAUSE)
+    return True

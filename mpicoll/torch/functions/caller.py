@@ -1,0 +1,179 @@
+"""This rank as the caller of a function in a group: its arguments are checked, and every error names the function."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.autograd import profiler
+
+from mpicoll.arrays.buffers import as_buffer
+from mpicoll.arrays.dtypes import Op
+from mpicoll.errors import ArgumentError, DeviceError, DtypeError
+from mpicoll.torch.functions.reduce_op import op_of
+from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.groups.work import Work
+from mpicoll.torch.groups.world import joined, member, world
+
+if TYPE_CHECKING:
+    from mpicoll.calls.plan import Plan
+
+__all__ = ["Caller", "caller_of", "checked_timeout", "joined_caller", "renamed"]
+
+
+class Caller:
+    """This rank, a member of ``group``, as the caller of the function ``operation``.
+
+    Methods that check an argument take its name first. A Caller knows nothing of a single call. So the group keeps it
+    for the next one: to make a Caller takes longer than to find it.
+    """
+
+    __slots__ = ("group", "operation")
+
+    def __init__(self, operation: str, group: ProcessGroup) -> None:
+        self.operation, self.group = operation, group
+
+    def error(self, argument: str, expected: str, given: str) -> ArgumentError:
+        """The error to raise for a wrong argument."""
+        return ArgumentError(self.operation, argument, expected, given)
+
+    # -- arguments ----------------------------------------------------------------------------------------------------
+
+    def tensor(self, argument: str, x: Any) -> torch.Tensor:
+        """``x``, if it is a tensor."""
+        if not isinstance(x, torch.Tensor):
+            raise self.error(argument, "a torch.Tensor", f"{type(x).__name__} {x!r}"[:100])
+        return x
+
+    def memory(self, argument: str, x: Any) -> torch.Tensor:
+        """``x``, if it is a tensor whose memory mpicoll can move."""
+        tensor = self.tensor(argument, x)
+        as_buffer(tensor, self.operation, argument)
+        return tensor
+
+    def tensors(self, argument: str, xs: Any, like: torch.Tensor, shapes: bool = True) -> list[torch.Tensor]:
+        """``xs`` as a list, if it is one tensor for each rank of the group.
+
+        All of them have the dtype and the device of ``like``, and its shape if ``shapes``.
+        """
+        size = self.group.size()
+        if not isinstance(xs, Sequence) or len(xs) != size:
+            given = f"{len(xs)}" if isinstance(xs, Sequence) else repr(xs)
+            raise self.error(argument, f"a list of {size} tensors, one a rank of the group", given)
+        for i, x in enumerate(xs):
+            at = f"{argument}[{i}]"
+            self.tensor(at, x)
+            if x.dtype != like.dtype:
+                raise DtypeError(self.operation, at, f"dtype {like.dtype}", str(x.dtype))
+            if x.device != like.device:
+                raise DeviceError(self.operation, at, f"a tensor on {like.device}", str(x.device))
+            if shapes and x.shape != like.shape:
+                raise self.error(at, f"shape {tuple(like.shape)}", f"{tuple(x.shape)}")
+        return list(xs)
+
+    def outputs(self, argument: str, xs: Any, like: torch.Tensor, shapes: bool = True) -> list[torch.Tensor]:
+        """The same as :meth:`tensors`, if each of them can be written to."""
+        tensors = self.tensors(argument, xs, like, shapes)
+        for i, x in enumerate(tensors):
+            if not as_buffer(x, self.operation, f"{argument}[{i}]").writable:
+                given = "one whose elements share memory"
+                raise self.error(f"{argument}[{i}]", "a tensor that can be written to", given)
+        return tensors
+
+    def no_list(self, argument: str, xs: Any, owner: str, root: int) -> None:
+        """Raise ArgumentError if this rank passes a list, which only the root, the call's ``owner``, may do."""
+        if xs:
+            g = self.group
+            only = f"only the {owner}, rank {g.global_rank(root)}, passes a list"
+            raise self.error(argument, f"None on rank {g.global_rank(g.rank())}: {only}", f"a list of {len(xs)}")
+
+    def op(self, op: Any) -> str | Op:
+        """mpicoll's operation for torch's ``op``."""
+        return op_of(op, self.operation)
+
+    def root(self, argument: str, given: int | None, in_group: int | None, default: int | None = None) -> int:
+        """The rank of the group that is meant, by its global rank or by its rank in the group.
+
+        Exactly one of the two must be given, or none if there is a ``default``, which is a global rank.
+        """
+        if given is not None and in_group is not None:
+            both = f"{argument}={given}, group_{argument}={in_group}"
+            raise self.error(argument, f"{argument} or group_{argument}, not both", both)
+        if in_group is not None:
+            size = self.group.size()
+            if type(in_group) is not int or not 0 <= in_group < size:
+                raise self.error(f"group_{argument}", f"a rank of the group, 0 to {size - 1}", repr(in_group))
+            return in_group
+        if given is None:
+            given = default
+        if given is None:
+            raise self.error(argument, f"a rank ({argument} or group_{argument})", "neither")
+        ranks = self.group.ranks
+        if isinstance(given, bool) or given not in ranks:
+            raise self.error(argument, f"one of the group's ranks, {list(ranks)}", repr(given))
+        return ranks.index(given)
+
+    # -- what the call does -------------------------------------------------------------------------------------------
+
+    def plan(self, names: dict[str, str], collective: str, x: Any, out: Any = None, **arguments: Any) -> Plan:
+        """The Communicator's plan for its ``collective``. Errors call its arguments by the caller's ``names``."""
+        try:
+            return self.group.comm.plan(collective, x, out, **arguments)
+        except ArgumentError as e:
+            raise renamed(e, self.operation, names) from None
+
+    def do(
+        self,
+        run: Callable[[], None],
+        result: Sequence[torch.Tensor],
+        async_op: bool,
+        given: Sequence[torch.Tensor] = (),
+    ) -> Work | None:
+        """Carry out ``run`` in the group's turn, as :meth:`ProcessGroup.in_turn` says.
+
+        A profiler sees a range, named as torch names those of its own backends. The range ends when this returns. If
+        the worker's thread ended it, the range might outlive the profiler and corrupt memory.
+        """
+        if not profiler._is_profiler_enabled:
+            return self.group.in_turn(run, result, async_op, given)
+        with profiler.record_function(f"mpicoll:{self.operation}"):
+            return self.group.in_turn(run, result, async_op, given)
+
+
+def caller_of(operation: str, group: Any, stacklevel: int = 4) -> Caller | None:
+    """This rank as the caller of ``operation`` in the group that ``group`` means. None if it is not in the group.
+
+    Such a rank is warned. The warning names the line of the program, ``stacklevel`` frames above :func:`member`.
+    """
+    g = world().default if group is None else group
+    if not isinstance(g, ProcessGroup) or g.comm.closed:
+        g = member(group, operation, stacklevel)  # raises or warns, and says what is wrong
+        if g is None:
+            return None
+    caller: Caller | None = g.callers.get(operation)
+    if caller is None:
+        caller = g.callers[operation] = Caller(operation, g)
+    return caller
+
+
+def joined_caller(operation: str, group: Any) -> Caller:
+    """The same, but raise ArgumentError if this rank is not in the group."""
+    return Caller(operation, joined(group, operation))
+
+
+def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> ArgumentError:
+    """The Communicator's error as one of ``operation``, whose caller knows the arguments by other ``names``."""
+    expected = re.sub(r"\b(x|out)\b", lambda found: names.get(found[0], found[0]), e.expected)
+    return type(e)(operation, names.get(e.argument, e.argument), expected, e.given)
+
+
+def checked_timeout(operation: str, timeout: Any, or_zero: bool = False) -> None:
+    """Raise ArgumentError unless ``timeout`` is a positive timedelta, None, or, if ``or_zero``, a timedelta of zero."""
+    nothing = timedelta(0)
+    if timeout is None or (isinstance(timeout, timedelta) and (timeout > nothing or (or_zero and timeout == nothing))):
+        return
+    expected = "a datetime.timedelta, zero or more" if or_zero else "a positive datetime.timedelta"
+    raise ArgumentError(operation, "timeout", expected, repr(timeout))

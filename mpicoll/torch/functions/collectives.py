@@ -1,0 +1,260 @@
+"""Collectives of which each rank passes one tensor, or one input and one output.
+
+What these and the collectives of lists have in common:
+
+- ``group``: None is the default group. A rank that is not in the group gets a warning and None, and takes no part.
+- ``src`` and ``dst`` are global ranks; ``group_src`` and ``group_dst`` are ranks of the group.
+- ``async_op=True`` returns a Work at once, and the group's own thread carries the collective out. Otherwise the call
+  returns None when its result is there. A group's collectives run one after another, in the order of the calls. Some
+  ranks may pass ``async_op=True`` and others not: every collective is a blocking MPI call in the end, because MPI
+  forbids that a blocking call meets a non-blocking one.
+- ``algorithm``, which torch does not have, is a name that ``mpicoll algorithms`` lists. None lets mpicoll choose.
+- Tensors are on the CPU or a CUDA GPU, and need not be contiguous. Sparse ones are refused. One that requires grad is
+  written in place, outside autograd. All ranks pass the same number of elements and the same dtype. Ranks compare that
+  only where a docstring says so.
+- Errors: ArgumentError for a wrong argument, with DtypeError and DeviceError as special cases, and StateError if the
+  group was destroyed or there is no default group. The rank at fault raises it before any data moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.autograd import profiler
+from torch.distributed import ReduceOp
+
+from mpicoll.calls.arguments import checked_counts
+from mpicoll.errors import ArgumentError, StateError
+from mpicoll.torch.functions.caller import Caller, caller_of, renamed
+from mpicoll.torch.functions.reduce_op import op_of
+from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.groups.work import Work
+from mpicoll.torch.groups.world import member, world
+
+__all__ = [
+    "all_gather_into_tensor",
+    "all_gather_single",
+    "all_reduce",
+    "all_to_all_single",
+    "broadcast",
+    "input_to_output",
+    "reduce",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+]
+
+_IN_PLACE = {"x": "tensor"}
+_INPUT_OUTPUT = {"x": "input", "out": "output"}
+_GATHERED = {"x": "input_tensor", "out": "output_tensor"}
+_EXCHANGED = {**_INPUT_OUTPUT, "sendcounts": "input_split_sizes", "recvcounts": "output_split_sizes"}
+"""The Communicator's names of arguments, and the names of them here."""
+
+
+def all_reduce(
+    tensor: torch.Tensor,
+    op: Any = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Reduce all ranks' ``tensor`` element by element. Every rank's ``tensor`` becomes the result.
+
+    Raises DtypeError if ``op`` is not defined on the dtype. Sums of float16 and bfloat16 are added up in float32 and
+    rounded once. Complex numbers work with PRODUCT too, which torch's function refuses.
+    """
+    g = world().default if group is None else group
+    how = op_of(op, "all_reduce")
+    plain = not async_op and not profiler._is_profiler_enabled
+    if plain and isinstance(g, ProcessGroup) and isinstance(tensor, torch.Tensor) and g.worker.idle():
+        # The call that matters most. This is what caller_of and in_turn would do, with less on the way.
+        if outer := g.inside:
+            g.check_thread()
+        g.inside = get_ident()
+        try:
+            g.comm.allreduce(tensor, how, tensor, algorithm)
+        except ArgumentError as e:
+            raise renamed(e, "all_reduce", _IN_PLACE) from None
+        except StateError:
+            member(group, "all_reduce")  # raises an error that names the group, if the group was destroyed
+            raise
+        finally:
+            g.inside = outer
+        return None
+    caller = caller_of("all_reduce", group)
+    if caller is None:
+        return None
+    return _in_place(caller, "allreduce", tensor, async_op, algorithm, op=how)
+
+
+def broadcast(
+    tensor: torch.Tensor,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Every rank's ``tensor`` becomes the source's. A dtype that cannot be reduced, such as float8, can be sent."""
+    caller = caller_of("broadcast", group)
+    if caller is None:
+        return None
+    return _in_place(caller, "bcast", tensor, async_op, algorithm, root=caller.root("src", src, group_src))
+
+
+def reduce(
+    tensor: torch.Tensor,
+    dst: int | None = None,
+    op: Any = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Reduce all ranks' ``tensor`` as :func:`all_reduce` does. Only the destination's becomes the result.
+
+    The other ranks' tensors stay as they were. (gloo leaves partial results in them.)
+    """
+    caller = caller_of("reduce", group)
+    if caller is None:
+        return None
+    root = caller.root("dst", dst, group_dst)
+    return _in_place(caller, "reduce", tensor, async_op, algorithm, op=caller.op(op), root=root)
+
+
+def all_gather_into_tensor(
+    output_tensor: torch.Tensor,
+    input_tensor: torch.Tensor,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """``output_tensor`` becomes all ranks' ``input_tensor``, in rank order.
+
+    It has the dtype of ``input_tensor`` and as many elements as all ranks' together, in any shape. ``input_tensor``
+    may be this rank's part of it.
+    """
+    caller = caller_of("all_gather_into_tensor", group)
+    if caller is None:
+        return None
+    caller.tensor("output_tensor", output_tensor)
+    caller.tensor("input_tensor", input_tensor)
+    return input_to_output(caller, "allgather", input_tensor, output_tensor, async_op, algorithm, _GATHERED)
+
+
+def reduce_scatter_tensor(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    op: Any = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Reduce all ranks' ``input``. Rank r's ``output`` becomes the r-th of equal blocks of the result.
+
+    ``input`` has the dtype of ``output`` and as many elements as all ranks' outputs together, in any shape.
+    ``output`` may be this rank's block of it. Dtypes and operations are those of :func:`all_reduce`.
+    """
+    caller = caller_of("reduce_scatter_tensor", group)
+    if caller is None:
+        return None
+    caller.tensor("output", output)
+    how = caller.op(op)
+    caller.tensor("input", input)
+    return input_to_output(caller, "reduce_scatter", input, output, async_op, algorithm, _INPUT_OUTPUT, op=how)
+
+
+# torch's names of them since torch 2.13.
+all_gather_single, reduce_scatter_single = all_gather_into_tensor, reduce_scatter_tensor
+
+
+def all_to_all_single(
+    output: torch.Tensor,
+    input: torch.Tensor,
+    output_split_sizes: Sequence[int] | None = None,
+    input_split_sizes: Sequence[int] | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Send the r-th block of rows of ``input`` to rank r. ``output`` becomes the blocks received, in rank order.
+
+    ``input_split_sizes`` are the rows of each block of ``input``, ``output_split_sizes`` those of ``output``. Without
+    them the blocks are equal. Both tensors have one dtype. Ranks compare the sizes that they send with those that are
+    expected: a difference raises MessageError on every rank.
+    """
+    caller = caller_of("all_to_all_single", group)
+    if caller is None:
+        return None
+    caller.memory("input", input)
+    caller.memory("output", output)
+    # Equal blocks get split sizes too: some ranks may pass sizes and others not, and all must make the same MPI calls.
+    sent = _split_sizes(caller, "input", input, input_split_sizes)
+    expected = _split_sizes(caller, "output", output, output_split_sizes)
+    if output_split_sizes is None and input_split_sizes is None and output.numel() != input.numel():
+        given = f"{output.numel()} (shape {tuple(output.shape)})"
+        raise caller.error("output", f"{input.numel()} elements for input of {input.numel()}", given)
+    g, counts = caller.group, {"sendcounts": sent, "recvcounts": expected}
+    plan = caller.plan(_EXCHANGED, "alltoallv", input, output, **counts, algorithm=algorithm)
+
+    def run(_keep: Any = (input, output)) -> None:
+        g.agreement.same_counts("all_to_all_single", "output_split_sizes", sent, expected)
+        g.comm.carry_out(plan, "all_to_all_single")
+
+    return caller.do(run, [output], async_op)
+
+
+def _in_place(
+    caller: Caller, collective: str, given: Any, async_op: bool, algorithm: str | None, op: Any = None, root: int = 0
+) -> Work | None:
+    """Carry out a collective on ``given``, the argument ``tensor``, which is input and output."""
+    tensor = caller.tensor("tensor", given)
+    g, operation = caller.group, caller.operation
+    plan = caller.plan(_IN_PLACE, collective, tensor, None, op=op, root=root, algorithm=algorithm)
+
+    def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
+        g.comm.carry_out(plan, operation)
+
+    return caller.do(run, [tensor], async_op)
+
+
+def input_to_output(
+    caller: Caller,
+    collective: str,
+    x: torch.Tensor,
+    out: torch.Tensor,
+    async_op: bool,
+    algorithm: str | None,
+    names: dict[str, str],
+    op: Any = None,
+) -> Work | None:
+    """Carry out a collective from ``x`` to ``out``. ``names`` are the caller's names of ``x`` and ``out``."""
+    g, operation = caller.group, caller.operation
+    plan = caller.plan(names, collective, x, out, op=op, root=0, algorithm=algorithm)
+
+    def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
+        g.comm.carry_out(plan, operation)
+
+    return caller.do(run, [out], async_op)
+
+
+def _split_sizes(caller: Caller, argument: str, x: torch.Tensor, sizes: Any) -> Sequence[int]:
+    """The rows of each block of ``x``: ``sizes``, or equal ones if ``sizes`` is None or empty."""
+    size, name = caller.group.size(), f"{argument}_split_sizes"
+    rows = x.shape[0] if x.dim() else 0
+    if sizes is None or len(sizes) == 0:
+        if x.dim() == 0 or rows % size:
+            raise caller.error(argument, f"a multiple of {size} rows, or {name}", f"shape {tuple(x.shape)}")
+        return [rows // size] * size
+    counts = checked_counts(sizes, size, caller.operation, name)
+    if sum(counts) != rows:
+        raise caller.error(name, f"sizes that add up to the {rows} rows of {argument}", f"{list(counts)}")
+    return counts

@@ -1,0 +1,195 @@
+"""Collectives of lists of tensors, one tensor for each rank of the group.
+
+A list travels as one tensor, into which and out of which its tensors are copied. What these functions share with the
+other collectives, such as the meaning of ``group`` and ``async_op``, is in :mod:`mpicoll.torch.functions.collectives`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp
+
+from mpicoll.torch.functions.caller import caller_of
+from mpicoll.torch.functions.collectives import input_to_output
+from mpicoll.torch.groups.work import Work
+
+__all__ = ["all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"]
+
+_GATHERED = {"x": "tensor"}
+_SCATTERED = {"x": "scatter_list", "out": "tensor"}
+_REDUCED = {"x": "input_list", "out": "output"}
+_EXCHANGED = {"x": "input_tensor_list", "out": "output_tensor_list"}
+"""The Communicator's names of arguments, and the names of them here."""
+
+
+def all_gather(
+    tensor_list: Sequence[torch.Tensor],
+    tensor: torch.Tensor,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """``tensor_list[r]`` becomes rank r's ``tensor``. It has the shape, dtype and device of ``tensor``.
+
+    Ranks compare shapes and dtypes: a difference raises MessageError on every rank.
+    """
+    caller = caller_of("all_gather", group)
+    if caller is None:
+        return None
+    caller.memory("tensor", tensor)
+    outs = caller.outputs("tensor_list", tensor_list, tensor)
+    g = caller.group
+    flat = tensor.detach().new_empty((g.size(), *tensor.shape))
+    plan = caller.plan(_GATHERED, "allgather", tensor, flat, algorithm=algorithm)
+
+    def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
+        g.agreement.same_shape_and_dtype("all_gather", tensor)
+        g.comm.carry_out(plan, "all_gather")
+        _copy_out(flat, outs)
+
+    return caller.do(run, outs, async_op)
+
+
+def gather(
+    tensor: torch.Tensor,
+    gather_list: Sequence[torch.Tensor] | None = None,
+    dst: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """The destination's ``gather_list[r]`` becomes rank r's ``tensor``. The other ranks pass None or an empty list.
+
+    ``dst`` is rank 0 if neither ``dst`` nor ``group_dst`` is given. Shapes, dtypes and devices are as in
+    :func:`all_gather`, and ranks compare them in the same way.
+    """
+    caller = caller_of("gather", group)
+    if caller is None:
+        return None
+    caller.memory("tensor", tensor)
+    g, root = caller.group, caller.root("dst", dst, group_dst, default=0)
+    outs: list[torch.Tensor] = []
+    flat = None
+    if g.rank() == root:
+        outs = caller.outputs("gather_list", gather_list, tensor)
+        flat = tensor.detach().new_empty((g.size(), *tensor.shape))
+    else:
+        caller.no_list("gather_list", gather_list, "destination", root)
+    plan = caller.plan(_GATHERED, "gather", tensor, flat, root=root, algorithm=algorithm)
+
+    def run() -> None:
+        g.agreement.same_shape_and_dtype("gather", tensor)
+        g.comm.carry_out(plan, "gather")
+        if flat is not None:
+            _copy_out(flat, outs)
+
+    return caller.do(run, outs, async_op, [tensor])
+
+
+def scatter(
+    tensor: torch.Tensor,
+    scatter_list: Sequence[torch.Tensor] | None = None,
+    src: int | None = None,
+    group: Any = None,
+    async_op: bool = False,
+    group_src: int | None = None,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Rank r's ``tensor`` becomes the source's ``scatter_list[r]``. The other ranks pass None or an empty list.
+
+    ``src`` is rank 0 if neither ``src`` nor ``group_src`` is given. Shapes, dtypes and devices are as in
+    :func:`all_gather`, and ranks compare them in the same way.
+    """
+    caller = caller_of("scatter", group)
+    if caller is None:
+        return None
+    caller.memory("tensor", tensor)
+    g, root = caller.group, caller.root("src", src, group_src, default=0)
+    flat = None
+    if g.rank() == root:
+        flat = _stacked(caller.tensors("scatter_list", scatter_list, tensor))
+    else:
+        caller.no_list("scatter_list", scatter_list, "source", root)
+    plan = caller.plan(_SCATTERED, "scatter", flat, tensor, root=root, algorithm=algorithm)
+
+    def run(_keep: Any = flat) -> None:
+        g.agreement.same_shape_and_dtype("scatter", tensor)
+        g.comm.carry_out(plan, "scatter")
+
+    return caller.do(run, [tensor], async_op)
+
+
+def reduce_scatter(
+    output: torch.Tensor,
+    input_list: Sequence[torch.Tensor],
+    op: Any = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Rank r's ``output`` becomes the reduction of all ranks' ``input_list[r]``.
+
+    The tensors of ``input_list`` have the shape, dtype and device of ``output``. Dtypes and operations are those of
+    ``all_reduce``. Ranks do not compare their shapes.
+    """
+    caller = caller_of("reduce_scatter", group)
+    if caller is None:
+        return None
+    caller.memory("output", output)
+    how = caller.op(op)
+    flat = _stacked(caller.tensors("input_list", input_list, output))
+    return input_to_output(caller, "reduce_scatter", flat, output, async_op, algorithm, _REDUCED, op=how)
+
+
+def all_to_all(
+    output_tensor_list: Sequence[torch.Tensor],
+    input_tensor_list: Sequence[torch.Tensor],
+    group: Any = None,
+    async_op: bool = False,
+    *,
+    algorithm: str | None = None,
+) -> Work | None:
+    """Send ``input_tensor_list[r]`` to rank r. ``output_tensor_list[r]`` becomes what rank r sent to this rank.
+
+    All tensors have one dtype and one device. Their sizes may differ from pair to pair of ranks. Ranks compare the
+    sizes that they send with those that are expected: a difference raises MessageError on every rank.
+    """
+    caller = caller_of("all_to_all", group)
+    if caller is None:
+        return None
+    outs_given = output_tensor_list if isinstance(output_tensor_list, Sequence) else ()
+    first = next((x for x in outs_given if isinstance(x, torch.Tensor)), torch.empty(0))
+    outs = caller.outputs("output_tensor_list", output_tensor_list, first, shapes=False)
+    ins = caller.tensors("input_tensor_list", input_tensor_list, first, shapes=False)
+    flat_in = torch.cat([x.detach().reshape(-1) for x in ins])
+    flat_out = flat_in.new_empty(sum(x.numel() for x in outs))
+    g, sent, expected = caller.group, [x.numel() for x in ins], [x.numel() for x in outs]
+    counts = {"sendcounts": sent, "recvcounts": expected}
+    plan = caller.plan(_EXCHANGED, "alltoallv", flat_in, flat_out, **counts, algorithm=algorithm)
+
+    def run(_keep: Any = flat_in) -> None:
+        g.agreement.same_counts("all_to_all", "output_tensor_list", sent, expected)
+        g.comm.carry_out(plan, "all_to_all")
+        _copy_out(torch.split(flat_out, expected), outs)
+
+    return caller.do(run, outs, async_op)
+
+
+def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack([x.detach() for x in tensors])
+
+
+def _copy_out(blocks: Iterable[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
+    """Copy a block to each tensor."""
+    for block, tensor in zip(blocks, tensors, strict=True):
+        tensor.detach().copy_(block.view(tensor.shape))
+    if tensors and tensors[0].is_cuda:  # the caller may wait on another stream than this thread's
+        torch.cuda.current_stream(tensors[0].device).synchronize()

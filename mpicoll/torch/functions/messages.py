@@ -1,0 +1,148 @@
+"""Messages of one tensor from rank to rank.
+
+``src``, ``dst`` and ``peer`` are global ranks; ``group_src``, ``group_dst`` and ``group_peer`` are ranks of the group,
+and ``group`` None is the default group. A rank that is not in the group gets a warning, and sends and receives nothing.
+Sender and receiver pass tensors of the same dtype and number of elements, in any layout: a message of another length
+raises MessageError where it is received. A message with one tag is not received with another. Wrong arguments raise
+ArgumentError before the message starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from mpicoll.communicator.messages import Request
+from mpicoll.errors import ArgumentError
+from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, renamed
+from mpicoll.torch.groups.work import MessageWork, Work
+
+__all__ = ["P2POp", "batch_isend_irecv", "incoming", "irecv", "isend", "outgoing", "recv", "send"]
+
+
+def send(
+    tensor: torch.Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
+) -> None:
+    """Send ``tensor``. Returns when the program may write to it again."""
+    caller = caller_of("send", group)
+    if caller is not None:
+        dest = caller.root("dst", dst, group_dst)
+        _refuse_this_rank(caller, "dst", dest)
+        outgoing(caller, tensor, dest, tag)().wait()
+
+
+def recv(
+    tensor: torch.Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
+) -> int:
+    """Receive into ``tensor``, from any rank if ``src`` and ``group_src`` are None.
+
+    Returns the sender's global rank, or -1 if this rank is not in the group.
+    """
+    caller = caller_of("recv", group)
+    if caller is None:
+        return -1
+    source = _source(caller, src, group_src)
+    if source is not None:
+        _refuse_this_rank(caller, "src", source)
+    request = incoming(caller, tensor, source, tag)()
+    request.wait()
+    assert request.source is not None
+    return caller.group.global_rank(request.source)
+
+
+def isend(
+    tensor: torch.Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
+) -> Work | None:
+    """Start to send ``tensor``. The program must not write to it before the Work is complete."""
+    caller = caller_of("isend", group)
+    if caller is None:
+        return None
+    dest = caller.root("dst", dst, group_dst)
+    return MessageWork(outgoing(caller, tensor, dest, tag)(), caller.group.global_rank)
+
+
+def irecv(
+    tensor: torch.Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
+) -> Work | None:
+    """Start to receive into ``tensor``, from any rank if ``src`` and ``group_src`` are None."""
+    caller = caller_of("irecv", group)
+    if caller is None:
+        return None
+    source = _source(caller, src, group_src)
+    return MessageWork(incoming(caller, tensor, source, tag)(), caller.group.global_rank)
+
+
+class P2POp:
+    """One message of a batch. ``op`` is ``isend`` or ``irecv``.
+
+    A message without ``peer`` and ``group_peer`` is refused. So is one in a group that this rank is not in.
+    """
+
+    def __init__(
+        self,
+        op: Callable[..., Work | None],
+        tensor: torch.Tensor,
+        peer: int | None = None,
+        group: Any = None,
+        tag: int = 0,
+        group_peer: int | None = None,
+    ) -> None:
+        if op not in (isend, irecv):
+            raise ArgumentError("P2POp", "op", "mpicoll.torch.isend or mpicoll.torch.irecv", repr(op))
+        caller = joined_caller("P2POp", group)
+        self.op, self.tensor, self.group, self.tag = op, caller.tensor("tensor", tensor), group, tag
+        self.group_peer = caller.root("peer", peer, group_peer)
+        self.peer = caller.group.global_rank(self.group_peer)
+
+    def __repr__(self) -> str:
+        return f"P2POp({self.op.__name__}, peer={self.peer}, {tuple(self.tensor.shape)}, {self.tensor.dtype})"
+
+
+def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
+    """Start all messages of the list. Returns a Work for each, in the order of the list.
+
+    All messages are checked before one starts. (torch checks and starts one after another.) The order of the list
+    matters only among messages between the same two ranks.
+    """
+    if not isinstance(p2p_op_list, list) or not all(isinstance(op, P2POp) for op in p2p_op_list) or not p2p_op_list:
+        raise ArgumentError("batch_isend_irecv", "p2p_op_list", "a list of P2POp, at least one", repr(p2p_op_list))
+    starts = [_checked(op) for op in p2p_op_list]
+    # Receives start first: MPI need not copy a message for which a receive is waiting.
+    order = sorted(range(len(starts)), key=lambda i: p2p_op_list[i].op is isend)
+    works = {i: starts[i]() for i in order}
+    return [works[i] for i in range(len(starts))]
+
+
+def _checked(op: P2POp) -> Callable[[], Work]:
+    """A function that starts the message, whose arguments are right."""
+    caller = joined_caller(op.op.__name__, op.group)
+    start = (outgoing if op.op is isend else incoming)(caller, op.tensor, op.group_peer, op.tag)
+    return lambda: MessageWork(start(), caller.group.global_rank)
+
+
+def outgoing(caller: Caller, tensor: Any, dest: int, tag: int) -> Callable[[], Request]:
+    """Check a message to the group's rank ``dest``, and return a function that starts to send it."""
+    try:
+        return caller.group.comm.outgoing(caller.operation, caller.tensor("tensor", tensor), dest, tag)
+    except ArgumentError as e:
+        raise renamed(e, caller.operation, {"x": "tensor", "dest": "group_dst"}) from None
+
+
+def incoming(caller: Caller, tensor: Any, source: int | None, tag: int) -> Callable[[], Request]:
+    """Check a message from the group's rank ``source``, and return a function that starts to receive it."""
+    try:
+        return caller.group.comm.incoming(caller.operation, caller.tensor("tensor", tensor), source, tag)
+    except ArgumentError as e:
+        raise renamed(e, caller.operation, {"x": "tensor", "source": "group_src"}) from None
+
+
+def _source(caller: Caller, src: int | None, group_src: int | None) -> int | None:
+    return None if src is None and group_src is None else caller.root("src", src, group_src)
+
+
+def _refuse_this_rank(caller: Caller, argument: str, rank: int) -> None:
+    """Raise ArgumentError if ``rank`` is this one: a blocking message to oneself would wait for ever."""
+    if rank == caller.group.rank():
+        raise caller.error(argument, "another rank than this one", f"{caller.group.global_rank(rank)}")

@@ -1,0 +1,44 @@
+"""torch's ReduceOp as mpicoll's operation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.distributed import ReduceOp
+
+from mpicoll.arrays.dtypes import Op
+from mpicoll.errors import ArgumentError
+
+__all__ = ["op_of"]
+
+_OPS = {
+    "sum": ReduceOp.SUM,
+    "avg": ReduceOp.AVG,
+    "prod": ReduceOp.PRODUCT,
+    "min": ReduceOp.MIN,
+    "max": ReduceOp.MAX,
+    "band": ReduceOp.BAND,
+    "bor": ReduceOp.BOR,
+    "bxor": ReduceOp.BXOR,
+}
+
+_NAMES = {id(op): name for name, op in _OPS.items()}
+"""mpicoll's name of each of torch's constants, by the constant's id: to hash one takes longer than a short message."""
+
+
+def op_of(op: Any, operation: str) -> str | Op:
+    """mpicoll's operation for torch's ``op``: a constant such as ReduceOp.SUM, or an instance of ReduceOp."""
+    name = _NAMES.get(id(op))
+    if name is not None:
+        return name
+    if isinstance(op, ReduceOp):
+        for name, constant in _OPS.items():
+            if op == constant:  # type: ignore[comparison-overlap]
+                return name
+        state: Any = op.__getstate__()
+        if op == ReduceOp.PREMUL_SUM and isinstance(state, tuple):  # type: ignore[comparison-overlap]
+            factor = state[1]
+            return Op.premul_sum(factor.item() if isinstance(factor, torch.Tensor) else factor)
+    expected = "a torch.distributed.ReduceOp (a PREMUL_SUM with its factor)"
+    raise ArgumentError(operation, "op", expected, repr(op))

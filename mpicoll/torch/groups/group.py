@@ -1,0 +1,140 @@
+"""A process group: some ranks of the job, the communicator among them, and the order of their collectives."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import lru_cache
+from threading import get_ident
+from typing import Any
+
+import torch
+
+from mpicoll.communicator.communicator import Communicator
+from mpicoll.errors import StateError
+from mpicoll.torch.groups.agreement import Agreement
+from mpicoll.torch.groups.work import CollectiveWork, Work
+from mpicoll.torch.groups.worker import Worker
+
+__all__ = ["ProcessGroup"]
+
+
+class ProcessGroup:
+    """Some ranks of the job. Rank r of ``comm`` and of the group is the global rank ``ranks[r]``.
+
+    Programs get one from ``new_group`` or as ``group.WORLD``, and pass it as ``group``.
+    """
+
+    def __init__(self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta) -> None:
+        self.comm = comm
+        self.ranks = tuple(ranks)
+        self.group_name = name
+        self.timeout = timeout
+        """How long ``monitored_barrier`` waits where it is given no timeout."""
+        self.worker = Worker()
+        self.inside = 0
+        """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
+        self.callers: dict[str, Any] = {}
+        """For each function that was called in the group, the Caller that checks its arguments."""
+        self.agreement = Agreement(comm, self.ranks)
+        self.local_rank = 0
+        """Only in a default group: this process's rank among the ranks of its node."""
+        self.barriers = 0
+        """How many monitored barriers this rank has led, as the group's rank 0. The number tells them apart."""
+
+    def rank(self) -> int:
+        """This process's rank in the group."""
+        return self.comm.rank
+
+    def size(self) -> int:
+        """The number of ranks in the group."""
+        return self.comm.size
+
+    def name(self) -> str:
+        """The name of the backend, ``"mpicoll"``."""
+        return "mpicoll"
+
+    def __repr__(self) -> str:
+        return f"<mpicoll group {self.group_name!r} of ranks {list(self.ranks)}>"
+
+    def global_rank(self, group_rank: int) -> int:
+        """The global rank of the group's rank ``group_rank``."""
+        return self.ranks[group_rank]
+
+    def in_turn(
+        self,
+        run: Callable[[], None],
+        result: Sequence[torch.Tensor],
+        async_op: bool,
+        given: Sequence[torch.Tensor] = (),
+    ) -> Work | None:
+        """Carry out ``run`` after all that is pending in the group.
+
+        ``run`` writes the tensors of ``result`` and reads those of ``given``. If ``async_op``, this returns a Work at
+        once. Otherwise it returns None when ``run`` has ended, and raises what ``run`` raised.
+        """
+        if outer := self.inside:
+            self.check_thread()
+        if not async_op and self.worker.idle():
+            self.inside = get_ident()
+            try:
+                run()
+            finally:
+                self.inside = outer
+            return None
+        for tensor in (*result, *given):
+            if tensor.is_cuda:  # the worker's current stream is not the caller's
+                torch.cuda.current_stream(tensor.device).synchronize()
+        if not self.comm.any_thread:
+            _warn_that_it_blocks()
+            work = CollectiveWork(run, list(result))
+            work.carry_out()
+            return work
+        work = self.worker.submit(run, list(result))
+        if async_op:
+            return work
+        if self.worker.is_here():  # submit has carried it out. `inside` belongs to the program's thread.
+            work.wait()
+            return None
+        self.inside = get_ident()
+        try:
+            work.wait()
+        finally:
+            self.inside = outer
+        return None
+
+    def check_thread(self) -> None:
+        """Raise StateError if another thread is in a collective of the group, and refuse all later calls too.
+
+        Ranks would not agree whose collective comes first. From then on this rank takes no part in the group's
+        collectives, so the group is of no more use.
+        """
+        # A thread may call while it is in a call of its own: an object that is pickled may, and so may a signal's
+        # handler. The group's own thread may call too: it runs the callbacks.
+        if self.worker.is_here() or self.inside == get_ident():
+            return
+        self.comm.close(
+            "two threads called its collectives at once, so that ranks do not agree whose comes first. Make a group "
+            "for each thread: dist.new_group(), which an async_save takes as process_group"
+        )
+        raise StateError(f"{self} cannot be used any more: {self.comm.closed}")
+
+    def close(self) -> None:
+        """Complete what is pending and free the communicator. Raises a failure that the program has not seen."""
+        try:
+            self.worker.finish()
+            self.comm.free()  # collective: not after a failure, of which the other ranks may know nothing
+        finally:
+            self.comm.close("it was destroyed")
+            self.callers.clear()  # they refer to the group
+
+
+@lru_cache(maxsize=1)
+def _warn_that_it_blocks() -> None:
+    """Warn once a process."""
+    warnings.warn(
+        "mpicoll: this MPI was initialised without MPI_THREAD_MULTIPLE: asynchronous collectives complete before "
+        "the call returns",
+        stacklevel=4,
+    )

@@ -1,0 +1,195 @@
+"""Handles of operations under way: what ``async_op=True``, ``isend`` and ``irecv`` return."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from datetime import timedelta
+from time import monotonic, sleep
+
+import torch
+from torch.autograd import profiler
+
+from mpicoll.communicator.messages import Request
+from mpicoll.errors import ArgumentError, StateError, TimeoutError
+
+__all__ = ["CollectiveWork", "MessageWork", "Work"]
+
+_PAUSE = 1e-4
+"""Seconds between two looks at a message, when the wait for it has a timeout."""
+
+
+class Work(ABC):
+    """An operation under way, with the methods of torch.distributed.Work.
+
+    The program must not touch the operation's tensors before it is complete.
+    """
+
+    @abstractmethod
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until the operation is complete, and return True.
+
+        Raises what the operation raised. Raises TimeoutError when ``timeout`` has passed: the operation goes on, and
+        the program may wait for it again.
+        """
+
+    @abstractmethod
+    def is_completed(self) -> bool:
+        """Whether the operation is complete. This does not wait."""
+
+    def is_success(self) -> bool:
+        """Whether the operation is complete and raised nothing."""
+        return self.is_completed() and self.exception() is None
+
+    @abstractmethod
+    def exception(self) -> BaseException | None:
+        """What the operation raised; None if it raised nothing so far."""
+
+    def synchronize(self) -> None:
+        """Wait, as :meth:`wait` does. (Over NCCL a stream waits; here results are in memory when the wait ends.)"""
+        self.wait()
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors that a collective writes.
+
+        Raises StateError for a message: nothing would complete its future while the program does not ask.
+        """
+        raise StateError("get_future: only a collective has a future: wait() for this Work, or ask is_completed()")
+
+
+def _seconds(timeout: timedelta | None) -> float | None:
+    if timeout is None:
+        return None
+    if not isinstance(timeout, timedelta):
+        raise ArgumentError("wait", "timeout", "a datetime.timedelta", repr(timeout))
+    return timeout.total_seconds()
+
+
+class CollectiveWork(Work):
+    """A collective in the queue of a group's worker. ``run`` carries it out, and writes the tensors of ``result``."""
+
+    def __init__(self, run: Callable[[], None], result: list[torch.Tensor]) -> None:
+        self._run, self._result = run, result
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        self.done = done = threading.Event()
+        """Set when the collective and its future are complete."""
+        self.served = threading.Event()
+        """Set after ``done``, when the callbacks of the future have returned too."""
+        self._future.add_done_callback(lambda _: done.set())
+        self._unsettled = threading.Lock()
+        self._exception: Exception | None = None
+        self._future_taken = False
+        self.failed_unseen = False
+        """Whether the collective raised and the program has not seen it yet."""
+
+    def carry_out(self) -> None:
+        """Run the collective in this thread. What it raises is kept for those who wait."""
+        failure = None
+        try:
+            self._run()
+        except Exception as e:  # wait() raises it
+            failure = e
+        del self._run  # and the tensors that it read
+        self._settle(failure)
+
+    def give_up(self, why: Exception) -> None:
+        """Make the collective fail with ``why``, unless it is complete."""
+        self._settle(why)
+
+    def _settle(self, failure: Exception | None) -> None:
+        """Note how the collective ended. Only the first call counts."""
+        if not self._unsettled.acquire(blocking=False):
+            return
+        self._exception = failure
+        # The future's callbacks run here. They may wait for this Work, and start collectives of their own.
+        if failure is None:
+            self._future.set_result(self._result)
+        else:
+            self.failed_unseen = not self._future_taken
+            self._future.set_exception(failure)  # type: ignore[arg-type]
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if profiler._is_profiler_enabled:
+            with profiler.record_function("mpicoll:wait"):
+                in_time = self.done.wait(_seconds(timeout))
+        else:
+            in_time = self.done.wait(_seconds(timeout))
+        if not in_time:
+            raise TimeoutError(f"wait: the collective was not complete after {timeout}")
+        if self._exception is not None:
+            self.failed_unseen = False
+            raise self._exception
+        return True
+
+    def is_completed(self) -> bool:
+        return self.done.is_set()
+
+    def exception(self) -> BaseException | None:
+        self.failed_unseen = False
+        return self._exception
+
+    def result(self) -> list[torch.Tensor]:
+        """Wait, and return the tensors that the collective wrote."""
+        self.wait()
+        return self._result
+
+    def when_complete(self, do: Callable[[Exception | None], None]) -> None:
+        """Have ``do`` called at the end with what the collective raised, or None. It runs before later callbacks."""
+        self._future.add_done_callback(lambda _: do(self._exception))
+
+    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+        """A future of the tensors that the collective writes. The future raises what the collective raised."""
+        self._future_taken, self.failed_unseen = True, False
+        return self._future
+
+
+class MessageWork(Work):
+    """A message under way. ``global_rank`` gives the global rank of a rank of the message's group."""
+
+    def __init__(self, request: Request, global_rank: Callable[[int], int]) -> None:
+        self._request, self._global_rank = request, global_rank
+        self._exception: Exception | None = None
+        self._completed = False
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        seconds = _seconds(timeout)
+        if self._exception is not None:
+            raise self._exception
+        try:
+            if seconds is None:
+                self._request.wait()
+            else:
+                self._poll(seconds)
+        except TimeoutError:
+            raise
+        except Exception as e:
+            self._exception = e
+            raise
+        finally:
+            self._completed = self._exception is not None or self._request.done
+        return True
+
+    def _poll(self, seconds: float) -> None:
+        deadline = monotonic() + seconds
+        while not self._request.test():
+            if monotonic() > deadline:
+                raise TimeoutError(f"wait: the message was not complete after {seconds:g} s")
+            sleep(_PAUSE)
+
+    def is_completed(self) -> bool:
+        if not self._completed:
+            try:
+                self._completed = self._request.test()
+            except Exception as e:  # wait() raises it
+                self._exception, self._completed = e, True
+        return self._completed
+
+    def exception(self) -> BaseException | None:
+        return self._exception
+
+    def source_rank(self) -> int:
+        """Wait for a receive, and return the global rank that sent the message."""
+        self.wait()
+        assert self._request.source is not None
+        return self._global_rank(self._request.source)

@@ -1,0 +1,94 @@
+"""The thread that carries out the asynchronous collectives of one group."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+
+from mpicoll.fabrics.job import Seat, here, work_for
+from mpicoll.torch.groups.work import CollectiveWork
+
+__all__ = ["Worker"]
+
+_SECONDS_TO_END = 1.0
+"""How long the end of the program waits for the thread of an aborted group."""
+
+
+class Worker:
+    """A thread with a queue of one group's collectives. It carries them out in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[CollectiveWork | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.idle: Callable[[], bool] = lambda: True
+        """Whether every collective is complete and all callbacks, which may call collectives, have returned.
+
+        Every synchronous call asks this. So it is the method of the last collective's event itself.
+        """
+        self._under_way: CollectiveWork | None = None
+        self._failed: list[CollectiveWork] = []
+
+    def submit(self, run: Callable[[], None], result: list[torch.Tensor]) -> CollectiveWork:
+        """Put ``run``, which writes the tensors of ``result``, into the queue."""
+        if self._thread is None:
+            # A daemon: otherwise the interpreter would wait at its end for a thread that waits for work.
+            self._thread = threading.Thread(target=self._serve, args=[here.seat], name="mpicoll", daemon=True)
+            self._thread.start()
+        work = CollectiveWork(run, result)
+        if self.is_here():  # a callback calls: on every rank, its collective comes before all that is in the queue
+            self._serve_one(work)
+        else:
+            self.idle = work.served.is_set  # a method of the event: it does not keep the tensors of the work alive
+            self._queue.put(work)
+        return work
+
+    def finish(self) -> None:
+        """Complete what is in the queue and end the thread. Raises the first failure that the program has not seen."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
+        failed, self._failed = self._failed, []
+        for work in failed:
+            if work.failed_unseen:
+                work.wait()
+
+    def abandon(self, why: Exception) -> None:
+        """Make every collective that is not complete fail with ``why``.
+
+        The thread ends when it comes out of the collective in which it is now. Nobody waits for that.
+        """
+        if (under_way := self._under_way) is not None:
+            under_way.give_up(why)
+        with suppress(queue.Empty):
+            while (work := self._queue.get_nowait()) is not None:
+                work.give_up(why)
+        self._queue.put(None)
+
+    def ended(self) -> bool:
+        """Whether the thread has ended. This waits for it for a moment."""
+        if self._thread is not None:
+            self._thread.join(_SECONDS_TO_END)
+        return self._thread is None or not self._thread.is_alive()
+
+    def is_here(self) -> bool:
+        """Whether the calling thread is the worker's."""
+        return threading.current_thread() is self._thread
+
+    def _serve_one(self, work: CollectiveWork) -> None:
+        outer, self._under_way = self._under_way, work
+        work.carry_out()
+        self._under_way = outer
+        work.served.set()
+        if work.failed_unseen:
+            self._failed.append(work)
+
+    def _serve(self, seat: Seat | None) -> None:
+        work_for(seat)
+        while (work := self._queue.get()) is not None:
+            self._serve_one(work)
+            del work  # and its tensors, before the thread waits for the next one

@@ -1,0 +1,139 @@
+"""The groups that a rank has, which one is the default group, and which one a caller's ``group`` means."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import warnings
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed
+
+from mpicoll.errors import ArgumentError, StateError
+from mpicoll.fabrics.job import Seat, here
+from mpicoll.torch.groups.group import ProcessGroup
+
+__all__ = ["GroupMember", "group", "joined", "member", "world"]
+
+_torchs = torch.distributed.distributed_c10d._world
+
+
+class Groups:
+    """The groups of one rank."""
+
+    def __init__(self) -> None:
+        self.groups: list[ProcessGroup] = []
+        """The groups that mpicoll.torch made. The first one is the default group."""
+        self.registered: list[ProcessGroup] = []
+        """The groups that torch.distributed made."""
+        self.aborted: list[ProcessGroup] = []
+        self.made = 0
+        """How many groups ``new_group`` has made."""
+
+    @property
+    def default(self) -> ProcessGroup | None:
+        """The default group. Either mpicoll.torch's ``init_process_group`` made it or torch.distributed's; None before.
+
+        torch.distributed's default group counts if it is of the backend mpicoll and the ranks are processes.
+        """
+        if self.groups:
+            return self.groups[0]
+        registered = _torchs.default_pg
+        return registered if isinstance(registered, ProcessGroup) and here.seat is None else None
+
+    def finish(self) -> None:
+        """Complete what is pending. Raises StateError if an aborted group's thread is still in a collective."""
+        for g in (*self.groups, *self.registered):
+            g.worker.finish()
+        for g in self.aborted:
+            if not g.worker.ended():
+                raise StateError(
+                    f"{g} was aborted in the middle of a collective, to which not all ranks have come. Nothing takes a "
+                    "thread out of MPI, nor ends MPI while it is there: the job ends here"
+                )
+
+    def close(self) -> None:
+        """Close every group, the newest first."""
+        while self.groups:
+            self.groups.pop().close()
+
+
+_process = Groups()
+
+
+def world() -> Groups:
+    """The groups of this process, or of this thread if the ranks are threads."""
+    return _process if here.seat is None else _groups_of(here.seat)
+
+
+def _groups_of(seat: Seat) -> Groups:
+    found = seat.kept.get(__name__)
+    if found is None:
+        found = seat.kept[__name__] = Groups()
+        seat.at_end.append(found.finish)
+    assert isinstance(found, Groups)
+    return found
+
+
+def _finish_workers() -> None:
+    # Python finalises MPI after this. That would cut off a collective in which a worker's thread still is.
+    try:
+        _process.finish()
+    except Exception as e:  # nobody can catch it now: print it as Python does, and end the job
+        sys.excepthook(type(e), e.with_traceback(None), None)  # the traceback shows only mpicoll
+        sys.stderr.flush()
+        os._exit(1)
+
+
+atexit.register(_finish_workers)
+
+
+class _HasDefaultGroup(type):
+    @property
+    def WORLD(cls) -> ProcessGroup | None:
+        """The default group; None before ``init_process_group``."""
+        return world().default
+
+
+class GroupMember(metaclass=_HasDefaultGroup):
+    """``WORLD`` is the default group. ``NON_GROUP_MEMBER`` stands for a group that this rank is not in."""
+
+    NON_GROUP_MEMBER: ClassVar[int] = -100
+
+
+class group(metaclass=_HasDefaultGroup):
+    """``group.WORLD`` is the default group; None before ``init_process_group``."""
+
+
+def member(given: Any, operation: str, stacklevel: int = 3) -> ProcessGroup | None:
+    """The group that ``given`` means: None is the default group. Returns None if this rank is not in the group.
+
+    The warning for such a rank names the line ``stacklevel`` frames above this one. Raises StateError if the group was
+    destroyed or there is no default group, and ArgumentError if ``given`` is no group of mpicoll's.
+    """
+    found = world().default if given is None else given
+    if isinstance(found, ProcessGroup):
+        if found.comm.closed:
+            raise StateError(f"{operation}: {found} cannot be used any more: {found.comm.closed}")
+        return found
+    if found is None:
+        raise StateError(f"{operation}: there is no default group: call init_process_group() first")
+    if type(found) is int and found == GroupMember.NON_GROUP_MEMBER:
+        default = world().default
+        rank = default.rank() if default else "?"
+        warnings.warn(
+            f"{operation}: rank {rank} is not in the given group, and takes no part in the call", stacklevel=stacklevel
+        )
+        return None
+    expected = "a group of mpicoll.torch, or None for the default one"
+    raise ArgumentError(operation, "group", expected, repr(given))
+
+
+def joined(given: Any, operation: str) -> ProcessGroup:
+    """The group that ``given`` means. Raises ArgumentError if this rank is not in it."""
+    found = None if given == GroupMember.NON_GROUP_MEMBER else member(given, operation)
+    if found is None:
+        raise ArgumentError(operation, "group", "a group that this rank is in", repr(given))
+    return found

@@ -68,7 +68,7 @@ class Base:
             return None
         return Agreement(self._fabric, seconds)
 
-    def agree(self, operation: str, words: str) -> None:
+    def _agree(self, operation: str, words: str) -> None:
         """Before a call that has no plan: all ranks make it, if they are checked at all."""
         self.check_open(operation)
         if self._agreement is not None:

@@ -75,7 +75,7 @@ class Communicator(Collectives, Uneven, Messages, Objects):
     def node(self) -> Communicator:
         """A communicator of the ranks that run on this rank's node. The first use is collective."""
         if self._node is None:
-            self.agree("node", "node")
+            self._agree("node", "node")
             self._node = Communicator(self._fabric.node(), *self._settings)
         return self._node
 
@@ -92,7 +92,7 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         ``color`` is an int of 0 or more; a rank that gives None gets None. Ranks are numbered in order of ``key``, and
         where keys are equal in order of their ranks here.
         """
-        self.agree("split", "split")
+        self._agree("split", "split")
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
         part = self._fabric.split(mine, checked_int(key, -MOST_INT, MOST_INT, "split", "key"))
         return None if part is None else Communicator(part, *self._settings)

@@ -40,7 +40,7 @@ class Objects(Base):
 
         A collective says in ``words`` what all its ranks must say alike."""
         if words:
-            self.agree(operation, words)
+            self._agree(operation, words)
         else:
             self.check_open(operation)
         try:
@@ -125,5 +125,5 @@ class Objects(Base):
     def _one_each(self, operation: str, objs: Any) -> Sequence[Any]:
         if not isinstance(objs, Sequence) or len(objs) != self.size:
             given = f"{len(objs)}" if isinstance(objs, Sequence) else repr(objs)
-            raise ArgumentError(operation, "objs", f"a sequence of {self.size} objects, one a rank", given)
+            raise ArgumentError(operation, "objs", f"a sequence of {self.size} objects, one for each rank", given)
         return objs

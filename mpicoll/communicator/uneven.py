@@ -19,7 +19,7 @@ class Uneven(Base):
     """The collective calls of the Communicator whose blocks may be of uneven length.
 
     A block is some rows of an array: a row is ``x[i]``, so an array of one dimension has elements as its rows. Counts
-    are numbers of rows, one a rank, none negative. All ranks have rows of the same number of elements.
+    are numbers of rows, one for each rank, none negative. All ranks have rows of the same number of elements.
     """
 
     @overload

@@ -128,8 +128,8 @@ def of_lists(call: Callable[[Scene, Any], Call], argument: str, but: str = "") -
     rows = {
         "list missing": (lambda s: call(s, None), ArgumentError, argument, "a list of", "None"),
         "list is a tensor": (lambda s: call(s, s.t(4)), ArgumentError, argument, "a list of", "tensor"),
-        "list too long": (lambda s: call(s, s.ts(4, more=1)), ArgumentError, argument, "one a rank", "{size+1}"),
-        "list empty": (lambda s: call(s, []), ArgumentError, argument, "one a rank", "0"),
+        "list too long": (lambda s: call(s, s.ts(4, more=1)), ArgumentError, argument, "one for each rank", "{size+1}"),
+        "list empty": (lambda s: call(s, []), ArgumentError, argument, "one for each rank", "0"),
         "no tensor in list": (lambda s: call(s, [1.0] * s.size), ArgumentError, first, "torch.Tensor", "float"),
         "shape in list": (lambda s: call(s, s.ts(5)), ArgumentError, first, "(4,)", "(5,)"),
         "dtype in list": (

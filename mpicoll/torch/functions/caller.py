@@ -62,7 +62,7 @@ class Caller:
         size = self.group.size()
         if not isinstance(xs, Sequence) or len(xs) != size:
             given = f"{len(xs)}" if isinstance(xs, Sequence) else repr(xs)
-            raise self.error(argument, f"a list of {size} tensors, one a rank of the group", given)
+            raise self.error(argument, f"a list of {size} tensors, one for each rank of the group", given)
         for i, x in enumerate(xs):
             at = f"{argument}[{i}]"
             self.tensor(at, x)

@@ -160,7 +160,7 @@ def _begin(operation: str, group: Any, weights_only: bool) -> Caller | None:
 def _check_list(caller: Caller, argument: str, given: Any, size: int | None) -> None:
     """Raise ArgumentError if ``given`` is no list, or has not ``size`` elements. None allows any number."""
     if not isinstance(given, list) or (size is not None and len(given) != size):
-        expected = "a list" if size is None else f"a list of {size}, one a rank of the group"
+        expected = "a list" if size is None else f"a list of {size}, one for each rank of the group"
         raise caller.error(argument, expected, f"{len(given)}" if isinstance(given, list) else repr(given))
 
 

@@ -29,14 +29,18 @@ TURNS, CALLS = 40, 5000
 def main() -> None:
     """Measure. Rank 0 prints."""
     world = MPI.COMM_WORLD
-    comm = mpicoll.Communicator(world)
+    comm, checked = mpicoll.Communicator(world), mpicoll.Communicator(world, check="full")
     dist.init_process_group()
     torch.distributed.init_process_group("mpicoll")
     x, t = np.zeros(2, np.float32), torch.zeros(2)
+    sent, received = np.zeros(1, np.int64), np.zeros(1, np.int64)
+    after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     calls: dict[str, Callable[[], object]] = {
         "mpi4py, NumPy array": lambda: world.Allreduce(MPI.IN_PLACE, x, MPI.SUM),
         "Communicator.allreduce, NumPy array": lambda: comm.allreduce(x, out=x),
         "Communicator.allreduce, torch tensor": lambda: comm.allreduce(t, out=t),
+        "Communicator.allreduce, check=full": lambda: checked.allreduce(x, out=x),
+        "mpi4py, Sendrecv of 8 bytes": lambda: world.Sendrecv(sent, after, 0, received, before, 0),
         "mpicoll.torch.all_reduce": lambda: dist.all_reduce(t),
         "torch.distributed.all_reduce, mpicoll": lambda: torch.distributed.all_reduce(t),
         "recursive_doubling, NumPy array": lambda: comm.allreduce(x, out=x, algorithm="recursive_doubling"),

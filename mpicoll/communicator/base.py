@@ -63,10 +63,21 @@ class Base:
         """How ranks agree on calls; None where they do not."""
         rules = self._fabric.rules
         how = rules.check if check is None else checked_check(check, "Communicator", "check")
-        seconds = rules.timeout if timeout is None else checked_timeout(timeout, "Communicator", "timeout")
+        self._timeout = rules.timeout if timeout is None else checked_timeout(timeout, "Communicator", "timeout")
         if how == "off" or self.size == 1:
             return None
-        return Agreement(self._fabric, seconds)
+        return Agreement(self._fabric, self._timeout)
+
+    @property
+    def timeout(self) -> float:
+        """The seconds in which all ranks must come to a collective, with ``check="full"``. It can be set."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._timeout = checked_timeout(seconds, "Communicator", "timeout")
+        if self._agreement is not None:
+            self._agreement.timeout = self._timeout
 
     def _agree(self, operation: str, words: str) -> None:
         """Before a call that has no plan: all ranks make it, if they are checked at all."""

@@ -23,7 +23,7 @@ class Agreement:
 
     def __init__(self, fabric: Fabric, timeout: float) -> None:
         fabric.prepare_to_tell()
-        self._fabric, self._timeout = fabric, timeout
+        self._fabric, self.timeout = fabric, timeout
 
     def before(self, call: Call, algorithm: str | None, plan: Plan) -> Plan:
         """The plan, with an agreement on its call before it."""
@@ -36,7 +36,7 @@ class Agreement:
 
     def _agree(self, operation: str, words: str, number: int) -> None:
         fabric = self._fabric
-        numbers = fabric.tell(number, self._timeout)
+        numbers = fabric.tell(number, self.timeout)
         if numbers.count(number) == fabric.size:
             return
         missing = [rank for rank, said in enumerate(numbers) if said is None]
@@ -44,7 +44,7 @@ class Agreement:
             raise TimeoutError(f"{operation}: this rank came too late: others had given up waiting, to {words}")
         if missing:
             who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
-            raise TimeoutError(f"{operation}: {who} did not come within {self._timeout:g} s, to {words}")
+            raise TimeoutError(f"{operation}: {who} did not come within {self.timeout:g} s, to {words}")
         raise MismatchError(operation, dict(enumerate(fabric.allgather(words))))
 
 

@@ -31,7 +31,6 @@ class ProcessGroup:
         self.ranks = tuple(ranks)
         self.group_name = name
         self.timeout = timeout
-        """How long ``monitored_barrier`` waits where it is given no timeout."""
         self.worker = Worker()
         self.inside = 0
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
@@ -42,6 +41,17 @@ class ProcessGroup:
         """Only in a default group: this process's rank among the ranks of its node."""
         self.barriers = 0
         """How many monitored barriers this rank has led, as the group's rank 0. The number tells them apart."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long ``monitored_barrier`` waits where it is given no timeout, and, with MPICOLL_CHECK=full, how long
+        ranks wait for each other in a collective."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+        self.comm.timeout = timeout.total_seconds()
 
     def rank(self) -> int:
         """This process's rank in the group."""

@@ -163,7 +163,8 @@ class Transfer:
 def receive(under_way: requests.UnderWay, transfer: Any, finish: Callable[[], None] | None = None) -> requests.Request:
     from mpicoll.arrays.buffers import as_buffer
 
-    return requests.Request("irecv", transfer, under_way, as_buffer(np.zeros(4), "irecv", "x"), True, finish)
+    room = as_buffer(np.zeros(4), "irecv", "x")
+    return requests.Request("irecv", transfer, under_way, room, True, "came from rank 0 (tag 0)", finish)
 
 
 def test_what_a_thread_waits_for_is_not_tested() -> None:

@@ -66,11 +66,12 @@ class Base:
         self._timeout = rules.timeout if timeout is None else checked_timeout(timeout, "Communicator", "timeout")
         if how == "off" or self.size == 1:
             return None
+        self._limit_messages()
         return Agreement(self._fabric, self._timeout)
 
     @property
     def timeout(self) -> float:
-        """The seconds in which all ranks must come to a collective, with ``check="full"``. It can be set."""
+        """The seconds that ranks wait for each other, with ``check="full"``. It can be set."""
         return self._timeout
 
     @timeout.setter
@@ -78,6 +79,11 @@ class Base:
         self._timeout = checked_timeout(seconds, "Communicator", "timeout")
         if self._agreement is not None:
             self._agreement.timeout = self._timeout
+            self._limit_messages()
+
+    def _limit_messages(self) -> None:
+        if self._fabric.library:  # threads notice by themselves that no message can come any more
+            self._under_way.timeout = self._timeout
 
     def _agree(self, operation: str, words: str) -> None:
         """Before a call that has no plan: all ranks make it, if they are checked at all."""

@@ -75,7 +75,7 @@ class Messages(Base):
             staging.order_after_stream(given)
             wire = given if self._fabric.usable(given) else given.on_host()
             transfer = self._fabric.start_send(wire, to, tag)
-            return Request(operation, transfer, self._under_way, wire, receives=False)
+            return Request(operation, transfer, self._under_way, wire, False, f"was taken by rank {to} (tag {tag})")
 
         return start
 
@@ -94,6 +94,8 @@ class Messages(Base):
             wire = taken if self._fabric.usable(taken) else taken.on_host()
             transfer = self._fabric.start_recv(wire, of, tag)
             finish = None if wire is taken else (lambda: taken.assign(wire))
-            return Request(operation, transfer, self._under_way, wire, True, finish)
+            whom = "any rank" if of is None else f"rank {of}"
+            peer = f"came from {whom} (tag {tag})"
+            return Request(operation, transfer, self._under_way, wire, True, peer, finish)
 
         return start

@@ -113,14 +113,14 @@ class Objects(Base):
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
         with self._moving("send_object"):
             self.check_tag("send_object", tag)
-            self._fabric.send(obj, checked_rank(dest, self.size, "send_object", "dest"), tag)
+            self._fabric.send(obj, checked_rank(dest, self.size, "send_object", "dest"), tag, self._under_way.timeout)
 
     def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it."""
         self.check_tag("recv_object", tag)
         of = None if source is None else checked_rank(source, self.size, "recv_object", "source")
         with self._moving("recv_object"):
-            return self._fabric.recv(of, tag)
+            return self._fabric.recv(of, tag, self._under_way.timeout)
 
     def _one_each(self, operation: str, objs: Any) -> Sequence[Any]:
         if not isinstance(objs, Sequence) or len(objs) != self.size:

@@ -7,8 +7,9 @@ import warnings
 from collections.abc import Callable
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.errors import MessageError, StateError
+from mpicoll.errors import MessageError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Transfer
+from mpicoll.machine.patience import Patience
 
 __all__ = ["Request", "UnderWay"]
 
@@ -30,6 +31,8 @@ class UnderWay:
 
     def __init__(self, failure: type[Exception] | tuple[()]) -> None:
         self.failure = failure
+        self.timeout: float | None = None
+        """The seconds that a program waits for a message, None if it waits for ever."""
         self._requests: set[Request] = set()
         self._since = 0  # bytes that were added since it looked
         self._limit = LEAST
@@ -72,9 +75,10 @@ class Request:
         under_way: UnderWay,
         memory: Buffer,
         receives: bool,
+        peer: str,
         finish: Callable[[], None] | None = None,
     ) -> None:
-        self._operation, self._transfer, self._under_way = operation, transfer, under_way
+        self._operation, self._transfer, self._under_way, self._peer = operation, transfer, under_way, peer
         self._receives, self._count, self._dtype = receives, memory.count, memory.dtype
         self._memory: Buffer | None = memory  # MPI knows its address alone
         self._finish = finish
@@ -92,12 +96,24 @@ class Request:
         """Return when the message has arrived, or when the array that is sent may be overwritten.
 
         Raises MessageError if what arrived is longer or shorter than the array, or if MPI reports an error; the first
-        call that finds it raises it, and later ones do not. Raises StateError in a process that was forked.
+        call that finds it raises it, and later ones do not. Raises StateError in a process that was forked. With
+        ``check="full"``, raises TimeoutError after the communicator's ``timeout``. The message is still under way then:
+        wait for it again, or cancel it.
         """
         self._check_not_lost()
-        with self._asking:
-            self._ask(block=True)
+        if self._under_way.timeout is None:
+            with self._asking:
+                self._ask(block=True)
+        else:
+            self._wait_in_time(self._under_way.timeout)
         self._raise()
+
+    def _wait_in_time(self, seconds: float) -> None:
+        patience = Patience(seconds)
+        while not self.done:
+            self.look()
+            if not self.done and not patience.lasts():
+                raise TimeoutError(f"{self._operation}: no message {self._peer} within {seconds:g} s")
 
     def test(self) -> bool:
         """Return whether it is complete, without waiting. Raises as :meth:`wait` does."""

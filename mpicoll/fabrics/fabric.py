@@ -138,9 +138,9 @@ class Fabric(ABC):
         """The objects that all ranks have for this rank."""
 
     @abstractmethod
-    def send(self, obj: Any, dest: int, tag: int) -> None:
-        """Send an object."""
+    def send(self, obj: Any, dest: int, tag: int, seconds: float | None) -> None:
+        """Send an object. Raises TimeoutError if nobody takes it within these seconds, unless that is None."""
 
     @abstractmethod
-    def recv(self, source: int | None, tag: int) -> Any:
-        """Receive an object."""
+    def recv(self, source: int | None, tag: int, seconds: float | None) -> Any:
+        """Receive an object. Raises TimeoutError if none comes within these seconds, unless that is None."""

@@ -14,13 +14,14 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.rules import Rules, check, preferred, timeout
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric, Transfer
 from mpicoll.fabrics.words import Words
 from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.machine.library import library
+from mpicoll.machine.patience import Patience
 from mpicoll.routes import exchange, large, native, scheduled
 from mpicoll.schedule import Schedule
 from mpicoll.transports import shared
@@ -177,12 +178,30 @@ class MPIFabric(Fabric):
     def alltoall(self, objs: Sequence[Any]) -> list[Any]:
         return self._comm.alltoall(objs)
 
-    def send(self, obj: Any, dest: int, tag: int) -> None:
-        self._messages.send(obj, dest, tag)
+    def send(self, obj: Any, dest: int, tag: int, seconds: float | None) -> None:
+        if seconds is None:
+            self._messages.send(obj, dest, tag)
+            return
+        request, patience = self._messages.isend(obj, dest, tag), Patience(seconds)
+        while not request.test()[0]:
+            if not patience.lasts():
+                _not_taken.append(request)
+                raise TimeoutError(f"send_object: rank {dest} took no object (tag {tag}) within {seconds:g} s")
 
-    def recv(self, source: int | None, tag: int) -> Any:
-        return self._messages.recv(source=MPI.ANY_SOURCE if source is None else source, tag=tag)
+    def recv(self, source: int | None, tag: int, seconds: float | None) -> Any:
+        of = MPI.ANY_SOURCE if source is None else source
+        if seconds is None:
+            return self._messages.recv(source=of, tag=tag)
+        patience = Patience(seconds)
+        while (found := self._messages.improbe(of, tag)) is None:
+            if not patience.lasts():
+                whom = "any rank" if source is None else f"rank {source}"
+                raise TimeoutError(f"recv_object: no object came from {whom} (tag {tag}) within {seconds:g} s")
+        return found.recv()
 
+
+_not_taken: list[MPI.Request] = []
+"""Requests of objects that nobody took in time. MPI still reads their memory, which they keep."""
 
 _ONE_BY_ONE = MPI.get_vendor()[0] == "Open MPI"
 """Whether to wait for messages one by one: Waitall of Open MPI 4.1 never returns where a message has failed."""

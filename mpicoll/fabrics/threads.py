@@ -189,10 +189,10 @@ class ThreadFabric(Fabric):
         pickled = self.meet("alltoall_object", [pickle.dumps(x) for x in objs])
         return [pickle.loads(x[self.rank]) for x in pickled]
 
-    def send(self, obj: Any, dest: int, tag: int) -> None:
+    def send(self, obj: Any, dest: int, tag: int, seconds: float | None) -> None:
         self._put(dest, tag, np.frombuffer(pickle.dumps(obj), np.uint8))
 
-    def recv(self, source: int | None, tag: int) -> Any:
+    def recv(self, source: int | None, tag: int, seconds: float | None) -> Any:
         return pickle.loads(self.arrived(self._awaited(source, tag)).content)
 
     # -- fabrics made of this one -------------------------------------------------------------------------------------

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import time
 from functools import partial
 
 import numpy as np
 from mpi4py import MPI
 
+from mpicoll.machine.patience import Patience
+
 __all__ = ["Words"]
 
-SPINS, YIELDS = 200, 400
-"""Looks before a rank lets others have its core, and before it pauses between two looks."""
-SHORTEST, LONGEST = 2e-5, 5e-3
-"""Seconds of a pause: they grow while nothing comes."""
+SPINS = 200
+"""Looks before a rank lets others have its core."""
 WORD, GAVE_UP = 0, 1
 """Tags: of the numbers, and of a rank's message that it waits no longer."""
 
@@ -37,19 +35,12 @@ class Words:
         have given up waiting for it. After such an end, no more words can be told."""
         self._mine[0] = self._all[self._rank] = word
         self._start()
-        test, requests, looks = MPI.Request.Testall, self._requests, 0
-        pause, deadline = SHORTEST, 0.0
-        while not test(requests):
-            looks += 1
-            if looks == SPINS:
-                deadline = time.monotonic() + seconds
-            elif looks > YIELDS:
-                if time.monotonic() > deadline:
+        test, requests = MPI.Request.Testall, self._requests
+        if not any(test(requests) for _ in range(SPINS)):
+            patience = Patience(seconds)
+            while not test(requests):
+                if not patience.lasts():
                     return self._given_up()
-                time.sleep(pause)
-                pause = min(2 * pause, LONGEST)
-            elif looks > SPINS:
-                os.sched_yield()
         found: list[int | None] = [*self._all.tolist()]
         probe = self._somebody_gave_up
         if probe() or probe() or probe():  # MPICH takes in one message at a look, and says what was there before it

@@ -11,11 +11,13 @@ from functools import partial
 from hashlib import blake2b
 
 from mpicoll.calls.call import Call
-from mpicoll.calls.plan import Plan
+from mpicoll.calls.plan import Plan, sequence
 from mpicoll.errors import MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
 
 __all__ = ["Agreement", "described"]
+
+Counts = tuple[int, ...] | None
 
 
 class Agreement:
@@ -28,11 +30,25 @@ class Agreement:
     def before(self, call: Call, algorithm: str | None, plan: Plan) -> Plan:
         """The plan, with an agreement on its call before it."""
         words = described(call, algorithm, self._fabric.size)
-        return partial(_agreed, partial(self._agree, call.operation, words, _hash(words)), plan)
+        agree = partial(self._agree, call.operation, words, _hash(words))
+        if call.extent_is_common:
+            return sequence(agree, plan)
+        return sequence(agree, partial(self._compare_counts, call.operation, call.sendcounts, call.recvcounts), plan)
 
     def agree(self, operation: str, words: str) -> None:
         """Return if all ranks call this, and raise on all of them if they do not."""
         self._agree(operation, words, _hash(words))
+
+    def _compare_counts(self, operation: str, sendcounts: Counts, recvcounts: Counts) -> None:
+        """Of an alltoallv: what each rank has for another is as long as what that one expects."""
+        counts = self._fabric.allgather((sendcounts, recvcounts))
+        for sender, (sends, _) in enumerate(counts):
+            for receiver, (_, expects) in enumerate(counts):
+                if sends[receiver] != expects[sender]:
+                    has = f"{operation} with {sends[receiver]} elements for rank {receiver}"
+                    expected = f"{operation} that expects {expects[sender]} elements from rank {sender}"
+                    both = f"{has}, and {expected}"
+                    raise MismatchError(operation, {sender: has, receiver: both if sender == receiver else expected})
 
     def _agree(self, operation: str, words: str, number: int) -> None:
         fabric = self._fabric
@@ -46,11 +62,6 @@ class Agreement:
             who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
             raise TimeoutError(f"{operation}: {who} did not come within {self.timeout:g} s, to {words}")
         raise MismatchError(operation, dict(enumerate(fabric.allgather(words))))
-
-
-def _agreed(agree: Plan, plan: Plan) -> None:
-    agree()
-    plan()
 
 
 def described(call: Call, algorithm: str | None, size: int) -> str:

@@ -134,3 +134,64 @@ def test_settings_that_are_wrong(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ArgumentError) as caught:
         mpicoll.Communicator(**arguments)
     assert str(caught.value) == words
+
+
+RECEIVES: dict[str, Callable[[mpicoll.Communicator, Any, int], Any]] = {
+    "recv": lambda comm, room, source: comm.recv(room, source, tag=7),
+    "irecv": lambda comm, room, source: comm.irecv(room, source, tag=7).wait(),
+    "recv_object": lambda comm, room, source: comm.recv_object(source, tag=7),
+}
+
+
+def test_rows_that_do_not_fit(comm: mpicoll.Communicator) -> None:
+    """The last rank expects a row too many of rank 0."""
+    size, last = comm.size, comm.size - 1
+    rows, expected = [2] * size, [2 + (comm.rank == last), *[2] * last]
+    with pytest.raises(MismatchError) as caught:
+        comm.alltoallv(np.zeros((2 * size, 3)), rows, expected)
+    assert str(caught.value).splitlines()[1:] == [
+        f"  rank 0: alltoallv with 6 elements for rank {last}",
+        f"  rank {last}: alltoallv that expects 9 elements from rank 0",
+    ]
+
+
+def test_rows_that_fit(comm: mpicoll.Communicator) -> None:
+    x = np.full(comm.size, comm.rank)
+    for _ in range(2):
+        assert comm.alltoallv(x, [1] * comm.size, [1] * comm.size).tolist() == [*range(comm.size)]
+
+
+@pytest.mark.parametrize("kind", RECEIVES)
+def test_a_receive_that_nobody_sends_to(kind: str) -> None:
+    comm = mpicoll.Communicator(check="full", timeout=0.5)
+    room, after = np.zeros(3), (comm.rank + 1) % comm.size
+    came = "object" if kind == "recv_object" else "message"
+    words = f"{kind}: no {came} came from rank {after} (tag 7) within 0.5 s"
+    with pytest.raises(TimeoutError) as caught:
+        RECEIVES[kind](comm, room, after)
+    assert str(caught.value) == words
+    # Nothing is broken: a message that comes later is taken.
+    MPI.COMM_WORLD.Barrier()
+    comm.timeout = 60
+    before = (comm.rank - 1) % comm.size
+    sent = comm.isend(np.full(3, comm.rank + 1.0), before, tag=8)
+    assert comm.recv(room, after, tag=8)[0] == after + 1
+    sent.wait()
+    comm.send_object(comm.rank, before)
+    assert comm.recv_object(after) == after
+    MPI.COMM_WORLD.Barrier()
+
+
+def test_a_long_send_that_nobody_receives() -> None:
+    comm = mpicoll.Communicator(check="full", timeout=0.5)
+    if comm.rank == 0:
+        with pytest.raises(TimeoutError, match=r"send: no message was taken by rank 1 \(tag 0\) within 0.5 s"):
+            comm.send(np.zeros(1 << 22), 1)
+        with pytest.raises(TimeoutError, match=r"send_object: rank 1 took no object \(tag 1\) within 0.5 s"):
+            comm.send_object(b"x" * (1 << 24), 1, tag=1)
+    MPI.COMM_WORLD.Barrier()
+    comm.timeout = 60
+    if comm.rank == 1:  # the messages are still there
+        assert len(comm.recv(np.ones(1 << 22), 0)) == 1 << 22
+        assert len(comm.recv_object(0, tag=1)) == 1 << 24
+    MPI.COMM_WORLD.Barrier()

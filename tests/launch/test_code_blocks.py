@@ -38,7 +38,7 @@ COMMAND = re.compile(r"^(\$|mpicoll|python3?|pip|make|sbatch|srun|mpirun) ", re.
 NUMBER = re.compile(r"[\d.,]*\d\*?")
 SHORTER = (
     (re.compile(r"\bbench [^#\n]*"), "--max 1K --seconds 0.01"),
-    (re.compile(r"\bsimulate allreduce -n 4096 [^#\n]*"), "--sizes 1M --algorithms ring,binomial_tree"),
+    (re.compile(r"\bsimulate allreduce -n 4096 [^#\n]*"), "--sizes 512K:1M --algorithms ring,binomial_tree"),
 )
 """Commands that would take minutes, and the options that are added to them."""
 

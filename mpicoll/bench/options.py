@@ -122,7 +122,7 @@ def _names(text: str, option: str, what: str, known: Sequence[str]) -> tuple[str
     names = tuple(n.strip() for n in text.split(","))
     for i, name in enumerate(names):
         if name not in known:
-            raise bad(option, f"{what} out of {', '.join(known)}", misspelt(name, known))
+            raise bad(option, f"one of {', '.join(known)}", misspelt(name, known))
         if name in names[:i]:
             raise bad(option, f"each {what} once", repr(text))
     return names

@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         command = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if command:
             known = re.findall(r"[\w-]+", command[2])
-            message = f"expected a command out of {', '.join(known)}; given {misspelt(command[1], known)}"
+            message = f"expected one of {', '.join(known)}; given {misspelt(command[1], known)}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:

@@ -13,7 +13,7 @@ __all__ = ["add"]
 _TEXT = """\
 Lists the algorithms of one collective, or of all. Each entry has the name that algorithm= takes, the cost in time, what
 the algorithm serves, and its source. In a cost, p is the number of ranks, n the bytes of the vector, and s the number
-of segments. A message takes a seconds, each byte that is sent takes b, and each byte that is combined takes g.
+of segments. a is the time of a message, b the time of each byte that is sent, and g that of each byte combined.
 """
 _ROUTES = {
     "native": "The MPI library's own collective.",

@@ -49,7 +49,7 @@ class _NotHere(argparse.Action):
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``bench`` to the command line."""
     p = subparsers.add_parser(
-        "bench", help="measure MPI, gloo and NCCL side by side", description=_TEXT, allow_abbrev=False
+        "bench", help="measure mpicoll, MPI, gloo and NCCL side by side", description=_TEXT, allow_abbrev=False
     )
     p.set_defaults(handler=_handle)
     completes(
@@ -60,7 +60,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument(
         "--backends",
         metavar="NAMES",
-        help=f"some of {', '.join(BACKENDS)}; ratios are to the first",
+        help=f"some of {', '.join(BACKENDS)}; ratios are to the first (mpicoll,mpi, and gloo if torch is installed)",
     )
     p.add_argument("-b", "--min", default="8", metavar="BYTES", help="the smallest size (8); K, M and G are binary")
     p.add_argument("-e", "--max", default="64M", metavar="BYTES", help="the largest size (64M)")

@@ -180,7 +180,7 @@ def _algorithms(args: argparse.Namespace) -> list[str] | None:
     for name in names:
         if name not in known:
             raise _bad(
-                "--algorithms", f"out of {', '.join(known)} (the model knows schedules alone)", misspelt(name, known)
+                "--algorithms", f"one of {', '.join(known)} (the model knows only schedules)", misspelt(name, known)
             )
     return list(dict.fromkeys(names))
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 __all__ = ["add"]
 
 _TEXT = """\
-Proves that algorithms compute what their collectives mean. It runs the schedules of all ranks on symbols, and no
-message is buffered on its way. For each algorithm, it prints the numbers of ranks and the roots that it proved. With
-many ranks, it proves only the first and the last root. It also prints two counts for the largest number of ranks: the
-messages, and the rounds. The rounds count how often a contribution is combined on its way into the result, which is
-how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
+Proves that algorithms compute what their collectives mean. It runs the schedules of all ranks on symbols. In the proof,
+each message waits until its receiver is ready. For each algorithm, it prints the numbers of ranks and the roots that it
+proved. With many ranks, it proves only the first and the last root. It also prints two counts for the largest number of
+ranks: the messages, and the rounds. The rounds count how often a contribution is combined on its way into the result,
+which is how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
 """
 _ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
 

@@ -100,7 +100,7 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ("argv", "said"),
     [
         (["allreduce", "--machine", "cray"], "--machine: expected laptop, ethernet, ib-h100, or a file"),
-        (["allreduce", "--algorithms", "ring,native"], "--algorithms: expected out of "),
+        (["allreduce", "--algorithms", "ring,native"], "--algorithms: expected one of "),
         (["bcast", "--root", "2"], "--root: expected a rank below 2; given 2"),
         (["bcast", "--root", "-1"], "--root"),
         (["allreduce", "--plot", "x.gif"], "--plot"),

@@ -135,9 +135,9 @@ def test_a_world_of_another_size_is_refused() -> None:
             ["allreduce", "-w", "5"],
             "mpicoll bench: -w: not here: each batch begins with two calls",
         ),
-        (["allgahter"], "mpicoll: bench: collective: expected collective out of bcast"),
+        (["allgahter"], "mpicoll: bench: collective: expected one of bcast"),
         (["allreduce", "--backends", "mpi,nickel"], "given 'nickel'"),
-        (["allreduce", "--algorithms", "rong"], "mpicoll: bench: --algorithms: expected algorithm out of native"),
+        (["allreduce", "--algorithms", "rong"], "mpicoll: bench: --algorithms: expected one of native"),
         (["allreduce", "--json", "/no/such/place/f.json"], "mpicoll: bench: --json: expected a file in a directory"),
     ],
 )

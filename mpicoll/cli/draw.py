@@ -23,7 +23,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p = subparsers.add_parser("draw", help="draw an algorithm as a picture", description=_TEXT, allow_abbrev=False)
     completes(p.add_argument("collective", type=collective, help="its name in MPI's or torch's spelling"), collectives)
     p.add_argument("algorithm", help="a name that `mpicoll algorithms` lists")
-    p.add_argument("-n", dest="size", type=int, default=4, metavar="RANKS", help="the number of ranks (4)")
+    p.add_argument("-n", dest="size", type=int, default=4, metavar="RANKS", help="the number of ranks, 2 to 16 (4)")
     p.add_argument(
         "-o", dest="file", type=Path, metavar="FILE", required=True, help="the picture; its name chooses SVG or PNG"
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mpicoll.calls.measured import Table
 from mpicoll.errors import ArgumentError
 
-__all__ = ["CHECKS", "Rules", "check", "checked_check", "checked_timeout", "preferred", "timeout"]
+__all__ = ["CHECKS", "DEFAULT_TIMEOUT", "Rules", "check", "checked_check", "checked_timeout", "preferred", "timeout"]
 
 CHECKS = ("off", "full")
 DEFAULT_TIMEOUT = 1800.0

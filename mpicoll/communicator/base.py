@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -49,6 +50,10 @@ class Base:
     def __init__(
         self, comm: MPI.Comm | Fabric | None = None, check: str | None = None, timeout: float | None = None
     ) -> None:
+        if check is not None:
+            checked_check(check, "Communicator", "check")
+        if timeout is not None:
+            checked_timeout(timeout, "Communicator", "timeout")
         self._fabric = fabric = fabric_of(comm)
         self._failure, self._address, self._key = fabric.failure, fabric.address, key_by(fabric.address)
         self._plans, self._workspace = Plans(), Workspace()
@@ -62,9 +67,8 @@ class Base:
     def _agreement_of(self, check: str | None, timeout: float | None) -> Agreement | None:
         """How ranks agree on calls; None where they do not."""
         rules = self._fabric.rules
-        how = rules.check if check is None else checked_check(check, "Communicator", "check")
-        self._timeout = rules.timeout if timeout is None else checked_timeout(timeout, "Communicator", "timeout")
-        if how == "off" or self.size == 1:
+        self._timeout = rules.timeout if timeout is None else float(timeout)
+        if (check or rules.check) == "off" or self.size == 1:
             return None
         self._limit_messages()
         return Agreement(self._fabric, self._timeout)
@@ -84,6 +88,13 @@ class Base:
     def _limit_messages(self) -> None:
         if self._fabric.library:  # threads notice by themselves that no message can come any more
             self._under_way.timeout = self._timeout
+            this = weakref.ref(self)  # messages under way may outlive their communicator
+
+            def timed_out(why: str) -> None:
+                if (comm := this()) is not None:
+                    comm.close(why)
+
+            self._under_way.timed_out = timed_out
 
     def _agree(self, operation: str, words: str) -> None:
         """Before a call that has no plan: all ranks make it, if they are checked at all."""
@@ -92,6 +103,7 @@ class Base:
             try:
                 self._agreement.agree(operation, words)
             except BaseException as e:
+                _cut_short.append(self._fabric)  # MPI may still write to what it holds
                 self._end_midway(operation, e)
                 raise
 

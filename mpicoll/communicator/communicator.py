@@ -63,7 +63,7 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         self, comm: MPI.Comm | Fabric | None = None, check: str | None = None, timeout: float | None = None
     ) -> None:
         super().__init__(comm, check, timeout)
-        self._settings = (check, timeout)
+        self._check = check
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
 
@@ -76,7 +76,7 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         """A communicator of the ranks that run on this rank's node. The first use is collective."""
         if self._node is None:
             self._agree("node", "node")
-            self._node = Communicator(self._fabric.node(), *self._settings)
+            self._node = Communicator(self._fabric.node(), self._check, self._timeout)
         return self._node
 
     @property
@@ -92,10 +92,11 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         ``color`` is an int of 0 or more; a rank that gives None gets None. Ranks are numbered in order of ``key``, and
         where keys are equal in order of their ranks here.
         """
-        self._agree("split", "split")
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
-        part = self._fabric.split(mine, checked_int(key, -MOST_INT, MOST_INT, "split", "key"))
-        return None if part is None else Communicator(part, *self._settings)
+        place = checked_int(key, -MOST_INT, MOST_INT, "split", "key")
+        self._agree("split", "split")
+        part = self._fabric.split(mine, place)
+        return None if part is None else Communicator(part, self._check, self._timeout)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """Make a communicator of these ranks, in this order. Collective among them alone.
@@ -109,7 +110,7 @@ class Communicator(Collectives, Uneven, Messages, Objects):
             raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(mine))
         if self.rank not in mine:
             return None
-        return Communicator(self._fabric.subset(mine), *self._settings)
+        return Communicator(self._fabric.subset(mine), self._check, self._timeout)
 
     def free(self) -> None:
         """Give back what MPI holds for the communicator, and for its ``node`` and ``leaders``. Collective.

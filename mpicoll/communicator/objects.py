@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator.base import Base
-from mpicoll.errors import ArgumentError, MessageError
+from mpicoll.errors import ArgumentError, MessageError, TimeoutError
 
 __all__ = ["Objects"]
 
@@ -35,18 +35,22 @@ class Objects(Base):
     """
 
     @contextmanager
-    def _moving(self, operation: str, words: str = "") -> Iterator[None]:
+    def _moving(self, operation: str, words: str = "", given: Any = None) -> Iterator[None]:
         """What pickling raises, before anything is sent, becomes an ArgumentError; what MPI reports, a MessageError.
 
-        A collective says in ``words`` what all its ranks must say alike."""
-        if words:
-            self._agree(operation, words)
-        else:
-            self.check_open(operation)
+        A collective says in ``words`` what all its ranks must say alike. Where ranks agree on that first, what is
+        ``given`` is pickled before: a rank that cannot must not leave the others in the call."""
+        self.check_open(operation)
         try:
+            if words and self._agreement is not None:
+                pickle.dumps(given)
+                self._agree(operation, words)
             yield
         except (pickle.PicklingError, AttributeError, TypeError) as e:
             raise ArgumentError(operation, "obj", "an object that can be pickled", str(e)) from e
+        except TimeoutError as e:
+            self._end_midway(operation, e)
+            raise
         except self._failure as e:
             self._end_midway(operation, e)
             raise MessageError(f"{operation}: the MPI library reports: {e}") from e
@@ -60,18 +64,18 @@ class Objects(Base):
     def bcast_object(self, obj: Any = None, root: int = 0) -> Any:
         """Send the root's ``obj`` to all ranks. Every rank gets it. The ``obj`` of the other ranks is not used."""
         root = checked_rank(root, self.size, "bcast_object", "root")
-        with self._moving("bcast_object", f"bcast_object root {root}"):
+        with self._moving("bcast_object", f"bcast_object root {root}", obj if self.rank == root else None):
             return self._fabric.bcast(obj, root)
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """Gather every rank's ``obj``. The root gets the list of them, in rank order; the other ranks get None."""
         root = checked_rank(root, self.size, "gather_object", "root")
-        with self._moving("gather_object", f"gather_object root {root}"):
+        with self._moving("gather_object", f"gather_object root {root}", obj):
             return self._fabric.gather(obj, root)
 
     def allgather_object(self, obj: T) -> list[T]:
         """Gather every rank's ``obj``. Every rank gets the list of them, in rank order."""
-        with self._moving("allgather_object", "allgather_object"):
+        with self._moving("allgather_object", "allgather_object", obj):
             return self._fabric.allgather(obj)
 
     @overload
@@ -86,16 +90,18 @@ class Objects(Base):
         ``objs`` is a sequence of one object a rank. It is used at the root alone; other ranks may leave it away.
         """
         root = checked_rank(root, self.size, "scatter_object", "root")
-        with self._moving("scatter_object", f"scatter_object root {root}"):
-            return self._fabric.scatter(self._one_each("scatter_object", objs) if self.rank == root else None, root)
+        given = self._one_each("scatter_object", objs) if self.rank == root else None
+        with self._moving("scatter_object", f"scatter_object root {root}", given):
+            return self._fabric.scatter(given, root)
 
     def alltoall_object(self, objs: Sequence[T]) -> list[T]:
         """Exchange objects: rank r gets the list of every rank's ``objs[r]``, in rank order.
 
         ``objs`` is a sequence of one object a rank.
         """
-        with self._moving("alltoall_object", "alltoall_object"):
-            return self._fabric.alltoall(self._one_each("alltoall_object", objs))
+        given = self._one_each("alltoall_object", objs)
+        with self._moving("alltoall_object", "alltoall_object", given):
+            return self._fabric.alltoall(given)
 
     def allreduce_object(self, obj: T, op: str | Callable[[T, T], T] = "sum") -> T:
         """Reduce every rank's ``obj``, in rank order. Every rank gets the result.

@@ -33,6 +33,8 @@ class UnderWay:
         self.failure = failure
         self.timeout: float | None = None
         """The seconds that a program waits for a message, None if it waits for ever."""
+        self.timed_out: Callable[[str], object] = str
+        """Told why, when a message did not come in time."""
         self._requests: set[Request] = set()
         self._since = 0  # bytes that were added since it looked
         self._limit = LEAST
@@ -97,8 +99,8 @@ class Request:
 
         Raises MessageError if what arrived is longer or shorter than the array, or if MPI reports an error; the first
         call that finds it raises it, and later ones do not. Raises StateError in a process that was forked. With
-        ``check="full"``, raises TimeoutError after the communicator's ``timeout``. The message is still under way then:
-        wait for it again, or cancel it.
+        ``check="full"``, raises TimeoutError after the communicator's ``timeout``, which closes the communicator. An
+        array that was to be sent must not be changed then: the message may still be taken.
         """
         self._check_not_lost()
         if self._under_way.timeout is None:
@@ -113,7 +115,11 @@ class Request:
         while not self.done:
             self.look()
             if not self.done and not patience.lasts():
-                raise TimeoutError(f"{self._operation}: no message {self._peer} within {seconds:g} s")
+                why = f"no message {self._peer} within {seconds:g} s"
+                if self._receives and not self.cancel():
+                    return  # it came at the last moment
+                self._under_way.timed_out(f"{self._operation}: {why}")
+                raise TimeoutError(f"{self._operation}: {why}")
 
     def test(self) -> bool:
         """Return whether it is complete, without waiting. Raises as :meth:`wait` does."""

@@ -183,10 +183,11 @@ class MPIFabric(Fabric):
             self._messages.send(obj, dest, tag)
             return
         request, patience = self._messages.isend(obj, dest, tag), Patience(seconds)
+        _not_taken.append(request)
         while not request.test()[0]:
             if not patience.lasts():
-                _not_taken.append(request)
                 raise TimeoutError(f"send_object: rank {dest} took no object (tag {tag}) within {seconds:g} s")
+        _not_taken.remove(request)
 
     def recv(self, source: int | None, tag: int, seconds: float | None) -> Any:
         of = MPI.ANY_SOURCE if source is None else source
@@ -201,7 +202,7 @@ class MPIFabric(Fabric):
 
 
 _not_taken: list[MPI.Request] = []
-"""Requests of objects that nobody took in time. MPI still reads their memory, which they keep."""
+"""Requests of objects that nobody has taken yet. MPI reads their memory, which they keep."""
 
 _ONE_BY_ONE = MPI.get_vendor()[0] == "Open MPI"
 """Whether to wait for messages one by one: Waitall of Open MPI 4.1 never returns where a message has failed."""

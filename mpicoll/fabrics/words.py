@@ -39,7 +39,7 @@ class Words:
         if not any(test(requests) for _ in range(SPINS)):
             patience = Patience(seconds)
             while not test(requests):
-                if not patience.lasts():
+                if not patience.lasts() and not self._all_here():
                     return self._given_up()
         found: list[int | None] = [*self._all.tolist()]
         probe = self._somebody_gave_up
@@ -47,10 +47,16 @@ class Words:
             found[self._rank] = None
         return found
 
+    def _all_here(self) -> bool:
+        """Whether the last words have come at the last moment. Looks at each, which a look at all does not tell."""
+        self._missing = [rank for rank, receive in zip(self._others, self._receives, strict=True) if not receive.Test()]
+        return not self._missing
+
     def _given_up(self) -> list[int | None]:
+        """Tell all ranks that this one waits no longer."""
         found: list[int | None] = [*self._all.tolist()]
         for rank, receive in zip(self._others, self._receives, strict=True):
-            if not receive.Test():
+            if rank in self._missing:
                 receive.Cancel()
                 found[rank] = None
             self._comm.Isend([None, 0, MPI.BYTE], rank, GAVE_UP).Free()

@@ -57,7 +57,7 @@ class Agreement:
             return
         missing = [rank for rank, said in enumerate(numbers) if said is None]
         if missing == [fabric.rank]:
-            raise TimeoutError(f"{operation}: this rank came too late: others had given up waiting, to {words}")
+            raise TimeoutError(f"{operation}: other ranks gave up before all had come, to {words}")
         if missing:
             who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
             raise TimeoutError(f"{operation}: {who} did not come within {self.timeout:g} s, to {words}")

@@ -9,16 +9,16 @@ __all__ = ["Patience"]
 
 YIELDS = 400
 """Looks between which other programs may have the core. After these, the rank sleeps between two looks."""
-SHORTEST, LONGEST = 2e-5, 5e-3
-"""Seconds of sleep. They double from look to look."""
+PAUSE = 5e-5
+"""Seconds of sleep. An MPI may move data only while a rank looks, so that a longer sleep would slow long messages."""
 
 
 class Patience:
-    """Waits between two looks, first for moments and then for longer, up to ``seconds`` together."""
+    """Waits a little between two looks, for up to ``seconds`` together."""
 
     def __init__(self, seconds: float) -> None:
         self._deadline = time.monotonic() + seconds
-        self._looks, self._pause = 0, SHORTEST
+        self._looks = 0
 
     def lasts(self) -> bool:
         """Wait a little before the next look. False if time is up."""
@@ -28,6 +28,5 @@ class Patience:
             return True
         if time.monotonic() > self._deadline:
             return False
-        time.sleep(self._pause)
-        self._pause = min(2 * self._pause, LONGEST)
+        time.sleep(PAUSE)
         return True

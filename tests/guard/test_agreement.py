@@ -99,7 +99,7 @@ def test_a_rank_that_comes_too_late() -> None:
     with pytest.raises(TimeoutError) as caught:
         comm.allreduce(X)
     said = f"rank {last} did not come within 0.5 s, to allreduce sum of 6 float64"
-    late = "this rank came too late: others had given up waiting, to allreduce sum of 6 float64"
+    late = "other ranks gave up before all had come, to allreduce sum of 6 float64"
     assert str(caught.value) == "allreduce: " + (late if comm.rank == last else said)
     with pytest.raises(StateError, match="cannot be used any more"):
         comm.barrier()
@@ -170,28 +170,53 @@ def test_a_receive_that_nobody_sends_to(kind: str) -> None:
     with pytest.raises(TimeoutError) as caught:
         RECEIVES[kind](comm, room, after)
     assert str(caught.value) == words
-    # Nothing is broken: a message that comes later is taken.
+    # Nothing that comes later is written to the array, and no later call can take it for something else.
     MPI.COMM_WORLD.Barrier()
-    comm.timeout = 60
-    before = (comm.rank - 1) % comm.size
-    sent = comm.isend(np.full(3, comm.rank + 1.0), before, tag=8)
-    assert comm.recv(room, after, tag=8)[0] == after + 1
-    sent.wait()
-    comm.send_object(comm.rank, before)
-    assert comm.recv_object(after) == after
+    room[:] = -1
+    with pytest.raises(StateError, match=f"cannot be used any more: .*no {came} came from rank {after}|ended midway"):
+        comm.recv(room, after, tag=7)
+    assert (room == -1).all()
     MPI.COMM_WORLD.Barrier()
 
 
 def test_a_long_send_that_nobody_receives() -> None:
-    comm = mpicoll.Communicator(check="full", timeout=0.5)
-    if comm.rank == 0:
+    arrays, objects = (mpicoll.Communicator(check="full", timeout=0.5) for _ in range(2))
+    if arrays.rank == 0:
         with pytest.raises(TimeoutError, match=r"send: no message was taken by rank 1 \(tag 0\) within 0.5 s"):
-            comm.send(np.zeros(1 << 22), 1)
+            arrays.send(np.zeros(1 << 22), 1)
         with pytest.raises(TimeoutError, match=r"send_object: rank 1 took no object \(tag 1\) within 0.5 s"):
-            comm.send_object(b"x" * (1 << 24), 1, tag=1)
+            objects.send_object(b"x" * (1 << 24), 1, tag=1)
+        for comm in (arrays, objects):
+            with pytest.raises(StateError, match="cannot be used any more"):
+                comm.barrier()
     MPI.COMM_WORLD.Barrier()
-    comm.timeout = 60
-    if comm.rank == 1:  # the messages are still there
-        assert len(comm.recv(np.ones(1 << 22), 0)) == 1 << 22
-        assert len(comm.recv_object(0, tag=1)) == 1 << 24
+    if arrays.rank == 1:  # the messages are still there
+        arrays.timeout = objects.timeout = 60
+        assert len(arrays.recv(np.ones(1 << 22), 0)) == 1 << 22
+        assert len(objects.recv_object(0, tag=1)) == 1 << 24
     MPI.COMM_WORLD.Barrier()
+
+
+@pytest.mark.parametrize("wrong", ["alltoall_object", "split", "bcast_object"])
+def test_a_wrong_argument_on_one_rank(wrong: str) -> None:
+    """It is refused before that rank agrees, so that the others do not wait in the call for ever."""
+    comm = mpicoll.Communicator(check="full", timeout=1)
+    calls: dict[str, tuple[Call, Call]] = {
+        "alltoall_object": (lambda c: c.alltoall_object([1] * c.size), lambda c: c.alltoall_object([1])),
+        "split": (lambda c: c.split(0), lambda c: c.split(-1)),
+        "bcast_object": (lambda c: c.bcast_object(None), lambda c: c.bcast_object(lambda: 1)),
+    }
+    if comm.rank == 0:
+        with pytest.raises(ArgumentError):
+            calls[wrong][1](comm)
+    else:
+        with pytest.raises(TimeoutError, match=f"{wrong}: rank 0 did not come within 1 s"):
+            calls[wrong][0](comm)
+    MPI.COMM_WORLD.Barrier()
+
+
+def test_a_part_has_the_timeout_that_was_set(comm: mpicoll.Communicator) -> None:
+    comm.timeout = 7
+    part = comm.split(0)
+    assert part is not None
+    assert part.timeout == 7

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from mpicoll.calls.rules import DEFAULT_TIMEOUT
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import StateError
 from mpicoll.torch.groups.agreement import Agreement
@@ -45,13 +46,15 @@ class ProcessGroup:
     @property
     def timeout(self) -> timedelta:
         """How long ``monitored_barrier`` waits where it is given no timeout, and, with MPICOLL_CHECK=full, how long
-        ranks wait for each other in a collective."""
+        ranks wait for each other in a collective: MPICOLL_TIMEOUT, if that is less."""
         return self._timeout
 
     @timeout.setter
     def timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
-        self.comm.timeout = timeout.total_seconds()
+        seconds, of_all = timeout.total_seconds(), self.comm.traits.rules.timeout
+        if seconds > 0:
+            self.comm.timeout = seconds if of_all == DEFAULT_TIMEOUT else min(seconds, of_all)
 
     def rank(self) -> int:
         """This process's rank in the group."""

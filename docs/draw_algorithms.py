@@ -56,8 +56,8 @@ A cost is the time among `p` ranks for a vector of `n` bytes, the longest vector
 - `b` is the time to send one byte, and `g` is the time to combine one byte.
 - `s` is the number of *segments*. A pipelined algorithm cuts the vector into segments, and sends one on while the next
   one arrives.
-- If p is not a power of two, log2(p) is rounded up. A cost that says "where p is no power of two" is an exception: there
-  log2(p) is rounded down, and the cost says what is added.
+- If p is not a power of two, log2(p) is rounded up. A cost that says "where p is no power of two" is an exception:
+  there log2(p) is rounded down, and the cost says what is added.
 
 ## How often are 16-bit values rounded?
 

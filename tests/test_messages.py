@@ -224,3 +224,27 @@ def test_a_receive_that_a_signal_interrupts_as_it_ends(comm: mpicoll.Communicato
         time.sleep(0.3)
         comm.send(np.ones(1000), 0)
     comm.barrier()
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["while it is given up", "just before"])
+def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
+    """It is taken as a whole, or not at all: never is a call complete whose array was not written."""
+
+    class AtTheEnd(Transfer):
+        def test(self) -> bool:
+            self.source, self.arrived = (0, 4) if taken else (None, None)
+            return taken
+
+        def cancel(self) -> bool:
+            return False
+
+    under_way = requests.UnderWay(())
+    under_way.timeout = 0.01
+    finished: list[bool] = []
+    request = receive(under_way, AtTheEnd(), lambda: finished.append(True))
+    if taken:
+        request.wait()
+    else:
+        with pytest.raises(TimeoutError, match=r"no message came from rank 0 \(tag 0\) within 0.01 s"):
+            request.wait()
+    assert finished == [True] * taken

@@ -116,8 +116,8 @@ class Request:
             self.look()
             if not self.done and not patience.lasts():
                 why = f"no message {self._peer} within {seconds:g} s"
-                if self._receives and not self.cancel():
-                    return  # it came at the last moment
+                if self._receives and not self.cancel() and self.source is not None:
+                    return  # it came at the last moment, and was taken as any other
                 self._under_way.timed_out(f"{self._operation}: {why}")
                 raise TimeoutError(f"{self._operation}: {why}")
 

@@ -13,7 +13,7 @@ import pytest
 import mpicoll
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Native
-from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.plan import Bound, Plan, Workspace
 from mpicoll.calls.select import Traits
 from mpicoll.communicator import base
 from mpicoll.machine import shared_memory
@@ -171,7 +171,7 @@ def test_ranks_choose_alike_when_memory_turns_out_to_be_refused(monkeypatch: pyt
         monkeypatch.setattr(comm._fabric, "bind", noting)
         xs = [np.ones(LONG // 8) for _ in range(3)]
 
-        def plan(i: int) -> Plan:
+        def plan(i: int) -> Bound:
             return comm.plan("allreduce", xs[i], op="sum")
 
         assert comm.traits.shares

@@ -16,6 +16,8 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls.plan import Bound
+from mpicoll.calls.record import Record
 from mpicoll.communicator import base
 from mpicoll.errors import MessageError, StateError
 from mpicoll.launch import lifetime
@@ -69,7 +71,7 @@ def test_a_collective_that_mpi_reports() -> None:
         raise MPI.Exception(MPI.ERR_TRUNCATE)
 
     with pytest.raises(MessageError, match=r"scan: the MPI library reports: .*[Tt]runcate"):
-        comm.carry_out(failing, "scan")
+        comm.carry_out(Bound(failing, Record("scan")), "scan")
     check_unusable(comm, np.ones(1), "its scan ended midway.*[Tt]runcate")
 
 
@@ -82,7 +84,7 @@ def test_a_plan_that_was_handed_in_before() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        comm.carry_out(interrupted, "scan")
+        comm.carry_out(Bound(interrupted, Record("scan")), "scan")
     with pytest.raises(StateError, match=r"allreduce: .* its scan ended midway"):
         comm.carry_out(plan, "allreduce")
     assert x[0] == 1

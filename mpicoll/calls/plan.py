@@ -13,19 +13,29 @@ from typing import Any
 import numpy as np
 
 from mpicoll.arrays.buffers import loaded_torch
+from mpicoll.calls.record import Record
 
-__all__ = ["Plan", "Plans", "Workspace", "key_by", "sequence"]
+__all__ = ["Bound", "Plan", "Plans", "Workspace", "key_by", "sequence"]
 
 Plan = Callable[[], object]
 
 
-class Plans(dict[Hashable, Plan]):
+class Bound:
+    """A Communicator's call that is bound to its arrays: the plan, and what is recorded of the call."""
+
+    __slots__ = ("record", "run")
+
+    def __init__(self, run: Plan, record: Record) -> None:
+        self.run, self.record = run, record
+
+
+class Plans(dict[Hashable, Bound]):
     """A cache of plans. It is emptied when it is full, so that its memory stays bounded. To bind a plan again costs
     microseconds."""
 
     LIMIT = 1024
 
-    def keep(self, key: Hashable, plan: Plan) -> None:
+    def keep(self, key: Hashable, plan: Bound) -> None:
         if len(self) >= self.LIMIT:
             self.clear()
         self[key] = plan

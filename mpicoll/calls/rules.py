@@ -10,7 +10,7 @@ from mpicoll.errors import ArgumentError
 
 __all__ = ["CHECKS", "DEFAULT_TIMEOUT", "Rules", "check", "checked_check", "checked_timeout", "preferred", "timeout"]
 
-CHECKS = ("off", "full")
+CHECKS = ("off", "watch", "full")
 DEFAULT_TIMEOUT = 1800.0
 """Seconds, as in torch."""
 
@@ -25,7 +25,7 @@ class Rules:
 
     preferred: str = ""
     table: Table = field(default_factory=dict)
-    check: str = "off"
+    check: str = "watch"
     timeout: float = DEFAULT_TIMEOUT
 
 
@@ -37,7 +37,7 @@ def preferred() -> str:
 def check() -> str:
     """MPICOLL_CHECK as this process has it. TORCH_DISTRIBUTED_DEBUG=DETAIL asks torch's backends for the same."""
     detail = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "").upper() == "DETAIL"
-    given = os.environ.get("MPICOLL_CHECK") or ("full" if detail else "off")
+    given = os.environ.get("MPICOLL_CHECK") or ("full" if detail else "watch")
     return checked_check(given, "mpicoll", "MPICOLL_CHECK")
 
 

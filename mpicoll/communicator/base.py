@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import FrameType
@@ -17,15 +18,18 @@ from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int
 from mpicoll.calls.call import Call, checked
 from mpicoll.calls.choice import Choice
-from mpicoll.calls.plan import Plan, Plans, Workspace, key_by
+from mpicoll.calls.plan import Bound, Plans, Workspace, key_by
+from mpicoll.calls.record import Record, record_of
 from mpicoll.calls.rules import checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
 from mpicoll.communicator.requests import UnderWay
-from mpicoll.errors import MessageError, StateError
+from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard.agreement import Agreement
+from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 
 if TYPE_CHECKING:
@@ -61,14 +65,19 @@ class Base:
         self._under_way = UnderWay(fabric.failure)
         self.rank, self.size = fabric.rank, fabric.size
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
-        self._agreement = self._agreement_of(check, timeout)
-        lifetime.watch(self)
-
-    def _agreement_of(self, check: str | None, timeout: float | None) -> Agreement | None:
-        """How ranks agree on calls; None where they do not."""
-        rules = self._fabric.rules
+        self._recorder = Recorder()
+        rules = fabric.rules
         self._timeout = rules.timeout if timeout is None else float(timeout)
-        if (check or rules.check) == "off" or self.size == 1:
+        self._agreement = self._agreement_of(check or rules.check)
+        lifetime.watch(self)
+        self._watched = None
+        if (check or rules.check) != "off" and self.size > 1:
+            waits, agrees = self._under_way.waits, self._agreement is not None
+            self._watched = watcher.watch(fabric, self._recorder, waits, self._timeout, agrees)
+
+    def _agreement_of(self, check: str) -> Agreement | None:
+        """How ranks agree on calls; None where they do not."""
+        if check != "full" or self.size == 1:
             return None
         self._limit_messages()
         return Agreement(self._fabric, self._timeout)
@@ -81,6 +90,8 @@ class Base:
     @timeout.setter
     def timeout(self, seconds: float) -> None:
         self._timeout = checked_timeout(seconds, "Communicator", "timeout")
+        if self._watched is not None:
+            self._watched.timeout = self._timeout
         if self._agreement is not None:
             self._agreement.timeout = self._timeout
             self._limit_messages()
@@ -96,16 +107,25 @@ class Base:
 
             self._under_way.timed_out = timed_out
 
-    def _agree(self, operation: str, words: str) -> None:
-        """Before a call that has no plan: all ranks make it, if they are checked at all."""
+    @contextmanager
+    def _making(self, operation: str, words: str) -> Iterator[None]:
+        """Around a collective that has no plan: it is recorded, and all ranks make it, if they agree on calls."""
         self.check_open(operation)
+        recorder, record = self._recorder, Record(words)
+        recorder.begin(record, sys._getframe(1))
         if self._agreement is not None:
             try:
-                self._agreement.agree(operation, words)
+                self._agreement.agree(operation, record)
             except BaseException as e:
                 _cut_short.append(self._fabric)  # MPI may still write to what it holds
                 self._end_midway(operation, e)
                 raise
+        try:
+            yield
+        except ArgumentError:
+            recorder.retract()
+            raise
+        recorder.under_way = False
 
     def check_open(self, operation: str) -> None:
         """Raise StateError, on behalf of ``operation``, if the communicator cannot be used any more."""
@@ -126,7 +146,7 @@ class Base:
         algorithm: str | None = None,
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
-    ) -> Plan:
+    ) -> Bound:
         """Check a collective call and bind it to its arrays. :meth:`carry_out` makes it happen, on any thread.
 
         ``operation`` is the name of a method, and the other arguments are those of the method. ``sendcounts`` are what
@@ -153,15 +173,17 @@ class Base:
         if plan is None:
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
-            choose = partial(_choose, self._fabric, self._traits, algorithm)
-            plan, lasts = staging.bind(self._fabric, call, choose, self._workspace)
+            record = record_of(call, algorithm, self.size)
+            choose = partial(_choose, self._fabric, self._traits, algorithm, record)
+            run, lasts = staging.bind(self._fabric, call, choose, self._workspace)
             if self._agreement is not None:
-                plan = self._agreement.before(call, algorithm, plan)
+                run = self._agreement.before(call, record, run)
+            plan = Bound(run, record)
             if lasts and at is not None:
                 self._plans.keep(at, plan)
         return plan
 
-    def carry_out(self, plan: Plan, operation: str) -> None:
+    def carry_out(self, plan: Bound, operation: str) -> None:
         """Make the call that was bound by :meth:`plan`. ``operation`` is its name in errors.
 
         What the MPI library reports becomes a MessageError. A call that ends by an exception closes the communicator:
@@ -170,11 +192,14 @@ class Base:
         """
         if self.closed:
             self.check_open(operation)
+        recorder = self._recorder
+        recorder.begin(plan.record, sys._getframe(1))
         try:
-            plan()
+            plan.run()
         except BaseException as e:
             self._break(plan, operation, e)
             raise
+        recorder.under_way = False
 
     def _run(
         self,
@@ -189,7 +214,7 @@ class Base:
     ) -> None:
         self.carry_out(self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts), operation)
 
-    def _break(self, plan: Plan, operation: str, e: BaseException) -> None:
+    def _break(self, plan: Bound, operation: str, e: BaseException) -> None:
         """Close the communicator, because the plan has raised ``e``.
 
         Python runs a signal's handler when the MPI library's function has returned. If the plan is no more than that
@@ -197,6 +222,8 @@ class Base:
         Which plans are so depends on the algorithm, and a program cannot rely on that. Nor did it get the result, with
         which the other ranks go on.
         """
+        if self._watched is not None and isinstance(e, self._failure):
+            watcher.compare(self._watched)  # different calls are the likely reason; if so, the job ends with a table
         if isinstance(e, StateError):
             return  # ranks that are threads: what broke their job is said by every later call
         _cut_short.append((plan, e.__traceback__, _frames()))
@@ -210,6 +237,7 @@ class Base:
     def close(self, why: str) -> None:
         """Let every later use raise a StateError that says ``why``. Not collective: what MPI holds is not freed."""
         self.closed = why
+        self._recorder.close()
         self._plans.clear()
         self._address, self._key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
@@ -248,11 +276,11 @@ def _frames() -> list[FrameType]:
     return found
 
 
-def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, call: Call) -> Choice:
+def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, record: Record, call: Call) -> Choice:
     """How the call is carried out, from what is known of shared memory now. That matters to a long call alone."""
     shares = fabric.is_long(call) and fabric.shares
     now = traits if traits.shares == shares else replace(traits, shares=shares)
-    name = select(call.operation, call.reduction, call.nbytes(fabric.size), now, call.root, algorithm)
+    record.route = name = select(call.operation, call.reduction, call.nbytes(fabric.size), now, call.root, algorithm)
     return choice(name, call, fabric.rank, fabric.size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sys import _getframe
 from typing import TYPE_CHECKING, Any, overload
 
 from numpy import ndarray
@@ -56,11 +57,14 @@ class Collectives(Base):
             plan = None
         if plan is None:
             return self._elementwise("allreduce", x, out, op, 0, algorithm)
+        recorder = self._recorder
+        recorder.begin(plan.record, _getframe(1))
         try:
-            plan()
+            plan.run()
         except BaseException as e:
             self._break(plan, "allreduce", e)
             raise
+        recorder.under_way = False
         return out
 
     @overload

@@ -12,6 +12,7 @@ from mpicoll.communicator.objects import Objects
 from mpicoll.communicator.uneven import Uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Fabric
+from mpicoll.guard.recorder import FREED
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -75,8 +76,8 @@ class Communicator(Collectives, Uneven, Messages, Objects):
     def node(self) -> Communicator:
         """A communicator of the ranks that run on this rank's node. The first use is collective."""
         if self._node is None:
-            self._agree("node", "node")
-            self._node = Communicator(self._fabric.node(), self._check, self._timeout)
+            with self._making("node", "node"):
+                self._node = Communicator(self._fabric.node(), self._check, self._timeout)
         return self._node
 
     @property
@@ -94,9 +95,9 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         """
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
         place = checked_int(key, -MOST_INT, MOST_INT, "split", "key")
-        self._agree("split", "split")
-        part = self._fabric.split(mine, place)
-        return None if part is None else Communicator(part, self._check, self._timeout)
+        with self._making("split", "split"):
+            part = self._fabric.split(mine, place)
+            return None if part is None else Communicator(part, self._check, self._timeout)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """Make a communicator of these ranks, in this order. Collective among them alone.
@@ -123,6 +124,7 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         self._leaders = self._node = None
         if not self.closed:
             self._under_way.let_go()
+            self._recorder.state = FREED
             self.close("it was freed")
             self._fabric.free()
 

@@ -35,16 +35,10 @@ class Objects(Base):
     """
 
     @contextmanager
-    def _moving(self, operation: str, words: str = "", given: Any = None) -> Iterator[None]:
-        """What pickling raises, before anything is sent, becomes an ArgumentError; what MPI reports, a MessageError.
-
-        A collective says in ``words`` what all its ranks must say alike. Where ranks agree on that first, what is
-        ``given`` is pickled before: a rank that cannot must not leave the others in the call."""
+    def _moving(self, operation: str) -> Iterator[None]:
+        """What pickling raises, before anything is sent, becomes an ArgumentError; what MPI reports, a MessageError."""
         self.check_open(operation)
         try:
-            if words and self._agreement is not None:
-                pickle.dumps(given)
-                self._agree(operation, words)
             yield
         except (pickle.PicklingError, AttributeError, TypeError) as e:
             raise ArgumentError(operation, "obj", "an object that can be pickled", str(e)) from e
@@ -55,6 +49,17 @@ class Objects(Base):
             self._end_midway(operation, e)
             raise MessageError(f"{operation}: the MPI library reports: {e}") from e
 
+    @contextmanager
+    def _collective(self, operation: str, given: Any, root: int | None = None) -> Iterator[None]:
+        """A collective in which this rank gives an object. Where ranks agree on it first, the object is pickled before:
+        a rank that cannot must not leave the others in the call."""
+        words = operation if root is None else f"{operation} root {root}"
+        if self._agreement is not None:
+            with self._moving(operation):
+                pickle.dumps(given)
+        with self._making(operation, words), self._moving(operation):
+            yield
+
     @overload
     def bcast_object(self, obj: None = None, root: int = ...) -> Any: ...
 
@@ -64,18 +69,18 @@ class Objects(Base):
     def bcast_object(self, obj: Any = None, root: int = 0) -> Any:
         """Send the root's ``obj`` to all ranks. Every rank gets it. The ``obj`` of the other ranks is not used."""
         root = checked_rank(root, self.size, "bcast_object", "root")
-        with self._moving("bcast_object", f"bcast_object root {root}", obj if self.rank == root else None):
+        with self._collective("bcast_object", obj if self.rank == root else None, root):
             return self._fabric.bcast(obj, root)
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """Gather every rank's ``obj``. The root gets the list of them, in rank order; the other ranks get None."""
         root = checked_rank(root, self.size, "gather_object", "root")
-        with self._moving("gather_object", f"gather_object root {root}", obj):
+        with self._collective("gather_object", obj, root):
             return self._fabric.gather(obj, root)
 
     def allgather_object(self, obj: T) -> list[T]:
         """Gather every rank's ``obj``. Every rank gets the list of them, in rank order."""
-        with self._moving("allgather_object", "allgather_object", obj):
+        with self._collective("allgather_object", obj):
             return self._fabric.allgather(obj)
 
     @overload
@@ -91,7 +96,7 @@ class Objects(Base):
         """
         root = checked_rank(root, self.size, "scatter_object", "root")
         given = self._one_each("scatter_object", objs) if self.rank == root else None
-        with self._moving("scatter_object", f"scatter_object root {root}", given):
+        with self._collective("scatter_object", given, root):
             return self._fabric.scatter(given, root)
 
     def alltoall_object(self, objs: Sequence[T]) -> list[T]:
@@ -100,7 +105,7 @@ class Objects(Base):
         ``objs`` is a sequence of one object a rank.
         """
         given = self._one_each("alltoall_object", objs)
-        with self._moving("alltoall_object", "alltoall_object", given):
+        with self._collective("alltoall_object", given):
             return self._fabric.alltoall(given)
 
     def allreduce_object(self, obj: T, op: str | Callable[[T, T], T] = "sum") -> T:
@@ -117,16 +122,20 @@ class Objects(Base):
 
     def send_object(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
-        with self._moving("send_object"):
-            self.check_tag("send_object", tag)
-            self._fabric.send(obj, checked_rank(dest, self.size, "send_object", "dest"), tag, self._under_way.timeout)
+        self.check_tag("send_object", tag)
+        to = checked_rank(dest, self.size, "send_object", "dest")
+        under_way = self._under_way
+        with self._moving("send_object"), under_way.waiting("send_object", f"was taken by rank {to} (tag {tag})"):
+            self._fabric.send(obj, to, tag, under_way.timeout)
 
     def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it."""
         self.check_tag("recv_object", tag)
         of = None if source is None else checked_rank(source, self.size, "recv_object", "source")
-        with self._moving("recv_object"):
-            return self._fabric.recv(of, tag, self._under_way.timeout)
+        whom = "any rank" if of is None else f"rank {of}"
+        under_way = self._under_way
+        with self._moving("recv_object"), under_way.waiting("recv_object", f"came from {whom} (tag {tag})"):
+            return self._fabric.recv(of, tag, under_way.timeout)
 
     def _one_each(self, operation: str, objs: Any) -> Sequence[Any]:
         if not isinstance(objs, Sequence) or len(objs) != self.size:

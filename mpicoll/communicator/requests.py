@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.errors import MessageError, StateError, TimeoutError
@@ -35,6 +36,8 @@ class UnderWay:
         """The seconds that a program waits for a message, None if it waits for ever."""
         self.timed_out: Callable[[str], object] = str
         """Told why, when a message did not come in time."""
+        self.waits: list[tuple[str, str]] = []
+        """What threads wait for now: the operation, and which message has not come or was not taken."""
         self._requests: set[Request] = set()
         self._since = 0  # bytes that were added since it looked
         self._limit = LEAST
@@ -51,6 +54,16 @@ class UnderWay:
         """The message is complete."""
         self._requests.discard(request)
         _kept.discard(request)
+
+    @contextmanager
+    def waiting(self, operation: str, what: str) -> Iterator[None]:
+        """Around a wait for a message that has not come yet, or was not taken, as ``what`` says."""
+        wait = operation, what
+        self.waits.append(wait)
+        try:
+            yield
+        finally:
+            self.waits.remove(wait)
 
     def let_go(self) -> None:
         """Let go what is complete by now."""
@@ -103,11 +116,16 @@ class Request:
         array that was to be sent must not be changed then: the message may still be taken.
         """
         self._check_not_lost()
-        if self._under_way.timeout is None:
-            with self._asking:
-                self._ask(block=True)
-        else:
-            self._wait_in_time(self._under_way.timeout)
+        waits, wait = self._under_way.waits, (self._operation, self._peer)
+        waits.append(wait)
+        try:
+            if self._under_way.timeout is None:
+                with self._asking:
+                    self._ask(block=True)
+            else:
+                self._wait_in_time(self._under_way.timeout)
+        finally:
+            waits.remove(wait)
         self._raise()
 
     def _wait_in_time(self, seconds: float) -> None:

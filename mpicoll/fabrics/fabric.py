@@ -112,6 +112,10 @@ class Fabric(ABC):
         None stands for a rank whose number did not come within these seconds."""
 
     @abstractmethod
+    def in_world(self) -> list[int]:
+        """The number of each rank in the job's world, in rank order. Empty if some of them are in no common world."""
+
+    @abstractmethod
     def free(self) -> None:
         """Give back what the fabric holds."""
 

@@ -148,6 +148,13 @@ class MPIFabric(Fabric):
         comm.Free()
         return child
 
+    def in_world(self) -> list[int]:
+        mine, world = self._comm.Get_group(), MPI.COMM_WORLD.Get_group()
+        found = MPI.Group.Translate_ranks(mine, None, world)
+        for group in (mine, world):
+            group.Free()
+        return [] if MPI.UNDEFINED in found else [*found]
+
     def free(self) -> None:
         self._slots = None
         if self._words is not None:

@@ -219,6 +219,9 @@ class ThreadFabric(Fabric):
             part = self._group.subsets.setdefault((members, turn), Group())
         return ThreadFabric(self._job, part, members.index(self.rank), len(members))
 
+    def in_world(self) -> list[int]:
+        return []
+
     def free(self) -> None:
         """A fabric of threads holds nothing to give back."""
 

@@ -19,7 +19,7 @@ from mpicoll.torch.groups.work import Work
 from mpicoll.torch.groups.world import joined, member, world
 
 if TYPE_CHECKING:
-    from mpicoll.calls.plan import Plan
+    from mpicoll.calls.plan import Bound
 
 __all__ = ["Caller", "caller_of", "checked_timeout", "joined_caller", "renamed"]
 
@@ -118,7 +118,7 @@ class Caller:
 
     # -- what the call does -------------------------------------------------------------------------------------------
 
-    def plan(self, names: dict[str, str], collective: str, x: Any, out: Any = None, **arguments: Any) -> Plan:
+    def plan(self, names: dict[str, str], collective: str, x: Any, out: Any = None, **arguments: Any) -> Bound:
         """The Communicator's plan for its ``collective``. Errors call its arguments by the caller's ``names``."""
         try:
             return self.group.comm.plan(collective, x, out, **arguments)

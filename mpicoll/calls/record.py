@@ -1,0 +1,43 @@
+"""What is kept of a call: words that all its ranks say alike, and no array."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+from mpicoll.calls.call import Call
+
+__all__ = ["Record", "record_of"]
+
+
+class Record:
+    """A call in words. All calls of one plan share it.
+
+    All ranks of a collective must have the same ``words``. What a rank may know better than others is beside them."""
+
+    __slots__ = ("digest", "nbytes", "route", "words")
+
+    def __init__(self, words: str, nbytes: int = 0) -> None:
+        self.words = words
+        self.nbytes = nbytes
+        """The bytes of the longest array of the call."""
+        self.route = ""
+        """The name of the algorithm that carries it out, once it is chosen."""
+        self.digest = blake2b(words.encode(), digest_size=8).digest()
+        """A hash of the words."""
+
+
+def record_of(call: Call, algorithm: str | None, size: int) -> Record:
+    """Operation, reduction, elements, dtype, root, algorithm and counts of a call among ``size`` ranks."""
+    words = [call.operation]
+    if call.reduction is not None:
+        words.append(call.reduction.op.name)
+    memory = call.send or call.recv
+    if memory is not None:
+        words.append(f"of {call.extent(size)} {memory.dtype}" if call.extent_is_common else f"of {memory.dtype}")
+    if call.uneven and call.extent_is_common:
+        words.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
+    if call.collective.rooted:
+        words.append(f"root {call.root}")
+    if algorithm is not None:
+        words.append(f"algorithm {algorithm}")
+    return Record(" ".join(words), call.nbytes(size))

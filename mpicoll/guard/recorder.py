@@ -1,0 +1,128 @@
+"""The last calls of one communicator, and a hash of all its calls so far. Always on.
+
+A call costs a tuple in a ring. The hash is made when a ring is full, or when somebody asks, so that most of its cost is
+paid once for many calls. Two ranks that have the same hash have made the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from time import monotonic
+from types import CodeType, FrameType
+
+from mpicoll.calls.record import Record
+from mpicoll.guard.sites import Site, known_programs, site_of
+
+__all__ = ["BROKEN", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
+
+LENGTH = 256
+"""Calls of a ring. Those of the ring before are kept, too."""
+_HASHES = 4096
+"""Rings of which the hash is known after their calls were forgotten."""
+
+OPEN, FREED, BROKEN = "open", "freed", "broken"
+"""A communicator can be used; all its ranks have given it back; a call ended midway, so that nothing is known of it."""
+
+Entry = tuple[Record, CodeType, int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A call that was made. The first call of a communicator has the ``number`` 0. ``begun`` is in seconds of
+    ``time.monotonic``."""
+
+    number: int
+    record: Record
+    site: Site
+    begun: float
+
+
+class Recorder:
+    """The calls of one communicator. One call is made at a time; any thread may read."""
+
+    __slots__ = ("_before", "_first", "_hashes", "_next", "_ring", "_turning", "state", "under_way")
+
+    def __init__(self) -> None:
+        self._ring: list[Entry] = [()] * LENGTH  # type: ignore[list-item]  # filled before it is read
+        self._before: list[Entry] = []
+        self._first = 0
+        """The number of the ring's first call."""
+        self._next = 0
+        """Where the next call goes in the ring."""
+        self._hashes: deque[bytes] = deque([b""], maxlen=_HASHES)
+        """The hash before each ring; that of the current ring is the last."""
+        self._turning = threading.Lock()
+        self.under_way = False
+        """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
+        self.state = OPEN
+        """Whether more calls can come."""
+
+    def begin(self, record: Record, frame: FrameType) -> None:
+        """A call begins, from ``frame``."""
+        code = frame.f_code
+        if code.co_filename in known_programs:
+            entry = record, code, frame.f_lasti, monotonic()
+        else:
+            entry = record, *site_of(frame), monotonic()
+        at = self._next
+        try:
+            self._ring[at] = entry
+        except IndexError:
+            self._turn(entry)
+            at = 0
+        self._next = at + 1
+        self.under_way = True
+
+    def retract(self) -> None:
+        """The last call has not been made after all: an argument was wrong."""
+        self.under_way = False
+        self._next -= 1
+
+    def close(self) -> None:
+        """No more calls can come. Unless the communicator was freed, a call may have ended midway."""
+        self.under_way = False
+        if self.state == OPEN:
+            self.state = BROKEN
+
+    def _turn(self, entry: Entry) -> None:
+        """Begin a new ring with this call."""
+        with self._turning:
+            self._hashes.append(_hash(self._hashes[-1], self._ring))
+            self._before, self._ring = self._ring, [entry] * LENGTH
+            self._first += LENGTH
+            self._next = 0
+
+    @property
+    def begun(self) -> int:
+        """How many calls have begun."""
+        with self._turning:
+            return self._first + self._next
+
+    def hash(self, calls: int) -> tuple[int, str] | None:
+        """A number of calls, and the hash of so many first calls. It is the number that is asked for, or, if those
+        calls are forgotten, the number of whole rings in it. None if that is forgotten, too."""
+        with self._turning:
+            rings, rest = divmod(calls, LENGTH)
+            back = self._first // LENGTH - rings
+            if not -1 <= back - 1 < len(self._hashes) - 1 and back != 0:
+                return None
+            before = self._hashes[-1 - back]
+            kept = {0: self._ring, 1: self._before}.get(back)
+            if kept is None:
+                return rings * LENGTH, before.hex()
+            return calls, _hash(before, kept[:rest]).hex() if rest else before.hex()
+
+    def calls(self, first: int = 0) -> list[Made]:
+        """The calls that are kept, from the number ``first``."""
+        with self._turning:
+            kept, start = [*self._before, *self._ring[: self._next]], self._first - len(self._before)
+        numbered = [Made(start + i, e[0], (e[1], e[2]), e[3]) for i, e in enumerate(kept)]
+        return [made for made in numbered if made.number >= first]
+
+
+def _hash(before: bytes, entries: Sequence[Entry]) -> bytes:
+    return blake2b(b"".join([before, *(entry[0].digest for entry in entries)]), digest_size=8).digest()

@@ -1,0 +1,71 @@
+"""What the judge says of a job that cannot go on, or that waits for long: one table of all ranks of a communicator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mpicoll.guard.watch.channel import Message
+
+__all__ = ["DIFFERENT", "HAS_LEFT", "IS_GONE", "SLOW", "TIME_IS_UP", "files", "ranges", "text", "why_silent"]
+
+DIFFERENT = "the ranks made different calls. The job ends"
+HAS_LEFT = "a rank has come to its end, and others wait for it. The job ends"
+IS_GONE = "a rank's process is gone, and others wait for it. The job ends"
+TIME_IS_UP = "a call was not complete in time. The job ends"
+SLOW = "a call has been under way for long. Nothing is wrong if a rank is still busy"
+
+
+def text(why: str, ranks: Sequence[int], accounts: dict[int, Message], missing: dict[int, str]) -> str:
+    """The table: a line for all ranks that do the same."""
+    lines: dict[str, list[int]] = {}
+    furthest = max((account["begun"] for account in accounts.values()), default=0)
+    for rank in sorted(ranks):
+        said = missing[rank] if rank in missing else _line(accounts[rank], furthest)
+        lines.setdefault(said, []).append(rank)
+    named = {said: f"rank{'s' * (len(who) > 1)} {ranges(who)}" for said, who in lines.items()}
+    width = max(map(len, named.values()))
+    table = [f"  {who:{width}}  {said}" for said, who in named.items()]
+    return "\n".join([f"mpicoll: {why} (communicator of ranks {ranges(sorted(ranks))}):", *table])
+
+
+def _line(account: Message, furthest: int) -> str:
+    number, words, site = account["number"], account["words"], account["site"]
+    if account["message"]:
+        does = f"waits for {account['seconds']:.0f} s in {account['message']}"
+    elif words is None:
+        # This rank has not made the call that others speak of.
+        does = "has not come" + (" and has ended its program" if account.get("leaving") else "")
+    elif account["waits"]:
+        return f"call {number}: {words}, at {site}: waits for {account['seconds']:.0f} s"
+    elif account["begun"] < furthest and number == account["begun"] - 1:
+        does = f"has not come: its last call was {number}: {words}, at {site}"
+    else:
+        does = f"call {number}: {words}, at {site}"
+        return does + (f". The communicator is {account['state']}" if account["state"] == "broken" else "")
+    if account.get("leaving"):
+        return does
+    return f"{does}. It is at {account['where']}"
+
+
+def why_silent(has_come: bool, is_gone: bool) -> str:
+    """Of a rank that gives no account."""
+    if not has_come:
+        return "has never been reached"
+    return "its process has ended" if is_gone else "does not answer: it is stopped, or its node is lost"
+
+
+def files(written: dict[int, str]) -> str:
+    """Where the processes have written their calls."""
+    folders = sorted({where for where in written.values() if where})
+    return f"mpicoll: the last calls of each rank are in {', '.join(folders)}" if folders else ""
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Ascending numbers as ``0-3, 5``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)

@@ -1,0 +1,75 @@
+"""A communicator of this process, as those see it who watch over its calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.sites import place_of, whereabouts
+from mpicoll.guard.watch.channel import Message
+
+__all__ = ["LOOK", "SHORT", "TIME_IS_UP", "WARN", "Watched"]
+
+LOOK = 0.5
+"""Seconds between two looks at a process's communicators."""
+_LONG, _VERY_LONG = 1.0, 60.0
+"""Seconds after which the judge is told of a wait, and after which it warns."""
+_GRACE = 10.0
+"""Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
+SHORT, LONG, WARN, TIME_IS_UP = range(4)
+"""How long a wait has lasted."""
+
+
+@dataclass(eq=False)
+class Watched:
+    """Rank r of the communicator is rank ``ranks[r]`` of the job's world. ``name`` is the same on all of them."""
+
+    name: str
+    ranks: list[int]
+    recorder: Recorder
+    waits: list[tuple[str, str]]
+    """What threads wait for besides collectives: an operation, and which message has not come."""
+    timeout: float
+    """Seconds in which a call must end."""
+    agrees: bool
+    """Whether ranks agree on each call before data moves."""
+    seconds: float = 0.0
+    """How long the oldest wait has lasted. Time in which this process was stopped does not count."""
+    told: tuple[int, str, int] | None = None
+    """What the judge knows: calls, state, and how long the wait has lasted."""
+    _last: object = field(default=None, repr=False)
+
+    def look(self) -> None:
+        """Count how long the call under way has lasted, or the oldest wait for a message."""
+        waits = [*self.waits]
+        now = self.recorder.begun if self.recorder.under_way else (id(waits[0]) if waits else None)
+        self.seconds = self.seconds + LOOK if now is not None and now == self._last else 0.0
+        self._last = now
+
+    def state(self) -> tuple[int, str, int]:
+        """How many calls can be compared, whether more can come, and how long the oldest wait has lasted."""
+        recorder = self.recorder
+        # Where ranks agree on a call, they compare it themselves.
+        calls = recorder.begun - (self.agrees and recorder.under_way)
+        limit = self.timeout + (_GRACE if self.agrees else 0.0)
+        reached = [self.seconds >= each for each in (_LONG, _VERY_LONG, limit)]
+        wait = TIME_IS_UP if reached[2] else reached[:2].count(True)
+        return calls, recorder.state, wait
+
+    def account(self, number: int | None) -> Message:
+        """What this rank says of the call with this number (of the last one if None), and what it does now."""
+        recorder, waits = self.recorder, [*self.waits]
+        begun = recorder.begun
+        number = begun - 1 if number is None else number
+        made = next((made for made in recorder.calls(number) if made.number == number), None)
+        return {
+            "begun": begun,
+            "state": recorder.state,
+            "number": number,
+            "words": made and made.record.words,
+            "site": made and place_of(made.site),
+            "waits": recorder.under_way and number == begun - 1,
+            "message": f"{waits[0][0]}: no message {waits[0][1]}" if waits else None,
+            "seconds": self.seconds,
+            "where": whereabouts(),
+        }

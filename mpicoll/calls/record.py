@@ -14,12 +14,13 @@ class Record:
 
     All ranks of a collective must have the same ``words``. What a rank may know better than others is beside them."""
 
-    __slots__ = ("digest", "nbytes", "route", "words")
+    __slots__ = ("digest", "dtype", "elements", "nbytes", "route", "words")
 
-    def __init__(self, words: str, nbytes: int = 0) -> None:
+    def __init__(self, words: str, nbytes: int = 0, elements: int = 0, dtype: str = "") -> None:
         self.words = words
-        self.nbytes = nbytes
-        """The bytes of the longest array of the call."""
+        """The operation comes first."""
+        self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
+        """Of the longest array of the call. It has no elements where a rank does not know how many others have."""
         self.route = ""
         """The name of the algorithm that carries it out, once it is chosen."""
         self.digest = blake2b(words.encode(), digest_size=8).digest()
@@ -32,12 +33,14 @@ def record_of(call: Call, algorithm: str | None, size: int) -> Record:
     if call.reduction is not None:
         words.append(call.reduction.op.name)
     memory = call.send or call.recv
+    elements, dtype = 0, ""
     if memory is not None:
-        words.append(f"of {call.extent(size)} {memory.dtype}" if call.extent_is_common else f"of {memory.dtype}")
+        elements, dtype = call.extent(size) if call.extent_is_common else 0, str(memory.dtype)
+        words.append(f"of {elements} {dtype}" if call.extent_is_common else f"of {dtype}")
     if call.uneven and call.extent_is_common:
         words.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
     if call.collective.rooted:
         words.append(f"root {call.root}")
     if algorithm is not None:
         words.append(f"algorithm {algorithm}")
-    return Record(" ".join(words), call.nbytes(size))
+    return Record(" ".join(words), call.nbytes(size), elements, dtype)

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from mpicoll.calls.measured import Table
 from mpicoll.errors import ArgumentError
 
-__all__ = ["CHECKS", "DEFAULT_TIMEOUT", "Rules", "check", "checked_check", "checked_timeout", "preferred", "timeout"]
+__all__ = [
+    "CHECKS",
+    "DEFAULT_TIMEOUT",
+    "Rules",
+    "check",
+    "checked_check",
+    "checked_timeout",
+    "dump",
+    "preferred",
+    "timeout",
+    "trace",
+]
 
 CHECKS = ("off", "watch", "full")
 DEFAULT_TIMEOUT = 1800.0
@@ -20,13 +31,16 @@ class Rules:
     """The same on all ranks of a communicator, as long as it lives.
 
     ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine. ``check`` is one
-    of ``CHECKS``, and ``timeout`` the seconds in which all ranks must have come to a checked call.
+    of ``CHECKS``, and ``timeout`` the seconds in which all ranks must have come to a checked call. ``dump`` and
+    ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE.
     """
 
     preferred: str = ""
     table: Table = field(default_factory=dict)
     check: str = "watch"
     timeout: float = DEFAULT_TIMEOUT
+    dump: str = ""
+    trace: str = ""
 
 
 def preferred() -> str:
@@ -52,6 +66,19 @@ def timeout() -> float:
     """MPICOLL_TIMEOUT as this process has it, in seconds."""
     given = os.environ.get("MPICOLL_TIMEOUT") or DEFAULT_TIMEOUT
     return checked_timeout(given, "mpicoll", "MPICOLL_TIMEOUT")
+
+
+def dump() -> str:
+    """MPICOLL_DUMP as this process has it."""
+    return os.environ.get("MPICOLL_DUMP", "")
+
+
+def trace() -> str:
+    """MPICOLL_TRACE as this process has it. The threads that watch over calls gather the trace."""
+    given = os.environ.get("MPICOLL_TRACE", "")
+    if given and check() == "off":
+        raise ArgumentError("mpicoll", "MPICOLL_TRACE", "nothing, because MPICOLL_CHECK is off", repr(given))
+    return given
 
 
 def checked_timeout(given: object, operation: str, argument: str) -> float:

@@ -28,7 +28,7 @@ from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard.agreement import Agreement
-from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.files.traced import recorder_for
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 
@@ -65,8 +65,8 @@ class Base:
         self._under_way = UnderWay(fabric.failure)
         self.rank, self.size = fabric.rank, fabric.size
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
-        self._recorder = Recorder()
         rules = fabric.rules
+        self._recorder = recorder_for(rules.trace)
         self._timeout = rules.timeout if timeout is None else float(timeout)
         self._agreement = self._agreement_of(check or rules.check)
         lifetime.watch(self)

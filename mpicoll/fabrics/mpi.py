@@ -13,7 +13,7 @@ from mpicoll.calls import measured
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.calls.rules import Rules, check, preferred, timeout
+from mpicoll.calls.rules import Rules, check, dump, preferred, timeout, trace
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric, Transfer
 from mpicoll.fabrics.words import Words
@@ -87,7 +87,7 @@ class MPIFabric(Fabric):
         take_turns = share_a_node and oversubscribed(self._comm)
         rules = None
         if self.rank == 0:
-            of_all = Rules(preferred(), check=check(), timeout=timeout()) if parent is None else parent.rules
+            of_all = parent.rules if parent is not None else _rules_of_environment()
             table = measured.table(fingerprint(), library(), take_turns) if share_a_node else {}
             rules = replace(of_all, table=table)
         common: Rules = self._comm.bcast(rules)
@@ -206,6 +206,10 @@ class MPIFabric(Fabric):
                 whom = "any rank" if source is None else f"rank {source}"
                 raise TimeoutError(f"recv_object: no object came from {whom} (tag {tag}) within {seconds:g} s")
         return found.recv()
+
+
+def _rules_of_environment() -> Rules:
+    return Rules(preferred(), check=check(), timeout=timeout(), dump=dump(), trace=trace())
 
 
 _not_taken: list[MPI.Request] = []

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["Site", "known_programs", "place_of", "site_of", "whereabouts"]
+__all__ = ["Site", "known_programs", "line_of", "place_of", "site_of", "whereabouts"]
 
 Site = tuple[CodeType, int]
 """A frame's code, and the index of the instruction that it is at. A frame itself would keep the program's arrays."""
@@ -53,9 +53,14 @@ def is_program(file: str) -> bool:
 
 def place_of(site: Site) -> str:
     """The site as ``file.py:12 in function``."""
+    code, _ = site
+    return f"{Path(code.co_filename).name}:{line_of(site)} in {code.co_name}"
+
+
+def line_of(site: Site) -> int:
+    """The number of the site's line in its file."""
     code, at = site
-    line = next((line for start, end, line in code.co_lines() if start <= at < end), None) or code.co_firstlineno
-    return f"{Path(code.co_filename).name}:{line} in {code.co_name}"
+    return next((line for start, end, line in code.co_lines() if start <= at < end), None) or code.co_firstlineno
 
 
 def whereabouts(thread: int | None = None) -> str:

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from io import StringIO
 from pathlib import Path
@@ -17,7 +18,7 @@ from types import TracebackType
 from mpicoll.errors import MpicollError
 from mpicoll.launch.alone import launched_rank
 
-__all__ = ["end_job", "hook"]
+__all__ = ["before_end", "end_job", "hook"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _STARTERS = ("<frozen runpy>", *map(os.path.normpath, ("mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/rank.py")))
@@ -29,6 +30,9 @@ _SECONDS_TO_READ = 0.25
 """How long a rank waits for its launcher to read the error's last line. Launchers that end a job drop the rest."""
 _SECONDS_TO_END = 5.0
 _SECONDS_TO_CONNECT = 1.0
+
+before_end: list[Callable[[str], object]] = []
+"""Called with the error when an uncaught exception ends the job, after it was printed."""
 
 
 def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:

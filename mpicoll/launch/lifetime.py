@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from mpicoll.errors import LaunchError, StateError
+from mpicoll.launch import failure
 from mpicoll.launch.alone import check_may_initialise, check_not_alone
-from mpicoll.launch.failure import end_job
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -121,6 +121,11 @@ def _end_job_with_a_failing_rank() -> None:
             sys.__stderr__.write(sys.stderr.getvalue())
             sys.__stderr__.flush()
             sys.stderr.truncate(0)
-        end_job(1)
+        try:
+            if issubclass(kind, Exception):  # and not what a user has typed
+                for do in failure.before_end:
+                    do(f"{kind.__name__}: {value}")
+        finally:
+            failure.end_job(1)
 
     sys.excepthook = hook

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from mpicoll.guard.files.flight import kept_by_all
+from mpicoll.guard.files.trace import Trace
 from mpicoll.guard.recorder import BROKEN, FREED
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import Message, happens, heard, say
@@ -19,6 +21,8 @@ __all__ = ["Judge"]
 _SECONDS_TO_ANSWER = 3.0
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
+_SECONDS_OF_FILES = 2.0
+"""Files that are not older serve another who asks for them."""
 
 
 @dataclass(eq=False)
@@ -51,16 +55,19 @@ class _Calls:
 
 
 class Judge:
-    """Knows all processes of the job by their ranks in its world."""
+    """Knows all processes of the job by their ranks in its world. ``trace`` is written at its end, if there is one."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, token: str, trace: Trace | None) -> None:
+        self._token, self._trace = token, trace
         self._processes: dict[int, _Process] = {}
         self._communicators: dict[str, _Calls] = {}
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
+        self._dumping = asyncio.Lock()
+        self._dumped: float | None = None
+        """When all processes have last written their files."""
         self._leaving = asyncio.Event()
         """Set when a process tells that it leaves, so that it need not wait for the next look."""
 
@@ -75,12 +82,16 @@ class Judge:
         rank = hello["rank"]
         here = self._processes[rank] = _Process(writer, hello["process"])
         say(writer, {"judge": ending.this_process()})
+        if self._trace is not None:
+            self._begin(self._trace.read_clock(rank, self._ask))
         while (message := await heard(reader)) is not None:
             if "answer" in message:
                 if not (question := self._questions.pop(message["answer"], asyncio.Future())).done():
                     question.set_result(message["value"])
             elif "compare" in message:
                 self._begin(self._compare_for(here, message["compare"]))
+            elif "dump" in message:
+                self._begin(self._dump_for(here, message["dump"]))
             else:
                 self._told(rank, message)
         here.gone = asyncio.get_running_loop().time()
@@ -102,7 +113,9 @@ class Judge:
         self._tasks.add(running)  # asyncio itself keeps only weak references
         running.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, ranks: Iterable[int], what: str, **more: Any) -> dict[int, Any]:
+    async def _ask(
+        self, ranks: Iterable[int], what: str, seconds: float = _SECONDS_TO_ANSWER, **more: Any
+    ) -> dict[int, Any]:
         """The ranks' answers. A rank that does not answer in time is not in it."""
         futures: dict[int, asyncio.Future[Any]] = {}
         for rank in ranks:
@@ -111,7 +124,7 @@ class Judge:
                 futures[rank] = self._questions[self._asked] = asyncio.get_running_loop().create_future()
                 say(self._processes[rank].writer, {"ask": self._asked, "what": what, **more})
         if futures:
-            await asyncio.wait(futures.values(), timeout=_SECONDS_TO_ANSWER)
+            await asyncio.wait(futures.values(), timeout=seconds)
         return {rank: future.result() for rank, future in futures.items() if future.done()}
 
     # -- what it does -------------------------------------------------------------------------------------------------
@@ -124,6 +137,8 @@ class Judge:
             for each in list(self._communicators.values()):
                 if each.ranks and not each.comparing and not self._ending:
                     await self._judge(each)
+        if self._trace is not None:
+            _print(await self._trace.write(self._processes, self._ask))
         for process in self._processes.values():
             say(process.writer, {"leave": True})
         for process in self._processes.values():
@@ -228,13 +243,28 @@ class Judge:
         if any(account["seconds"] > 0 for account in accounts.values()):
             _print(report.text(report.SLOW, each.ranks, accounts, missing))
 
+    async def _dump(self, why: str) -> None:
+        """Let all processes write their files."""
+        since = {each.name: kept_by_all(max(each.calls.values(), default=0)) for each in self._communicators.values()}
+        _print(report.files(await self._ask(self._processes, "dump", why=why, since=since)))
+        if self._trace is not None:
+            _print(await self._trace.write(self._processes, self._ask, _SECONDS_TO_ANSWER))
+
+    async def _dump_for(self, asking: _Process, why: str) -> None:
+        """All ranks may ask at once: then the files are written once."""
+        async with self._dumping:
+            now = asyncio.get_running_loop().time()
+            if self._dumped is None or now - self._dumped > _SECONDS_OF_FILES:
+                await self._dump(why)
+                self._dumped = asyncio.get_running_loop().time()
+        say(asking.writer, {"dumped": True})
+
     async def _end(self, each: _Calls, number: int | None, why: str) -> None:
         """Say why, let all processes write their files, and end the job. Does not return."""
         self._ending = True
         accounts, missing = await self._accounts(each, number)
         _print(report.text(why, each.ranks, accounts, missing))
-        written = await self._ask(self._processes, "dump", why=why)
-        _print(report.files(written))
+        await self._dump(why)
         silent = [self._processes[rank].process for rank in missing if rank in self._processes]
         for process in self._processes.values():
             say(process.writer, {"end": silent})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
-from mpicoll.guard.watch import ending
+from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import Meeting, Message, connect, happens, heard, say
 from mpicoll.guard.watch.watched import LOOK, TIME_IS_UP, Watched
 
@@ -18,13 +19,17 @@ _CHANGES = 2.0
 _SECONDS_TO_HEAR = 10.0
 """How long the judge may be silent when a call's time is up, and how long a launcher may take to end the job after the
 judge's process has ended."""
+_SECONDS_TO_DUMP = 5.0
+
+Dump = Callable[[str, dict[str, int]], Message]
 
 
 class Member:
-    """This process, rank ``rank`` of the job's world. ``dump`` writes its calls to files and says where."""
+    """This process, rank ``rank`` of the job's world. ``dump`` writes its last calls to files and says where, and
+    ``events`` tells all of them for a trace."""
 
-    def __init__(self, rank: int, meeting: Meeting, dump: Callable[[str], str]) -> None:
-        self.rank, self._meeting, self._dump = rank, meeting, dump
+    def __init__(self, rank: int, meeting: Meeting, dump: Dump, events: Callable[[], Message]) -> None:
+        self.rank, self._meeting, self._dump, self._events = rank, meeting, dump, events
         self.watched: dict[str, Watched] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._judge: Message | None = None
@@ -32,6 +37,7 @@ class Member:
         self._last_heard = self._last_told = 0.0
         self._leaving = False
         self._compared: dict[str, asyncio.Event] = {}
+        self._dumped = asyncio.Event()
         self.may_leave = asyncio.Event()
         """Set when nobody needs this process any more."""
 
@@ -105,6 +111,8 @@ class Member:
         elif "compared" in message:
             if (waiting := self._compared.pop(message["compared"], None)) is not None:
                 waiting.set()
+        elif "dumped" in message:
+            self._dumped.set()
         elif "forget" in message:
             self.watched.pop(message["forget"], None)
         elif "end" in message:
@@ -113,8 +121,13 @@ class Member:
             self.may_leave.set()
 
     def _answer(self, question: Message) -> Any:
-        if question["what"] == "dump":
-            return self._dump(question["why"])
+        match question["what"]:
+            case "dump":
+                return self._dump(question["why"], question["since"])
+            case "clock":
+                return monotonic()
+            case "trace":
+                return self._events()
         each = self.watched.get(question["name"])
         if each is None:
             return None
@@ -134,6 +147,15 @@ class Member:
         self._leaving = True
         self._tell()
         await self.may_leave.wait()
+
+    async def dump(self, why: str) -> None:
+        """Let all processes write their files. If the judge cannot be asked, this one writes its own."""
+        if self._writer is not None:
+            self._dumped.clear()
+            say(self._writer, {"dump": why})
+            if await happens(self._dumped, _SECONDS_TO_DUMP):
+                return
+        os.write(2, report.files({self.rank: self._dump(why, {})}).encode() + b"\n")
 
     async def compare(self, watched: Watched) -> None:
         """Let the judge compare the calls of a communicator now. If they differ, it ends the job."""

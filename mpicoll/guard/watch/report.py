@@ -54,10 +54,17 @@ def why_silent(has_come: bool, is_gone: bool) -> str:
     return "its process has ended" if is_gone else "does not answer: it is stopped, or its node is lost"
 
 
-def files(written: dict[int, str]) -> str:
-    """Where the processes have written their calls."""
-    folders = sorted({where for where in written.values() if where})
-    return f"mpicoll: the last calls of each rank are in {', '.join(folders)}" if folders else ""
+def files(written: dict[int, Message]) -> str:
+    """Where the processes have written their calls, and which could not."""
+    folders = sorted({each["folder"] for each in written.values() if each["folder"]})
+    lines = [f"mpicoll: the last calls of each rank are in {', '.join(folders)}"] if folders else []
+    failures: dict[str, list[int]] = {}
+    for rank, each in sorted(written.items()):
+        if each["failure"]:
+            failures.setdefault(each["failure"], []).append(rank)
+    for failure, who in failures.items():
+        lines.append(f"mpicoll: rank{'s' * (len(who) > 1)} {ranges(who)} could not write the last calls to {failure}")
+    return "\n".join(lines)
 
 
 def ranges(numbers: Sequence[int]) -> str:

@@ -14,37 +14,49 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
+from mpicoll.calls.rules import Rules
 from mpicoll.fabrics.fabric import Fabric
+from mpicoll.guard.files.demand import when_asked
+from mpicoll.guard.files.dump import Dump
+from mpicoll.guard.files.places import checked_trace
+from mpicoll.guard.files.trace import Trace
+from mpicoll.guard.files.traced import Events, TracedRecorder
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.watch.channel import LIMIT, Meeting, listen
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.watched import Watched
+from mpicoll.launch.failure import before_end
 
 __all__ = ["compare", "watch"]
 
 _SECONDS_TO_COMPARE = 5.0
+_SECONDS_TO_DUMP = 10.0
 
 
 class _Watcher:
     """A thread with a member of a job and, where this process is the job's first, with its judge."""
 
-    def __init__(self, rank: int, meeting: Meeting, sock: socket.socket | None) -> None:
+    def __init__(self, rank: int, meeting: Meeting, rules: Rules, sock: socket.socket | None) -> None:
         self.meeting, self._sock = meeting, sock
-        self.member = Member(rank, meeting, lambda why: "")
+        self.events = Events()
+        dump = Dump(rank, rules.dump, blake2b(meeting.token.encode(), digest_size=4).hexdigest(), _all_watched)
+        self._trace = Trace(checked_trace(rules.trace)) if rules.trace and sock is not None else None
+        self.member = Member(rank, meeting, dump.write, self.events.told)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        when_asked(self._loop, lambda: asyncio.ensure_future(self.member.dump("a signal has asked for it")))
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:
         if self._sock is None:
             await self.member.serve()
             return
-        judge = Judge(self.meeting.token)
+        judge = Judge(self.meeting.token, self._trace)
         server = await asyncio.start_server(judge.serve, sock=self._sock, limit=LIMIT)
         await asyncio.gather(self.member.serve(), judge.look_on())
         server.close()
@@ -83,12 +95,18 @@ def watch(
     meeting = fabric.bcast(meeting, 0)
     watcher = _watchers.get(meeting)
     if watcher is None:
-        watcher = _watchers[meeting] = _Watcher(ranks[fabric.rank], meeting, sock)
+        watcher = _watchers[meeting] = _Watcher(ranks[fabric.rank], meeting, fabric.rules, sock)
     of = blake2b(",".join(map(str, ranks)).encode(), digest_size=6).hexdigest()
     _made[of] += 1
     watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees)
     watcher.member.watched[watched.name] = watched
+    if isinstance(recorder, TracedRecorder):
+        recorder.keep_in(watcher.events, watched.name)
     return watched
+
+
+def _all_watched() -> list[Watched]:
+    return [watched for watcher in [*_watchers.values()] for watched in [*watcher.member.watched.values()]]
 
 
 def compare(watched: Watched) -> None:
@@ -108,6 +126,15 @@ def _leave() -> None:
 # Python calls what was registered last first. This comes before the libraries that use communicators register theirs,
 # so that they can still make calls at their end.
 atexit.register(_leave)
+
+
+def _dump(why: str) -> None:
+    """Let all processes write their files, because this one fails."""
+    for watcher in _watchers.values():
+        watcher.do(watcher.member.dump(why), _SECONDS_TO_DUMP)
+
+
+before_end.append(_dump)
 
 
 def _in_child() -> None:

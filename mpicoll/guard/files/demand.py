@@ -1,0 +1,91 @@
+"""Files on demand: a process that gets SIGURG lets all processes of its job write them.
+
+Who has no watcher ignores SIGURG: launchers, shells, other programs. So the signal may be sent to all processes of a
+Slurm job. Python itself would call a handler only when the main thread comes out of MPI. The handler of faulthandler is
+called at once. It writes some lines to a pipe, and the watcher's thread reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.guard.files.places import DEFAULT
+
+__all__ = ["SIGNAL", "ask_for_dump", "when_asked"]
+
+SIGNAL = signal.SIGURG
+_SECONDS_TO_WRITE = 10.0
+_SECONDS_OF_A_SIGNAL = 0.05
+"""How long a signal's lines may take to come."""
+
+
+def when_asked(loop: asyncio.AbstractEventLoop, do: Callable[[], object]) -> None:
+    """Have the loop call ``do`` when this process gets the signal. A handler that the program has set stays."""
+    if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
+        return
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+    pending: list[asyncio.TimerHandle] = []
+
+    def asked() -> None:
+        pending.clear()
+        do()
+
+    def comes() -> None:
+        os.read(reading, 1 << 16)
+        if not pending:
+            pending.append(loop.call_later(_SECONDS_OF_A_SIGNAL, asked))
+
+    loop.add_reader(reading, comes)
+    faulthandler.register(SIGNAL, writing, all_threads=False)
+
+
+def ask_for_dump(pid: int) -> Path:
+    """Ask the job of this process, which runs on this node, for its files. Returns the folder in which the process has
+    written its own."""
+    process = Path("/proc", str(pid))
+    try:
+        caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
+        environ = (process / "environ").read_bytes()
+    except OSError as e:
+        raise _refused(f"{pid} ({e.strerror})") from e
+    if not int(caught.split()[1], 16) >> (SIGNAL - 1) & 1:
+        raise _refused(f"{pid}, which has made none, or has MPICOLL_CHECK=off")
+    given = next((v for v in environ.decode(errors="replace").split("\0") if v.startswith("MPICOLL_DUMP=")), "")
+    asked = time.time()
+    os.kill(pid, SIGNAL)
+    while time.time() - asked < _SECONDS_TO_WRITE:
+        for folder in _folders(process, given.partition("=")[2]):
+            if any(_is_of(file, pid, asked) for file in folder.glob("rank*.json")):
+                return folder
+        time.sleep(0.05)
+    raise TimeoutError(f"ask_for_dump: process {pid} wrote nothing within {_SECONDS_TO_WRITE:g} s")
+
+
+def _refused(given: str) -> ArgumentError:
+    return ArgumentError("ask_for_dump", "pid", "a rank's process, which has made a Communicator", given)
+
+
+def _folders(process: Path, given: str) -> Iterator[Path]:
+    """Where the process may write."""
+    if given:
+        yield (process / "cwd").resolve() / given
+    yield from Path(tempfile.gettempdir()).glob(DEFAULT + "*")
+
+
+def _is_of(file: Path, pid: int, since: float) -> bool:
+    try:
+        known = json.loads(file.read_text())
+    except OSError:  # another user's
+        return False
+    return bool(known["pid"] == pid and known["written"] >= since)

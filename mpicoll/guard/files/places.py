@@ -1,0 +1,42 @@
+"""Where files go, as MPICOLL_DUMP and MPICOLL_TRACE say. What cannot be written is refused before a job has begun."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from mpicoll.errors import ArgumentError
+
+__all__ = ["DEFAULT", "checked_folder", "checked_trace", "default_folder"]
+
+DEFAULT = "mpicoll-calls-"
+"""How the names of folders begin that nobody has named."""
+
+
+def default_folder(job: str) -> Path:
+    """The same for all processes of the job on one node."""
+    return Path(tempfile.gettempdir(), DEFAULT + job)
+
+
+def checked_folder(given: str) -> Path:
+    """The folder, made if it is not there. Raises ArgumentError unless files can be written to it."""
+    folder = Path(given).absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as e:
+        raise ArgumentError("mpicoll", "MPICOLL_DUMP", "a folder that can be written", f"{given!r} ({e})") from e
+    return folder
+
+
+def checked_trace(given: str) -> Path:
+    """The file, which is not made yet. Raises ArgumentError unless it can be written."""
+    file = Path(given).absolute()
+    existed = file.exists()
+    try:
+        file.open("ab").close()
+    except OSError as e:
+        raise ArgumentError("mpicoll", "MPICOLL_TRACE", "a file that can be written", f"{given!r} ({e})") from e
+    if not existed:
+        file.unlink(missing_ok=True)
+    return file

@@ -1,0 +1,86 @@
+"""What a process has done last, and what its threads do now, as plain values."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterable
+from typing import Any
+
+import mpicoll
+from mpicoll.guard.recorder import BROKEN, Made
+from mpicoll.guard.sites import line_of
+from mpicoll.guard.watch.watched import Watched
+
+__all__ = ["DONE", "ENDED_MIDWAY", "UNDER_WAY", "snapshot"]
+
+DONE, UNDER_WAY, ENDED_MIDWAY = "done", "under way", "ended midway"
+"""What can be said of a call. The last one means that it raised an exception."""
+
+
+def snapshot(rank: int, why: str, communicators: Iterable[Watched]) -> dict[str, Any]:
+    """Of this process, which is ``rank`` of the job's world. ``why`` says what it is for."""
+    return {
+        "why": why,
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "written": time.time(),
+        "versions": _versions(),
+        "communicators": [_communicator(each) for each in communicators],
+        "threads": _threads(),
+    }
+
+
+def _versions() -> dict[str, str]:
+    found = {"mpicoll": mpicoll.__version__, "python": platform.python_version()}
+    loaded = {name: sys.modules.get(name) for name in ("mpi4py", "numpy", "torch")}
+    found |= {name: str(module.__version__) for name, module in loaded.items() if module is not None}
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None:
+        name, version = mpi.get_vendor()
+        found["MPI"] = f"{name} {'.'.join(map(str, version))}"
+    return found
+
+
+def _communicator(each: Watched) -> dict[str, Any]:
+    recorder = each.recorder
+    under_way, made, state = recorder.under_way, recorder.calls(), recorder.state
+    calls = [_call(call) for call in made]
+    if calls and (under_way or state == BROKEN):
+        calls[-1]["state"] = UNDER_WAY if under_way else ENDED_MIDWAY
+    waits = [f"{operation}: no message {which}" for operation, which in [*each.waits]]
+    return {"name": each.name, "ranks": each.ranks, "state": state, "waits for": waits, "calls": calls}
+
+
+def _call(made: Made) -> dict[str, Any]:
+    record, (code, _) = made.record, made.site
+    return {
+        "number": made.number,
+        "words": record.words,
+        "elements": record.elements,
+        "dtype": record.dtype,
+        "bytes": record.nbytes,
+        "route": record.route,
+        "file": code.co_filename,
+        "line": line_of(made.site),
+        "function": code.co_name,
+        "begun": time.time() - (time.monotonic() - made.begun),
+        "state": DONE,
+    }
+
+
+def _threads() -> dict[str, list[str]]:
+    """What each thread of Python's does now, the innermost frame first."""
+    frames = sys._current_frames()
+    found = {}
+    for thread in threading.enumerate():
+        if thread.ident in frames and thread is not threading.current_thread():
+            stack = traceback.extract_stack(frames[thread.ident])
+            found[thread.name] = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(stack)]
+    return found

@@ -1,0 +1,103 @@
+"""The trace of a job: one file of all calls of all ranks, which Perfetto and chrome://tracing show."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+__all__ = ["Trace"]
+
+_LOOKS = 8
+"""How often a clock is asked. The fastest answer counts."""
+_SECONDS_TO_TELL = 60.0
+
+Ask = Callable[..., Awaitable[dict[int, Any]]]
+"""Asks ranks something by its name. Returns their answers."""
+Reading = tuple[float, float]
+"""A time by the clock of this process, and how much later it was then by a rank's clock."""
+
+
+class Trace:
+    """Gathers the events of all ranks, in the process of the job's judge, and writes them to ``file``."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._clocks: dict[int, list[Reading]] = {}
+
+    async def read_clock(self, rank: int, ask: Ask) -> None:
+        """Compare a rank's clock with that of this process."""
+        readings = []
+        for _ in range(_LOOKS):
+            before = monotonic()
+            answers = await ask([rank], "clock")
+            if rank not in answers:
+                return
+            readings.append((before, answers[rank], monotonic()))
+        self._clocks.setdefault(rank, []).append(difference(readings))
+
+    async def write(self, ranks: Iterable[int], ask: Ask, seconds: float = _SECONDS_TO_TELL) -> str:
+        """Write what all these ranks tell. Returns a line that says where it is, or why it could not be written."""
+        ranks = [*ranks]
+        await asyncio.gather(*(self.read_clock(rank, ask) for rank in ranks))
+        told = await ask(ranks, "trace", seconds=seconds)
+        try:
+            new = self._file.with_name(self._file.name + ".new")
+            new.write_text(json.dumps(chrome(told, self._clocks)))
+            new.replace(self._file)
+        except OSError as e:
+            return f"mpicoll: the trace could not be written to {self._file}: {e}"
+        return f"mpicoll: the trace of {len(told)} ranks is in {self._file}"
+
+
+def difference(readings: list[tuple[float, float, float]]) -> Reading:
+    """How much later it is by another clock, from readings of it between two of this one.
+
+    Where no difference at all explains the fastest reading, too, it is the same clock: that of one node.
+    """
+    before, other, after = min(readings, key=lambda reading: reading[2] - reading[0])
+    middle = (before + after) / 2
+    return middle, 0.0 if before <= other <= after else other - middle
+
+
+def by_this_clock(time: float, readings: list[Reading]) -> float:
+    """A time of another clock by this one. Clocks drift apart evenly between the first reading and the last."""
+    if not readings:
+        return time
+    (first, ahead), (last, ahead_then) = readings[0], readings[-1]
+    if last == first:
+        return time - ahead
+    passed = (time - ahead - first) / (last - first)
+    return time - (ahead + (ahead_then - ahead) * passed)
+
+
+def chrome(told: dict[int, Any], clocks: dict[int, list[Reading]]) -> dict[str, Any]:
+    """The trace in the format of Chrome's: a process for each rank, a row for each of its threads."""
+    rows: list[dict[str, Any]] = []
+    for rank, of in sorted(told.items()):
+        threads = {ident: number for number, (ident, _) in enumerate(of["threads"], 1)} | {of["main"]: 0}
+        rows.append(_named("process_name", rank, 0, f"rank {rank} on {of['host']}"))
+        rows.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
+        rows += [_named("thread_name", rank, threads[ident], _row(name)) for ident, name in of["threads"]]
+        for name, number, words, nbytes, route, site, thread, begun, seconds, state in of["events"]:
+            start = by_this_clock(begun, clocks.get(rank, []))
+            about = {"communicator": name, "number": number, "bytes": nbytes, "algorithm": route, "called at": site}
+            call = {"ph": "X", "name": words, "cat": words.partition(" ")[0], "pid": rank, "tid": threads[thread]}
+            rows.append(call | {"ts": start, "dur": seconds * 1e6, "args": about | {"state": state}})
+    first = min((row["ts"] for row in rows if "ts" in row), default=0.0)
+    for row in rows:
+        if "ts" in row:
+            row["ts"] = (row["ts"] - first) * 1e6
+    return {"traceEvents": rows, "displayTimeUnit": "ms"}
+
+
+def _named(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": rank, "tid": thread, "args": {"name": name}}
+
+
+def _row(thread: str) -> str:
+    """What a thread's row is called, from the name of the thread."""
+    return {"MainThread": "program", "mpicoll": "asynchronous calls"}.get(thread, thread)

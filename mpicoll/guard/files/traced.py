@@ -1,0 +1,105 @@
+"""A recorder that also keeps when each call has ended, and on which thread: for MPICOLL_TRACE."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from mpicoll.calls.record import Record
+from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.sites import Site, place_of
+
+__all__ = ["MOST", "Events", "TracedRecorder", "recorder_for"]
+
+MOST = 100_000
+"""The last calls of a process that are in a trace."""
+
+Event = tuple[str, int, Record, Site, int, float, float]
+"""Communicator, number, call, site, thread, begin and duration."""
+
+
+class Events:
+    """The calls of a process, on all its communicators."""
+
+    def __init__(self) -> None:
+        self._ended: deque[Event] = deque(maxlen=MOST)
+        self._under_way: dict[TracedRecorder, Event] = {}
+        self._threads: dict[int, str] = {}
+
+    def begin(self, recorder: TracedRecorder, event: Event) -> None:
+        """A call begins. Its duration is not known yet."""
+        thread = event[4]
+        if thread not in self._threads:
+            self._threads[thread] = threading.current_thread().name
+        self._under_way[recorder] = event
+
+    def end(self, recorder: TracedRecorder, counts: bool) -> None:
+        """And ends. It does not count if it was never made."""
+        event = self._under_way.pop(recorder, None)
+        if event is not None and counts:
+            self._ended.append((*event[:6], monotonic() - event[5]))
+
+    def told(self) -> dict[str, Any]:
+        """All of them, as plain values."""
+        now = monotonic()
+        under_way = [(*event[:6], now - event[5]) for event in [*self._under_way.values()]]
+        events = [(event, "done") for event in [*self._ended]] + [(event, "under way") for event in under_way]
+        return {
+            "host": socket.gethostname(),
+            "main": threading.main_thread().ident,
+            "threads": list(self._threads.items()),
+            "events": [
+                [name, number, call.words, call.nbytes, call.route, place_of(site), thread, begun, seconds, state]
+                for (name, number, call, site, thread, begun, seconds), state in events
+            ],
+        }
+
+
+class TracedRecorder(Recorder):
+    """Keeps its calls in ``events``, too, once it is told in which."""
+
+    __slots__ = ("_events", "_flag", "_name")
+
+    def __init__(self) -> None:
+        self._flag = False
+        self._events: Events | None = None
+        self._name = ""
+        super().__init__()
+
+    def keep_in(self, events: Events, name: str) -> None:
+        """The communicator has this name."""
+        self._events, self._name = events, name
+
+    def begin(self, record: Record, frame: FrameType) -> None:
+        super().begin(record, frame)
+        if self._events is not None:
+            at = self._next - 1
+            _, code, instruction, begun = self._ring[at]
+            thread = threading.get_ident()
+            event = self._name, self._first + at, record, (code, instruction), thread, begun, 0.0
+            self._events.begin(self, event)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the last call has begun and not ended."""
+        return self._flag
+
+    @under_way.setter
+    def under_way(self, value: bool) -> None:
+        ended, self._flag = self._flag and not value, value
+        if ended and self._events is not None:
+            self._events.end(self, True)
+
+    def retract(self) -> None:
+        if self._events is not None:
+            self._events.end(self, False)
+        super().retract()
+
+
+def recorder_for(trace: str) -> Recorder:
+    """The recorder of a communicator. ``trace`` names the trace's file, and is empty where there is none."""
+    return TracedRecorder() if trace else Recorder()

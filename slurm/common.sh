@@ -179,6 +179,8 @@ fi
 # -- The report ------------------------------------------------------------------------------------------------------
 
 mkdir -p "$RESULTS"
+# A container may not have this folder.
+[[ -n $CONTAINER ]] || export MPICOLL_DUMP=${MPICOLL_DUMP:-$RESULTS/calls}   # folder for the last calls, if a job fails
 echo "job $SLURM_JOB_ID ($SLURM_JOB_NAME) on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}, results in $RESULTS"
 echo "site $SITE, launcher $LAUNCHER, bound to $BIND, device $DEVICE, $("${python[@]}" --version): $(type -P "${python[0]}")"
 env | grep -E '^(NCCL|UCX|FI|OMPI_MCA|PMIX_MCA|PRTE_MCA|MPICH|MPIR_CVAR|HYDRA|I_MPI|OMP)_' | sort | sed 's/^/  /' || true

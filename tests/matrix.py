@@ -76,6 +76,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/bench/test_options.py":     ((PURE,),         ()),
     "tests/cli":                       ((PURE,),         ()),
     "tests/docs":                      ((PURE,),         ()),
+    "tests/guard/test_files.py":       ((PURE,),         ()),
     "tests/test_buffers.py":           ((PURE,),         ()),
     "tests/test_exports.py":           ((PURE,),         ()),
     "tests/test_imports.py":           ((PURE,),         ()),

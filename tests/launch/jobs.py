@@ -42,7 +42,8 @@ def started(*argv: str, env: dict[str, str] | None = None) -> Iterator[tuple[Job
     path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "output")
-        with job(list(argv), output, {**os.environ, "PYTHONPATH": path, **(env or {})}, Path(folder)) as it:
+        set_here = {"PYTHONPATH": path, "MPICOLL_DUMP": folder}
+        with job(list(argv), output, {**os.environ, **set_here, **(env or {})}, Path(folder)) as it:
             yield it, output
 
 

@@ -1,0 +1,77 @@
+"""The forms of files: what torch's tool makes of right calls, and how times of other clocks are brought to one."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.guard.files.flight import kept_by_all, recording
+from mpicoll.guard.files.trace import by_this_clock, difference
+from mpicoll.guard.recorder import LENGTH
+
+OPERATIONS = [
+    *COLLECTIVES, "gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv", "bcast_object", "gather_object",
+    "allgather_object", "scatter_object", "alltoall_object", "node", "split",
+]  # fmt: skip
+
+
+def snapshot(*calls: dict[str, Any]) -> dict[str, Any]:
+    return {"communicators": [{"name": "c.1", "ranks": [0, 1, 2], "calls": [*calls]}]}
+
+
+def call(number: int, operation: str) -> dict[str, Any]:
+    elements = 0 if operation.endswith(("object", "node", "split", "alltoallv", "barrier")) else 12
+    words = f"{operation} of {elements} float32" if elements else operation
+    known = {"elements": elements, "dtype": "float32" if elements else "", "begun": float(number), "state": "done"}
+    return {"number": number, "words": words, "file": "a.py", "line": 1, "function": "f", **known}
+
+
+def analysed(recordings: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> str:
+    builder = pytest.importorskip("torch.distributed.flight_recorder.components.builder")
+    caplog.clear()  # its import may say that it would print nicer tables with another package
+    arguments = SimpleNamespace(verbose=False, just_print_entries=False, allow_incomplete_ranks=False, mismatch_cap=10)
+    details = {str(rank): {"rank": rank, **each} for rank, each in enumerate(recordings)}
+    with caplog.at_level(logging.INFO):
+        builder.build_db(details, arguments, recordings[0]["version"])
+    return caplog.text
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_torch_knows_every_operation(operation: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The same call on all ranks is none that torch's tool complains of; another one is."""
+    right = recording(snapshot(call(0, operation), call(1, "allreduce")), {})
+    assert analysed([right, right, right], caplog) == ""
+    other = recording(snapshot(call(0, "bcast" if operation != "bcast" else "reduce"), call(1, "allreduce")), {})
+    assert "Culprit rank 2" in analysed([right, right, other], caplog)
+
+
+def test_ranks_that_have_forgotten_different_calls(caplog: pytest.LogCaptureFixture) -> None:
+    """One rank is a call ahead, and its ring has turned: it has forgotten more than the others."""
+    furthest = 3 * LENGTH + 1
+    kept = [range(2 * LENGTH, furthest), *[range(LENGTH, furthest - 1)] * 2]
+    since = {"c.1": kept_by_all(furthest)}
+    recordings = [recording(snapshot(*(call(number, "allreduce") for number in each)), since) for each in kept]
+    found = analysed(recordings, caplog)
+    assert f"sequence number: {furthest - 1}" in found
+    assert found.count("Not all ranks joining") == 1
+
+
+def test_the_fastest_reading_of_a_clock_counts() -> None:
+    slow, fast = (10.0, 117.0, 20.0), (30.0, 131.1, 30.2)
+    assert difference([slow, fast]) == pytest.approx((30.1, 101.0))
+
+
+def test_the_clock_of_the_same_node() -> None:
+    assert difference([(10.0, 10.001, 10.5)]) == (10.25, 0.0)
+
+
+def test_a_clock_that_drifts() -> None:
+    """A second ahead at the time 100, and three at the time 200."""
+    readings = [(100.0, 1.0), (200.0, 3.0)]
+    assert by_this_clock(101.0, readings) == pytest.approx(100.0)
+    assert by_this_clock(203.0, readings) == pytest.approx(200.0, abs=0.1)
+    assert by_this_clock(5.0, []) == 5.0

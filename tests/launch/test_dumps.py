@@ -1,0 +1,151 @@
+"""Files of what each rank did last: after a mismatch, after an exception, on demand; and that torch's tool reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpicoll.errors import ArgumentError
+from mpicoll.guard.files.demand import ask_for_dump
+from tests.launch.jobs import run, script, started, until
+
+BEGIN = """
+    import os, pathlib, shutil, signal, sys, time
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("mpicoll")
+    rank = dist.get_rank()
+    here = pathlib.Path(__file__).parent
+    x = torch.ones(4)
+    for _ in range(600):
+        dist.all_reduce(x)
+"""
+DESYNCHRONISED = BEGIN + "    dist.barrier() if rank == 2 else dist.all_reduce(x)\n    dist.barrier()\n"
+BLOCKED = BEGIN + """
+    (here / f'pid{rank}').write_text(str(os.getpid()))
+    time.sleep(600) if rank == 1 else dist.all_reduce(x)
+"""
+
+
+def said(folder: Path, rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"rank{rank}.json").read_text())
+    return found
+
+
+def last_call(folder: Path, rank: int) -> dict[str, Any]:
+    """The last call on the communicator with the most calls."""
+    calls = max((each["calls"] for each in said(folder, rank)["communicators"]), key=len)
+    found: dict[str, Any] = calls[-1]
+    return found
+
+
+def torchfrtrace(folder: Path) -> str:
+    argv = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
+    result = subprocess.run(argv, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout + result.stderr
+
+
+def test_a_desynchronised_job(tmp_path: Path) -> None:
+    folder = tmp_path / "calls" / "here"
+    result = run(3, script(tmp_path, DESYNCHRONISED), env={"MPICOLL_DUMP": str(folder)})
+    assert result.code != 0
+    assert result.output.count(f"the last calls of each rank are in {folder}") == 1
+    found = torchfrtrace(folder)
+    assert "Culprit rank 2; Error type: COLLECTIVE_TYPE_MISMATCH" in found
+    assert "Expected collective type: 'all_reduce' does not match found collective type: 'barrier'" in found
+    assert "script.py:12" in found
+    words = [last_call(folder, rank)["words"] for rank in range(3)]
+    assert words == ["allreduce sum of 4 float32", "allreduce sum of 4 float32", "barrier"]
+    for rank in range(3):
+        known, call = said(folder, rank), last_call(folder, rank)
+        assert (known["rank"], known["why"]) == (rank, "the ranks made different calls. The job ends")
+        assert (Path(call["file"]).name, call["line"]) == ("script.py", 12)
+        assert {"mpicoll", "python", "mpi4py", "MPI", "torch"} <= known["versions"].keys()
+        assert any("script.py:12" in frame for frame in known["threads"]["MainThread"])
+
+
+def test_an_exception_ends_the_job(tmp_path: Path) -> None:
+    """All ranks write their files, not only the one that fails."""
+    program = BEGIN + "    if rank == 1:\n        raise ValueError('no such number')\n    dist.all_reduce(x)\n"
+    result = run(3, script(tmp_path, program), env={"MPICOLL_DUMP": str(tmp_path / "calls")})
+    assert result.code != 0
+    assert result.output.count("ValueError: no such number") == 1
+    known = [said(tmp_path / "calls", rank) for rank in range(3)]
+    assert {each["why"] for each in known} == {"ValueError: no such number"}
+    assert len({each["pid"] for each in known}) == 3
+    assert "missing ranks: {1}" in torchfrtrace(tmp_path / "calls")
+
+
+def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
+    """In the folder that nobody has named, which all ranks of the node share."""
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, BLOCKED)]
+    with started(*argv, env={"MPICOLL_DUMP": ""}) as (_, output):
+        until(lambda: all((tmp_path / f"pid{rank}").exists() for rank in range(3)), "ranks have begun", output)
+        pids = [int((tmp_path / f"pid{rank}").read_text()) for rank in range(3)]
+
+        def waits() -> bool:
+            return last_call(ask_for_dump(pids[0]), 0)["state"] == "under way"
+
+        until(waits, "rank 0 is in its last call", output)
+        folder = ask_for_dump(pids[1])
+        until(lambda: said(folder, 2)["why"] == "a signal has asked for it", "rank 2 writes, too", output)
+        assert [said(folder, rank)["pid"] for rank in range(3)] == pids
+        assert [last_call(folder, rank)["state"] for rank in range(3)] == ["under way", "done", "under way"]
+        assert "in all_reduce" in "".join(said(folder, 0)["threads"]["MainThread"])
+        assert any("script.py:14" in frame for frame in said(folder, 1)["threads"]["MainThread"])
+        assert str(folder) in output.read_text()
+    shutil.rmtree(folder)
+
+
+def test_the_programs_own_handler_stays(tmp_path: Path) -> None:
+    program = """
+    import os, signal
+    import mpicoll
+
+    came = []
+    signal.signal(signal.SIGURG, lambda *_: came.append(1))
+    comm = mpicoll.Communicator()
+    os.kill(os.getpid(), signal.SIGURG)
+    comm.barrier()
+    assert came == [1]
+    """
+    result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(tmp_path / "calls")})
+    assert result.code == 0, result.output
+    assert not list((tmp_path / "calls").iterdir())
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), 1 << 22 | 1])
+def test_a_process_that_cannot_be_asked(pid: int) -> None:
+    with pytest.raises(ArgumentError, match="ask_for_dump: pid: expected a rank's process"):
+        ask_for_dump(pid)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is refused before the program goes on."""
+    (tmp_path / "file").touch()
+    given = str(tmp_path / "file" / "calls")
+    program = script(tmp_path, "import mpicoll; mpicoll.Communicator(); print('made')")
+    result = run(2, program, env={"MPICOLL_DUMP": given})
+    assert result.code != 0
+    assert f"mpicoll: MPICOLL_DUMP: expected a folder that can be written; given '{given}'" in result.output
+    assert "made" not in result.output.splitlines()
+
+
+def test_files_that_cannot_be_written_hide_no_error(tmp_path: Path) -> None:
+    """The folder is lost while the program runs."""
+    folder = tmp_path / "calls"
+    lost = "    if rank == 0:\n        shutil.rmtree(here / 'calls')\n        (here / 'calls').touch()\n    dist.barrier()\n"
+    program = BEGIN + lost + "    raise ValueError('no such number')\n"
+    result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)})
+    assert result.code != 0
+    assert "ValueError: no such number" in result.output
+    assert f"ranks 0-1 could not write the last calls to {folder}: FileExistsError" in result.output

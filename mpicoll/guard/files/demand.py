@@ -14,8 +14,9 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.guard.files.places import DEFAULT
@@ -28,23 +29,26 @@ _SECONDS_OF_A_SIGNAL = 0.05
 """How long a signal's lines may take to come."""
 
 
-def when_asked(loop: asyncio.AbstractEventLoop, do: Callable[[], object]) -> None:
-    """Have the loop call ``do`` when this process gets the signal. A handler that the program has set stays."""
+def when_asked(loop: asyncio.AbstractEventLoop, do: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Have the loop carry out ``do`` when this process gets the signal. A handler that the program has set stays."""
     if signal.getsignal(SIGNAL) is not signal.SIG_DFL:
         return
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
-    pending: list[asyncio.TimerHandle] = []
+    coming: list[asyncio.TimerHandle] = []
+    tasks: set[asyncio.Task[None]] = set()  # asyncio itself keeps only weak references
 
-    def asked() -> None:
-        pending.clear()
-        do()
+    def has_come() -> None:
+        coming.clear()
+        task = loop.create_task(do())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
     def comes() -> None:
         os.read(reading, 1 << 16)
-        if not pending:
-            pending.append(loop.call_later(_SECONDS_OF_A_SIGNAL, asked))
+        if not coming:
+            coming.append(loop.call_later(_SECONDS_OF_A_SIGNAL, has_come))
 
     loop.add_reader(reading, comes)
     faulthandler.register(SIGNAL, writing, all_threads=False)

@@ -75,12 +75,15 @@ def _call(made: Made) -> dict[str, Any]:
     }
 
 
-def _threads() -> dict[str, list[str]]:
-    """What each thread of Python's does now, the innermost frame first."""
+def _threads() -> list[dict[str, Any]]:
+    """What each other thread of Python's does now, the innermost frame first."""
     frames = sys._current_frames()
-    found = {}
+    found = []
     for thread in threading.enumerate():
         if thread.ident in frames and thread is not threading.current_thread():
-            stack = traceback.extract_stack(frames[thread.ident])
-            found[thread.name] = [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in reversed(stack)]
+            stack = [
+                f"{frame.filename}:{frame.lineno} in {frame.name}"
+                for frame in reversed(traceback.extract_stack(frames[thread.ident]))
+            ]
+            found.append({"name": thread.name, "stack": stack})
     return found

@@ -21,8 +21,6 @@ __all__ = ["Judge"]
 _SECONDS_TO_ANSWER = 3.0
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
-_SECONDS_OF_FILES = 2.0
-"""Files that are not older serve another who asks for them."""
 
 
 @dataclass(eq=False)
@@ -66,8 +64,9 @@ class Judge:
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
         self._dumping = asyncio.Lock()
-        self._dumped: float | None = None
-        """When all processes have last written their files."""
+        self._dumps = 0
+        """How often all processes have begun to write their files."""
+        self._said: set[str] = set()
         self._leaving = asyncio.Event()
         """Set when a process tells that it leaves, so that it need not wait for the next look."""
 
@@ -138,7 +137,7 @@ class Judge:
                 if each.ranks and not each.comparing and not self._ending:
                     await self._judge(each)
         if self._trace is not None:
-            _print(await self._trace.write(self._processes, self._ask))
+            self._say_once(await self._trace.write(self._processes, self._ask))
         for process in self._processes.values():
             say(process.writer, {"leave": True})
         for process in self._processes.values():
@@ -246,18 +245,23 @@ class Judge:
     async def _dump(self, why: str) -> None:
         """Let all processes write their files."""
         since = {each.name: kept_by_all(max(each.calls.values(), default=0)) for each in self._communicators.values()}
-        _print(report.files(await self._ask(self._processes, "dump", why=why, since=since)))
+        self._say_once(report.files(await self._ask(self._processes, "dump", why=why, since=since)))
         if self._trace is not None:
-            _print(await self._trace.write(self._processes, self._ask, _SECONDS_TO_ANSWER))
+            self._say_once(await self._trace.write(self._processes, self._ask, _SECONDS_TO_ANSWER))
 
     async def _dump_for(self, asking: _Process, why: str) -> None:
-        """All ranks may ask at once: then the files are written once."""
+        """All ranks may ask at once. Files serve everybody who has asked before they were begun."""
+        before = self._dumps
         async with self._dumping:
-            now = asyncio.get_running_loop().time()
-            if self._dumped is None or now - self._dumped > _SECONDS_OF_FILES:
+            if self._dumps == before:
+                self._dumps += 1
                 await self._dump(why)
-                self._dumped = asyncio.get_running_loop().time()
         say(asking.writer, {"dumped": True})
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            _print(text)
 
     async def _end(self, each: _Calls, number: int | None, why: str) -> None:
         """Say why, let all processes write their files, and end the job. Does not return."""

@@ -49,7 +49,7 @@ class _Watcher:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        when_asked(self._loop, lambda: asyncio.ensure_future(self.member.dump("a signal has asked for it")))
+        when_asked(self._loop, lambda: self.member.dump("a signal has asked for it"))
         self._loop.run_until_complete(self._serve())
 
     async def _serve(self) -> None:

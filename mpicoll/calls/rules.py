@@ -8,9 +8,21 @@ from dataclasses import dataclass, field
 from mpicoll.calls.measured import Table
 from mpicoll.errors import ArgumentError
 
-__all__ = ["CHECKS", "DEFAULT_TIMEOUT", "Rules", "check", "checked_check", "checked_timeout", "preferred", "timeout"]
+__all__ = [
+    "CHECKS",
+    "DEFAULT_TIMEOUT",
+    "NAN",
+    "Rules",
+    "check",
+    "checked_check",
+    "checked_timeout",
+    "preferred",
+    "timeout",
+]
 
 CHECKS = ("off", "watch", "full")
+NAN = ",nan"
+"""Added to a check, it also looks for NaNs."""
 DEFAULT_TIMEOUT = 1800.0
 """Seconds, as in torch."""
 
@@ -20,7 +32,7 @@ class Rules:
     """The same on all ranks of a communicator, as long as it lives.
 
     ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine. ``check`` is one
-    of ``CHECKS``, and ``timeout`` the seconds in which all ranks must have come to a checked call.
+    of ``CHECKS``, or one with ``,nan`` after it. ``timeout`` is in seconds.
     """
 
     preferred: str = ""
@@ -42,9 +54,9 @@ def check() -> str:
 
 
 def checked_check(given: object, operation: str, argument: str) -> str:
-    """``given``, if it is one of ``CHECKS``."""
-    if not isinstance(given, str) or given not in CHECKS:
-        raise ArgumentError(operation, argument, f"one of {', '.join(CHECKS)}", repr(given))
+    """``given``, if it is a check."""
+    if not isinstance(given, str) or given.removesuffix(NAN) not in CHECKS:
+        raise ArgumentError(operation, argument, f"{', '.join(CHECKS)}, or one of these with {NAN}", repr(given))
     return given
 
 

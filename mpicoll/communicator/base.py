@@ -87,7 +87,7 @@ class Base:
 
     @property
     def timeout(self) -> float:
-        """The seconds that ranks wait for each other, with ``check="full"``. It can be set."""
+        """The seconds that a collective, or a wait for a message, may take. It can be set."""
         return self._timeout
 
     @timeout.setter

@@ -53,8 +53,9 @@ class Communicator(Collectives, Uneven, Messages, Objects):
       seconds, the others get :class:`~mpicoll.errors.TimeoutError`, which names it.
     - ``"off"``: nobody does.
 
-    With ``",nan"`` after it (``"watch,nan"``), a NaN in a rank's input raises ArgumentError on that rank. Give all ranks
-    the same settings. None takes those of rank 0's environment: MPICOLL_CHECK (``watch`` by default) and
+    With ``",nan"`` after it (``"watch,nan"``), a NaN in a rank's input raises ArgumentError on that rank.
+
+    Give all ranks the same settings. None takes those of rank 0's environment: MPICOLL_CHECK (``watch`` by default) and
     MPICOLL_TIMEOUT (1800).
 
     **Errors.** A wrong argument raises :class:`~mpicoll.errors.ArgumentError`, or its subclasses DtypeError and

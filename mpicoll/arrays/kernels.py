@@ -23,6 +23,7 @@ __all__ = [
     "COMBINE",
     "combination",
     "divide",
+    "first_nan",
     "in_float",
     "narrow",
     "quietly",
@@ -77,6 +78,16 @@ def values(buffer: Buffer) -> Array:
     """A plain buffer's memory as a 1-D array of its dtype's storage. The array does not keep the memory alive."""
     dtype = storage(buffer.dtype)
     return np.asarray(_Memory(buffer.address, buffer.count, dtype)) if buffer.count else np.empty(0, dtype)
+
+
+def first_nan(buffer: Buffer) -> int | None:
+    """The index of the first NaN in a plain buffer of floats or complex numbers. None if there is none."""
+    array = values(buffer)
+    for start in range(0, array.size, CHUNK):
+        found = np.isnan(widened(array[start : start + CHUNK], buffer.dtype))
+        if found.any():
+            return start + int(found.argmax())
+    return None
 
 
 def in_float(reduction: Reduction) -> Reduction:

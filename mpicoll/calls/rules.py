@@ -11,6 +11,7 @@ from mpicoll.errors import ArgumentError
 __all__ = [
     "CHECKS",
     "DEFAULT_TIMEOUT",
+    "NAN",
     "Rules",
     "check",
     "checked_check",
@@ -22,6 +23,8 @@ __all__ = [
 ]
 
 CHECKS = ("off", "watch", "full")
+NAN = ",nan"
+"""Added to a check, it also looks for NaNs."""
 DEFAULT_TIMEOUT = 1800.0
 """Seconds, as in torch."""
 
@@ -31,8 +34,8 @@ class Rules:
     """The same on all ranks of a communicator, as long as it lives.
 
     ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine. ``check`` is one
-    of ``CHECKS``, and ``timeout`` the seconds in which all ranks must have come to a checked call. ``dump`` and
-    ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE.
+    of ``CHECKS``, or one with ``,nan`` after it. ``timeout`` is in seconds. ``dump`` and ``trace`` are the texts of
+    MPICOLL_DUMP and MPICOLL_TRACE.
     """
 
     preferred: str = ""
@@ -56,9 +59,9 @@ def check() -> str:
 
 
 def checked_check(given: object, operation: str, argument: str) -> str:
-    """``given``, if it is one of ``CHECKS``."""
-    if not isinstance(given, str) or given not in CHECKS:
-        raise ArgumentError(operation, argument, f"one of {', '.join(CHECKS)}", repr(given))
+    """``given``, if it is a check."""
+    if not isinstance(given, str) or given.removesuffix(NAN) not in CHECKS:
+        raise ArgumentError(operation, argument, f"{', '.join(CHECKS)}, or one of these with {NAN}", repr(given))
     return given
 
 
@@ -76,7 +79,7 @@ def dump() -> str:
 def trace() -> str:
     """MPICOLL_TRACE as this process has it. The threads that watch over calls gather the trace."""
     given = os.environ.get("MPICOLL_TRACE", "")
-    if given and check() == "off":
+    if given and check().removesuffix(NAN) == "off":
         raise ArgumentError("mpicoll", "MPICOLL_TRACE", "nothing, because MPICOLL_CHECK is off", repr(given))
     return given
 

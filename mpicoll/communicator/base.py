@@ -20,13 +20,14 @@ from mpicoll.calls.call import Call, checked
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Bound, Plans, Workspace, key_by
 from mpicoll.calls.record import Record, record_of
-from mpicoll.calls.rules import checked_check, checked_timeout
+from mpicoll.calls.rules import NAN, checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
 from mpicoll.communicator.requests import UnderWay
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
+from mpicoll.guard import nans
 from mpicoll.guard.agreement import Agreement
 from mpicoll.guard.files.traced import recorder_for
 from mpicoll.guard.watch import watcher
@@ -68,10 +69,12 @@ class Base:
         rules = fabric.rules
         self._recorder = recorder_for(rules.trace)
         self._timeout = rules.timeout if timeout is None else float(timeout)
-        self._agreement = self._agreement_of(check or rules.check)
+        check = check or rules.check
+        self._refuses_nans, check = check.endswith(NAN), check.removesuffix(NAN)
+        self._agreement = self._agreement_of(check)
         lifetime.watch(self)
         self._watched = None
-        if (check or rules.check) != "off" and self.size > 1:
+        if check != "off" and self.size > 1:
             waits, agrees = self._under_way.waits, self._agreement is not None
             self._watched = watcher.watch(fabric, self._recorder, waits, self._timeout, agrees)
 
@@ -84,7 +87,7 @@ class Base:
 
     @property
     def timeout(self) -> float:
-        """The seconds that ranks wait for each other, with ``check="full"``. It can be set."""
+        """The seconds that a collective, or a wait for a message, may take. It can be set."""
         return self._timeout
 
     @timeout.setter
@@ -178,6 +181,8 @@ class Base:
             run, lasts = staging.bind(self._fabric, call, choose, self._workspace)
             if self._agreement is not None:
                 run = self._agreement.before(call, record, run)
+            if self._refuses_nans:
+                run = nans.before(call, self.rank, self.size, run)
             plan = Bound(run, record)
             if lasts and at is not None:
                 self._plans.keep(at, plan)

@@ -43,13 +43,20 @@ class Communicator(Collectives, Uneven, Messages, Objects):
     ``mpicoll algorithms`` lists the others. If it is None, mpicoll chooses one.
 
     **Agreement.** All ranks make the same calls in the same order. They give a call the same dtype, operation, root and
-    algorithm and, where blocks are of equal length, the same number of elements. By default, ranks do not compare what
-    they give: if it differs, the call may wait for ever, return a wrong result, or raise MessageError.
+    algorithm and, where blocks are of equal length, the same number of elements. ``check`` says who sees to that:
 
-    With ``check="full"``, all ranks agree on each collective before data moves. If their calls differ, every rank gets
-    :class:`~mpicoll.errors.MismatchError`, which says who called what. If a rank does not come within ``timeout``
-    seconds, the others get :class:`~mpicoll.errors.TimeoutError`, which names it. Give all ranks the same settings.
-    None takes those of rank 0's environment: MPICOLL_CHECK (``off`` by default) and MPICOLL_TIMEOUT (1800).
+    - ``"watch"``: a thread of each process compares what the ranks have called, while they go on. If calls differ, if
+      a rank has ended and others wait for it, or if a call takes more than ``timeout`` seconds, the whole job ends, and
+      one table says what each rank did.
+    - ``"full"``: besides, all ranks agree on each collective before data moves. If their calls differ, every rank gets
+      :class:`~mpicoll.errors.MismatchError`, which says who called what. If a rank does not come within ``timeout``
+      seconds, the others get :class:`~mpicoll.errors.TimeoutError`, which names it.
+    - ``"off"``: nobody does.
+
+    With ``",nan"`` after it (``"watch,nan"``), a NaN in a rank's input raises ArgumentError on that rank.
+
+    Give all ranks the same settings. None takes those of rank 0's environment: MPICOLL_CHECK (``watch`` by default) and
+    MPICOLL_TIMEOUT (1800).
 
     **Errors.** A wrong argument raises :class:`~mpicoll.errors.ArgumentError`, or its subclasses DtypeError and
     DeviceError, on the rank that gave it and before any data moves. :class:`~mpicoll.errors.MessageError` says that

@@ -7,15 +7,17 @@ paid once for many calls. Two ranks that have the same hash have made the same c
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from time import monotonic
 from types import CodeType, FrameType
+from typing import Any
 
 from mpicoll.calls.record import Record
-from mpicoll.guard.sites import Site, known_programs, site_of
+from mpicoll.guard.sites import Site, is_library, site_of
 
 __all__ = ["BROKEN", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
 
@@ -27,13 +29,15 @@ _HASHES = 4096
 OPEN, FREED, BROKEN = "open", "freed", "broken"
 """A communicator can be used; all its ranks have given it back; a call ended midway, so that nothing is known of it."""
 
-Entry = tuple[Record, CodeType, int, float]
+Entry = tuple[Record, CodeType, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A call that was made. The first call of a communicator has the ``number`` 0. ``begun`` is in seconds of
-    ``time.monotonic``."""
+    """A call that was made. The first call of a communicator has the ``number`` 0.
+
+    ``begun`` is when it was first seen, in seconds of ``time.monotonic``: somebody looks now and then. To ask for the
+    time in each call would cost as much as half of all else that is recorded."""
 
     number: int
     record: Record
@@ -44,7 +48,7 @@ class Made:
 class Recorder:
     """The calls of one communicator. One call is made at a time; any thread may read."""
 
-    __slots__ = ("_before", "_first", "_hashes", "_next", "_ring", "_turning", "state", "under_way")
+    __slots__ = ("_before", "_first", "_hashes", "_looks", "_next", "_ring", "_turning", "state", "under_way")
 
     def __init__(self) -> None:
         self._ring: list[Entry] = [()] * LENGTH  # type: ignore[list-item]  # filled before it is read
@@ -56,6 +60,8 @@ class Recorder:
         self._hashes: deque[bytes] = deque([b""], maxlen=_HASHES)
         """The hash before each ring; that of the current ring is the last."""
         self._turning = threading.Lock()
+        self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)
+        """How many calls had begun at what time."""
         self.under_way = False
         """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
         self.state = OPEN
@@ -64,10 +70,14 @@ class Recorder:
     def begin(self, record: Record, frame: FrameType) -> None:
         """A call begins, from ``frame``."""
         code = frame.f_code
-        if code.co_filename in known_programs:
-            entry = record, code, frame.f_lasti, monotonic()
-        else:
-            entry = record, *site_of(frame), monotonic()
+        caller: Any = frame
+        try:  # what site_of does, in line for files that are known: every tenth of a microsecond counts here
+            while is_library[code.co_filename]:
+                caller = caller.f_back
+                code = caller.f_code
+            entry = record, code, caller.f_lasti
+        except (KeyError, AttributeError):  # the file was not seen before, or there is no program above
+            entry = record, *site_of(frame)
         at = self._next
         try:
             self._ring[at] = entry
@@ -108,21 +118,31 @@ class Recorder:
         with self._turning:
             rings, rest = divmod(calls, LENGTH)
             back = self._first // LENGTH - rings
-            if not -1 <= back - 1 < len(self._hashes) - 1 and back != 0:
+            if back < 0:  # the ring is full, and the next call begins a new one
+                return calls, _hash(self._hashes[-1], self._ring).hex()
+            if back >= len(self._hashes):
                 return None
-            before = self._hashes[-1 - back]
-            kept = {0: self._ring, 1: self._before}.get(back)
-            if kept is None:
-                return rings * LENGTH, before.hex()
-            return calls, _hash(before, kept[:rest]).hex() if rest else before.hex()
+            before, kept = self._hashes[-1 - back], (self._ring, self._before)[back][:rest] if back < 2 else []
+            return calls - rest + len(kept), (_hash(before, kept) if kept else before).hex()
 
     def calls(self, first: int = 0) -> list[Made]:
         """The calls that are kept, from the number ``first``."""
         with self._turning:
             kept, start = [*self._before, *self._ring[: self._next]], self._first - len(self._before)
-        numbered = [Made(start + i, e[0], (e[1], e[2]), e[3]) for i, e in enumerate(kept)]
-        return [made for made in numbered if made.number >= first]
+        looks = [*self._looks, (start + len(kept), monotonic())]
+        made = []
+        for number, (record, code, at) in enumerate(kept, start):
+            begun = looks[bisect_right(looks, number, key=lambda look: look[0])][1]
+            made.append(Made(number, record, (code, at), begun))
+        return made[max(0, first - start) :]
+
+    def look(self) -> int:
+        """Note the time for the calls that have begun, and return how many have."""
+        begun = self.begun
+        if not self._looks or self._looks[-1][0] != begun:
+            self._looks.append((begun, monotonic()))
+        return begun
 
 
 def _hash(before: bytes, entries: Sequence[Entry]) -> bytes:
-    return blake2b(b"".join([before, *(entry[0].digest for entry in entries)]), digest_size=8).digest()
+    return blake2b(before + b"".join([entry[0].digest for entry in entries]), digest_size=8).digest()

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["Site", "known_programs", "line_of", "place_of", "site_of", "whereabouts"]
+__all__ = ["Site", "here", "is_library", "is_program", "line_of", "place_of", "site_of", "whereabouts"]
 
 Site = tuple[CodeType, int]
 """A frame's code, and the index of the instruction that it is at. A frame itself would keep the program's arrays."""
@@ -21,34 +21,37 @@ _LIBRARIES = tuple(
 )
 _STANDARD = (sysconfig.get_path("stdlib") + "/", "<frozen ")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-known_programs: set[str] = set()
-"""Files that were found to belong to the program."""
-_known_libraries: set[str] = set()
-"""And those that were found to belong to a library."""
+is_library: dict[str, bool] = {}
+"""Of each file that was seen: whether it belongs to Python or to a library through which programs call."""
+
+
+class _Here(threading.local):
+    """What the current thread makes calls for."""
+
+    site: Site | None = None
+
+
+here = _Here()
+"""``site`` says where the program has handed in what this thread does now, if another thread has handed it in."""
 
 
 def site_of(frame: FrameType) -> Site:
     """The site of the program that has led to ``frame``; the frame's own where no program has."""
-    inner = frame
-    while True:
-        code = frame.f_code
-        if is_program(code.co_filename):
-            return code, frame.f_lasti
-        if frame.f_back is None:
-            return inner.f_code, inner.f_lasti
-        frame = frame.f_back
+    found: FrameType | None = frame
+    while found is not None:
+        if is_program(found.f_code.co_filename):
+            return found.f_code, found.f_lasti
+        found = found.f_back
+    return here.site or (frame.f_code, frame.f_lasti)
 
 
 def is_program(file: str) -> bool:
     """Whether the file belongs neither to Python nor to a library through which programs call."""
-    if file in known_programs:
-        return True
-    if file in _known_libraries:
-        return False
-    pythons = file.startswith(_STANDARD) and not any(folder in file for folder in _PACKAGES)
-    found = not pythons and not file.startswith(_LIBRARIES)
-    (known_programs if found else _known_libraries).add(file)
-    return found
+    known = is_library.get(file)
+    if known is None:
+        pythons = file.startswith(_STANDARD) and not any(folder in file for folder in _PACKAGES)
+        known = is_library[file] = pythons or file.startswith(_LIBRARIES)
+    return not known
 
 
 def place_of(site: Site) -> str:

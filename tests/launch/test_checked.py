@@ -66,7 +66,11 @@ def test_a_rank_that_does_not_come(way: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [
-        ("MPICOLL_CHECK", "some", "mpicoll: MPICOLL_CHECK: expected one of off, watch, full; given 'some'"),
+        (
+            "MPICOLL_CHECK",
+            "some",
+            "mpicoll: MPICOLL_CHECK: expected off, watch, full, or one of these with ,nan; given 'some'",
+        ),
         ("MPICOLL_TIMEOUT", "-1", "mpicoll: MPICOLL_TIMEOUT: expected seconds, more than 0; given '-1'"),
         ("MPICOLL_TIMEOUT", "soon", "mpicoll: MPICOLL_TIMEOUT: expected seconds, more than 0; given 'soon'"),
     ],

@@ -78,9 +78,9 @@ class TracedRecorder(Recorder):
         super().begin(record, frame)
         if self._events is not None:
             at = self._next - 1
-            _, code, instruction, begun = self._ring[at]
+            _, code, instruction = self._ring[at]
             thread = threading.get_ident()
-            event = self._name, self._first + at, record, (code, instruction), thread, begun, 0.0
+            event = self._name, self._first + at, record, (code, instruction), thread, monotonic(), 0.0
             self._events.begin(self, event)
 
     @property

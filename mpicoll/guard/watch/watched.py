@@ -41,8 +41,8 @@ class Watched:
 
     def look(self) -> None:
         """Count how long the call under way has lasted, or the oldest wait for a message."""
-        waits = [*self.waits]
-        now = self.recorder.begun if self.recorder.under_way else (id(waits[0]) if waits else None)
+        waits, begun = [*self.waits], self.recorder.look()
+        now = begun if self.recorder.under_way else (id(waits[0]) if waits else None)
         self.seconds = self.seconds + LOOK if now is not None and now == self._last else 0.0
         self._last = now
 

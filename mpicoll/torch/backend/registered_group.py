@@ -94,7 +94,7 @@ class RegisteredGroup(TorchCalls, _TorchsGroup):  # type: ignore[misc]
         return False
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Set how long ``monitored_barrier`` waits."""
+        """Set how long ``monitored_barrier`` waits, and how long a collective may take."""
         checked_timeout("set_timeout", timeout)
         self.timeout = timeout
 

@@ -60,8 +60,8 @@ def init_process_group(
 
     Every ``backend`` that torch knows means MPI. Rank and size come from MPI: ``rank`` and ``world_size`` need not be
     given, and are compared with MPI's. ``init_method``, ``store``, ``pg_options`` and ``device_id`` change nothing.
-    ``timeout`` is how long ``monitored_barrier`` waits. With MPICOLL_CHECK=full, it is also how long ranks wait for
-    each other in a collective.
+    ``timeout`` is how long ``monitored_barrier`` waits, and how long a collective may take. After that, the job ends.
+    With MPICOLL_CHECK=full, TimeoutError is raised instead.
 
     Raises StateError if there is a default group already, and LaunchError if ``rank`` or ``world_size`` is not MPI's.
     """

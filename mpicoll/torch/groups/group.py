@@ -45,8 +45,8 @@ class ProcessGroup:
 
     @property
     def timeout(self) -> timedelta:
-        """How long ``monitored_barrier`` waits where it is given no timeout, and, with MPICOLL_CHECK=full, how long
-        ranks wait for each other in a collective: MPICOLL_TIMEOUT, if that is less."""
+        """How long ``monitored_barrier`` waits where it is given no timeout, and how long a collective may take:
+        MPICOLL_TIMEOUT, if that is less."""
         return self._timeout
 
     @timeout.setter

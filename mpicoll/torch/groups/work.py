@@ -13,6 +13,7 @@ from torch.autograd import profiler
 
 from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, StateError, TimeoutError
+from mpicoll.guard.sites import Site
 
 __all__ = ["CollectiveWork", "MessageWork", "Work"]
 
@@ -68,6 +69,9 @@ def _seconds(timeout: timedelta | None) -> float | None:
 
 class CollectiveWork(Work):
     """A collective in the queue of a group's worker. ``run`` carries it out, and writes the tensors of ``result``."""
+
+    site: Site | None = None
+    """Where the program has handed it in."""
 
     def __init__(self, run: Callable[[], None], result: list[torch.Tensor]) -> None:
         self._run, self._result = run, result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,6 +11,7 @@ from contextlib import suppress
 import torch
 
 from mpicoll.fabrics.job import Seat, here, work_for
+from mpicoll.guard import sites
 from mpicoll.torch.groups.work import CollectiveWork
 
 __all__ = ["Worker"]
@@ -39,6 +41,7 @@ class Worker:
             self._thread = threading.Thread(target=self._serve, args=[here.seat], name="mpicoll", daemon=True)
             self._thread.start()
         work = CollectiveWork(run, result)
+        work.site = sites.site_of(sys._getframe(1))
         if self.is_here():  # a callback calls: on every rank, its collective comes before all that is in the queue
             self._serve_one(work)
         else:
@@ -81,7 +84,9 @@ class Worker:
 
     def _serve_one(self, work: CollectiveWork) -> None:
         outer, self._under_way = self._under_way, work
+        sites.here.site = work.site
         work.carry_out()
+        sites.here.site = None
         self._under_way = outer
         work.served.set()
         if work.failed_unseen:

@@ -26,7 +26,7 @@ def snapshot(*calls: dict[str, Any]) -> dict[str, Any]:
 def call(number: int, operation: str) -> dict[str, Any]:
     elements = 0 if operation.endswith(("object", "node", "split", "alltoallv", "barrier")) else 12
     words = f"{operation} of {elements} float32" if elements else operation
-    known = {"elements": elements, "dtype": "float32" if elements else "", "begun": float(number), "state": "done"}
+    known = {"elements": elements, "dtype": "float32" if elements else "", "seen": float(number), "state": "done"}
     return {"number": number, "words": words, "file": "a.py", "line": 1, "function": "f", **known}
 
 

@@ -72,7 +72,7 @@ def _group(name: str) -> tuple[str, str]:
 def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
     operation = call["words"].partition(" ")[0]
     given, gotten = _sizes(operation, call["elements"], len(communicator["ranks"]))
-    begun = int(call["begun"] * 1e9)
+    seen = int(call["seen"] * 1e9)
     return {
         "record_id": 0,  # where first records differ among ranks, torchfrtrace drops all that are older, of any group
         "pg_id": 0,
@@ -81,8 +81,8 @@ def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]
         "p2p_seq_id": 0,
         "op_id": call["number"],
         "profiling_name": f"{_BACKEND}:{_NAMES.get(operation, _OTHER)} {call['words'].replace(':', '=')}",
-        "time_created_ns": begun,
-        "time_discovered_started_ns": begun,
+        "time_created_ns": seen,
+        "time_discovered_started_ns": seen,
         "time_discovered_completed_ns": None,
         "duration_ms": None,
         "input_sizes": given,

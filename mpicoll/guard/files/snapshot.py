@@ -70,7 +70,7 @@ def _call(made: Made) -> dict[str, Any]:
         "file": code.co_filename,
         "line": line_of(made.site),
         "function": code.co_name,
-        "begun": time.time() - (time.monotonic() - made.begun),
+        "seen": time.time() - (time.monotonic() - made.begun),
         "state": DONE,
     }
 

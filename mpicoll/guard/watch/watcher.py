@@ -14,7 +14,6 @@ from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
-from mpicoll.calls.rules import Rules
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.guard.files.demand import when_asked
 from mpicoll.guard.files.dump import Dump
@@ -37,11 +36,12 @@ _SECONDS_TO_DUMP = 10.0
 class _Watcher:
     """A thread with a member of a job and, where this process is the job's first, with its judge."""
 
-    def __init__(self, rank: int, meeting: Meeting, rules: Rules, sock: socket.socket | None) -> None:
-        self.meeting, self._sock = meeting, sock
+    def __init__(
+        self, rank: int, meeting: Meeting, folder: str, sock: socket.socket | None, trace: Trace | None
+    ) -> None:
+        self.meeting, self._sock, self._trace = meeting, sock, trace
         self.events = Events()
-        dump = Dump(rank, rules.dump, blake2b(meeting.token.encode(), digest_size=4).hexdigest(), _all_watched)
-        self._trace = Trace(checked_trace(rules.trace)) if rules.trace and sock is not None else None
+        dump = Dump(rank, folder, blake2b(meeting.token.encode(), digest_size=4).hexdigest(), _all_watched)
         self.member = Member(rank, meeting, dump.write, self.events.told)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
@@ -87,15 +87,16 @@ def watch(
     ranks = fabric.in_world()
     if not ranks:
         return None
-    sock = meeting = None
+    sock = meeting = trace = None
     if fabric.rank == 0:
         meeting = next(iter(_watchers), None)
         if meeting is None:
+            trace = Trace(checked_trace(fabric.rules.trace)) if fabric.rules.trace else None
             sock, meeting = listen(fabric.one_node)
     meeting = fabric.bcast(meeting, 0)
     watcher = _watchers.get(meeting)
     if watcher is None:
-        watcher = _watchers[meeting] = _Watcher(ranks[fabric.rank], meeting, fabric.rules, sock)
+        watcher = _watchers[meeting] = _Watcher(ranks[fabric.rank], meeting, fabric.rules.dump, sock, trace)
     of = blake2b(",".join(map(str, ranks)).encode(), digest_size=6).hexdigest()
     _made[of] += 1
     watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees)

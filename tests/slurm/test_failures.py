@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import datetime
 
@@ -13,6 +14,7 @@ SECONDS = 60 * MINUTES / 2
 """Well before Slurm would end it."""
 FAILS = f"{PROGRAMS}/fails.py"
 BARE = f"{PROGRAMS}/bare.py"
+STUCK = f"{PROGRAMS}/stuck.py"
 
 
 def check_failed(job: Job, how: str) -> None:
@@ -61,3 +63,23 @@ def test_no_pmi(job: Job, environment: Environment) -> None:
         return
     assert "alone in its MPI world although it was started as one of 4" in job.log, job.log
     assert "srun was given no --mpi, or one that this MPI does not speak" in job.log
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(name, marks=pytest.mark.job("multi_node", "--hold", PROGRAM=STUCK, LAUNCHER=name))
+        for name in ("mpirun", "srun-{pmi}")
+    ],
+)
+def test_a_job_that_is_stuck_says_what_it_does(launcher: str, released: Job) -> None:
+    """The signal reaches launchers and shells, too, and ends none of them."""
+    released.says("rank 1 sleeps")
+    released.cluster.run("scancel", "--full", "--signal=URG", released.number, check=True)
+    released.says(r"the last calls of each rank are in \S+/calls\b")
+    stacks = [json.loads(released.results(f"calls/rank{rank}.json").read_text())["threads"] for rank in range(4)]
+    assert ["stuck.py:12" in str(stack) for stack in stacks] == [False, True, False, False]
+    assert ["stuck.py:13" in str(stack) for stack in stacks] == [True, False, True, True]
+    assert released.state == "RUNNING", released.log
+    released.cluster.run("scancel", released.number, check=True)
+    released.wait()

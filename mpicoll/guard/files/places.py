@@ -29,9 +29,14 @@ def checked_folder(given: str) -> Path:
     return folder
 
 
-def checked_trace(given: str) -> Path:
-    """The file, which is not made yet. Raises ArgumentError unless it can be written."""
+def checked_trace(given: str, first: int) -> Path:
+    """The file, which is not made yet. Raises ArgumentError unless it can be written.
+
+    ``first`` is the first of the ranks that it is about. Ranks that share no communicator with rank 0 have a file of
+    their own."""
     file = Path(given).absolute()
+    if first:
+        file = file.with_stem(f"{file.stem}-from-rank-{first}")
     existed = file.exists()
     try:
         file.open("ab").close()

@@ -91,7 +91,7 @@ def watch(
     if fabric.rank == 0:
         meeting = next(iter(_watchers), None)
         if meeting is None:
-            trace = Trace(checked_trace(fabric.rules.trace)) if fabric.rules.trace else None
+            trace = Trace(checked_trace(fabric.rules.trace, ranks[0])) if fabric.rules.trace else None
             sock, meeting = listen(fabric.one_node)
     meeting = fabric.bcast(meeting, 0)
     watcher = _watchers.get(meeting)

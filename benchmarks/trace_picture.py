@@ -15,8 +15,8 @@ from typing import Any
 
 from mpicoll.bench.report.style import SETTINGS, WIDTH, legend, note, styles
 
-NARROW = 0.05
-"""A bar with a smaller part of the picture's width has no room for its number of bytes."""
+BAND = "#f1f3f4"
+"""Behind every other rank."""
 
 
 def draw(trace: dict[str, Any], path: Path, last: float, machine: str) -> None:
@@ -30,7 +30,7 @@ def draw(trace: dict[str, Any], path: Path, last: float, machine: str) -> None:
     calls = [row for row in rows if row["ph"] == "X" and row["ts"] >= start]
     names = {(row["pid"], row["tid"]): row["args"]["name"] for row in rows if row["name"] == "thread_name"}
     bands = sorted({(row["pid"], row["tid"]) for row in calls})
-    looks = styles(row["cat"] for row in calls)
+    looks = styles(row["name"] for row in calls)
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH, 1), dpi=200, layout="constrained")
         axes = figure.subplots()
@@ -38,11 +38,11 @@ def draw(trace: dict[str, Any], path: Path, last: float, machine: str) -> None:
         for row in calls:
             left, width = (row["ts"] - start) / 1e3, row["dur"] / 1e3
             at = bands.index((row["pid"], row["tid"]))
-            color = looks[row["cat"]].color
-            (handles[row["cat"]],) = axes.barh(at, width, left=left, height=0.7, color=color, edgecolor="white")
-            if width > NARROW * last and row["args"]["bytes"]:
-                size = f"{row['args']['bytes'] / 1e6:.3g} MB"
-                axes.text(left + width / 2, at, size, ha="center", va="center", color="white", fontsize=7)
+            color = looks[row["name"]].color
+            (handles[row["name"]],) = axes.barh(at, width, left=left, height=0.7, color=color, edgecolor=color)
+        for at, (rank, _) in enumerate(bands):
+            if rank % 2:
+                axes.axhspan(at - 0.5, at + 0.5, color=BAND, zorder=0)
         axes.set_yticks(range(len(bands)), [f"rank {rank}: {names[rank, thread]}" for rank, thread in bands])
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")

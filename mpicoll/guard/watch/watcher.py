@@ -130,9 +130,10 @@ atexit.register(_leave)
 
 
 def _dump(why: str) -> None:
-    """Let all processes write their files, because this one fails."""
-    for watcher in _watchers.values():
-        watcher.do(watcher.member.dump(why), _SECONDS_TO_DUMP)
+    """Let all processes write their files, because this one fails. There are none if it has made no call."""
+    if any(watched.recorder.begun for watched in _all_watched()):
+        for watcher in _watchers.values():
+            watcher.do(watcher.member.dump(why), _SECONDS_TO_DUMP)
 
 
 before_end.append(_dump)

@@ -115,7 +115,7 @@ class Base:
         """Around a collective that has no plan: it is recorded, and all ranks make it, if they agree on calls."""
         self.check_open(operation)
         recorder, record = self._recorder, Record(words)
-        recorder.begin(record, sys._getframe(1))
+        recorder.begin(record)
         if self._agreement is not None:
             try:
                 self._agreement.agree(operation, record)
@@ -198,7 +198,7 @@ class Base:
         if self.closed:
             self.check_open(operation)
         recorder = self._recorder
-        recorder.begin(plan.record, sys._getframe(1))
+        recorder.begin(plan.record)
         try:
             plan.run()
         except BaseException as e:

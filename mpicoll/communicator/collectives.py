@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from sys import _getframe
 from typing import TYPE_CHECKING, Any, overload
 
 from numpy import ndarray
@@ -58,7 +57,7 @@ class Collectives(Base):
         if plan is None:
             return self._elementwise("allreduce", x, out, op, 0, algorithm)
         recorder = self._recorder
-        recorder.begin(plan.record, _getframe(1))
+        recorder.begin(plan.record)
         try:
             plan.run()
         except BaseException as e:

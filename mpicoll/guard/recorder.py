@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from sys import _getframe
 from time import monotonic
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType
 
 from mpicoll.calls.record import Record
 from mpicoll.guard.sites import Site, is_library, site_of
@@ -29,7 +29,8 @@ _HASHES = 4096
 OPEN, FREED, BROKEN = "open", "freed", "broken"
 """A communicator can be used; all its ranks have given it back; a call ended midway, so that nothing is known of it."""
 
-Entry = tuple[Record, CodeType, int]
+Ring = tuple[list[Record], list[CodeType], list[int]]
+"""Calls, in three lists: what was called, and where. A tuple a call would cost twice the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,26 @@ class Made:
 class Recorder:
     """The calls of one communicator. One call is made at a time; any thread may read."""
 
-    __slots__ = ("_before", "_first", "_hashes", "_looks", "_next", "_ring", "_turning", "state", "under_way")
+    __slots__ = (
+        "_before",
+        "_codes",
+        "_depth",
+        "_first",
+        "_hashes",
+        "_looks",
+        "_next",
+        "_places",
+        "_records",
+        "_turning",
+        "state",
+        "under_way",
+    )
 
     def __init__(self) -> None:
-        self._ring: list[Entry] = [()] * LENGTH  # type: ignore[list-item]  # filled before it is read
-        self._before: list[Entry] = []
+        self._records, self._codes, self._places = _empty()
+        self._before: Ring = [], [], []
+        self._depth = 2
+        """How many frames out the program's frame was in the last call."""
         self._first = 0
         """The number of the ring's first call."""
         self._next = 0
@@ -67,23 +83,29 @@ class Recorder:
         self.state = OPEN
         """Whether more calls can come."""
 
-    def begin(self, record: Record, frame: FrameType) -> None:
-        """A call begins, from ``frame``."""
-        code = frame.f_code
-        caller: Any = frame
-        try:  # what site_of does, in line for files that are known: every tenth of a microsecond counts here
-            while is_library[code.co_filename]:
-                caller = caller.f_back
-                code = caller.f_code
-            entry = record, code, caller.f_lasti
-        except (KeyError, AttributeError):  # the file was not seen before, or there is no program above
-            entry = record, *site_of(frame)
+    def begin(self, record: Record) -> None:
+        """A call begins. The calling function belongs to mpicoll."""
+        depth = self._depth
+        try:  # one look where the program's frame was in the last call; to walk there would cost a frame object each
+            frame = _getframe(depth)
+            found = not is_library[frame.f_code.co_filename]
+            if found and depth > 2:  # and no frame further in is the program's
+                found = is_library[_getframe(depth - 1).f_code.co_filename]
+        except (KeyError, ValueError):  # a file that was not seen before, or the stack is not so deep
+            found = False
+        if found:
+            code, place = frame.f_code, frame.f_lasti
+        else:
+            (code, place), self._depth = site_of(_getframe(1))
         at = self._next
         try:
-            self._ring[at] = entry
+            self._records[at] = record
         except IndexError:
-            self._turn(entry)
+            self._turn()
+            self._records[0] = record
             at = 0
+        self._codes[at] = code
+        self._places[at] = place
         self._next = at + 1
         self.under_way = True
 
@@ -98,11 +120,12 @@ class Recorder:
         if self.state == OPEN:
             self.state = BROKEN
 
-    def _turn(self, entry: Entry) -> None:
-        """Begin a new ring with this call."""
+    def _turn(self) -> None:
+        """Begin a new ring."""
         with self._turning:
-            self._hashes.append(_hash(self._hashes[-1], self._ring))
-            self._before, self._ring = self._ring, [entry] * LENGTH
+            self._hashes.append(_hash(self._hashes[-1], self._records))
+            self._before = self._records, self._codes, self._places
+            self._records, self._codes, self._places = _empty()
             self._first += LENGTH
             self._next = 0
 
@@ -119,21 +142,23 @@ class Recorder:
             rings, rest = divmod(calls, LENGTH)
             back = self._first // LENGTH - rings
             if back < 0:  # the ring is full, and the next call begins a new one
-                return calls, _hash(self._hashes[-1], self._ring).hex()
+                return calls, _hash(self._hashes[-1], self._records).hex()
             if back >= len(self._hashes):
                 return None
-            before, kept = self._hashes[-1 - back], (self._ring, self._before)[back][:rest] if back < 2 else []
+            before, kept = self._hashes[-1 - back], (self._records, self._before[0])[back][:rest] if back < 2 else []
             return calls - rest + len(kept), (_hash(before, kept) if kept else before).hex()
 
     def calls(self, first: int = 0) -> list[Made]:
         """The calls that are kept, from the number ``first``."""
         with self._turning:
-            kept, start = [*self._before, *self._ring[: self._next]], self._first - len(self._before)
+            count, start = self._next, self._first - len(self._before[0])
+            now = self._records[:count], self._codes[:count], self._places[:count]
+            kept = [*zip(*self._before, strict=True), *zip(*now, strict=True)]
         looks = [*self._looks, (start + len(kept), monotonic())]
         made = []
-        for number, (record, code, at) in enumerate(kept, start):
+        for number, (record, code, place) in enumerate(kept, start):
             begun = looks[bisect_right(looks, number, key=lambda look: look[0])][1]
-            made.append(Made(number, record, (code, at), begun))
+            made.append(Made(number, record, (code, place), begun))
         return made[max(0, first - start) :]
 
     def look(self) -> int:
@@ -144,5 +169,13 @@ class Recorder:
         return begun
 
 
-def _hash(before: bytes, entries: Sequence[Entry]) -> bytes:
-    return blake2b(before + b"".join([entry[0].digest for entry in entries]), digest_size=8).digest()
+def _empty() -> Ring:
+    """Room for so many calls. What is in it is read only after it was filled."""
+    return [_NOTHING] * LENGTH, [_NOWHERE] * LENGTH, [0] * LENGTH
+
+
+def _hash(before: bytes, records: Sequence[Record]) -> bytes:
+    return blake2b(before + b"".join([record.digest for record in records]), digest_size=8).digest()
+
+
+_NOTHING, _NOWHERE = Record(""), _hash.__code__

@@ -35,14 +35,16 @@ here = _Here()
 """``site`` says where the program has handed in what this thread does now, if another thread has handed it in."""
 
 
-def site_of(frame: FrameType) -> Site:
-    """The site of the program that has led to ``frame``; the frame's own where no program has."""
+def site_of(frame: FrameType) -> tuple[Site, int]:
+    """The site of the program that has led to ``frame``, and how many frames out it is from what ``frame`` has called.
+    Where no program has led to it, the frame's own."""
     found: FrameType | None = frame
+    depth = 1
     while found is not None:
         if is_program(found.f_code.co_filename):
-            return found.f_code, found.f_lasti
-        found = found.f_back
-    return here.site or (frame.f_code, frame.f_lasti)
+            return (found.f_code, found.f_lasti), depth
+        found, depth = found.f_back, depth + 1
+    return here.site or (frame.f_code, frame.f_lasti), 2
 
 
 def is_program(file: str) -> bool:

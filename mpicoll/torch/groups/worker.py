@@ -41,7 +41,7 @@ class Worker:
             self._thread = threading.Thread(target=self._serve, args=[here.seat], name="mpicoll", daemon=True)
             self._thread.start()
         work = CollectiveWork(run, result)
-        work.site = sites.site_of(sys._getframe(1))
+        work.site, _ = sites.site_of(sys._getframe(1))
         if self.is_here():  # a callback calls: on every rank, its collective comes before all that is in the queue
             self._serve_one(work)
         else:

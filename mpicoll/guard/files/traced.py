@@ -6,7 +6,6 @@ import socket
 import threading
 from collections import deque
 from time import monotonic
-from types import FrameType
 from typing import Any
 
 from mpicoll.calls.record import Record
@@ -74,14 +73,12 @@ class TracedRecorder(Recorder):
         """The communicator has this name."""
         self._events, self._name = events, name
 
-    def begin(self, record: Record, frame: FrameType) -> None:
-        super().begin(record, frame)
+    def begin(self, record: Record) -> None:
+        super().begin(record)
         if self._events is not None:
             at = self._next - 1
-            _, code, instruction = self._ring[at]
-            thread = threading.get_ident()
-            event = self._name, self._first + at, record, (code, instruction), thread, monotonic(), 0.0
-            self._events.begin(self, event)
+            site, thread = (self._codes[at], self._places[at]), threading.get_ident()
+            self._events.begin(self, (self._name, self._first + at, record, site, thread, monotonic(), 0.0))
 
     @property
     def under_way(self) -> bool:

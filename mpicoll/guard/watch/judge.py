@@ -17,6 +17,8 @@ from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME
 __all__ = ["Judge"]
 
 _SECONDS_TO_ANSWER = 3.0
+_SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
+"""How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
 
@@ -101,7 +103,7 @@ class Judge:
                 if not (question := self._questions.pop(message["answer"], asyncio.Future())).done():
                     question.set_result(message["value"])
             elif "compare" in message:
-                self._tasks.create_task(self._compare_for(here, message["compare"]))
+                self._tasks.create_task(self._compare_for(rank, message["compare"]))
             elif "failed" in message:
                 self.dismiss()
             elif "beat" in message:
@@ -186,7 +188,8 @@ class Judge:
             await self._compare(each)
         for rank in each.ranks:
             if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank):
-                await self._end(each, each.calls.get(rank, 0), why)
+                midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
+                await self._end(each, None if midway else each.calls.get(rank, 0), why)
         if all(each.states.get(rank) == FREED for rank in each.ranks) and each.compared == each.most():
             del self._communicators[each.name]
             for rank in each.ranks:
@@ -222,11 +225,16 @@ class Judge:
             if left and silent and each is not None:
                 await self._end(each, None, report.IS_SILENT)
 
-    async def _compare_for(self, asking: _Process, name: str) -> None:
+    async def _compare_for(self, asking: int, name: str) -> None:
+        """Compare all calls of the rank that asks, for which others may have to come first."""
         each = self._communicators.get(name)
-        if each is not None and each.ranks:
+        looks = 0
+        while each is not None and each.ranks and each.compared < each.calls[asking] and looks < _LOOKS_FOR_OTHERS:
+            if looks > 0:
+                await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
             await self._compare(each)
-        say(asking.writer, {"compared": name})
+            looks += 1
+        say(self._processes[asking].writer, {"compared": name})
 
     async def _compare(self, each: _Calls) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
@@ -245,15 +253,16 @@ class Judge:
                     each.compared = max(each.compared, calls)
                     return
             if len({known for known, _ in hashes}) == 1:
-                await self._end(each, await self._first_difference(each), report.DIFFERENT)
+                number = await self._first_difference(each)
+                await self._end(each, number, report.FORGOTTEN if number is None else report.DIFFERENT)
 
-    async def _first_difference(self, each: _Calls) -> int:
-        """The number of the first call that is not the same on all ranks, as far as they still know it."""
+    async def _first_difference(self, each: _Calls) -> int | None:
+        """The number of the first call that is not the same on all ranks. None if they do not know it any more."""
         answers = await self._ask(each.ranks, "digests", name=each.name, first=each.compared)
         start: int = max(first for first, _ in answers.values())
         columns = zip(*(digests[start - first :] for first, digests in answers.values()), strict=False)
         different = (number for number, column in enumerate(columns, start) if len(set(column)) > 1)
-        return next(different, start)
+        return next(different, None)
 
     async def _accounts(self, each: _Calls, number: int | None) -> tuple[dict[int, Message], dict[int, str]]:
         """What the ranks say of a call, and why some say nothing."""
@@ -279,7 +288,7 @@ class Judge:
             return
         self._ending = True
         accounts, missing = await self._accounts(each, number)
-        _print(report.text(why, each.ranks, accounts, missing))
+        _print(report.text(why, each.ranks, accounts, missing, latest=number is None))
         await self._say_who_else_waits(each)
         written = await self._ask(self._processes, "dump", why=why)
         _print(report.files(written))

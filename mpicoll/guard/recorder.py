@@ -123,8 +123,10 @@ class Recorder:
         calls are forgotten, the number of whole rings in it. None if that is forgotten, too."""
         with self._turning:
             rings, rest = divmod(calls, LENGTH)
+            if calls == self._first + LENGTH:  # the ring is full, and there is no next one yet
+                rings, rest = rings - 1, LENGTH
             back = self._first // LENGTH - rings
-            if not 0 <= back < len(self._hashes):
+            if calls > self._first + self._next or back >= len(self._hashes):
                 return None
             before = self._hashes[-1 - back]
             kept = {0: self._ring, 1: self._before}.get(back)

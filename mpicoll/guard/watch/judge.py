@@ -227,13 +227,13 @@ class Judge:
 
     async def _compare_for(self, asking: int, name: str) -> None:
         """Compare all calls of the rank that asks, for which others may have to come first."""
-        each = self._communicators.get(name)
-        looks = 0
-        while each is not None and each.ranks and each.compared < each.calls[asking] and looks < _LOOKS_FOR_OTHERS:
-            if looks > 0:
-                await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
-            await self._compare(each)
-            looks += 1
+        each = self._communicators[name]
+        for _ in range(_LOOKS_FOR_OTHERS):
+            if each.ranks:  # the first of them may not have told yet which they are
+                await self._compare(each)
+            if self._ending or each.compared >= each.calls[asking]:
+                break
+            await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
         say(self._processes[asking].writer, {"compared": name})
 
     async def _compare(self, each: _Calls) -> None:

@@ -100,9 +100,7 @@ def test_a_call_that_is_taken_back(count: int) -> None:
 def test_one_call_at_a_time() -> None:
     recorder = Recorder()
     recorder.begin(RECORDS[0], sys._getframe())
-    with pytest.raises(
-        StateError, match="call 1: this communicator is in another call now: call 0, at test_recorder.py"
-    ):
+    with pytest.raises(StateError, match=r"call 1: .* is in another call now: call 0, at test_recorder\.py"):
         recorder.begin(RECORDS[1], sys._getframe())
     assert recorder.begun == 1
 
@@ -126,7 +124,9 @@ def test_a_thread_reads_while_calls_are_made() -> None:
     """What it reads of so many calls is what it would have read when they were the last ones."""
     calls = some(200 * LENGTH)
     whole = [made(calls[: i * LENGTH]).hash(i * LENGTH) for i in range(1, 201)]
-    recorder, wrong, read = Recorder(), [], []
+    recorder = Recorder()
+    wrong: list[object] = []
+    read: list[object] = []
     done = threading.Event()
 
     def look() -> None:

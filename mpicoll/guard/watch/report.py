@@ -33,6 +33,8 @@ MEANWHILE = "ranks wait in another communicator, too"
 TIME_IS_UP = "a call was not complete in time. The job ends"
 SLOW = "a call has been under way for long. Nothing is wrong if a rank is still busy"
 
+_WAITS = ": waits"
+
 
 def text(
     why: str, ranks: Sequence[int], accounts: dict[int, Message], missing: dict[int, str], latest: bool = True
@@ -46,21 +48,26 @@ def text(
         lines.setdefault(said, []).append(rank)
     named = {said: f"rank{'s' * (len(who) > 1)} {ranges(who)}" for said, who in lines.items()}
     width = max(map(len, named.values()))
-    table = [f"  {who:{width}}  {said}" for said, who in named.items()]
+    table = [f"  {who:{width}}  {said}{_since(said, lines[said], accounts)}" for said, who in named.items()]
     return "\n".join([f"mpicoll: {why} (communicator of ranks {ranges(sorted(ranks))}):", *table])
+
+
+def _since(said: str, ranks: list[int], accounts: dict[int, Message]) -> str:
+    """How long those ranks have waited that say so. Their looks differ a little: that must not tear them apart."""
+    seconds = max(accounts[rank]["seconds"] for rank in ranks) if said.endswith(_WAITS) else 0
+    return f" for {seconds:.0f} s" if seconds >= 1 else ""
 
 
 def _line(account: Message, furthest: int) -> str:
     number, words, site = account["number"], account["words"], account["site"]
     if account["message"] and not account["waits"] and number >= account["begun"] - 1:
-        does = f"waits for {account['seconds']:.0f} s in {account['message']}"
-    elif words is None:
+        return f"{account['message']}, at {account['where']}{_WAITS}"
+    if words is None:
         # This rank has not made the call that others speak of.
         freed = " and has freed the communicator" if account["state"] == FREED else ""
         does = "has not come" + (" and has ended its program" if account.get("leaving") else freed)
     elif account["waits"]:
-        since = f" for {account['seconds']:.0f} s" if account["seconds"] >= 1 else ""
-        return f"call {number}: {words}, at {site}: waits{since}"
+        return f"call {number}: {words}, at {site}{_WAITS}"
     elif account["begun"] < furthest and number == account["begun"] - 1:
         does = f"has not come: its last call was {number}: {words}, at {site}"
     else:

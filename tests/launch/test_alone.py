@@ -11,7 +11,7 @@ import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import check_not_alone, launched_rank, under_launcher
-from tests.launch.jobs import done, python, run, script
+from tests.launch.jobs import AS_ROOT, done, others_launchers, python, run, script
 
 OF_LAUNCHERS = re.compile(r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|WORLD_SIZE|RANK|TORCHELASTIC_\w+")
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
@@ -100,19 +100,11 @@ def test_a_communicator_is_refused(variables: dict[str, str]) -> None:
     assert "size 1" not in result.output
 
 
-def others_launchers() -> list[Path]:
-    """mpiexec of other MPIs: of environments that lie beside this one, and of the system."""
-    own = Path(sys.prefix, "bin")
-    found = [*Path(sys.prefix).parent.glob("*/bin/mpiexec"), *Path("/usr/bin").glob("mpiexec.*")]
-    return [path for path in found if path.parent != own]
-
-
 @pytest.mark.skipif(not others_launchers(), reason="needs another MPI: beside this environment, or the system's")
 @pytest.mark.parametrize("launcher", others_launchers(), ids=str)
 def test_two_mpis_mixed(launcher: Path) -> None:
     """Some start each other's ranks properly, such as MPICH and Intel MPI; none may start ranks that are alone."""
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    result = done(str(launcher), "-n", "2", sys.executable, "-c", COMMUNICATOR, env=as_root)
+    result = done(str(launcher), "-n", "2", sys.executable, "-c", COMMUNICATOR, env=AS_ROOT)
     assert "size 1" not in result.output
     if result.code == 0:
         assert result.output.count("size 2") == 2, result.output

@@ -187,7 +187,7 @@ if [[ $SITE == ethernet ]] && card=$(compgen -G '/sys/class/infiniband/*' || com
 fi
 # What is wrong with the job's nodes and ranks. A problem does not end the job here, because some programs run with it.
 doctor=$RESULTS/doctor${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}.txt
-launch -m mpicoll doctor > "$doctor" 2>&1 || echo "mpicoll doctor has found a problem: see $doctor"
+launch -m mpicoll doctor > "$doctor" 2>&1 || echo "mpicoll: the doctor has found a problem: see $doctor"
 # If the ranks do not find each other, the job ends here.
 if ! launch -m mpicoll.launch.placement; then
     problem="the ranks did not start, or do not find each other"

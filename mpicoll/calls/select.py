@@ -127,9 +127,9 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
         return otherwise, "a schedule would round more than once"
     rows = traits.rules.table.get(traits.size, {}).get((otherwise, operation), ())
     if not rows:
-        return otherwise, "nothing was measured for so many ranks on this CPU with this MPI"
+        return otherwise, "nothing was measured in this setting"
     fastest = next((algorithm for from_bytes, algorithm in rows if nbytes >= from_bytes), otherwise)
-    return fastest, "measured to be the fastest for so many ranks with this MPI"
+    return fastest, "measured to be the fastest in this setting"
 
 
 def _rounds_more_than_once(reduction: Reduction, size: int) -> bool:

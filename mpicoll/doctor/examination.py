@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -76,7 +77,8 @@ def _of_rank(facts: Facts, seconds: float) -> list[Facts] | LaunchError | None:
     child = subprocess.Popen([*_RANK, str(there.fileno())], stdin=subprocess.DEVNULL, stdout=_STDERR, close_fds=False)
     there.close()
     try:
-        here.send((facts, mark()))
+        with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already, as _next will see
+            here.send((facts, mark()))
         answer: str | list[Facts] | LaunchError | None = _next(here, child, seconds, "MPI had started", _TO_START)
         if answer == CONNECTED:
             answer = _next(here, child, seconds, "the ranks had exchanged messages", _TO_EXCHANGE)
@@ -94,7 +96,8 @@ def _next(here: Connection, child: subprocess.Popen[bytes], seconds: float, what
         if here.poll(seconds):
             return here.recv()
     except (EOFError, ConnectionResetError):
-        code = child.wait()
+        _end(child)
+        code = child.returncode
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         text = f"the process ended with {how} before {what}"
     else:

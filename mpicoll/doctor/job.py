@@ -145,7 +145,7 @@ def judge_cores(seats: Sequence[Seat]) -> Iterator[Finding]:
             yield finding
     if not found:
         bound = " | ".join(ranges(sorted(seat.cores)) for seat in seats)
-        yield Finding("cores", "ok", f"{count(len(seats), 'rank')} on cores {bound}", ranks=ranks)
+        yield Finding("cores", "ok", f"{count(len(seats), 'rank')} a node, on cores {bound}", ranks=ranks)
 
 
 def _judge_room(cores: int, seats: list[Seat]) -> Finding | None:

@@ -104,6 +104,16 @@ def test_more_ranks_than_cores() -> None:
     assert "cores 2 ranks take turns on 1 core" in lines(result, "problem")
 
 
+def test_the_page_shows_what_is_printed() -> None:
+    """Apart from what depends on the machine and on the MPI."""
+    page = (REPOSITORY / "docs/how-to/doctor.md").read_text()
+    (shown,) = re.findall(r"^```text\n(mpicoll [^\n]*2 ranks on 1 node\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    printed = done(*ONE_CORE, *DOCTOR).output
+    mine = re.compile(r"^(mpicoll|ok +(launcher|MPI|/dev/shm|locked|open|huge|GPU|algorithm))\b.*", re.MULTILINE)
+    for line in filter(None, mine.sub("", shown).splitlines()):
+        assert line in printed, f"the page has {line!r}:\n{printed}"
+
+
 def test_more_threads_than_cores() -> None:
     result = run(2, *DOCTOR, env={"OMP_NUM_THREADS": "1000"})
     assert result.code == 1, result.output

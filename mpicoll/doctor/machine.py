@@ -95,12 +95,12 @@ def _judge_shm(m: Machine, ranks_here: int) -> Finding:
     if m.shm_size is None or m.shm_free is None:
         remedy = "Mount a tmpfs there: MPI libraries pass messages between ranks of a node through it"
         return Finding("/dev/shm", "warning", "there is none", remedy)
-    text = f"{_megabytes(m.shm_size)}, of which {_megabytes(m.shm_free)} are free"
+    text = f"{_rounded(m.shm_size)}, of which {_rounded(m.shm_free)} are free"
     remedy = "Delete what earlier jobs have left in /dev/shm, or give it more memory (docker run --shm-size=1g)"
     if m.shm_free < 1 << 20:
         return Finding("/dev/shm", "problem", f"{text}: an MPI library that finds no room there may crash", remedy)
     if m.shm_free < ranks_here * _SHM_OF_A_RANK:
-        wanted = _megabytes(ranks_here * _SHM_OF_A_RANK)
+        wanted = _rounded(ranks_here * _SHM_OF_A_RANK)
         return Finding("/dev/shm", "warning", f"{text}: expected {wanted} for the node's ranks", remedy)
     return Finding("/dev/shm", "ok", text)
 
@@ -108,7 +108,7 @@ def _judge_shm(m: Machine, ranks_here: int) -> Finding:
 def _judge_locked(m: Machine, nodes: int) -> Finding:
     if m.locked is None:
         return Finding("locked memory", "ok", "no limit (ulimit -l)")
-    text = f"at most {_megabytes(m.locked)} (ulimit -l)"
+    text = f"at most {_rounded(m.locked)} (ulimit -l)"
     if not m.rdma or m.locked >= _LOCKED:
         return Finding("locked memory", "ok", text)
     remedy = "Remove the limit: `ulimit -l unlimited`, memlock in limits.conf, or LimitMEMLOCK=infinity of slurmd"
@@ -132,5 +132,7 @@ def _judge_pages(m: Machine) -> Finding:
     return Finding("huge pages", "warning", f"{text}: copies of long arrays take longer", remedy)
 
 
-def _megabytes(n: int) -> str:
+def _rounded(n: int) -> str:
+    if n < 1 << 20:
+        return f"{n >> 10} KiB"
     return f"{n >> 20} MiB" if n < 10 << 30 else f"{n >> 30} GiB"

@@ -132,7 +132,7 @@ def test_in_order(facts: list[Facts]) -> None:
         ),
         (
             job(shm_size=64 * MIB, shm_free=4096),
-            "problem /dev/shm 64 MiB, of which 0 MiB are free: an MPI library that finds no room there may crash",
+            "problem /dev/shm 64 MiB, of which 4 KiB are free: an MPI library that finds no room there may crash",
         ),
         (job(shm_size=None, shm_free=None), "warning /dev/shm there is none"),
         (

@@ -36,6 +36,15 @@ def _handle(args: argparse.Namespace) -> int:
         print(as_json, flush=True)
     else:
         if args.json:
-            Path(args.json).write_text(as_json + "\n")
+            _write(Path(args.json), as_json + "\n")
         print(report.text(), end="", flush=True)
     return 1 if report.problems else 0
+
+
+def _write(file: Path, text: str) -> None:
+    from mpicoll.errors import ArgumentError
+
+    try:
+        file.write_text(text)
+    except OSError as e:
+        raise ArgumentError("doctor", "--json", "a file that can be written", f"{str(file)!r} ({e.strerror})") from None

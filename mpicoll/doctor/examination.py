@@ -35,8 +35,9 @@ SECONDS = 300.0
 GRACE = 30.0
 """How much longer the other ranks wait: if they ended first, the launcher might end rank 0 before it reports."""
 _STDERR = 2
-_TO_START = "See the other problems, and what MPI has printed. Does the launcher belong to the MPI that mpi4py loads? `mpicoll run` takes that one"
-_TO_EXCHANGE = "See the other problems, and what MPI has printed. Does MPI take a network that connects the nodes? See `ip -brief address`"
+_SEE = "See the other problems, and what MPI has printed"
+_TO_START = f"{_SEE}. `mpicoll run` takes the launcher of the MPI that mpi4py loads"
+_TO_EXCHANGE = f"{_SEE}. Does MPI take a network that connects the nodes? See `ip -brief address`"
 _RANK = (sys.executable, "-m", "mpicoll.doctor.rank")
 
 

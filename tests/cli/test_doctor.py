@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -254,7 +255,7 @@ def test_the_schema() -> None:
 
 @pytest.mark.parametrize(("facts", "code"), [(job(), 0), (job(files=8), 0), (job(4, cores=(0,)), 1)])
 def test_the_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Any, facts: list[Facts], code: int
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, facts: list[Facts], code: int
 ) -> None:
     monkeypatch.setattr(examination, "examine", lambda: judge(facts))
     assert main(["doctor", "--json", "-"]) == code
@@ -264,6 +265,14 @@ def test_the_exit_code(
     assert main(["doctor", "--json", str(file)]) == code
     assert capsys.readouterr().out == judge(facts).text()
     assert json.loads(file.read_text()) == printed
+
+
+def test_a_file_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(examination, "examine", lambda: judge(job()))
+    assert main(["doctor", "--json", str(tmp_path / "nowhere" / "found.json")]) == 2
+    assert "doctor: --json: expected a file that can be written; given " in capsys.readouterr().err
 
 
 def test_only_one_rank_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch.alone import check_not_alone, launched_rank, under_launcher
+from mpicoll.launch.alone import check_not_alone, launched_rank, started_as, under_launcher
 from tests.launch.jobs import AS_ROOT, done, others_launchers, python, run, script
 
 OF_LAUNCHERS = re.compile(r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|WORLD_SIZE|RANK|TORCHELASTIC_\w+")
@@ -82,6 +82,25 @@ def test_under_launcher(
     environment(monkeypatch, variables)
     assert launched_rank() == rank
     assert under_launcher() == launched
+
+
+@pytest.mark.parametrize(
+    ("variables", "started"),
+    [
+        ({}, (None, 1)),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0", "RANK": "0"}, (1, 2)),
+        ({"PMI_SIZE": "4", "PMI_RANK": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, (3, 4)),
+        ({"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, (3, 4)),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}, (2, 4)),
+        ({"WORLD_SIZE": "4", "RANK": "1"}, (1, 4)),
+        ({"WORLD_SIZE": "4"}, (None, 4)),
+    ],
+)
+def test_started_as(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], started: tuple[int | None, int]
+) -> None:
+    environment(monkeypatch, variables)
+    assert started_as() == started
 
 
 COMMUNICATOR = "import mpicoll; print(f'size {mpicoll.Communicator().size}')"

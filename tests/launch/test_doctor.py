@@ -9,11 +9,13 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mpicoll.doctor import examination
+from mpicoll.machine.peer_memory import can_read, mark
 from tests.launch.jobs import AS_ROOT, REPOSITORY, Done, done, others_launchers, python, run, script
 
 DOCTOR = ("-m", "mpicoll", "doctor")
@@ -137,6 +139,14 @@ def test_shared_memory_that_is_turned_off() -> None:
     result = run(2, *DOCTOR, env={**QUIET, "MPICOLL_SHARED_MEMORY": "0"})
     expected = "shared memory the ranks of a node do not share memory: all messages are MPI's"
     assert expected in lines(result, "warning"), result.output
+
+
+def test_whose_memory_can_be_read() -> None:
+    own = mark()
+    assert can_read(own)
+    assert not can_read(replace(own, content=bytes(len(own.content))))  # another process, to which the number belongs
+    assert not can_read(replace(own, address=0))
+    assert not can_read(replace(own, process=2**22 + 1))  # no process has such a number
 
 
 OTHER = """

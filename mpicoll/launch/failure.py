@@ -151,7 +151,8 @@ def end_job(status: int) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # else MPICH prints that MPI_Abort was called
             mpi.COMM_WORLD.Abort(status)
     elif "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
-        os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # what Hydra's PMI_Abort writes
+        with suppress(BrokenPipeError):  # the rank was another process, which has ended
+            os.write(int(os.environ["PMI_FD"]), f"cmd=abort exitcode={status}\n".encode())  # Hydra's PMI_Abort does so
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
         time.sleep(_SECONDS_TO_CONNECT)

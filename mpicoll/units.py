@@ -1,10 +1,10 @@
-"""Bytes as people type and read them: with K, M and G as binary units."""
+"""Numbers as people type and read them: bytes with K, M and G as binary units, counts with their noun, and ranges."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["nbytes", "size_text"]
+__all__ = ["count", "nbytes", "ranges", "size_text"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -24,3 +24,19 @@ def size_text(n: int) -> str:
         return "0"
     unit = next(unit for unit in reversed(_UNITS) if n % _UNITS[unit] == 0)
     return f"{n // _UNITS[unit]}{unit}"
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 rank, 2 ranks."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def ranges(numbers: list[int]) -> str:
+    """Sorted numbers as 0-3,8."""
+    runs: list[list[int]] = []
+    for n in numbers:
+        if runs and runs[-1][1] == n - 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

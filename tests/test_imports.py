@@ -23,10 +23,10 @@ MPI4PY = (
     "launch.lifetime", "launch.placement", "launch.rank",  # rank: python -m mpi4py's own runner, which loads no MPI
     "transports.memory", "transports.messages", "transports.shared", "transports.step",
     "routes.exchange", "routes.large", "routes.native", "routes.scheduled",
-    "fabrics.mpi", "fabrics.words", "bench", "cli.bench",
+    "fabrics.mpi", "fabrics.words", "bench", "cli.bench", "doctor.rank",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.
-TORCH = ("torch", "bench", "registration")
+TORCH = ("torch", "bench", "registration", "doctor.probe")
 # Modules of the room torch that torch must be able to import without mpicoll.torch.
 AT_THE_DOOR = ("registration", "torch_versions")
 

@@ -132,3 +132,19 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
     with mpicoll.threads(2) as ranks:
         monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
         assert ranks.run(lambda comm: select.select("allreduce", SUM, 8, comm.traits)) == ["ring", "ring"]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "traits", "expected"),
+    [
+        (1 << 20, MEASURED, ("bine", "measured to be the fastest in this setting")),
+        (8, MEASURED, ("native", "measured to be the fastest in this setting")),
+        (8, replace(MEASURED, size=3), ("native", "nothing was measured in this setting")),
+        (8, replace(MEASURED, shares=False), ("native", "nothing was measured for ranks that share no memory")),
+        (8, replace(MEASURED, one_node=False), ("native", "nothing was measured for ranks that share no memory")),
+        (8, replace(MEASURED, size=1), ("native", "there is one rank")),
+        (8, preferring("allreduce:ring"), ("ring", "MPICOLL_ALGORITHM names it")),
+    ],
+)
+def test_why(nbytes: int, traits: Traits, expected: tuple[str, str]) -> None:
+    assert select.explained("allreduce", SUM, nbytes, traits) == expected

@@ -23,7 +23,7 @@ from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Traits", "choice", "names", "select"]
+__all__ = ["Traits", "choice", "explained", "names", "select"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +63,26 @@ def select(
 
     Raises ArgumentError for a name that is unknown, or for an algorithm that cannot serve this call.
     """
+    return explained(operation, reduction, nbytes, traits, root, algorithm)[0]
+
+
+def explained(
+    operation: str,
+    reduction: Reduction | None,
+    nbytes: int,
+    traits: Traits,
+    root: int = 0,
+    algorithm: str | None = None,
+) -> tuple[str, str]:
+    """The algorithm as ``select`` names it, and why it is that one."""
     if algorithm is not None:
         expected = _expected_instead(algorithm, operation, reduction, traits, root)
         if expected:
             raise ArgumentError(operation, "algorithm", expected, repr(algorithm))
-        return algorithm
+        return algorithm, "the call names it"
     wanted = _preferred_for(even_and_uneven(operation)[0].name, traits.rules.preferred)
     if wanted is not None and not _expected_instead(wanted, operation, reduction, traits, root):
-        return wanted
+        return wanted, "MPICOLL_ALGORITHM names it"
     return _best(operation, reduction, nbytes, traits)
 
 
@@ -102,17 +114,22 @@ def choice(name: str, call: Call, rank: int, size: int) -> Choice:
     return schedule
 
 
-def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Traits) -> str:
+def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Traits) -> tuple[str, str]:
     if not traits.library:
-        return _between_threads(even_and_uneven(operation)[0])
+        return _between_threads(even_and_uneven(operation)[0]), "the ranks are threads"
     mpi_cannot = reduction is not None and not reduction.mpi
     otherwise = EXCHANGE if mpi_cannot else NATIVE
+    if traits.size == 1:
+        return otherwise, "there is one rank"
     if not (traits.one_node and traits.shares):  # the schedules were measured over shared memory
-        return otherwise
+        return otherwise, "nothing was measured for ranks that share no memory"
     if reduction is not None and _rounds_more_than_once(reduction, traits.size):
-        return otherwise
+        return otherwise, "a schedule would round more than once"
     rows = traits.rules.table.get(traits.size, {}).get((otherwise, operation), ())
-    return next((algorithm for from_bytes, algorithm in rows if nbytes >= from_bytes), otherwise)
+    if not rows:
+        return otherwise, "nothing was measured in this setting"
+    fastest = next((algorithm for from_bytes, algorithm in rows if nbytes >= from_bytes), otherwise)
+    return fastest, "measured to be the fastest in this setting"
 
 
 def _rounds_more_than_once(reduction: Reduction, size: int) -> bool:

@@ -230,6 +230,7 @@ class Base:
         if self._watched is not None and isinstance(e, self._failure):
             watcher.compare(self._watched)  # different calls are the likely reason; if so, the job ends with a table
         if isinstance(e, StateError):
+            self._recorder.under_way = False
             return  # ranks that are threads: what broke their job is said by every later call
         _cut_short.append((plan, e.__traceback__, _frames()))
         self._end_midway(operation, e)

@@ -17,17 +17,19 @@ from time import monotonic
 from types import CodeType
 
 from mpicoll.calls.record import Record
-from mpicoll.guard.sites import Site, is_library, site_of
+from mpicoll.errors import StateError
+from mpicoll.guard.sites import Site, is_library, place_of, site_of
 
-__all__ = ["BROKEN", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
+__all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
 
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
 _HASHES = 4096
 """Rings of which the hash is known after their calls were forgotten."""
 
-OPEN, FREED, BROKEN = "open", "freed", "broken"
-"""A communicator can be used; all its ranks have given it back; a call ended midway, so that nothing is known of it."""
+OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
+"""A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
+midway, so that nothing is known of it."""
 
 Ring = tuple[list[Record], list[CodeType], list[int]]
 """Calls, in three lists: what was called, and where. A tuple a call would cost twice the time."""
@@ -84,7 +86,9 @@ class Recorder:
         """Whether more calls can come."""
 
     def begin(self, record: Record) -> None:
-        """A call begins. The calling function belongs to mpicoll."""
+        """A call begins. The calling function belongs to mpicoll. Raises StateError if another call has not ended."""
+        if self.under_way:
+            self._refuse(record)
         depth = self._depth
         try:  # one look where the program's frame was in the last call; to walk there would cost a frame object each
             frame = _getframe(depth)
@@ -115,10 +119,16 @@ class Recorder:
         self._next -= 1
 
     def close(self) -> None:
-        """No more calls can come. Unless the communicator was freed, a call may have ended midway."""
-        self.under_way = False
+        """No more calls can come. One that is under way ends midway."""
         if self.state == OPEN:
-            self.state = BROKEN
+            self.state = BROKEN if self.under_way else CLOSED
+        self.under_way = False
+
+    def _refuse(self, record: Record) -> None:
+        last = self.calls()[-1]
+        other = f"{last.record.words}, at {place_of(last.site)}"
+        why = "A communicator makes one call at a time: give each thread its own"
+        raise StateError(f"{record.words}: this communicator is in another call now: {other}. {why}")
 
     def _turn(self) -> None:
         """Begin a new ring."""
@@ -140,10 +150,10 @@ class Recorder:
         calls are forgotten, the number of whole rings in it. None if that is forgotten, too."""
         with self._turning:
             rings, rest = divmod(calls, LENGTH)
+            if calls == self._first + LENGTH:  # the ring is full, and there is no next one yet
+                rings, rest = rings - 1, LENGTH
             back = self._first // LENGTH - rings
-            if back < 0:  # the ring is full, and the next call begins a new one
-                return calls, _hash(self._hashes[-1], self._records).hex()
-            if back >= len(self._hashes):
+            if calls > self._first + self._next or back >= len(self._hashes):
                 return None
             before, kept = self._hashes[-1 - back], (self._records, self._before[0])[back][:rest] if back < 2 else []
             return calls - rest + len(kept), (_hash(before, kept) if kept else before).hex()

@@ -17,6 +17,7 @@ __all__ = [
     "cores_of_a_rank",
     "launched_rank",
     "ranks_here",
+    "started_as",
     "under_launcher",
 ]
 
@@ -81,6 +82,14 @@ def _started_as_one_of() -> tuple[str, int]:
     return "", 1
 
 
+def started_as() -> tuple[int | None, int]:
+    """The number of this process among those that were started together, and how many they are. The number is None
+    where nobody has said it."""
+    variable, size = _started_as_one_of()
+    numbers = {"SLURM_STEP_NUM_TASKS": "SLURM_PROCID", "WORLD_SIZE": "RANK"}
+    return _number(numbers[variable]) if variable in numbers else launched_rank(), size
+
+
 def _cause(variable: str) -> str:
     """Why processes that this variable counts do not connect."""
     if variable == "SLURM_STEP_NUM_TASKS":
@@ -99,7 +108,8 @@ def check_not_alone(world_size: int) -> None:
     if size > 1:
         raise LaunchError(
             f"this process is alone in its MPI world although it was started as one of {size} ({variable}={size}): "
-            f"{_cause(variable)}. {_HOW.format(n=size)}"
+            f"{_cause(variable)}",
+            _HOW.format(n=size),
         )
 
 
@@ -109,8 +119,8 @@ def check_may_initialise() -> None:
 
     if parent_process() is not None and launched_rank() is not None:
         raise LaunchError(
-            "a multiprocessing child of an MPI rank cannot use MPI: it would take its parent's place in the job. "
-            "Use MPI in the rank itself; to start ranks from Python, call mpicoll.spawn in a script without launcher"
+            "a multiprocessing child of an MPI rank cannot use MPI: it would take its parent's place in the job",
+            "Use MPI in the rank itself; to start ranks from Python, call mpicoll.spawn in a script without launcher",
         )
     if "OMPI_COMM_WORLD_SIZE" in os.environ:
         # mpi4py's wheel has one extension module for each ABI. This finds the one that it will load.
@@ -118,5 +128,6 @@ def check_may_initialise() -> None:
         if mpi is not None and mpi.origin is not None and os.path.basename(mpi.origin).startswith("MPI.mpich."):
             raise LaunchError(
                 "this process was started by Open MPI's mpirun (OMPI_COMM_WORLD_SIZE is set), but mpi4py loads MPICH, "
-                f"which mpirun cannot connect. {_HOW.format(n=_number('OMPI_COMM_WORLD_SIZE'))}"
+                "which mpirun cannot connect",
+                _HOW.format(n=_number("OMPI_COMM_WORLD_SIZE")),
             )

@@ -22,7 +22,7 @@ from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import spawned
 from mpicoll.launch.alone import under_launcher
 
-__all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "run", "spawn"]
+__all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "of_no_rank", "run", "spawn"]
 
 # The variables that a launcher sets for a rank. If a rank starts a job of its own, that job must not inherit them.
 _OF_A_RANK = re.compile(
@@ -57,7 +57,12 @@ class Command:
 
     def environment(self) -> dict[str, str]:
         """The environment in which to execute it."""
-        return {k: v for k, v in os.environ.items() if not _OF_A_RANK.fullmatch(k)} | self.adds
+        return of_no_rank() | self.adds
+
+
+def of_no_rank() -> dict[str, str]:
+    """This process's environment, without what a launcher says in it to a rank."""
+    return {k: v for k, v in os.environ.items() if not _OF_A_RANK.fullmatch(k)}
 
 
 def _which(where: str | None) -> str | None:

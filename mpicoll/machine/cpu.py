@@ -1,11 +1,13 @@
-"""The CPU's fingerprint. What was measured on one CPU holds only on CPUs with the same fingerprint."""
+"""The CPU: its fingerprint, and how many there are. What was measured on one CPU holds only on CPUs with the same
+fingerprint."""
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
-__all__ = ["UNKNOWN", "fingerprint"]
+__all__ = ["UNKNOWN", "cpus", "fingerprint"]
 
 UNKNOWN = "unknown"
 
@@ -16,6 +18,11 @@ _MODELS = (
     "{vendor_id} {model name}, family {cpu family} model {model} stepping {stepping}",
     "implementer {CPU implementer} part {CPU part} variant {CPU variant} revision {CPU revision}",
 )
+
+
+def cpus() -> set[int]:
+    """The CPUs that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
 
 
 @cache

@@ -21,6 +21,8 @@ DEADLINE = 90.0
 """What a job may take where an empty one takes ``EMPTY``: a machine that is busy, or slow, is given more."""
 EMPTY = 3.0
 REPOSITORY = Path(__file__).parents[2]
+AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+"""What Open MPI's own launcher wants to see if root starts it."""
 
 
 @dataclass(frozen=True)
@@ -86,3 +88,10 @@ def python(*argv: str, env: dict[str, str] | None = None) -> Done:
 
 def run(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
     return python("-m", "mpicoll", "run", "-n", str(n), *program, env=env)
+
+
+def others_launchers() -> list[Path]:
+    """mpiexec of other MPIs: of environments that lie beside this one, and of the system."""
+    own = Path(sys.prefix, "bin")
+    found = [*Path(sys.prefix).parent.glob("*/bin/mpiexec"), *Path("/usr/bin").glob("mpiexec.*")]
+    return [path for path in found if path.parent != own]

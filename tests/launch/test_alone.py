@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch.alone import check_not_alone, launched_rank, under_launcher
-from tests.launch.jobs import done, python, run, script
+from mpicoll.launch.alone import check_not_alone, launched_rank, started_as, under_launcher
+from tests.launch.jobs import AS_ROOT, done, others_launchers, python, run, script
 
 OF_LAUNCHERS = re.compile(r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|WORLD_SIZE|RANK|TORCHELASTIC_\w+")
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
@@ -84,6 +84,25 @@ def test_under_launcher(
     assert under_launcher() == launched
 
 
+@pytest.mark.parametrize(
+    ("variables", "started"),
+    [
+        ({}, (None, 1)),
+        ({"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1", "SLURM_PROCID": "0", "RANK": "0"}, (1, 2)),
+        ({"PMI_SIZE": "4", "PMI_RANK": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, (3, 4)),
+        ({"PMIX_RANK": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}, (3, 4)),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "2"}, (2, 4)),
+        ({"WORLD_SIZE": "4", "RANK": "1"}, (1, 4)),
+        ({"WORLD_SIZE": "4"}, (None, 4)),
+    ],
+)
+def test_started_as(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], started: tuple[int | None, int]
+) -> None:
+    environment(monkeypatch, variables)
+    assert started_as() == started
+
+
 COMMUNICATOR = "import mpicoll; print(f'size {mpicoll.Communicator().size}')"
 
 
@@ -100,19 +119,11 @@ def test_a_communicator_is_refused(variables: dict[str, str]) -> None:
     assert "size 1" not in result.output
 
 
-def others_launchers() -> list[Path]:
-    """mpiexec of other MPIs: of environments that lie beside this one, and of the system."""
-    own = Path(sys.prefix, "bin")
-    found = [*Path(sys.prefix).parent.glob("*/bin/mpiexec"), *Path("/usr/bin").glob("mpiexec.*")]
-    return [path for path in found if path.parent != own]
-
-
 @pytest.mark.skipif(not others_launchers(), reason="needs another MPI: beside this environment, or the system's")
 @pytest.mark.parametrize("launcher", others_launchers(), ids=str)
 def test_two_mpis_mixed(launcher: Path) -> None:
     """Some start each other's ranks properly, such as MPICH and Intel MPI; none may start ranks that are alone."""
-    as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    result = done(str(launcher), "-n", "2", sys.executable, "-c", COMMUNICATOR, env=as_root)
+    result = done(str(launcher), "-n", "2", sys.executable, "-c", COMMUNICATOR, env=AS_ROOT)
     assert "size 1" not in result.output
     if result.code == 0:
         assert result.output.count("size 2") == 2, result.output

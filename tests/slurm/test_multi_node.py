@@ -44,6 +44,9 @@ def check_two_nodes(job: Job, cluster: Cluster) -> None:
         bound = re.search(rf"^{line}, bound to cores ([\d,-]+) \| ([\d,-]*\d)\b", job.log, re.MULTILINE)
         assert bound, job.log
         assert not cores(bound[1]) & cores(bound[2])
+    found = job.results("doctor.txt").read_text()
+    assert re.search(r"^mpicoll .*, 4 ranks on 2 nodes$", found, re.MULTILINE), found
+    assert "0 problems" in found
     if cluster.own_networks:
         # Each node's sum depends on all that the other holds. With --exclusive nobody else sent this.
         assert all(r["sent"] >= r["bytes"] for r in said), said

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
 
 import mpicoll
 from mpicoll.bench.session import Session
-from mpicoll.launch.placement import cpus, oversubscribed, ranges
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.launch.placement import oversubscribed
+from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.library import library
+from mpicoll.machine.system import huge_pages, version_of
 from mpicoll.transports.shared import possible
+from mpicoll.units import ranges
 
 __all__ = ["environment"]
 
@@ -35,16 +35,16 @@ def environment(session: Session) -> dict[str, Any]:
         "ranks": world.size,
         "binding": bindings,
         "oversubscribed": oversubscribed(session.node),
-        "huge_pages": _huge_pages(),
+        "huge_pages": huge_pages(),
         "gpus": world.allgather(_gpu(session)) if session.on_gpu else [],
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "mpicoll": mpicoll.__version__,
         "mpi": library(),
         "mpi_standard": ".".join(map(str, MPI.Get_version())),
-        "mpi4py": _version("mpi4py"),
-        "numpy": _version("numpy"),
-        "torch": _version("torch"),
+        "mpi4py": version_of("mpi4py"),
+        "numpy": version_of("numpy"),
+        "torch": version_of("torch"),
         "nccl": _nccl(),
     }
 
@@ -56,22 +56,6 @@ def _cpu() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.processor() or platform.machine()
-
-
-def _huge_pages() -> str | None:
-    """When the system gives processes huge pages: always, never, or when they ask for them (madvise)."""
-    try:
-        said = Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text()
-    except OSError:
-        return None
-    return said[said.index("[") + 1 : said.index("]")]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _gpu(session: Session) -> str:

@@ -11,14 +11,16 @@ from typing import Any
 
 from mpicoll.guard.files.flight import kept_by_all
 from mpicoll.guard.files.trace import Trace
-from mpicoll.guard.recorder import BROKEN, FREED
+from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import Message, happens, heard, say
-from mpicoll.guard.watch.watched import LOOK, SHORT, TIME_IS_UP, WARN
+from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME_IS_UP, WARN
 
 __all__ = ["Judge"]
 
 _SECONDS_TO_ANSWER = 3.0
+_SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
+"""How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
 
@@ -30,8 +32,10 @@ class _Process:
     writer: asyncio.StreamWriter
     process: Message
     leaving: bool = False
+    silent: float = 0.0
+    """Seconds since it was heard. Time in which the judge's own process was stopped does not count."""
     gone: float | None = None
-    """When its connection was lost, None while it is there."""
+    """Seconds since its connection was lost, None while it is there."""
 
 
 @dataclass(eq=False)
@@ -45,24 +49,38 @@ class _Calls:
     waits: dict[int, int] = field(default_factory=dict)
     compared: int = 0
     """So many first calls are known to be the same on all ranks."""
-    comparing: bool = False
+    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     warned: bool = False
 
-    def broken(self) -> bool:
-        return BROKEN in self.states.values()
+    def least(self) -> int:
+        """So many calls all ranks have told of."""
+        return min(self.calls.get(rank, 0) for rank in self.ranks)
+
+    def most(self) -> int:
+        return max(self.calls.values(), default=0)
+
+    def are(self, *states: str) -> bool:
+        """Whether some rank is in one of these states."""
+        return any(state in states for state in self.states.values())
+
+    def longest(self) -> int:
+        """How long a rank waits."""
+        return max(self.waits.values(), default=SHORT)
 
 
 class Judge:
-    """Knows all processes of the job by their ranks in its world. ``trace`` is written at its end, if there is one."""
+    """Knows all processes of the job by their ranks in its world. A process must answer within ``timeout`` seconds
+    while others wait for its end. What takes long is done in ``tasks``. ``trace`` is written at the end of the job, if
+    there is one."""
 
-    def __init__(self, token: str, trace: Trace | None) -> None:
-        self._token, self._trace = token, trace
+    def __init__(self, token: str, timeout: float, tasks: asyncio.TaskGroup, trace: Trace | None = None) -> None:
+        self._token, self._timeout, self._tasks, self._trace = token, timeout, tasks, trace
+        self._writers: set[asyncio.StreamWriter] = set()
         self._processes: dict[int, _Process] = {}
         self._communicators: dict[str, _Calls] = {}
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ending = False
+        self._ending = self._dismissed = False
         self._dumping = asyncio.Lock()
         self._dumps = 0
         """How often all processes have begun to write their files."""
@@ -74,29 +92,39 @@ class Judge:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its begin to its end."""
-        hello = await heard(reader)
-        if hello is None or hello.get("token") != self._token:
-            writer.close()
-            return
-        rank = hello["rank"]
-        here = self._processes[rank] = _Process(writer, hello["process"])
+        self._writers.add(writer)
+        hello = None if self._dismissed else await heard(reader)
+        if hello is not None and hello.get("token") == self._token:
+            await self._serve_process(hello["rank"], hello["process"], reader, writer)
+        self._writers.discard(writer)
+        writer.close()
+
+    async def _serve_process(
+        self, rank: int, process: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        here = self._processes[rank] = _Process(writer, process)
         say(writer, {"judge": ending.this_process()})
         if self._trace is not None:
-            self._begin(self._trace.read_clock(rank, self._ask))
+            self._tasks.create_task(self._trace.read_clock(rank, self._ask))
         while (message := await heard(reader)) is not None:
+            here.silent = 0.0
             if "answer" in message:
                 if not (question := self._questions.pop(message["answer"], asyncio.Future())).done():
                     question.set_result(message["value"])
             elif "compare" in message:
-                self._begin(self._compare_for(here, message["compare"]))
+                self._tasks.create_task(self._compare_for(rank, message["compare"]))
             elif "dump" in message:
-                self._begin(self._dump_for(here, message["dump"]))
+                self._tasks.create_task(self._dump_for(rank, message["dump"]))
+            elif "failed" in message:
+                self.dismiss()
+            elif "beat" in message:
+                say(writer, {"beat": True})
             else:
                 self._told(rank, message)
-        here.gone = asyncio.get_running_loop().time()
+        here.gone = 0.0
 
     def _told(self, rank: int, message: Message) -> None:
-        if message["leaving"]:
+        if message["leaving"] and not self._processes[rank].leaving:
             self._processes[rank].leaving = True
             self._leaving.set()
         for name, calls, state, wait, *ranks in message["states"]:
@@ -104,13 +132,6 @@ class Judge:
             each.calls[rank], each.states[rank], each.waits[rank] = calls, state, wait
             if ranks:
                 each.ranks = ranks[0]
-            if wait == SHORT:
-                each.warned = False
-
-    def _begin(self, task: Any) -> None:
-        running = asyncio.create_task(task)
-        self._tasks.add(running)  # asyncio itself keeps only weak references
-        running.add_done_callback(self._tasks.discard)
 
     async def _ask(
         self, ranks: Iterable[int], what: str, seconds: float = _SECONDS_TO_ANSWER, **more: Any
@@ -130,18 +151,26 @@ class Judge:
 
     async def look_on(self) -> None:
         """Judge again and again what is known. Returns when all processes have left."""
-        while not self._all_have_left():
-            await happens(self._leaving, LOOK)
+        while not (self._ending or self._dismissed or self._all_have_left()):
+            if not await happens(self._leaving, LOOK):
+                for process in self._processes.values():
+                    process.silent += LOOK
+                    if process.gone is not None:
+                        process.gone += LOOK
             self._leaving.clear()
-            for each in list(self._communicators.values()):
-                if each.ranks and not each.comparing and not self._ending:
-                    await self._judge(each)
-        if self._trace is not None:
+            await asyncio.gather(*(self._judge(each) for each in [*self._communicators.values()] if each.ranks))
+            await self._judge_silence()
+        if self._trace is not None and not self._dismissed:
             self._say_once(await self._trace.write(self._processes, self._ask))
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Let all processes go. Nobody watches over them any more."""
+        self._dismissed = True
         for process in self._processes.values():
             say(process.writer, {"leave": True})
-        for process in self._processes.values():
-            process.writer.close()
+        for writer in self._writers:
+            writer.close()
 
     def _all_have_left(self) -> bool:
         expected = {rank for each in self._communicators.values() for rank in each.ranks}
@@ -150,54 +179,81 @@ class Judge:
             and expected <= self._processes.keys()
             and all(process.leaving or process.gone is not None for process in self._processes.values())
             and not any(self._is_to_be_judged(each) for each in self._communicators.values())
-            and not self._tasks
         )
 
     def _is_to_be_judged(self, each: _Calls) -> bool:
         """Whether some calls are not known to be the same, though all ranks have told of them."""
-        if each.broken() or not each.ranks:
+        if not each.ranks or each.are(BROKEN):
             return False
-        told = [each.calls.get(rank, 0) for rank in each.ranks]
-        return min(told) > each.compared or (max(told) > min(told) and not self._lost(each))
-
-    def _lost(self, each: _Calls) -> list[int]:
-        return [rank for rank in each.ranks if (p := self._processes.get(rank)) is not None and p.gone is not None]
+        gone = [process.gone for rank in each.ranks if (process := self._processes[rank]).gone is not None]
+        if gone:
+            return max(gone) <= _SECONDS_OF_THE_LAUNCHER
+        return each.least() > each.compared or (each.most() > each.least() and not each.are(CLOSED))
 
     async def _judge(self, each: _Calls) -> None:
-        waits = max(each.waits.values(), default=SHORT)
-        if waits == TIME_IS_UP:
+        longest = each.longest()
+        if longest == TIME_IS_UP:
             await self._end(each, None, report.TIME_IS_UP)
-        if waits >= WARN and not each.warned:
+        elif longest >= WARN and not each.warned:
             each.warned = True
-            self._begin(self._warn(each))
-        if each.broken():
-            return
-        told = {rank: each.calls.get(rank, 0) for rank in each.ranks}
-        if min(told.values()) > each.compared:
+            await self._warn(each)
+        elif longest == SHORT:
+            each.warned = False
+        if each.least() > each.compared and not each.are(BROKEN):
             await self._compare(each)
-        most = max(told.values())
-        now = asyncio.get_running_loop().time()
-        for rank, process in self._processes.items():
-            if told.get(rank, most) < most:
-                if process.leaving:
-                    await self._end(each, told[rank], report.HAS_LEFT)
-                elif process.gone is not None and now - process.gone > _SECONDS_OF_THE_LAUNCHER:
-                    await self._end(each, told[rank], report.IS_GONE)
-        if all(each.states.get(rank) == FREED for rank in each.ranks) and each.compared == most:
+        for rank in each.ranks:
+            if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank):
+                midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
+                await self._end(each, None if midway else each.calls.get(rank, 0), why)
+        if all(each.states.get(rank) == FREED for rank in each.ranks) and each.compared == each.most():
             del self._communicators[each.name]
             for rank in each.ranks:
                 say(self._processes[rank].writer, {"forget": each.name})
 
-    async def _compare_for(self, asking: _Process, name: str) -> None:
-        each = self._communicators.get(name)
-        if each is not None and each.ranks and not each.comparing:
-            await self._compare(each)
-        say(asking.writer, {"compared": name})
+    def _makes_no_more(self, each: _Calls, rank: int) -> str:
+        """Why the rank makes no more calls of this communicator, empty if it may."""
+        process = self._processes.get(rank)
+        if process is None:
+            return ""
+        if process.leaving:
+            return report.HAS_LEFT
+        if process.gone is not None:
+            return report.IS_GONE if process.gone > _SECONDS_OF_THE_LAUNCHER else ""
+        return report.HAS_FREED if each.states.get(rank) == FREED else ""
+
+    async def _is_missed(self, each: _Calls, rank: int) -> bool:
+        """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
+        has not told its last ones, numbers say nothing: there, whether they wait in a call."""
+        numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
+        made = each.calls.get(rank, 0)
+        if made == each.most() if numbers else each.longest() == SHORT:
+            return False
+        accounts = await self._ask((other for other in each.ranks if other != rank), "account", name=each.name)
+        return any(account["begun"] > made if numbers else account["waits"] for account in accounts.values() if account)
+
+    async def _judge_silence(self) -> None:
+        """End the job if processes wait at their end for one that does not answer any more."""
+        left = [rank for rank, process in self._processes.items() if process.leaving]
+        for rank, process in self._processes.items():
+            silent = process.gone is None and process.silent > self._timeout + SECONDS_TO_HEAR
+            each = next((each for each in self._communicators.values() if rank in each.ranks), None)
+            if left and silent and each is not None:
+                await self._end(each, None, report.IS_SILENT)
+
+    async def _compare_for(self, asking: int, name: str) -> None:
+        """Compare all calls of the rank that asks, for which others may have to come first."""
+        each = self._communicators[name]
+        for _ in range(_LOOKS_FOR_OTHERS):
+            if each.ranks:  # the first of them may not have told yet which they are
+                await self._compare(each)
+            if self._ending or each.compared >= each.calls[asking]:
+                break
+            await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
+        say(self._processes[asking].writer, {"compared": name})
 
     async def _compare(self, each: _Calls) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
-        each.comparing = True
-        try:
+        async with each.comparing:
             begun = await self._ask(each.ranks, "calls", name=each.name)
             if len(begun) < len(each.ranks) or None in begun.values():
                 return
@@ -207,22 +263,21 @@ class Judge:
                 if len(answers) < len(each.ranks) or None in answers.values():
                     return
                 hashes = {tuple(answer) for answer in answers.values()}
+                calls = min(known for known, _ in hashes)
                 if len(hashes) == 1:
                     each.compared = max(each.compared, calls)
                     return
-                calls = min(known for known, _ in hashes)
             if len({known for known, _ in hashes}) == 1:
-                await self._end(each, await self._first_difference(each), report.DIFFERENT)
-        finally:
-            each.comparing = False
+                number = await self._first_difference(each)
+                await self._end(each, number, report.FORGOTTEN if number is None else report.DIFFERENT)
 
-    async def _first_difference(self, each: _Calls) -> int:
-        """The number of the first call that is not the same on all ranks, as far as they still know it."""
+    async def _first_difference(self, each: _Calls) -> int | None:
+        """The number of the first call that is not the same on all ranks. None if they do not know it any more."""
         answers = await self._ask(each.ranks, "digests", name=each.name, first=each.compared)
         start: int = max(first for first, _ in answers.values())
         columns = zip(*(digests[start - first :] for first, digests in answers.values()), strict=False)
         different = (number for number, column in enumerate(columns, start) if len(set(column)) > 1)
-        return next(different, start)
+        return next(different, None)
 
     async def _accounts(self, each: _Calls, number: int | None) -> tuple[dict[int, Message], dict[int, str]]:
         """What the ranks say of a call, and why some say nothing."""
@@ -249,14 +304,14 @@ class Judge:
         if self._trace is not None:
             self._say_once(await self._trace.write(self._processes, self._ask, _SECONDS_TO_ANSWER))
 
-    async def _dump_for(self, asking: _Process, why: str) -> None:
+    async def _dump_for(self, rank: int, why: str) -> None:
         """All ranks may ask at once. Files serve everybody who has asked before they were begun."""
         before = self._dumps
         async with self._dumping:
             if self._dumps == before:
                 self._dumps += 1
                 await self._dump(why)
-        say(asking.writer, {"dumped": True})
+        say(self._processes[rank].writer, {"dumped": True})
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
@@ -264,16 +319,27 @@ class Judge:
             _print(text)
 
     async def _end(self, each: _Calls, number: int | None, why: str) -> None:
-        """Say why, let all processes write their files, and end the job. Does not return."""
+        """Say why, let all processes write their files, and end the job."""
+        if self._ending:
+            return
         self._ending = True
         accounts, missing = await self._accounts(each, number)
-        _print(report.text(why, each.ranks, accounts, missing))
+        _print(report.text(why, each.ranks, accounts, missing, latest=number is None))
+        await self._say_who_else_waits(each)
         await self._dump(why)
         silent = [self._processes[rank].process for rank in missing if rank in self._processes]
         for process in self._processes.values():
             say(process.writer, {"end": silent})
         await asyncio.sleep(0.1)  # until they are on their way
         ending.end(silent)
+
+    async def _say_who_else_waits(self, ended: _Calls) -> None:
+        """Ranks may wait for each other in two communicators."""
+        for each in self._communicators.values():
+            if each is not ended and each.ranks and each.longest() >= LONG:
+                accounts, missing = await self._accounts(each, None)
+                if any(account["seconds"] > 0 for account in accounts.values()):
+                    _print(report.text(report.MEANWHILE, each.ranks, accounts, missing))
 
 
 def _print(text: str) -> None:

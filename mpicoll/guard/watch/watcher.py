@@ -7,9 +7,10 @@ import atexit
 import os
 import socket
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Coroutine
-from concurrent.futures import TimeoutError as TookTooLong
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
@@ -21,57 +22,80 @@ from mpicoll.guard.files.places import checked_trace
 from mpicoll.guard.files.trace import Trace
 from mpicoll.guard.files.traced import Events, TracedRecorder
 from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.watch import report
 from mpicoll.guard.watch.channel import LIMIT, Meeting, listen
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.watched import Watched
 from mpicoll.launch.failure import before_end
+from mpicoll.launch.lifetime import progress
 
 __all__ = ["compare", "watch"]
 
-_SECONDS_TO_COMPARE = 5.0
-_SECONDS_TO_DUMP = 10.0
+_SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
+_SECONDS_TO_PROGRESS = 0.02
 
 
 class _Watcher:
     """A thread with a member of a job and, where this process is the job's first, with its judge."""
 
     def __init__(
-        self, rank: int, meeting: Meeting, folder: str, sock: socket.socket | None, trace: Trace | None
+        self, rank: int, meeting: Meeting, sock: socket.socket | None, timeout: float, folder: str, trace: Trace | None
     ) -> None:
-        self.meeting, self._sock, self._trace = meeting, sock, trace
         self.events = Events()
         dump = Dump(rank, folder, blake2b(meeting.token.encode(), digest_size=4).hexdigest(), _all_watched)
         self.member = Member(rank, meeting, dump.write, self.events.told)
-        self._loop = asyncio.new_event_loop()
+        self._token, self._sock, self._timeout, self._trace = meeting.token, sock, timeout, trace
+        self._judge: Judge | None = None
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        when_asked(self._loop, lambda: self.member.dump("a signal has asked for it"))
         self._thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        when_asked(self._loop, lambda: self.member.dump("a signal has asked for it"))
-        self._loop.run_until_complete(self._serve())
+        with self._runner:
+            try:
+                self._runner.run(self._serve())
+            except Exception:
+                # A mistake of the watcher's own must not end a job that may be sound.
+                said = (
+                    f"mpicoll: the watcher of rank {self.member.rank} has failed. From now on, calls are not compared"
+                )
+                os.write(2, f"{said}, and may wait for ever\n{traceback.format_exc()}".encode())
+                self.member.give_up()
+                if self._judge is not None:
+                    self._judge.dismiss()
 
     async def _serve(self) -> None:
-        if self._sock is None:
-            await self.member.serve()
-            return
-        judge = Judge(self.meeting.token, self._trace)
-        server = await asyncio.start_server(judge.serve, sock=self._sock, limit=LIMIT)
-        await asyncio.gather(self.member.serve(), judge.look_on())
-        server.close()
+        async with asyncio.TaskGroup() as tasks:
+            if self._sock is not None:
+                judge = self._judge = Judge(self._token, self._timeout, tasks, self._trace)
+                server = await asyncio.start_server(
+                    lambda reader, writer: tasks.create_task(judge.serve(reader, writer)), sock=self._sock, limit=LIMIT
+                )
+                tasks.create_task(judge.look_on()).add_done_callback(lambda _: server.close())
+            tasks.create_task(self.member.serve())
+            tasks.create_task(self.member.look_on())
 
-    def do(self, task: Coroutine[Any, Any, None], seconds: float | None = None) -> None:
+    def do(self, task: Coroutine[Any, Any, None], seconds: float) -> None:
         """Let the thread do it, and wait for that, but no longer than these seconds."""
-        if self._thread.is_alive():
-            with suppress(TookTooLong):
-                asyncio.run_coroutine_threadsafe(task, self._loop).result(seconds)
-        else:
+        try:
+            asyncio.run_coroutine_threadsafe(task, self._loop).result(seconds)
+        except (RuntimeError, CancelledError):  # nobody watches any more
             task.close()
+        except TimeoutError:
+            pass  # a rank does not answer, and the error that the caller has says enough
 
     def leave(self) -> None:
-        self.do(self.member.leave())
-        self._thread.join()
+        """Let the thread end as soon as nobody needs this process any more."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self.member.leave)
+
+    def has_left(self, seconds: float) -> bool:
+        """Wait for the end of the thread, but no longer than so many seconds."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
 
 _watchers: dict[Meeting, _Watcher] = {}
@@ -85,18 +109,9 @@ def watch(
 ) -> Watched | None:
     """Watch over the calls of a communicator. Collective. Returns None where its ranks have no common world."""
     ranks = fabric.in_world()
-    if not ranks:
-        return None
-    sock = meeting = trace = None
-    if fabric.rank == 0:
-        meeting = next(iter(_watchers), None)
-        if meeting is None:
-            trace = Trace(checked_trace(fabric.rules.trace, ranks[0])) if fabric.rules.trace else None
-            sock, meeting = listen(fabric.one_node)
-    meeting = fabric.bcast(meeting, 0)
-    watcher = _watchers.get(meeting)
+    watcher = _common_watcher(fabric, ranks, timeout) if ranks else None
     if watcher is None:
-        watcher = _watchers[meeting] = _Watcher(ranks[fabric.rank], meeting, fabric.rules.dump, sock, trace)
+        return None
     of = blake2b(",".join(map(str, ranks)).encode(), digest_size=6).hexdigest()
     _made[of] += 1
     watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees)
@@ -108,6 +123,32 @@ def watch(
 
 def _all_watched() -> list[Watched]:
     return [watched for watcher in [*_watchers.values()] for watched in [*watcher.member.watched.values()]]
+
+
+def _common_watcher(fabric: Fabric, ranks: list[int], timeout: float) -> _Watcher | None:
+    """The watcher of this process that has the same judge as those of the other ranks. None if a rank cannot reach
+    the judge."""
+    rules = fabric.rules
+    sock = meeting = trace = None
+    if fabric.rank == 0:
+        meeting = next((meeting for meeting, watcher in _watchers.items() if not watcher.has_left(0)), None)
+        if meeting is None:
+            trace = Trace(checked_trace(rules.trace, ranks[0])) if rules.trace else None
+            sock, meeting = listen(fabric.one_node)
+    meeting = fabric.bcast(meeting, 0)
+    watcher = _watchers.get(meeting) or _Watcher(ranks[fabric.rank], meeting, sock, timeout, rules.dump, trace)
+    problems = fabric.allgather(watcher.member.reached.result())
+    if not any(problems):
+        _watchers[meeting] = watcher
+        return watcher
+    if meeting not in _watchers:
+        watcher.leave()
+    if fabric.rank == 0:
+        apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
+        said = f"mpicoll: rank{'s' * (len(apart) > 1)} {report.ranges(apart)} cannot reach the first rank's watcher"
+        why = next(filter(None, problems))
+        os.write(2, f"{said} at {why}. Calls are not compared, and may wait for ever\n".encode())
+    return None
 
 
 def compare(watched: Watched) -> None:
@@ -122,6 +163,8 @@ def _leave() -> None:
     """At the end of the program: wait until the calls of all ranks are known to be the same."""
     for watcher in _watchers.values():
         watcher.leave()
+        while not watcher.has_left(_SECONDS_TO_PROGRESS):
+            progress()  # messages of this rank may still be under way
 
 
 # Python calls what was registered last first. This comes before the libraries that use communicators register theirs,
@@ -138,8 +181,12 @@ def _dump(why: str) -> None:
 
 before_end.append(_dump)
 
+_of_parent: list[_Watcher] = []
+"""In a forked child, the parent's watchers. To collect them would close what the parent still uses."""
+
 
 def _in_child() -> None:
+    _of_parent.extend(_watchers.values())
     _watchers.clear()  # the thread is the parent's alone
 
 

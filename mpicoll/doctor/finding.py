@@ -1,0 +1,109 @@
+"""What the doctor says: findings, those of several ranks together, and the report of them all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Literal
+
+import mpicoll
+from mpicoll.units import count, ranges
+
+__all__ = ["Finding", "Level", "Report", "together"]
+
+Level = Literal["ok", "warning", "problem"]
+"""A problem breaks a program, makes its results wrong, or makes it much slower. A warning does none of that, or only to
+some programs."""
+
+
+TOPICS = (
+    "launcher", "MPI", "threads", "cores", "shared memory", "memory access", "/dev/shm", "locked memory", "open files",
+    "huge pages", "GPU", "CPU", "versions", "settings", "algorithm",
+)  # fmt: skip
+"""What findings are about, in the report's order."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found. ``remedy`` says what to do about it; it is empty where nothing is to be done. ``ranks``
+    are the ranks that it is about; none are all."""
+
+    topic: str
+    level: Level
+    text: str
+    remedy: str = ""
+    ranks: tuple[int, ...] = ()
+
+
+def together(findings: Iterable[Finding], ranks: Iterable[int]) -> list[Finding]:
+    """The findings in the order of their topics, with those that differ in their ranks alone as one. ``ranks`` are all
+    ranks of the job."""
+    everyone = set(ranks)
+    merged: dict[Finding, set[int]] = {}
+    for finding in findings:
+        merged.setdefault(replace(finding, ranks=()), set()).update(finding.ranks or everyone)
+    found = [replace(f, ranks=() if whom == everyone else tuple(sorted(whom))) for f, whom in merged.items()]
+    return sorted(found, key=lambda finding: TOPICS.index(finding.topic))
+
+
+@dataclass(frozen=True)
+class Report:
+    """All findings of a job. ``nodes`` has the node of each rank. ``mpi`` is the MPI library, None where it does not
+    connect this process to the others."""
+
+    nodes: Mapping[int, str]
+    mpi: str | None
+    findings: list[Finding]
+
+    @property
+    def problems(self) -> int:
+        return sum(f.level == "problem" for f in self.findings)
+
+    @property
+    def warnings(self) -> int:
+        return sum(f.level == "warning" for f in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What --json writes. ``schema`` grows when a key changes its meaning, or goes."""
+        return {
+            "schema": 1,
+            "mpicoll": mpicoll.__version__,
+            "mpi": self.mpi,
+            "nodes": [self.nodes[rank] for rank in sorted(self.nodes)],
+            "problems": self.problems,
+            "warnings": self.warnings,
+            "findings": [
+                {
+                    "topic": f.topic,
+                    "level": f.level,
+                    "ranks": list(f.ranks or sorted(self.nodes)),
+                    "text": f.text,
+                    "remedy": f.remedy,
+                }
+                for f in self.findings
+            ],
+        }
+
+    def text(self) -> str:
+        """A line for each finding, and one for each remedy."""
+        where = f"{count(len(self.nodes), 'rank')} on {count(len(set(self.nodes.values())), 'node')}"
+        which = f"{self.mpi}, {where}" if self.mpi else "one process alone"
+        lines = [f"mpicoll {mpicoll.__version__}, {which}", ""]
+        for f in self.findings:
+            lines.append(f"{f.level:8} {f.topic:14} {self._who(f.ranks)}{f.text}")
+            if f.remedy:
+                lines.append(f"{'':8} {'':14} -> {f.remedy}")
+        return "\n".join([*lines, "", f"{count(self.problems, 'problem')}, {count(self.warnings, 'warning')}", ""])
+
+    def _who(self, ranks: tuple[int, ...]) -> str:
+        """The ranks, with their nodes where there are several: ``ranks 0-1 on node1: ``."""
+        if not ranks:
+            return ""
+        several = len(set(self.nodes.values())) > 1
+        parts = []
+        for node, whom in groupby(ranks, key=self.nodes.__getitem__):
+            numbers = list(whom)
+            name = f"rank{'s' * (len(numbers) > 1)} {ranges(numbers)}"
+            parts.append(f"{name} on {node}" if several else name)
+        return ", ".join(parts) + ": "

@@ -1,0 +1,134 @@
+"""The GPUs of a rank, and what can use them: the driver, torch, NCCL and the MPI library."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from mpicoll.doctor.finding import Finding, Level
+from mpicoll.launch.launcher import of_no_rank
+from mpicoll.machine.system import version_of
+
+__all__ = ["Gpu", "judge", "look"]
+
+SECONDS = 120.0
+"""How long an answer may take. To import torch from a busy file system takes many seconds."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """What the driver, torch and MPI answered. ``failed`` has the questions that brought no answer, and what happened
+    instead. What depends on such an answer, or was not asked because there is no GPU, is None."""
+
+    driver: str | None = None
+    """The newest CUDA that the driver supports."""
+    devices: tuple[str, ...] = ()
+    error: int = 0
+    """CUDA's error number, if the driver does not work."""
+    torch_cuda: str | None = None
+    """The CUDA for which torch was built."""
+    torch_works: bool | None = None
+    """Whether torch can use a GPU."""
+    nccl: str | None = None
+    mpi_takes: bool | None = None
+    """Whether the MPI library takes GPU memory."""
+    failed: tuple[tuple[str, str], ...] = ()
+
+
+def look() -> Gpu:
+    """Ask the driver, and if it shows a GPU, the others."""
+    failed: list[tuple[str, str]] = []
+    driver = _answer("driver", failed)
+    torch: dict[str, Any] = {}
+    mpi: dict[str, Any] = {}
+    if driver.get("devices"):
+        torch = _answer("torch", failed) if version_of("torch") else {}
+        mpi = _answer("mpi", failed)
+    return Gpu(
+        driver=driver.get("version"),
+        devices=tuple(driver.get("devices", ())),
+        error=driver.get("error", 0),
+        torch_cuda=torch.get("cuda"),
+        torch_works=torch.get("available"),
+        nccl=torch.get("nccl"),
+        mpi_takes=mpi.get("takes"),
+        failed=tuple(failed),
+    )
+
+
+def _answer(question: str, failed: list[tuple[str, str]]) -> dict[str, Any]:
+    """What a child process answers. If there is no answer, nothing, and ``failed`` gets the reason."""
+    argv = [sys.executable, "-m", "mpicoll.doctor.probe", question]
+    try:
+        # The child is no rank: the launcher's variables would make it take this rank's place in the job.
+        child = subprocess.run(
+            argv, env=of_no_rank(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        failed.append((question, f"no answer within {SECONDS:.0f} s"))
+        return {}
+    if child.returncode == 0:
+        answer: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
+        return answer
+    last = (child.stderr.strip().splitlines() or [""])[-1]
+    ended = f"exit code {child.returncode}: {last}"
+    failed.append((question, _signal_name(-child.returncode) if child.returncode < 0 else ended))
+    return {}
+
+
+def _signal_name(number: int) -> str:
+    return f"ended by {signal.Signals(number).name}"
+
+
+_DOES = {
+    "driver": "The first use of CUDA",
+    "torch": "To ask torch for GPUs",
+    "mpi": "To ask MPI whether it takes GPU memory",
+}
+_CHECK = {
+    "driver": "Check the driver with nvidia-smi",
+    "torch": "Install a torch that fits the driver: https://pytorch.org/get-started/locally",
+    "mpi": "Keep arrays for MPI in host memory, or use an MPI that was built for CUDA",
+}
+
+
+def judge(gpu: Gpu) -> Iterator[Finding]:
+    """What there is to say of a rank's GPUs."""
+    for question, how in gpu.failed:
+        # The question to MPI also fails where a process may not begin an MPI world of its own. That breaks no program.
+        level: Level = "warning" if question == "mpi" else "problem"
+        yield Finding("GPU", level, f"{_DOES[question]} fails in a test process: {how}", _CHECK[question])
+    if gpu.error:
+        yield Finding("GPU", "problem", f"the driver does not work: CUDA error {gpu.error}", _CHECK["driver"])
+        return
+    if not gpu.devices:
+        if not gpu.failed:
+            yield Finding("GPU", "ok", "none" if gpu.driver else "none (no CUDA driver)")
+        return
+    yield Finding("GPU", "ok", f"{_names(gpu)}; the driver is for CUDA {gpu.driver}")
+    yield from _judge_torch(gpu)
+    if gpu.mpi_takes:
+        yield Finding("GPU", "ok", "the MPI library takes GPU memory")
+    elif gpu.mpi_takes is False:
+        remedy = "For arrays on GPUs, use NCCL, or an MPI that was built for CUDA"
+        yield Finding("GPU", "warning", "the MPI library takes no GPU memory: arrays go through host memory", remedy)
+
+
+def _judge_torch(gpu: Gpu) -> Iterator[Finding]:
+    if gpu.torch_works:
+        yield Finding("GPU", "ok", f"torch uses CUDA {gpu.torch_cuda} and NCCL {gpu.nccl or '(none)'}")
+    elif gpu.torch_works is False and gpu.torch_cuda is None:
+        yield Finding("GPU", "warning", "torch is a build for CPUs, and leaves the GPUs alone", _CHECK["torch"])
+    elif gpu.torch_works is False:
+        text = f"torch cannot use the GPUs: it was built for CUDA {gpu.torch_cuda}, the driver is for {gpu.driver}"
+        yield Finding("GPU", "problem", text, _CHECK["torch"])
+
+
+def _names(gpu: Gpu) -> str:
+    names = dict.fromkeys(gpu.devices)
+    return ", ".join(f"{gpu.devices.count(name)} x {name}" for name in names)

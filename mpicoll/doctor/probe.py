@@ -1,0 +1,60 @@
+"""Questions about GPUs whose answer may crash the process, or never come. So a process of its own answers each.
+
+``python -m mpicoll.doctor.probe QUESTION`` prints the answer as JSON, in its last line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from typing import Any
+
+__all__ = ["QUESTIONS"]
+
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+def _driver() -> dict[str, Any]:
+    """The CUDA version of the driver, and the names of the GPUs that it shows. ``version`` is None without a driver.
+    ``error`` is the number of its error, 0 if there is none."""
+    found: dict[str, Any] = {"version": None, "devices": [], "error": 0}
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return found
+    number, name = ctypes.c_int(), ctypes.create_string_buffer(256)
+    cuda.cuDriverGetVersion(ctypes.byref(number))
+    found["version"] = f"{number.value // 1000}.{number.value % 1000 // 10}"
+    error = cuda.cuInit(0)
+    if error == _NO_DEVICE:
+        return found
+    if error or (error := cuda.cuDeviceGetCount(ctypes.byref(number))):
+        return {**found, "error": error}
+    for device in range(number.value):
+        cuda.cuDeviceGetName(name, len(name), device)
+        found["devices"].append(name.value.decode(errors="replace"))
+    return found
+
+
+def _torch() -> dict[str, Any]:
+    """The CUDA for which torch was built, whether torch can use a GPU, and its version of NCCL."""
+    import torch
+
+    nccl = None
+    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"cuda": torch.version.cuda, "available": torch.cuda.is_available(), "nccl": nccl}
+
+
+def _mpi() -> dict[str, Any]:
+    """Whether the MPI library takes the memory of GPUs. To ask it, this process becomes an MPI world of its own."""
+    from mpicoll.machine.gpu import takes_device_memory
+
+    return {"takes": takes_device_memory()}
+
+
+QUESTIONS = {"driver": _driver, "torch": _torch, "mpi": _mpi}
+
+if __name__ == "__main__":
+    print("\n" + json.dumps(QUESTIONS[sys.argv[1]]()), flush=True)

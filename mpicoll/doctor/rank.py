@@ -1,0 +1,94 @@
+"""The process that becomes the rank, as a child of the doctor: MPI may end it, or never let it go on.
+
+``python -m mpicoll.doctor.rank FILE`` gets the doctor's facts through the connection that has this file number. It
+answers CONNECTED or an error, and then the facts of all ranks, which rank 0 alone has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import sys
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from mpicoll.arrays.dtypes import DTYPES, reduction
+from mpicoll.calls import rules
+from mpicoll.calls.select import explained
+from mpicoll.communicator.communicator import Communicator
+from mpicoll.doctor.examination import CONNECTED
+from mpicoll.doctor.job import SIZES, World
+from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.launch.lifetime import checked_world
+from mpicoll.machine.peer_memory import Mark, can_read, mark
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG = 1
+_LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+
+
+def main(file: int) -> None:
+    """Be the rank."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the doctor, even where MPI waits
+    os.set_inheritable(file, False)  # the connection ends with this process, even if a child of it goes on
+    with Connection(file) as doctor:
+        facts, of_doctor = doctor.recv()
+        try:
+            world = checked_world()
+        except (LaunchError, StateError) as error:
+            doctor.send(error if isinstance(error, LaunchError) else LaunchError(str(error)))
+            return
+        doctor.send(CONNECTED)
+        doctor.send(world.gather(replace(facts, world=_look(world, of_doctor))))
+
+
+def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
+    """What MPI says to this rank. Collective."""
+    from mpi4py import MPI
+
+    from mpicoll.machine.library import library
+    from mpicoll.machine.shared_memory import share
+
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    assert isinstance(node, MPI.Intracomm)
+    marks = node.allgather(mark())
+    other = marks[(node.rank + 1) % node.size] if node.size > 1 else of_doctor
+    reads = node.allreduce(can_read(other), MPI.LAND)
+    shares = share(node, mmap.PAGESIZE) is not None
+    node.Free()
+    level = next(name for name in _LEVELS if getattr(MPI, f"THREAD_{name}") == MPI.Query_thread())
+    found = World(world.rank, world.size, library(), level, shares, reads)
+    wrong: str = world.bcast(_wrong_setting())
+    if wrong:
+        return replace(found, refused=wrong)
+    try:
+        return replace(found, chosen=_chosen(Communicator()))
+    except ArgumentError as error:
+        return replace(found, refused=str(error))
+
+
+def _wrong_setting() -> str:
+    """What is wrong with the variables that a Communicator reads when it is made."""
+    try:
+        rules.check()
+        rules.timeout()
+    except ArgumentError as error:
+        return str(error)
+    return ""
+
+
+def _chosen(comm: Communicator) -> tuple[tuple[int, str, str], ...]:
+    """The algorithms of some all-reduces, and why they are chosen."""
+    total = reduction("sum", DTYPES["float32"], "doctor")
+    return tuple((nbytes, *explained("allreduce", total, nbytes, comm.traits)) for nbytes in SIZES)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

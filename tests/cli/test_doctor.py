@@ -1,0 +1,281 @@
+"""``mpicoll doctor``: what it says of invented facts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpicoll.cli import main
+from mpicoll.doctor import examination
+from mpicoll.doctor.examination import Facts, judge
+from mpicoll.doctor.finding import TOPICS, Report
+from mpicoll.doctor.gpu import Gpu
+from mpicoll.doctor.job import SIZES, Start, World
+from mpicoll.doctor.machine import Machine
+from mpicoll.errors import LaunchError
+
+MIB, GIB = 1 << 20, 1 << 30
+START = Start("Open MPI's mpirun", "PMIx", 0, 2, None)
+ALONE = Start(None, None, None, 1, None)
+WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True, tuple((n, "ring", "a reason") for n in SIZES))
+MACHINE = Machine(
+    node="node1", cpu="a CPU", cores=(0,), omp_threads=1, shm_size=GIB, shm_free=GIB, locked=None, files=1024,
+    rdma=False, huge_pages="madvise", shared_huge_pages="never", versions={"mpicoll": "1", "torch": "2"}, variables={},
+)  # fmt: skip
+WITH_GPU = Gpu("13.0", ("H200", "H200"), 0, "12.8", True, "2.30", True)
+RDMA: dict[str, Any] = {"rdma": True, "locked": 8 * MIB}
+
+
+def job(ranks: int = 2, nodes: int = 1, **of_machines: Any) -> list[Facts]:
+    """The facts of a job that is in order: each rank has a core. All machines are alike."""
+    per_node = ranks // nodes
+    return [
+        Facts(
+            replace(START, number=rank, together=ranks),
+            replace(MACHINE, **{"node": f"node{rank // per_node + 1}", "cores": (rank % per_node,), **of_machines}),
+            Gpu(),
+            replace(WORLD, rank=rank, size=ranks),
+        )
+        for rank in range(ranks)
+    ]
+
+
+def alone(**of_start: Any) -> list[Facts]:
+    """The facts of a process that nothing has started."""
+    world = replace(WORLD, size=1)
+    return [Facts(replace(ALONE, **of_start), replace(MACHINE, cores=(0, 1)), Gpu(), world)]
+
+
+def changed(facts: list[Facts], rank: int, **of_rank: Any) -> list[Facts]:
+    """The facts with another machine, world or GPU of one rank: ``machine={"cores": (0,)}``."""
+    given = {part: replace(getattr(facts[rank], part), **fields) for part, fields in of_rank.items()}
+    return [*facts[:rank], replace(facts[rank], **given), *facts[rank + 1 :]]
+
+
+def with_gpu(**of_gpu: Any) -> list[Facts]:
+    return changed(alone(), 0, gpu={**vars(WITH_GPU), **of_gpu})
+
+
+def findings(report: Report) -> list[str]:
+    """Each finding that is not in order, as the report has it, without its remedy."""
+    lines = [line for line in report.text().splitlines() if line.startswith(("problem", "warning"))]
+    return [" ".join(line.split()) for line in lines]
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        alone(),
+        job(),
+        job(4, nodes=2),
+        job(1),
+        job(cores=(0, 1)),  # not bound, and enough cores
+        job(locked=64 << 10),  # no card needs locked memory
+        job(rdma=True, locked=GIB),
+        job(huge_pages="always"),
+        job(huge_pages=None),
+        changed(alone(), 0, machine={"omp_threads": None}),
+        alone(tasks=1),
+        job(4, omp_threads=1, cores=(0, 1, 2, 3)),
+        with_gpu(),
+        changed(alone(), 0, gpu={"driver": "13.0"}),  # a driver, and no GPU
+    ],
+)
+def test_in_order(facts: list[Facts]) -> None:
+    report = judge(facts)
+    assert findings(report) == []
+    assert (report.problems, report.warnings) == (0, 0)
+    assert {f.topic for f in report.findings} >= {"launcher", "MPI", "cores", "/dev/shm", "GPU", "algorithm"}
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        # the launcher
+        (alone(tasks=4), "warning launcher this is one process, but Slurm has allocated the job for 4 ranks"),
+        # cores
+        (job(4, cores=(0, 1)), "problem cores 4 ranks take turns on 2 cores"),
+        (job(2, cores=(0,)), "problem cores 2 ranks take turns on 1 core"),
+        (changed(job(3), 2, machine={"cores": (1,)}), "problem cores ranks 1-2: 2 ranks take turns on 1 core"),
+        (
+            changed(job(4, nodes=2), 3, machine={"cores": (0,)}),
+            "problem cores ranks 2-3 on node2: 2 ranks take turns on 1 core",
+        ),
+        (
+            job(2, cores=(0, 1), omp_threads=None),
+            "warning cores 2 ranks with 4 threads together on 2 cores, because OMP_NUM_THREADS is not set",
+        ),
+        (
+            job(2, cores=(0, 1), omp_threads=2),
+            "problem cores 2 ranks with 4 threads together on 2 cores (OMP_NUM_THREADS)",
+        ),
+        (
+            changed(job(), 1, machine={"omp_threads": 8}),
+            "problem cores rank 1: 1 rank with 8 threads together on 1 core (OMP_NUM_THREADS)",
+        ),
+        # memory
+        (
+            changed(changed(job(), 0, world={"shares": False}), 1, world={"shares": False}),
+            "warning shared memory the ranks of a node do not share memory: all messages are MPI's",
+        ),
+        (
+            changed(alone(), 0, world={"reads": False}),
+            "warning memory access no process may read the memory of another (process_vm_readv): "
+            "MPI copies long messages twice",
+        ),
+        (
+            job(shm_size=64 * MIB, shm_free=8 * MIB),
+            "warning /dev/shm 64 MiB, of which 8 MiB are free: expected 16 MiB for the node's ranks",
+        ),
+        (
+            job(shm_size=64 * MIB, shm_free=4096),
+            "problem /dev/shm 64 MiB, of which 4 KiB are free: an MPI library that finds no room there may crash",
+        ),
+        (job(shm_size=None, shm_free=None), "warning /dev/shm there is none"),
+        (
+            job(huge_pages="never"),
+            "warning huge pages never; in shared memory: never: copies of long arrays take longer",
+        ),
+        # limits
+        (
+            job(2, nodes=2, **RDMA),
+            "problem locked memory at most 8 MiB (ulimit -l), too little for the node's InfiniBand or RoCE cards",
+        ),
+        (
+            job(2, **RDMA),
+            "warning locked memory at most 8 MiB (ulimit -l), too little for the node's InfiniBand or RoCE cards",
+        ),
+        (
+            changed(job(4, nodes=2), 3, machine={"files": 256}),
+            "warning open files rank 3 on node2: at most 256 (ulimit -n): connections to other ranks are files, too",
+        ),
+        # GPUs
+        (with_gpu(error=803), "problem GPU the driver does not work: CUDA error 803"),
+        (
+            with_gpu(torch_works=False, nccl=None),
+            "problem GPU torch cannot use the GPUs: it was built for CUDA 12.8, the driver is for 13.0",
+        ),
+        (
+            with_gpu(torch_works=False, torch_cuda=None, nccl=None),
+            "warning GPU torch is a build for CPUs, and leaves the GPUs alone",
+        ),
+        (
+            with_gpu(mpi_takes=False),
+            "warning GPU the MPI library takes no GPU memory: arrays go through host memory",
+        ),
+        (
+            with_gpu(torch_works=None, failed=(("torch", "ended by SIGSEGV"),)),
+            "problem GPU To ask torch for GPUs fails in a test process: ended by SIGSEGV",
+        ),
+        (
+            with_gpu(mpi_takes=None, failed=(("mpi", "ended by SIGABRT"),)),
+            "warning GPU To ask MPI whether it takes GPU memory fails in a test process: ended by SIGABRT",
+        ),
+        # what differs
+        (
+            changed(job(), 1, world={"library": "Open MPI 4.1.4"}),
+            "problem versions MPI differs: Open MPI 5.0.11 (rank 0); Open MPI 4.1.4 (rank 1)",
+        ),
+        (
+            changed(job(3), 2, machine={"versions": {"mpicoll": "2", "torch": "2"}}),
+            "problem versions mpicoll differs: 1 (ranks 0-1); 2 (rank 2)",
+        ),
+        (
+            changed(job(), 1, machine={"versions": {"mpicoll": "1", "torch": None}}),
+            "warning versions torch differs: 2 (rank 0); none (rank 1)",
+        ),
+        (
+            changed(job(), 1, machine={"variables": {"MPICOLL_ALGORITHM": "allreduce:ring"}}),
+            "warning settings MPICOLL_ALGORITHM differs: none (rank 0); allreduce:ring (rank 1)",
+        ),
+        (changed(job(), 1, machine={"cpu": "another"}), "warning CPU CPU differs: a CPU (rank 0); another (rank 1)"),
+        # what MPI says
+        (
+            changed(job(), 1, world={"threads": "SINGLE"}),
+            "warning threads rank 1: MPI_THREAD_SINGLE instead of MPI_THREAD_MULTIPLE: asynchronous collectives of "
+            "torch block",
+        ),
+        (
+            changed(job(), 0, world={"chosen": (), "refused": "a variable is wrong"}),
+            "problem settings a variable is wrong",
+        ),
+    ],
+)
+def test_out_of_order(facts: list[Facts], expected: str) -> None:
+    report = judge(facts)
+    assert expected in findings(report)
+    wrong = [f for f in report.findings if f.level != "ok"]
+    assert all(f.remedy for f in wrong)
+    assert len(wrong) == 1
+    assert (report.problems, report.warnings) == (("problem" in expected[:7]) * 1, (expected[:7] == "warning") * 1)
+
+
+def test_ranks_that_differ_are_named() -> None:
+    report = judge(changed(job(5, nodes=1), 4, machine={"node": "nodeB", "shm_free": 512 * MIB}))
+    lines = [" ".join(line.split()) for line in report.text().splitlines()]
+    assert "ok /dev/shm ranks 0-3 on node1: 1024 MiB, of which 1024 MiB are free" in lines
+    assert "ok /dev/shm rank 4 on nodeB: 1024 MiB, of which 512 MiB are free" in lines
+    assert "ok open files at most 1024 (ulimit -n)" in lines
+
+
+def test_ranks_that_did_not_meet() -> None:
+    facts = replace(job()[1], world=None)
+    report = judge([facts], LaunchError("this process is alone", "Start it with mpicoll run"))
+    assert findings(report) == ["problem MPI this process is alone"]
+    assert "-> Start it with mpicoll run" in report.text()
+    assert "one process alone" in report.text()
+
+
+def test_topics_are_in_order() -> None:
+    report = judge(changed(with_gpu(), 0, machine={"huge_pages": "never"}))
+    given = [TOPICS.index(f.topic) for f in report.findings]
+    assert given == sorted(given)
+
+
+def test_the_schema() -> None:
+    found = judge(changed(job(), 1, machine={"files": 256})).as_dict()
+    assert {key: found[key] for key in ("schema", "mpi", "nodes", "problems", "warnings")} == {
+        "schema": 1,
+        "mpi": "Open MPI 5.0.11",
+        "nodes": ["node1", "node1"],
+        "problems": 0,
+        "warnings": 1,
+    }
+    (warning,) = (f for f in found["findings"] if f["level"] == "warning")
+    assert set(warning) == {"topic", "level", "ranks", "text", "remedy"}
+    assert (warning["topic"], warning["ranks"]) == ("open files", [1])
+    (launcher,) = (f for f in found["findings"] if f["topic"] == "launcher")
+    assert launcher["ranks"] == [0, 1]
+    assert launcher["remedy"] == ""
+
+
+@pytest.mark.parametrize(("facts", "code"), [(job(), 0), (job(files=8), 0), (job(4, cores=(0,)), 1)])
+def test_the_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, facts: list[Facts], code: int
+) -> None:
+    monkeypatch.setattr(examination, "examine", lambda: judge(facts))
+    assert main(["doctor", "--json", "-"]) == code
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["problems"] == code
+    file = tmp_path / "found.json"
+    assert main(["doctor", "--json", str(file)]) == code
+    assert capsys.readouterr().out == judge(facts).text()
+    assert json.loads(file.read_text()) == printed
+
+
+def test_a_file_that_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(examination, "examine", lambda: judge(job()))
+    assert main(["doctor", "--json", str(tmp_path / "nowhere" / "found.json")]) == 2
+    assert "doctor: --json: expected a file that can be written; given " in capsys.readouterr().err
+
+
+def test_only_one_rank_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(examination, "examine", lambda: None)
+    assert main(["doctor"]) == 0
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,156 @@
+"""Programs of three ranks that go wrong, one fault each, and what must be said of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DIFFERENT", "FAULTS", "Fault"]
+
+BEGIN = """\
+import os, random, resource, signal, sys, threading, time
+import numpy as np
+import mpicoll
+
+comm = mpicoll.Communicator()
+rank, x, long = comm.rank, np.ones(6), np.ones(1 << 17)
+for _ in range(3):
+    comm.allreduce(x)
+
+def fault():
+"""
+END = "\nfault()\n"
+GOES_ON = "comm.barrier()\ncomm.barrier()\nprint('went on')\n"
+"""After the fault: what no rank may come through, unless the fault is ``silent``."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``body`` is what goes wrong, ``said`` are pieces of the report. ``seconds`` is the timeout of calls."""
+
+    body: str
+    said: tuple[str, ...]
+    seconds: float = 3.0
+    any_mpi: bool = True
+    """Whether it is the same on all MPIs."""
+
+    def program(self) -> str:
+        lines = self.body.strip("\n").splitlines()
+        return BEGIN + "".join(f"    {line}\n" for line in lines) + END + GOES_ON
+
+
+DIFFERENT = "mpicoll: the ranks made different calls. The job ends (communicator of ranks 0-2):"
+HAS_LEFT = "mpicoll: a rank has come to its end, and others wait for it. The job ends (communicator of ranks 0-2):"
+TIME_IS_UP = "mpicoll: a call was not complete in time. The job ends (communicator of ranks 0-2):"
+IS_GONE = "mpicoll: a rank's process is gone, and others wait for it. The job ends (communicator of ranks 0-2):"
+
+FAULTS = {
+    # A rank does not come.
+    "busy": Fault("if rank == 1: time.sleep(600)", (TIME_IS_UP, "rank 1", "has not come", "script.py:11 in fault")),
+    "rank 0 busy": Fault(
+        "if rank == 0: time.sleep(600)", (TIME_IS_UP, "rank 0", "has not come", "script.py:11 in fault")
+    ),
+    "stopped": Fault(
+        "if rank == 1: os.kill(os.getpid(), signal.SIGSTOP)", (TIME_IS_UP, "rank 1", "does not answer: it is stopped")
+    ),
+    "rank 0 stopped": Fault(
+        "if rank == 0: os.kill(os.getpid(), signal.SIGSTOP)",
+        ("The first rank, which compares ranks, does not answer. The job ends", "barrier, at script.py"),
+    ),
+    "the script ends": Fault(
+        "if rank == 1: sys.exit()", (HAS_LEFT, "rank 1", "has not come and has ended its program"), 600
+    ),
+    "exit 0": Fault("if rank == 0: sys.exit(0)", (HAS_LEFT, "rank 0", "has not come and has ended its program"), 600),
+    "_exit 0": Fault("if rank == 1: os._exit(0)", (), 600),
+    "rank 0, _exit 0": Fault("if rank == 0: os._exit(0)", (), 600),
+    "raises": Fault("if rank == 1: raise KeyError('of the program')", ("KeyError: 'of the program'",), 600),
+    "killed": Fault("if rank == 1: os.kill(os.getpid(), signal.SIGKILL)", (), 600),
+    "no memory": Fault(
+        "if rank == 1:\n    resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))\n    np.ones(1 << 33)\n",
+        ("Unable to allocate",),
+        600,
+    ),
+    # Ranks wait for each other in two places.
+    "two groups in different order": Fault(
+        """
+one, other = comm.split(0), comm.split(0)
+for group in (one, other) if rank == 1 else (other, one):
+    group.allreduce(long)
+""",
+        (TIME_IS_UP, "ranks wait in another communicator, too", "allreduce sum of 131072 float64"),
+    ),
+    "nobody sends": Fault(
+        "if rank == 1: comm.recv(x, 2)",
+        (TIME_IS_UP, "rank 1", "recv: no message came from rank 2 (tag 0)", "script.py:11 in fault"),
+    ),
+    "nobody sends an object": Fault(
+        "if rank == 1: comm.recv_object()", (TIME_IS_UP, "recv_object: no message came from any rank (tag 0)")
+    ),
+    "nobody receives": Fault(
+        "if rank == 1: comm.send(np.ones(1 << 22), 2)",
+        (TIME_IS_UP, "rank 1", "send: no message was taken by rank 2 (tag 0)"),
+    ),
+    "one rank frees it": Fault(
+        "if rank == 1:\n    comm.free()\n    time.sleep(600)",
+        (
+            "mpicoll: a rank has freed the communicator, and others still use it",
+            "has not come and has freed the communicator",
+        ),
+        600,
+    ),
+    "a handler ends a call midway": Fault(
+        """
+def handler(number, frame):
+    raise InterruptedError("of a handler")
+
+if rank == 1:
+    signal.signal(signal.SIGALRM, handler)
+    threading.Timer(1.0, lambda: signal.raise_signal(signal.SIGALRM)).start()
+    try:
+        # A schedule's steps return to Python, and a handler can run between them.
+        for _ in range(1 << 20):
+            comm.allreduce(long, algorithm="ring")
+    except InterruptedError:
+        sys.exit()
+else:
+    for _ in range(1 << 20):
+        comm.allreduce(long, algorithm="ring")
+""",
+        ("a rank has come to its end, and others wait for it",),
+        600,
+    ),
+    "two threads": Fault(
+        """
+if rank == 0:
+    threading.Thread(target=comm.allreduce, args=[x], daemon=True).start()
+time.sleep(1 if rank == 0 else 2)
+comm.allreduce(x)
+""",
+        ("StateError: allreduce sum of 6 float64: this communicator is in another call now",),
+        600,
+    ),
+    # Calls that do not fit.
+    "object": Fault(
+        "comm.allgather_object(1) if rank else comm.bcast_object(1)",
+        (DIFFERENT, "allgather_object", "bcast_object root 0"),
+        600,
+    ),
+    "one call less": Fault(
+        "for _ in range(3 if rank else 2): comm.bcast(x)", (DIFFERENT, "bcast of 6", "barrier"), 600
+    ),
+    "long ago": Fault(
+        "for i in range(200_000):\n    comm.bcast(x, root=0 if i or rank < 2 else 1) if rank else comm.bcast(x)",
+        ("mpicoll: the ranks made different calls, before the last ones, which are equal. The job ends",),
+        600,
+    ),
+    "MPI.Finalize by the program": Fault(
+        """
+from mpi4py import MPI
+
+comm.bcast(x, root=rank // 2)
+MPI.Finalize()
+sys.exit()
+""",
+        (DIFFERENT, "root 0", "root 1"),
+        600,
+    ),
+}

@@ -12,7 +12,7 @@ _TEXT = """\
 Says what this machine and this job will do: how the ranks were started, whether they find each other, which cores,
 memory and GPUs they have, and which algorithms mpicoll takes. Each problem comes with its remedy. Started as the ranks
 of a job, with mpicoll run, mpirun or srun, it looks at all ranks, and one of them prints the report. The exit code is 1
-if there is a problem.
+if there is a problem. With --dump, it asks a job that runs what it does.
 """
 
 
@@ -22,12 +22,22 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "doctor", help="find out what is wrong with a machine or a job", description=_TEXT, allow_abbrev=False
     )
     p.add_argument("--json", metavar="FILE", help="write the findings to this file as JSON; - prints them instead")
+    p.add_argument(
+        "--dump",
+        metavar="PID",
+        type=int,
+        help="ask the job of this rank's process what its ranks do, and print the folder of their files",
+    )
     p.set_defaults(handler=_handle)
 
 
 def _handle(args: argparse.Namespace) -> int:
     from mpicoll.doctor.examination import examine
+    from mpicoll.guard.files.demand import ask_for_dump
 
+    if args.dump is not None:
+        print(ask_for_dump(args.dump))
+        return 0
     report = examine()
     if report is None:
         return 0

@@ -14,7 +14,7 @@ import pytest
 
 from mpicoll.errors import ArgumentError
 from mpicoll.guard.files.demand import ask_for_dump
-from tests.launch.jobs import run, script, started, until
+from tests.launch.jobs import python, run, script, started, until
 
 BEGIN = """
     import os, pathlib, shutil, signal, sys, time
@@ -105,7 +105,9 @@ def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
             return bool(last_call(ask_for_dump(pids[0]), 0)["state"] == "under way")
 
         until(waits, "rank 0 is in its last call", output)
-        folder = ask_for_dump(pids[1])
+        asked = python("-m", "mpicoll", "doctor", "--dump", str(pids[1]))
+        assert asked.code == 0, asked.output
+        folder = Path(asked.output.strip())
         until(lambda: said(folder, 2)["why"] == "a signal has asked for it", "rank 2 writes, too", output)
         assert [said(folder, rank)["pid"] for rank in range(3)] == pids
         assert [last_call(folder, rank)["state"] for rank in range(3)] == ["under way", "done", "under way"]

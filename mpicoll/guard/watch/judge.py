@@ -292,7 +292,9 @@ class Judge:
         await self._say_who_else_waits(each)
         written = await self._ask(self._processes, "dump", why=why)
         _print(report.files(written))
-        silent = [self._processes[rank].process for rank in missing if rank in self._processes]
+        # A process that has ended is not among them: another program's may have its number by now.
+        there = [self._processes[rank] for rank in missing if rank in self._processes]
+        silent = [process.process for process in there if process.gone is None]
         for process in self._processes.values():
             say(process.writer, {"end": silent})
         await asyncio.sleep(0.1)  # until they are on their way

@@ -124,7 +124,7 @@ class Member:
         if is_first("judge"):
             text = f"mpicoll: rank {self.rank} {does}. The first rank, which compares ranks, {why}. The job ends\n"
             os.write(2, text.encode())
-        ending.end([self._judge] if self._judge else [])
+        ending.end([self._judge] if self._judge is not None and not self._lost else [])
 
     # -- what the judge and the program ask ---------------------------------------------------------------------------
 

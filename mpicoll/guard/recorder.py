@@ -22,8 +22,11 @@ __all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
 
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
-_HASHES = 4096
-"""Rings of which the hash is known after their calls were forgotten."""
+_RINGS = 1024
+"""Rings of which the calls' digests are kept, 2 KiB each. A rank may be so far ahead of others."""
+
+_BYTES = 8
+"""Of a hash, and of a call's digest."""
 
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
 """A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
@@ -46,7 +49,7 @@ class Made:
 class Recorder:
     """The calls of one communicator. One call is made at a time; any thread may read."""
 
-    __slots__ = ("_before", "_first", "_hashes", "_next", "_ring", "_turning", "state", "under_way")
+    __slots__ = ("_before", "_first", "_hash", "_next", "_ring", "_rings", "_turning", "state", "under_way")
 
     def __init__(self) -> None:
         self._ring: list[Entry] = [()] * LENGTH  # type: ignore[list-item]  # filled before it is read
@@ -55,8 +58,10 @@ class Recorder:
         """The number of the ring's first call."""
         self._next = 0
         """Where the next call goes in the ring."""
-        self._hashes: deque[bytes] = deque([b""], maxlen=_HASHES)
-        """The hash before each ring; that of the current ring is the last."""
+        self._hash = b""
+        """The hash of all calls before the ring."""
+        self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
+        """Of each full ring before it, the last one at the end: the hash of all calls before it, and its digests."""
         self._turning = threading.Lock()
         self.under_way = False
         """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
@@ -101,7 +106,9 @@ class Recorder:
     def _turn(self, entry: Entry) -> None:
         """Begin a new ring with this call."""
         with self._turning:
-            self._hashes.append(_hash(self._hashes[-1], self._ring))
+            digests = _digests(self._ring)
+            self._rings.append((self._hash, digests))
+            self._hash = _hash(self._hash, digests)
             self._before, self._ring = self._ring, [entry] * LENGTH
             self._first += LENGTH
             self._next = 0
@@ -118,21 +125,18 @@ class Recorder:
         with self._turning:
             return self._ring[self._next - 1] if self.under_way and self._next else None
 
-    def hash(self, calls: int) -> tuple[int, str] | None:
-        """A number of calls, and the hash of so many first calls. It is the number that is asked for, or, if those
-        calls are forgotten, the number of whole rings in it. None if that is forgotten, too."""
+    def hash(self, calls: int) -> str | None:
+        """The hash of so many first calls. None if they are forgotten, or not made yet."""
         with self._turning:
-            rings, rest = divmod(calls, LENGTH)
-            if calls == self._first + LENGTH:  # the ring is full, and there is no next one yet
-                rings, rest = rings - 1, LENGTH
-            back = self._first // LENGTH - rings
-            if calls > self._first + self._next or back >= len(self._hashes):
+            ring, rest = divmod(calls, LENGTH)
+            back = self._first // LENGTH - ring
+            if calls > self._first + self._next or back > len(self._rings):
                 return None
-            before = self._hashes[-1 - back]
-            kept = {0: self._ring, 1: self._before}.get(back)
-            if kept is None:
-                return rings * LENGTH, before.hex()
-            return calls, _hash(before, kept[:rest]).hex() if rest else before.hex()
+            if back <= 0:  # the ring may be full, and there is no next one yet
+                before, digests = self._hash, _digests(self._ring[: calls - self._first])
+            else:
+                before, digests = self._rings[-back][0], self._rings[-back][1][: rest * _BYTES]
+            return (_hash(before, digests) if digests else before).hex()
 
     def calls(self, first: int = 0) -> list[Made]:
         """The calls that are kept, from the number ``first``."""
@@ -142,5 +146,9 @@ class Recorder:
         return [made for made in numbered if made.number >= first]
 
 
-def _hash(before: bytes, entries: Sequence[Entry]) -> bytes:
-    return blake2b(b"".join([before, *(entry[0].digest for entry in entries)]), digest_size=8).digest()
+def _digests(entries: Sequence[Entry]) -> bytes:
+    return b"".join([entry[0].digest for entry in entries])
+
+
+def _hash(before: bytes, digests: bytes) -> bytes:
+    return blake2b(before + digests, digest_size=_BYTES).digest()

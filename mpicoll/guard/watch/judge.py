@@ -243,26 +243,30 @@ class Judge:
             if len(begun) < len(each.ranks) or None in begun.values():
                 return
             calls = min(begun.values())
-            for _ in range(2):  # again, if a rank has forgotten so many
-                answers = await self._ask(each.ranks, "hash", name=each.name, calls=calls)
-                if len(answers) < len(each.ranks) or None in answers.values():
-                    return
-                hashes = {tuple(answer) for answer in answers.values()}
-                calls = min(known for known, _ in hashes)
-                if len(hashes) == 1:
-                    each.compared = max(each.compared, calls)
-                    return
-            if len({known for known, _ in hashes}) == 1:
-                number = await self._first_difference(each)
+            hashes = await self._hashes(each, calls)
+            if len(hashes) == 1:
+                each.compared = max(each.compared, calls)
+            elif hashes:
+                number = await self._first_difference(each, calls)
                 await self._end(each, number, report.FORGOTTEN if number is None else report.DIFFERENT)
 
-    async def _first_difference(self, each: _Calls) -> int | None:
-        """The number of the first call that is not the same on all ranks. None if they do not know it any more."""
-        answers = await self._ask(each.ranks, "digests", name=each.name, first=each.compared)
-        start: int = max(first for first, _ in answers.values())
-        columns = zip(*(digests[start - first :] for first, digests in answers.values()), strict=False)
-        different = (number for number, column in enumerate(columns, start) if len(set(column)) > 1)
-        return next(different, None)
+    async def _hashes(self, each: _Calls, calls: int) -> set[str]:
+        """The different hashes that ranks have of so many first calls. Empty if a rank does not know its own."""
+        answers = await self._ask(each.ranks, "hash", name=each.name, calls=calls)
+        return set() if len(answers) < len(each.ranks) or None in answers.values() else {*answers.values()}
+
+    async def _first_difference(self, each: _Calls, calls: int) -> int | None:
+        """The number of the first call that is not the same on all ranks, where so many first calls are not the same.
+        None if it was so long ago that ranks have forgotten it."""
+        equal, different, known = each.compared, calls, True
+        while different - equal > 1:
+            middle = (equal + different) // 2
+            hashes = await self._hashes(each, middle)
+            if len(hashes) > 1:
+                different = middle
+            else:
+                equal, known = middle, bool(hashes)
+        return different - 1 if known else None
 
     async def _accounts(self, each: _Calls, number: int | None) -> tuple[dict[int, Message], dict[int, str]]:
         """What the ranks say of a call, and why some say nothing."""

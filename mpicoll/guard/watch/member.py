@@ -153,9 +153,6 @@ class Member:
                 return each.state()[0]
             case "hash":
                 return each.recorder.hash(question["calls"])
-            case "digests":
-                calls = each.recorder.calls(question["first"])
-                return [calls[0].number if calls else question["first"], [c.record.digest.hex() for c in calls]]
             case _:
                 return each.account(question.get("number"))
 

@@ -60,7 +60,7 @@ FAULTS = {
         "if rank == 1: sys.exit()", (HAS_LEFT, "rank 1", "has not come and has ended its program"), 600
     ),
     "exit 0": Fault("if rank == 0: sys.exit(0)", (HAS_LEFT, "rank 0", "has not come and has ended its program"), 600),
-    "_exit 0": Fault("if rank == 1: os._exit(0)", (), 600),
+    "_exit 0": Fault("if rank == 1: os._exit(0)", (), 600, any_mpi=False),
     "rank 0, _exit 0": Fault("if rank == 0: os._exit(0)", (), 600),
     "raises": Fault("if rank == 1: raise KeyError('of the program')", ("KeyError: 'of the program'",), 600),
     "killed": Fault("if rank == 1: os.kill(os.getpid(), signal.SIGKILL)", (), 600),

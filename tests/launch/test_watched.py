@@ -38,7 +38,8 @@ def test_a_fault_ends_the_job(name: str, tmp_path: Path) -> None:
         assert piece in result.output, result.output
     said_once(result)
     assert "went on" not in result.output
-    assert result.code != 0, result.output
+    # MPICH's launcher ends all ranks when one of them exits, and may call that a success.
+    assert result.code != 0 or (MPICH and "_exit" in name), result.output
 
 
 @pytest.mark.parametrize("field", FIELDS_HERE)

@@ -69,9 +69,9 @@ class Recorder:
         """Whether more calls can come."""
 
     def begin(self, record: Record, frame: FrameType) -> None:
-        """A call begins, from ``frame``. Raises StateError if another one has not ended."""
+        """A call begins, from ``frame``. Raises StateError if another thread's has not ended."""
         if self.under_way:
-            self._refuse(record)
+            self._check_within(record, frame)
         code = frame.f_code
         if code.co_filename in known_programs:
             entry = record, code, frame.f_lasti, monotonic()
@@ -97,8 +97,17 @@ class Recorder:
             self.state = BROKEN if self.under_way else CLOSED
         self.under_way = False
 
-    def _refuse(self, record: Record) -> None:
-        last = self.calls()[-1]
+    def _check_within(self, record: Record, frame: FrameType) -> None:
+        """Raise StateError unless this thread makes the call under way, and this one within it: an object may do so
+        while it is pickled."""
+        last, site = self.calls()[-1], site_of(frame)
+        around: FrameType | None = frame
+        while around is not None and (around.f_code, around.f_lasti) != site:
+            around = around.f_back
+        while around is not None:
+            around = around.f_back
+            if around is not None and (around.f_code, around.f_lasti) == last.site:
+                return
         other = f"{last.record.words}, at {place_of(last.site)}"
         why = "A communicator makes one call at a time: give each thread its own"
         raise StateError(f"{record.words}: this communicator is in another call now: {other}. {why}")

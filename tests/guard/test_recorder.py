@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from types import FrameType
 
 import pytest
 
@@ -93,11 +94,39 @@ def test_a_call_that_is_taken_back(count: int) -> None:
 
 
 def test_one_call_at_a_time() -> None:
-    recorder = Recorder()
-    recorder.begin(RECORDS[0], sys._getframe())
-    with pytest.raises(StateError, match=r"call 1: .* is in another call now: call 0, at test_recorder\.py"):
-        recorder.begin(RECORDS[1], sys._getframe())
+    """Also if two threads make their calls at the same line."""
+    recorder, refused = Recorder(), []
+
+    def call(record: Record) -> None:
+        try:
+            recorder.begin(record, sys._getframe())
+        except StateError as e:
+            refused.append(str(e))
+
+    for record in RECORDS[:2]:
+        thread = threading.Thread(target=call, args=[record])
+        thread.start()
+        thread.join()
+    (why,) = refused
+    assert why.startswith("call 1: this communicator is in another call now: call 0, at test_recorder.py:")
     assert recorder.begun == 1
+
+
+def test_a_call_within_a_call_of_the_same_thread() -> None:
+    recorder = Recorder()
+
+    def within() -> None:
+        recorder.begin(RECORDS[1], sys._getframe())
+
+    def outer() -> None:
+        def call(frame: FrameType) -> None:
+            recorder.begin(RECORDS[0], frame)
+            within()
+
+        call(sys._getframe())
+
+    outer()
+    assert recorder.begun == 2
 
 
 def test_how_it_ends() -> None:

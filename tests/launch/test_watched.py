@@ -168,8 +168,8 @@ if child == 0:
     try:
         comm.allreduce(x)
     except mpicoll.errors.StateError:
-        sys.exit(7)
-    sys.exit(1)
+        os._exit(7)
+    os._exit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 comm.allreduce(x)
 """,

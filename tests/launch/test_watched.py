@@ -93,7 +93,7 @@ TORCH = """
 """
 WRONG_IN_TORCH = {
     "async against sync": "dist.all_reduce(x, async_op=rank == 1)\ndist.broadcast(x, rank // 2)\ndist.barrier()",
-    "asynchronous": "dist.all_reduce(x, [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank // 2], async_op=True)\ndist.barrier()",
+    "asynchronous": "dist.all_reduce(x, dist.ReduceOp.MAX if rank else dist.ReduceOp.MIN, async_op=True)",
 }
 
 

@@ -212,14 +212,16 @@ def test_a_rank_comes_late(capfd: Output) -> None:
     assert not ends
 
 
-def test_freed_communicators_are_forgotten() -> None:
+@pytest.mark.parametrize("how", ["freed", "closed", "broken"])
+def test_what_is_over_is_forgotten(how: str) -> None:
     async def scene(it: Job) -> None:
-        for i in range(1000):
+        for i in range(300):
             for rank in it.ranks:
                 recorder = rank.joins(f"s{i}", it.all)
                 begin(recorder, "bcast")
-                recorder.under_way = False
-                recorder.state = FREED
+                recorder.under_way = how == "broken"
+                if how == "freed":
+                    recorder.state = FREED
                 recorder.close()
         await until(lambda: all(len(rank.member.watched) == 1 for rank in it.ranks))
         assert [*it.judge._communicators] == ["c"]

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
+from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import Message, happens, heard, say
 from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME_IS_UP, WARN
@@ -100,7 +100,8 @@ class Judge:
         while (message := await heard(reader)) is not None:
             here.silent = 0.0
             if "answer" in message:
-                if not (question := self._questions.pop(message["answer"], asyncio.Future())).done():
+                question = self._questions.get(message["answer"])
+                if question is not None and not question.done():  # else the answer comes too late
                     question.set_result(message["value"])
             elif "compare" in message:
                 self._tasks.create_task(self._compare_for(rank, message["compare"]))
@@ -124,15 +125,17 @@ class Judge:
 
     async def _ask(self, ranks: Iterable[int], what: str, **more: Any) -> dict[int, Any]:
         """The ranks' answers. A rank that does not answer in time is not in it."""
-        futures: dict[int, asyncio.Future[Any]] = {}
+        asked: dict[int, int] = {}
         for rank in ranks:
             if rank in self._processes and self._processes[rank].gone is None:
                 self._asked += 1
-                futures[rank] = self._questions[self._asked] = asyncio.get_running_loop().create_future()
+                asked[rank] = self._asked
+                self._questions[self._asked] = asyncio.get_running_loop().create_future()
                 say(self._processes[rank].writer, {"ask": self._asked, "what": what, **more})
-        if futures:
-            await asyncio.wait(futures.values(), timeout=_SECONDS_TO_ANSWER)
-        return {rank: future.result() for rank, future in futures.items() if future.done()}
+        if asked:
+            await asyncio.wait([self._questions[number] for number in asked.values()], timeout=_SECONDS_TO_ANSWER)
+        answers = {rank: self._questions.pop(number) for rank, number in asked.items()}
+        return {rank: answer.result() for rank, answer in answers.items() if answer.done()}
 
     # -- what it does -------------------------------------------------------------------------------------------------
 
@@ -190,7 +193,8 @@ class Judge:
             if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank):
                 midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
                 await self._end(each, None if midway else each.calls.get(rank, 0), why)
-        if all(each.states.get(rank) == FREED for rank in each.ranks) and each.compared == each.most():
+        over = all(each.states.get(rank, OPEN) != OPEN for rank in each.ranks)
+        if over and not self._ending and (each.are(BROKEN) or each.compared == each.most()):
             del self._communicators[each.name]
             for rank in each.ranks:
                 say(self._processes[rank].writer, {"forget": each.name})

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from sys import _getframe
 from time import monotonic
-from types import CodeType
+from types import CodeType, FrameType
 
 from mpicoll.calls.record import Record
 from mpicoll.errors import StateError
@@ -24,8 +24,11 @@ __all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
 
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
-_HASHES = 4096
-"""Rings of which the hash is known after their calls were forgotten."""
+_RINGS = 1024
+"""Rings of which the calls' digests are kept, 2 KiB each. A rank may be so far ahead of others."""
+
+_BYTES = 8
+"""Of a hash, and of a call's digest."""
 
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
 """A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
@@ -56,11 +59,12 @@ class Recorder:
         "_codes",
         "_depth",
         "_first",
-        "_hashes",
+        "_hash",
         "_looks",
         "_next",
         "_places",
         "_records",
+        "_rings",
         "_turning",
         "state",
         "under_way",
@@ -75,8 +79,10 @@ class Recorder:
         """The number of the ring's first call."""
         self._next = 0
         """Where the next call goes in the ring."""
-        self._hashes: deque[bytes] = deque([b""], maxlen=_HASHES)
-        """The hash before each ring; that of the current ring is the last."""
+        self._hash = b""
+        """The hash of all calls before the ring."""
+        self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
+        """Of each full ring before it, the last one at the end: the hash of all calls before it, and its digests."""
         self._turning = threading.Lock()
         self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)
         """How many calls had begun at what time."""
@@ -86,9 +92,9 @@ class Recorder:
         """Whether more calls can come."""
 
     def begin(self, record: Record) -> None:
-        """A call begins. The calling function belongs to mpicoll. Raises StateError if another call has not ended."""
+        """A call begins. The caller belongs to mpicoll. Raises StateError if another thread's call has not ended."""
         if self.under_way:
-            self._refuse(record)
+            self._check_within(record, _getframe(1))
         depth = self._depth
         try:  # one look where the program's frame was in the last call; to walk there would cost a frame object each
             frame = _getframe(depth)
@@ -124,8 +130,17 @@ class Recorder:
             self.state = BROKEN if self.under_way else CLOSED
         self.under_way = False
 
-    def _refuse(self, record: Record) -> None:
-        last = self.calls()[-1]
+    def _check_within(self, record: Record, frame: FrameType) -> None:
+        """Raise StateError unless this thread makes the call under way, and this one within it: an object may do so
+        while it is pickled."""
+        last, (site, _) = self.calls()[-1], site_of(frame)
+        around: FrameType | None = frame
+        while around is not None and (around.f_code, around.f_lasti) != site:
+            around = around.f_back
+        while around is not None:
+            around = around.f_back
+            if around is not None and (around.f_code, around.f_lasti) == last.site:
+                return
         other = f"{last.record.words}, at {place_of(last.site)}"
         why = "A communicator makes one call at a time: give each thread its own"
         raise StateError(f"{record.words}: this communicator is in another call now: {other}. {why}")
@@ -133,7 +148,9 @@ class Recorder:
     def _turn(self) -> None:
         """Begin a new ring."""
         with self._turning:
-            self._hashes.append(_hash(self._hashes[-1], self._records))
+            digests = _digests(self._records)
+            self._rings.append((self._hash, digests))
+            self._hash = _hash(self._hash, digests)
             self._before = self._records, self._codes, self._places
             self._records, self._codes, self._places = _empty()
             self._first += LENGTH
@@ -145,18 +162,18 @@ class Recorder:
         with self._turning:
             return self._first + self._next
 
-    def hash(self, calls: int) -> tuple[int, str] | None:
-        """A number of calls, and the hash of so many first calls. It is the number that is asked for, or, if those
-        calls are forgotten, the number of whole rings in it. None if that is forgotten, too."""
+    def hash(self, calls: int) -> str | None:
+        """The hash of so many first calls. None if they are forgotten, or not made yet."""
         with self._turning:
-            rings, rest = divmod(calls, LENGTH)
-            if calls == self._first + LENGTH:  # the ring is full, and there is no next one yet
-                rings, rest = rings - 1, LENGTH
-            back = self._first // LENGTH - rings
-            if calls > self._first + self._next or back >= len(self._hashes):
+            ring, rest = divmod(calls, LENGTH)
+            back = self._first // LENGTH - ring
+            if calls > self._first + self._next or back > len(self._rings):
                 return None
-            before, kept = self._hashes[-1 - back], (self._records, self._before[0])[back][:rest] if back < 2 else []
-            return calls - rest + len(kept), (_hash(before, kept) if kept else before).hex()
+            if back <= 0:  # the ring may be full, and there is no next one yet
+                before, digests = self._hash, _digests(self._records[: calls - self._first])
+            else:
+                before, digests = self._rings[-back][0], self._rings[-back][1][: rest * _BYTES]
+            return (_hash(before, digests) if digests else before).hex()
 
     def calls(self, first: int = 0) -> list[Made]:
         """The calls that are kept, from the number ``first``."""
@@ -184,8 +201,12 @@ def _empty() -> Ring:
     return [_NOTHING] * LENGTH, [_NOWHERE] * LENGTH, [0] * LENGTH
 
 
-def _hash(before: bytes, records: Sequence[Record]) -> bytes:
-    return blake2b(before + b"".join([record.digest for record in records]), digest_size=8).digest()
+def _digests(records: Sequence[Record]) -> bytes:
+    return b"".join([record.digest for record in records])
+
+
+def _hash(before: bytes, digests: bytes) -> bytes:
+    return blake2b(before + digests, digest_size=_BYTES).digest()
 
 
 _NOTHING, _NOWHERE = Record(""), _hash.__code__

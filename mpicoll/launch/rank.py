@@ -37,12 +37,11 @@ def main() -> None:
     os.environ.update(_for_torch())
     _print_lines()
     sys.excepthook = failure.hook
-    this = os.getpid()
     try:
         run.main()
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) else 1
-        if status is not None and status != 0 and os.getpid() == this and not _finalised():  # a forked child may fail
+        if status is not None and status != 0 and not _finalised():
             # It is done at exit, after the traceback was printed.
             atexit.register(failure.end_job, status if isinstance(status, int) else 1)
         raise

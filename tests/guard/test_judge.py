@@ -66,15 +66,43 @@ def test_a_difference_found_at_the_end(more: int, capfd: Output) -> None:
     assert "rank 2     call 3: bcast" in said
 
 
-def test_a_difference_that_is_forgotten(capfd: Output) -> None:
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_difference_of_long_ago(forgotten: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    if forgotten:
+        monkeypatch.setattr("mpicoll.guard.recorder._RINGS", 3)
+
     async def scene(it: Job) -> None:
+        it.make(times=77)
         it.make("barrier", "bcast")
-        it.make(times=3 * LENGTH)
+        it.make(times=20 * LENGTH)
         await it.all_leave()
 
     play(scene)
     assert len(ends) == 1
-    assert report.FORGOTTEN in capfd.readouterr().err
+    said = capfd.readouterr().err
+    if forgotten:
+        assert report.FORGOTTEN in said
+    else:
+        assert report.DIFFERENT in said
+        assert f"ranks 0-2  call 77: it has made {20 * LENGTH} calls since, and has forgotten this one" in said
+
+
+def test_a_rank_that_is_far_behind(capfd: Output) -> None:
+    """Others went through a call in which it is stuck, because that was another one."""
+
+    async def scene(it: Job) -> None:
+        it.make(times=2)
+        begin(it.recorders[1], "bcast")
+        for r in (0, 2):
+            for _ in range(1 + 20 * LENGTH):
+                it.recorders[r].under_way = False
+                begin(it.recorders[r], "barrier")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert "rank 1      call 2: bcast, at test_judge.py" in said
+    assert f"ranks 0, 2  call 2: it has made {20 * LENGTH} calls since" in said
 
 
 def test_a_rank_leaves_while_others_go_on(capfd: Output) -> None:
@@ -184,14 +212,16 @@ def test_a_rank_comes_late(capfd: Output) -> None:
     assert not ends
 
 
-def test_freed_communicators_are_forgotten() -> None:
+@pytest.mark.parametrize("how", ["freed", "closed", "broken"])
+def test_what_is_over_is_forgotten(how: str) -> None:
     async def scene(it: Job) -> None:
-        for i in range(1000):
+        for i in range(300):
             for rank in it.ranks:
                 recorder = rank.joins(f"s{i}", it.all)
                 begin(recorder, "bcast")
-                recorder.under_way = False
-                recorder.state = FREED
+                recorder.under_way = how == "broken"
+                if how == "freed":
+                    recorder.state = FREED
                 recorder.close()
         await until(lambda: all(len(rank.member.watched) == 1 for rank in it.ranks))
         assert [*it.judge._communicators] == ["c"]

@@ -40,7 +40,7 @@ def test_equal_calls_have_equal_hashes(count: int) -> None:
     """However much further one of the ranks is, as long as it knows those calls."""
     calls = some(count)
     behind = made(calls)
-    for further in (0, 1, LENGTH - 1, LENGTH):
+    for further in (0, 1, LENGTH - 1, LENGTH, 5 * LENGTH):
         assert made([*calls, *some(further, seed=1)]).hash(count) == behind.hash(count)
 
 
@@ -58,16 +58,11 @@ def test_two_calls_in_another_order_change_the_hash() -> None:
     assert made([one, other]).hash(2) != made([other, one]).hash(2)
 
 
-def test_a_rank_far_ahead_knows_whole_rings() -> None:
-    calls = some(10 * LENGTH)
-    assert made(calls).hash(3 * LENGTH + 5) == made(calls[: 3 * LENGTH]).hash(3 * LENGTH)
-
-
 def test_hashes_are_forgotten_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpicoll.guard.recorder._HASHES", 3)
+    monkeypatch.setattr("mpicoll.guard.recorder._RINGS", 3)
     recorder = made(some(10 * LENGTH))
-    assert recorder.hash(5) is None
-    assert recorder.hash(9 * LENGTH + 1) is not None
+    known = [calls for calls in range(10 * LENGTH + 2) if recorder.hash(calls) is not None]
+    assert known == [*range(6 * LENGTH, 10 * LENGTH + 1)]
 
 
 def test_calls_that_were_not_made_have_no_hash() -> None:
@@ -99,11 +94,39 @@ def test_a_call_that_is_taken_back(count: int) -> None:
 
 
 def test_one_call_at_a_time() -> None:
-    recorder = Recorder()
-    recorder.begin(RECORDS[0])
-    with pytest.raises(StateError, match=r"call 1: .* is in another call now: call 0, at test_recorder\.py"):
-        recorder.begin(RECORDS[1])
+    """Also if two threads make their calls at the same line."""
+    recorder, refused = Recorder(), []
+
+    def call(record: Record) -> None:
+        try:
+            recorder.begin(record)
+        except StateError as e:
+            refused.append(str(e))
+
+    for record in RECORDS[:2]:
+        thread = threading.Thread(target=call, args=[record])
+        thread.start()
+        thread.join()
+    (why,) = refused
+    assert why.startswith("call 1: this communicator is in another call now: call 0, at test_recorder.py:")
     assert recorder.begun == 1
+
+
+def test_a_call_within_a_call_of_the_same_thread() -> None:
+    recorder = Recorder()
+
+    def within() -> None:
+        recorder.begin(RECORDS[1])
+
+    def outer() -> None:
+        def call() -> None:
+            recorder.begin(RECORDS[0])
+            within()
+
+        call()
+
+    outer()
+    assert recorder.begun == 2
 
 
 def test_how_it_ends() -> None:

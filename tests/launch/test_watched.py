@@ -38,7 +38,8 @@ def test_a_fault_ends_the_job(name: str, tmp_path: Path) -> None:
         assert piece in result.output, result.output
     said_once(result)
     assert "went on" not in result.output
-    assert result.code != 0, result.output
+    # MPICH's launcher ends all ranks when one of them exits, and may call that a success.
+    assert result.code != 0 or (MPICH and "_exit" in name), result.output
 
 
 @pytest.mark.parametrize("field", FIELDS_HERE)
@@ -92,7 +93,7 @@ TORCH = """
 """
 WRONG_IN_TORCH = {
     "async against sync": "dist.all_reduce(x, async_op=rank == 1)\ndist.broadcast(x, rank // 2)\ndist.barrier()",
-    "asynchronous": "dist.all_reduce(x, dist.ReduceOp(rank // 2), async_op=True)\ndist.barrier()",
+    "asynchronous": "dist.all_reduce(x, dist.ReduceOp.MAX if rank else dist.ReduceOp.MIN, async_op=True)",
 }
 
 
@@ -167,8 +168,8 @@ if child == 0:
     try:
         comm.allreduce(x)
     except mpicoll.errors.StateError:
-        sys.exit(7)
-    sys.exit(1)
+        os._exit(7)
+    os._exit(1)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 comm.allreduce(x)
 """,
@@ -254,9 +255,11 @@ UNDER_WAY = {"in a call": "if rank == 1: time.sleep(600)\ncomm.barrier()", "in P
 @pytest.mark.parametrize("who", ["the launcher", "a rank"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM][:: -1 if MPICH else 1][:1])
 def test_a_signal_ends_the_job(where: str, who: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Python runs a rank's handler of SIGINT when its call returns. If it does not, the call's timeout ends the job."""
     lines = "\n".join(f"    {line}" for line in UNDER_WAY[where].splitlines())
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, WAITS + lines)]
-    with started(*argv) as (it, output):
+    late = who == "a rank" and where == "in a call" and number == signal.SIGINT
+    with started(*argv, env={"MPICOLL_TIMEOUT": "3"} if late else {}) as (it, output):
         pids = ranks_of(output)
         os.kill(pids[0] if who == "a rank" else it.process.pid, number)
         result = ended(it, output)

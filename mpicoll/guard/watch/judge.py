@@ -11,7 +11,7 @@ from typing import Any
 
 from mpicoll.guard.files.flight import kept_by_all
 from mpicoll.guard.files.trace import Trace
-from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
+from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import Message, happens, heard, say
 from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME_IS_UP, WARN
@@ -109,7 +109,8 @@ class Judge:
         while (message := await heard(reader)) is not None:
             here.silent = 0.0
             if "answer" in message:
-                if not (question := self._questions.pop(message["answer"], asyncio.Future())).done():
+                question = self._questions.get(message["answer"])
+                if question is not None and not question.done():  # else the answer comes too late
                     question.set_result(message["value"])
             elif "compare" in message:
                 self._tasks.create_task(self._compare_for(rank, message["compare"]))
@@ -137,15 +138,17 @@ class Judge:
         self, ranks: Iterable[int], what: str, seconds: float = _SECONDS_TO_ANSWER, **more: Any
     ) -> dict[int, Any]:
         """The ranks' answers. A rank that does not answer in time is not in it."""
-        futures: dict[int, asyncio.Future[Any]] = {}
+        asked: dict[int, int] = {}
         for rank in ranks:
             if rank in self._processes and self._processes[rank].gone is None:
                 self._asked += 1
-                futures[rank] = self._questions[self._asked] = asyncio.get_running_loop().create_future()
+                asked[rank] = self._asked
+                self._questions[self._asked] = asyncio.get_running_loop().create_future()
                 say(self._processes[rank].writer, {"ask": self._asked, "what": what, **more})
-        if futures:
-            await asyncio.wait(futures.values(), timeout=seconds)
-        return {rank: future.result() for rank, future in futures.items() if future.done()}
+        if asked:
+            await asyncio.wait([self._questions[number] for number in asked.values()], timeout=seconds)
+        answers = {rank: self._questions.pop(number) for rank, number in asked.items()}
+        return {rank: answer.result() for rank, answer in answers.items() if answer.done()}
 
     # -- what it does -------------------------------------------------------------------------------------------------
 
@@ -205,7 +208,8 @@ class Judge:
             if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank):
                 midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
                 await self._end(each, None if midway else each.calls.get(rank, 0), why)
-        if all(each.states.get(rank) == FREED for rank in each.ranks) and each.compared == each.most():
+        over = all(each.states.get(rank, OPEN) != OPEN for rank in each.ranks)
+        if over and not self._ending and (each.are(BROKEN) or each.compared == each.most()):
             del self._communicators[each.name]
             for rank in each.ranks:
                 say(self._processes[rank].writer, {"forget": each.name})
@@ -258,26 +262,30 @@ class Judge:
             if len(begun) < len(each.ranks) or None in begun.values():
                 return
             calls = min(begun.values())
-            for _ in range(2):  # again, if a rank has forgotten so many
-                answers = await self._ask(each.ranks, "hash", name=each.name, calls=calls)
-                if len(answers) < len(each.ranks) or None in answers.values():
-                    return
-                hashes = {tuple(answer) for answer in answers.values()}
-                calls = min(known for known, _ in hashes)
-                if len(hashes) == 1:
-                    each.compared = max(each.compared, calls)
-                    return
-            if len({known for known, _ in hashes}) == 1:
-                number = await self._first_difference(each)
+            hashes = await self._hashes(each, calls)
+            if len(hashes) == 1:
+                each.compared = max(each.compared, calls)
+            elif hashes:
+                number = await self._first_difference(each, calls)
                 await self._end(each, number, report.FORGOTTEN if number is None else report.DIFFERENT)
 
-    async def _first_difference(self, each: _Calls) -> int | None:
-        """The number of the first call that is not the same on all ranks. None if they do not know it any more."""
-        answers = await self._ask(each.ranks, "digests", name=each.name, first=each.compared)
-        start: int = max(first for first, _ in answers.values())
-        columns = zip(*(digests[start - first :] for first, digests in answers.values()), strict=False)
-        different = (number for number, column in enumerate(columns, start) if len(set(column)) > 1)
-        return next(different, None)
+    async def _hashes(self, each: _Calls, calls: int) -> set[str]:
+        """The different hashes that ranks have of so many first calls. Empty if a rank does not know its own."""
+        answers = await self._ask(each.ranks, "hash", name=each.name, calls=calls)
+        return set() if len(answers) < len(each.ranks) or None in answers.values() else {*answers.values()}
+
+    async def _first_difference(self, each: _Calls, calls: int) -> int | None:
+        """The number of the first call that is not the same on all ranks, where so many first calls are not the same.
+        None if it was so long ago that ranks have forgotten it."""
+        equal, different, known = each.compared, calls, True
+        while different - equal > 1:
+            middle = (equal + different) // 2
+            hashes = await self._hashes(each, middle)
+            if len(hashes) > 1:
+                different = middle
+            else:
+                equal, known = middle, bool(hashes)
+        return different - 1 if known else None
 
     async def _accounts(self, each: _Calls, number: int | None) -> tuple[dict[int, Message], dict[int, str]]:
         """What the ranks say of a call, and why some say nothing."""
@@ -327,7 +335,9 @@ class Judge:
         _print(report.text(why, each.ranks, accounts, missing, latest=number is None))
         await self._say_who_else_waits(each)
         await self._dump(why)
-        silent = [self._processes[rank].process for rank in missing if rank in self._processes]
+        # A process that has ended is not among them: another program's may have its number by now.
+        there = [self._processes[rank] for rank in missing if rank in self._processes]
+        silent = [process.process for process in there if process.gone is None]
         for process in self._processes.values():
             say(process.writer, {"end": silent})
         await asyncio.sleep(0.1)  # until they are on their way

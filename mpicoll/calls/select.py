@@ -18,12 +18,12 @@ from functools import lru_cache
 from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import EXCHANGE, NATIVE, Choice, Exchange, Native
+from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, STAGED, Choice, Exchange, Native
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Traits", "choice", "names", "select"]
+__all__ = ["Traits", "choice", "device_route", "names", "select"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,12 @@ def _expected_instead(
     if not reason:
         return None
     return f"one that serves {traits.size} ranks and root {root} ({algorithm} does not: {reason})"
+
+
+def device_route(algorithm: str | None) -> tuple[str, str | None]:
+    """The route for a call on device memory, and the algorithm by which the host's part of it is carried out. A name
+    that is none of a route is that of the algorithm: the data goes through the host then."""
+    return (algorithm, None) if algorithm in (STAGED, DEVICE, IPC) else (STAGED, algorithm)
 
 
 def choice(name: str, call: Call, rank: int, size: int) -> Choice:

@@ -21,6 +21,7 @@ from mpicoll.calls.plan import Plan, Plans, Workspace, key_by
 from mpicoll.calls.rules import checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
+from mpicoll.communicator.device_calls import DeviceCalls
 from mpicoll.communicator.requests import UnderWay
 from mpicoll.errors import MessageError, StateError
 from mpicoll.fabrics.fabric import Fabric
@@ -61,6 +62,8 @@ class Base:
         self._under_way = UnderWay(fabric.failure)
         self.rank, self.size = fabric.rank, fabric.size
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
+        self._choose = partial(_choose, fabric, self._traits)
+        self._device_calls = DeviceCalls(fabric, self._choose, self._workspace)
         self._agreement = self._agreement_of(check, timeout)
         lifetime.watch(self)
 
@@ -153,8 +156,9 @@ class Base:
         if plan is None:
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
-            choose = partial(_choose, self._fabric, self._traits, algorithm)
-            plan, lasts = staging.bind(self._fabric, call, choose, self._workspace)
+            plan, lasts = staging.bind(
+                self._fabric, call, algorithm, self._choose, self._workspace, self._device_calls
+            )
             if self._agreement is not None:
                 plan = self._agreement.before(call, algorithm, plan)
             if lasts and at is not None:

@@ -119,7 +119,7 @@ class MPIFabric(Fabric):
             self.settled = True  # last: another thread may look
 
     def usable(self, b: Buffer) -> bool:
-        return b.plain and (b.device == "cpu" or takes_device_memory())
+        return b.plain and (b.device == "cpu" or (b.device.startswith("cuda") and takes_device_memory()))
 
     def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
         return _Messages([self._messages.Isend(moved(piece), dest, tag) for piece in large.pieces(b)], None)

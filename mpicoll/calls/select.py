@@ -23,7 +23,7 @@ from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Traits", "choice", "device_route", "names", "select"]
+__all__ = ["Traits", "between_memories", "choice", "device_route", "names", "select"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,15 @@ def _expected_instead(
 
 
 def device_route(algorithm: str | None) -> tuple[str, str | None]:
-    """The route for a call on device memory, and the algorithm by which the host's part of it is carried out. A name
-    that is none of a route is that of the algorithm: the data goes through the host then."""
-    return (algorithm, None) if algorithm in (STAGED, DEVICE, IPC) else (STAGED, algorithm)
+    """The route for a call on device memory, and the algorithm by which it carries its messages out, if one is named:
+    as in ``device:ring``. An algorithm that names no route is that of the host, through which the data goes then."""
+    route, _, name = (algorithm or "").partition(":")
+    return (route, name or None) if route in (STAGED, DEVICE, IPC) else (STAGED, algorithm)
+
+
+def between_memories(call: Call) -> str:
+    """The schedule for ranks that reduce where the data lies."""
+    return _between_threads(call.collective)
 
 
 def choice(name: str, call: Call, rank: int, size: int) -> Choice:

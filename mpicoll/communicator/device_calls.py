@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from math import prod
 
-from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import Choice, Native
+from mpicoll.calls.choice import DEVICE, IPC, NATIVE, Choice, Native
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.calls.select import device_route
-from mpicoll.devices.device import Device, Event, Memory
+from mpicoll.calls.select import between_memories, device_route
+from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
-from mpicoll.errors import DeviceError
 from mpicoll.fabrics.fabric import Fabric
-from mpicoll.routes.devices import staged
+from mpicoll.routes.devices import ipc, packing, staged
 from mpicoll.routes.devices.ring import Ring
+from mpicoll.routes.devices.scratch import Scratch
 
 __all__ = ["DeviceCalls"]
 
@@ -27,47 +24,59 @@ class DeviceCalls:
 
     def __init__(self, fabric: Fabric, choose: Callable[[str | None, Call], Choice], workspace: Workspace) -> None:
         self._fabric, self._choose, self._workspace = fabric, choose, workspace
-        self._rings: dict[str, Ring] = {}
-        self._packs: dict[str, _Pack] = {}
+        self._kept: dict[str, _Kept] = {}
 
     def bind(self, call: Call, algorithm: str | None) -> Plan:
         """The plan of a call whose memory lies on a device."""
         buffers = [b for b in (call.send, call.recv) if b is not None]
         device = device_named(buffers[0].device)
+        if device.name not in self._kept:
+            self._kept[device.name] = _Kept(device, self._fabric)
+        kept = self._kept[device.name]
         if all(b.plain for b in buffers):
-            return self._plain(device, call.without_arrays(), algorithm)
-        pack = self._packs.setdefault(device.name, _Pack(device))
-        packed = pack.buffers(call)
-        return _Packed(pack, call, packed, self._plain(device, packed, algorithm))
+            return self._plain(kept, call.without_arrays(), algorithm)
+        packed = packing.packed(call, kept.packs)
+        return packing.around(device, call, packed, kept.packs, self._plain(kept, packed, algorithm))
 
-    def _plain(self, device: Device, call: Call, algorithm: str | None) -> Plan:
-        route, on_host = device_route(algorithm)
-        choose = partial(self._choose, on_host)
+    def _plain(self, kept: _Kept, call: Call, algorithm: str | None) -> Plan:
+        """The plan of a call on plain memory."""
+        route, named = device_route(algorithm)
+        fabric, device = self._fabric, kept.device
+        choose = partial(self._choose, named)
         choice = choose(call)  # a wrong algorithm is refused here and now
-        if algorithm in (None, "native") and self._mpi_takes(call) and _by_mpi_alone(call, choice):
-            return sequence(partial(_wait_for_caller, device), self._fabric.bind(call, choice, self._workspace))
-        ring = self._ring(device)
-        plan = partial(self._staged, ring, call, choose)
-        if self._fabric.settled or not self._fabric.is_long(call):
-            return plan()
-        plan()  # what cannot be bound is refused here and now
-        return _AtFirst(self._fabric.settle, plan)
+        if algorithm in (None, NATIVE) and self._mpi_takes(call) and _by_mpi_alone(call, choice):
+            return sequence(partial(_wait_for_caller, device), fabric.bind(call, choice, self._workspace))
+        if route == DEVICE and (call.reduction is None or device.reduces(call.reduction)):
+            by = partial(self._choose, named or between_memories(call))
+            return fabric.bind_on_device(call, by(call), device, kept.scratch)
+        if route == IPC and fabric.one_node and ipc.serves(call, device):
+            return ipc.bind(call, kept.peers, kept.scratch, self._staged(kept, call, choose))
+        return self._staged(kept, call, choose)
 
-    def _staged(self, ring: Ring, call: Call, choose: Callable[[Call], Choice]) -> Plan:
+    def _staged(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice]) -> Plan:
         fabric = self._fabric
 
         def on_host(part: Call) -> Plan:
             return fabric.bind(part, choose(part), self._workspace)
 
-        return staged.bind(call, fabric.rank, fabric.size, on_host, ring, fabric.allgather)
+        def bound() -> Plan:
+            return staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
+
+        plan = bound()
+        return plan if fabric.settled or not fabric.is_long(call) else _AtFirst(fabric.settle, bound)
 
     def _mpi_takes(self, call: Call) -> bool:
         return all(b is None or self._fabric.usable(b) for b in (call.send, call.recv))
 
-    def _ring(self, device: Device) -> Ring:
-        if device.name not in self._rings:
-            self._rings[device.name] = Ring(device)
-        return self._rings[device.name]
+
+class _Kept:
+    """What a communicator keeps for one device."""
+
+    def __init__(self, device: Device, fabric: Fabric) -> None:
+        self.device = device
+        self.ring = Ring(device)
+        self.scratch, self.packs = Scratch(device), Scratch(device)
+        self.peers = ipc.Peers(fabric.rank, fabric.size, device, fabric.allgather)
 
 
 def _by_mpi_alone(call: Call, choice: Choice) -> bool:
@@ -93,62 +102,3 @@ class _AtFirst:
             self._settle()
             self._plan = self._bind()
         self._plan()
-
-
-class _Pack:
-    """Memory of a device in which arrays with gaps, or in another order, lie without gaps during a call. It grows, and
-    never shrinks. ``free`` is when the call before is done with it."""
-
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.free: Event | None = None
-        self._memory: Memory | None = None
-        self._size = 0
-
-    def buffers(self, call: Call) -> Call:
-        """The call on plain memory. Raises DeviceError if there is none."""
-        given = [b for b in (call.send, call.recv) if b is not None and not b.plain]
-        room = sum(_aligned(b) for b in given)
-        if self._memory is None or self._size < room:
-            try:
-                self._memory, self._size = self.device.allocate(room), room
-            except MemoryError as e:
-                expected = f"an array without gaps, or {room} bytes of {self.device.name} for a copy"
-                raise DeviceError(call.operation, "x", expected, f"one with gaps ({e})") from e
-            self.free = None
-        address = self._memory.address
-        plain: list[Buffer | None] = []
-        for b in (call.send, call.recv):
-            if b is None or b.plain:
-                plain.append(b)
-                continue
-            strides = tuple(b.dtype.itemsize * prod(b.shape[i + 1 :]) for i in range(len(b.shape)))
-            plain.append(replace(b, array=None, address=address, strides=strides, plain=True))
-            address += _aligned(b)
-        return replace(call, send=plain[0], recv=plain[1])
-
-
-def _aligned(b: Buffer) -> int:
-    return -(-max(b.nbytes, 1) // 256) * 256
-
-
-class _Packed:
-    """A plan around which arrays are packed and unpacked, on the caller's queue."""
-
-    def __init__(self, pack: _Pack, call: Call, packed: Call, plan: Plan) -> None:
-        self._pack, self._plan = pack, plan
-        pairs = [(call.send, packed.send), (call.recv, packed.recv)]
-        view = pack.device.view
-        self._views = [None if a is None or b is None or a.plain else (view(a), view(b)) for a, b in pairs]
-
-    def __call__(self) -> None:
-        pack = self._pack
-        queue = pack.device.current()
-        if pack.free is not None:
-            queue.wait_for(pack.free)
-        for pair in filter(None, self._views):
-            queue.copy(pair[1], pair[0])
-        self._plan()
-        if self._views[1] is not None:
-            queue.copy(*self._views[1])
-        pack.free = queue.record()

@@ -14,7 +14,8 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.rules import Rules, check, preferred, timeout
-from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.devices.device import Device
+from mpicoll.errors import ArgumentError, DeviceError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric, Transfer
 from mpicoll.fabrics.words import Words
 from mpicoll.launch.placement import oversubscribed
@@ -23,6 +24,8 @@ from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.machine.library import library
 from mpicoll.machine.patience import Patience
 from mpicoll.routes import exchange, large, native, scheduled
+from mpicoll.routes.devices import scheduled as on_device
+from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Schedule
 from mpicoll.transports import shared
 from mpicoll.transports.memory import datatype, moved
@@ -105,6 +108,13 @@ class MPIFabric(Fabric):
                 # Ranks that do not know how long the call is cannot agree on whether it uses shared memory.
                 slots = self._slots if call.extent_is_common else None
                 return scheduled.bind(self._comm, call, choice, workspace, slots)
+
+    def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
+        memory = call.send or call.recv
+        if not isinstance(choice, Schedule) or memory is None or device.for_mpi(memory.address, 0) is None:
+            expected = f"a schedule, and an MPI that takes memory of {device.kind}, for algorithm 'device'"
+            raise DeviceError(call.operation, "algorithm", expected, f"{self.library}, and a {type(choice).__name__}")
+        return on_device.bind(self._comm, call, choice, device, scratch)
 
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
         return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)

@@ -21,9 +21,9 @@ from mpicoll.calls.plan import Plan, Plans, Workspace, key_by
 from mpicoll.calls.rules import checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
-from mpicoll.communicator.device_calls import DeviceCalls
 from mpicoll.communicator.requests import UnderWay
 from mpicoll.errors import MessageError, StateError
+from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard.agreement import Agreement
@@ -156,9 +156,7 @@ class Base:
         if plan is None:
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
-            plan, lasts = staging.bind(
-                self._fabric, call, algorithm, self._choose, self._workspace, self._device_calls
-            )
+            plan, lasts = staging.bind(self._fabric, call, algorithm, self._choose, self._workspace, self._device_calls)
             if self._agreement is not None:
                 plan = self._agreement.before(call, algorithm, plan)
             if lasts and at is not None:

@@ -13,8 +13,8 @@ from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Native
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.communicator.device_calls import DeviceCalls
 from mpicoll.devices.registry import device_named
+from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
 
 __all__ = ["bind", "copied_to_host", "order_after_stream", "written_back"]

@@ -107,8 +107,12 @@ class Device(ABC):
         """Whether ``combine`` serves this reduction."""
 
     @abstractmethod
-    def for_mpi(self, address: int, nbytes: int) -> int | None:
-        """The address at which MPI reaches this memory, on which no work is pending. None if MPI cannot reach it."""
+    def known_to_mpi(self) -> bool:
+        """Whether the MPI library sends and receives this device's memory."""
+
+    @abstractmethod
+    def for_mpi(self, address: int, nbytes: int) -> int:
+        """The address at which MPI reaches this memory, on which no work is pending."""
 
     @abstractmethod
     def export(self, address: int) -> Handle | None:

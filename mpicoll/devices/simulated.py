@@ -136,9 +136,10 @@ class Simulated(Device):
     def reduces(self, reduction: Reduction) -> bool:
         return True
 
-    def for_mpi(self, address: int, nbytes: int) -> int | None:
-        if not self._mpi:
-            return None
+    def known_to_mpi(self) -> bool:
+        return self._mpi
+
+    def for_mpi(self, address: int, nbytes: int) -> int:
         if any(queue.touches(address, address + nbytes) for queue in list(self._queues)):
             raise DeviceFailure(f"{self.name}: MPI was given memory on which work is pending")
         return self._arena.real(address)

@@ -36,7 +36,7 @@ class SimulatedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.layout.shape
+        return tuple(self.layout.shape)
 
     @property
     def T(self) -> SimulatedArray:
@@ -75,4 +75,3 @@ class SimulatedArray:
         queue.copy(target, source)
         queue.synchronize()
         return host if self._dtype.storage is None else (host.astype(np.uint32) << 16).view(np.float32)
-

@@ -110,10 +110,12 @@ class MPIFabric(Fabric):
                 return scheduled.bind(self._comm, call, choice, workspace, slots)
 
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
-        memory = call.send or call.recv
-        if not isinstance(choice, Schedule) or memory is None or device.for_mpi(memory.address, 0) is None:
-            expected = f"a schedule, and an MPI that takes memory of {device.kind}, for algorithm 'device'"
-            raise DeviceError(call.operation, "algorithm", expected, f"{self.library}, and a {type(choice).__name__}")
+        if not isinstance(choice, Schedule):
+            expected = "a schedule, as in device:ring"
+            raise ArgumentError(call.operation, "algorithm", expected, f"device:{type(choice).__name__.lower()}")
+        if not device.known_to_mpi():
+            expected = f"one that needs no MPI that takes memory of {device.name}, as 'staged'"
+            raise DeviceError(call.operation, "algorithm", expected, "'device'")
         return on_device.bind(self._comm, call, choice, device, scratch)
 
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:

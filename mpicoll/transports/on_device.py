@@ -17,7 +17,6 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Dtype, Op, Reduction
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Queue, View
-from mpicoll.errors import DeviceError
 from mpicoll.transports.memory import moved_as
 from mpicoll.transports.transport import Array, Region, Transport
 
@@ -32,7 +31,7 @@ TAG = 1
 class _Message(NamedTuple):
     peer: int
     address: int
-    count: int
+    length: int
 
 
 class _Combine(NamedTuple):
@@ -46,17 +45,22 @@ def on_device(array: Array, dtype: Dtype, device: Device) -> Buffer:
 
 
 class OnDevice(Transport[Region]):
-    """``steps`` are the plans of the steps so far. ``inbox`` is memory of the device for what is received to be reduced.
-    Arrays describe memory, and are not read.
+    """``steps`` are the plans of the steps so far. ``inbox`` is memory of the device, for what is received to be
+    reduced. Arrays describe memory, and are not read.
 
     The plans work on ``queue``, which is set before they run."""
 
     queue: Queue
 
     def __init__(
-        self, comm: MPI.Intracomm, operation: str, device: Device, dtype: Dtype, reduction: Reduction | None, inbox: Array
+        self,
+        comm: MPI.Intracomm,
+        device: Device,
+        dtype: Dtype,
+        reduction: Reduction | None,
+        inbox: Array,
     ) -> None:
-        self._comm, self._operation, self._device, self._dtype = comm, operation, device, dtype
+        self._comm, self._device, self._dtype = comm, device, dtype
         self._reduction = None if reduction is None else replace(reduction, op=Op("sum"))
         if reduction is not None and not reduction.averages and reduction.op.factor is None:
             self._reduction = reduction
@@ -127,11 +131,8 @@ class OnDevice(Transport[Region]):
 
     def _specified(self, message: _Message) -> list[object]:
         """mpi4py's specification of a message, at the address by which MPI reaches the memory now."""
-        if not message.count:
+        if not message.length:
             return [None, 0, MPI.BYTE]
-        nbytes = message.count * self._dtype.itemsize
+        nbytes = message.length * self._dtype.itemsize
         address = self._device.for_mpi(message.address, nbytes)
-        if address is None:
-            expected = f"memory that the MPI library takes, for algorithm {'device'!r}"
-            raise DeviceError(self._operation, "x", expected, f"memory of {self._device.name}")
-        return [MPI.buffer.fromaddress(address, nbytes), message.count, self._kind]
+        return [MPI.buffer.fromaddress(address, nbytes), message.length, self._kind]

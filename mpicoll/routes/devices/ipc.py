@@ -91,10 +91,10 @@ class _Plan:
         if not all(t.possible for t in told):
             self._otherwise()
             return
-        inputs = peers.opened([t.given for t in told], self._given and self._given.address)
+        inputs = peers.opened([t.given for t in told], _address(self._given))
         outs: list[int | None] | None = [None] * peers.size
         if inputs is not None and self._sliced:
-            outs = peers.opened([t.out for t in told], call.recv and call.recv.address)
+            outs = peers.opened([t.out for t in told], _address(call.recv))
         if inputs is None or outs is None:
             self._otherwise()
             return
@@ -198,6 +198,10 @@ class _Plan:
         assert memory is not None
         assert address is not None
         return self._peers.device.view(replace(memory, address=address).part(start, stop))
+
+
+def _address(b: Buffer | None) -> int | None:
+    return None if b is None else b.address
 
 
 def _given(factors: Sequence[Any]) -> Sequence[Any] | None:

@@ -36,7 +36,7 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, device: Device, sc
         spaces = Spaces(call, schedule, rank, size, scaled, out)
     spaces.use(blocks)
     assert memory is not None
-    transport = OnDevice(comm, call.operation, device, memory.dtype, reduction, inbox)
+    transport = OnDevice(comm, device, memory.dtype, reduction, inbox)
     carry_out(schedule, spaces, transport)
     scale = None
     if factor is not None and source is not None:
@@ -80,4 +80,3 @@ def _inbox(schedule: Schedule, spaces: Spaces) -> int:
     """The number of elements that are received to be reduced, in the step that has most."""
     steps = schedule.steps
     return max((sum(spaces.elements(a.blocks) for a in s if isinstance(a, RecvReduce)) for s in steps), default=0)
-

@@ -1,0 +1,124 @@
+"""A device as the tests use it: the same words for the simulated device and for CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpicoll.arrays.dtypes import DTYPES
+from mpicoll.devices.device import Device
+from mpicoll.devices.registry import device_named
+from mpicoll.devices.simulated import Simulated
+from mpicoll.devices.simulated_queue import Costs
+
+Array = np.ndarray[Any, Any]
+
+
+class On(Protocol):
+    """What tests do on a device. bfloat16 values are float32 on the host."""
+
+    device: Device
+
+    def array(self, values: Any, dtype: str) -> Any:
+        """A new array with these values."""
+
+    def values(self, x: Any) -> Array:
+        """The values of an array, when the current queue has come to them."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy an array, in the current queue's turn."""
+
+    def other_queue(self) -> AbstractContextManager[None]:
+        """Work on another queue."""
+
+
+class OnSimulated:
+    """The simulated device."""
+
+    def __init__(self, delay: float = 0.0, seed: int = 0, **options: Any) -> None:
+        self.device = Simulated(Costs(delay=delay), seed=seed, **options)
+        self._others = [self.device.queue() for _ in range(2)]
+        self._turn = 0
+
+    def array(self, values: Any, dtype: str) -> Any:
+        return self.device.array(values, dtype)
+
+    def values(self, x: Any) -> Array:
+        found: Array = x.get()
+        return found
+
+    def copy(self, target: Any, source: Any) -> None:
+        view = self.device.view
+        from mpicoll.arrays.buffers import as_buffer
+
+        self.device.current().copy(view(as_buffer(target, "copy", "x")), view(as_buffer(source, "copy", "x")))
+
+    def other_queue(self) -> AbstractContextManager[None]:
+        self._turn += 1
+        return self.device.using(self._others[self._turn % 2])
+
+
+class OnCuda:
+    """The GPU that is current in torch."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self.device = device_named(f"cuda:{torch.cuda.current_device()}")
+
+    def array(self, values: Any, dtype: str) -> Any:
+        host = self._torch.from_numpy(np.array(values, order="C"))
+        return host.to(getattr(self._torch, dtype)).cuda(non_blocking=True)
+
+    def values(self, x: Any) -> Array:
+        host = x.cpu()
+        found: Array = (host.float() if host.dtype == self._torch.bfloat16 else host).numpy()
+        return found
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def other_queue(self) -> AbstractContextManager[None]:
+        stream: AbstractContextManager[None] = self._torch.cuda.stream(self._torch.cuda.Stream())
+        return stream
+
+
+def cuda_is_here() -> bool:
+    """Whether torch is installed and sees a GPU."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+def everywhere() -> Iterator[str]:
+    """The devices there are."""
+    yield "simulated"
+    if cuda_is_here():
+        yield "cuda"
+
+
+def made(name: str, delay: float = 0.0, seed: int = 0) -> On:
+    """The device of this name."""
+    return OnCuda() if name == "cuda" else OnSimulated(delay, seed)
+
+
+def laid_out(on: On, values: Array, dtype: str, layout: str) -> Any:
+    """An array with these values: without gaps, transposed, or every second element of a longer one."""
+    assert dtype in DTYPES
+    if layout == "transposed" and values.ndim > 1:
+        return on.array(np.ascontiguousarray(values.T), dtype).T
+    if layout == "strided" and values.ndim:
+        wide = np.zeros((*values.shape[:-1], 2 * values.shape[-1]), values.dtype)
+        wide[..., ::2] = values
+        return on.array(wide, dtype)[..., ::2]
+    return on.array(values, dtype)
+
+
+LAYOUTS = ("plain", "transposed", "strided")
+ROUTES = ("staged", "device", "ipc")

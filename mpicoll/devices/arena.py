@@ -70,9 +70,10 @@ class Arena(Reserved):
         """Free the memory at this address. Its bytes are lost."""
         with self._lock:
             i = bisect.bisect_left(self._taken, (address,))
-            taken = self._taken.pop(i)
-        length = -(-max(taken.stop - taken.start, 1) // PAGE) * PAGE
-        _c.fallocate(self.file, _PUNCH_HOLE | _KEEP_SIZE, taken.start - self.start, length)
+            taken = self._taken[i]
+            length = -(-max(taken.stop - taken.start, 1) // PAGE) * PAGE
+            _c.fallocate(self.file, _PUNCH_HOLE | _KEEP_SIZE, taken.start - self.start, length)
+            del self._taken[i]
 
     def number_at(self, low: int, high: int) -> int | None:
         """The number of the memory that holds these addresses; None if they are not all in one piece of memory."""

@@ -31,8 +31,8 @@ class On(Protocol):
     def copy(self, target: Any, source: Any) -> None:
         """Copy an array, in the current queue's turn."""
 
-    def other_queue(self) -> AbstractContextManager[None]:
-        """Work on another queue."""
+    def working_on(self, queue: int) -> AbstractContextManager[None]:
+        """Work on one of three queues. 0 is the one on which everybody works at first."""
 
 
 class OnSimulated:
@@ -40,8 +40,7 @@ class OnSimulated:
 
     def __init__(self, delay: float = 0.0, seed: int = 0, **options: Any) -> None:
         self.device = Simulated(Costs(delay=delay), seed=seed, **options)
-        self._others = [self.device.queue() for _ in range(2)]
-        self._turn = 0
+        self._queues = [self.device.current(), self.device.queue(), self.device.queue()]
 
     def array(self, values: Any, dtype: str) -> Any:
         return self.device.array(values, dtype)
@@ -56,9 +55,8 @@ class OnSimulated:
 
         self.device.current().copy(view(as_buffer(target, "copy", "x")), view(as_buffer(source, "copy", "x")))
 
-    def other_queue(self) -> AbstractContextManager[None]:
-        self._turn += 1
-        return self.device.using(self._others[self._turn % 2])
+    def working_on(self, queue: int) -> AbstractContextManager[None]:
+        return self.device.using(self._queues[queue])
 
 
 class OnCuda:
@@ -69,6 +67,7 @@ class OnCuda:
 
         self._torch = torch
         self.device = device_named(f"cuda:{torch.cuda.current_device()}")
+        self._queues = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
 
     def array(self, values: Any, dtype: str) -> Any:
         host = self._torch.from_numpy(np.array(values, order="C"))
@@ -82,8 +81,8 @@ class OnCuda:
     def copy(self, target: Any, source: Any) -> None:
         target.copy_(source)
 
-    def other_queue(self) -> AbstractContextManager[None]:
-        stream: AbstractContextManager[None] = self._torch.cuda.stream(self._torch.cuda.Stream())
+    def working_on(self, queue: int) -> AbstractContextManager[None]:
+        stream: AbstractContextManager[None] = self._torch.cuda.stream(self._queues[queue])
         return stream
 
 

@@ -72,7 +72,7 @@ class _Plan:
         self._scratch = scratch
         if table.prefix is not None and call.in_place and call.recv is not None:
             (address,) = scratch.addresses(call.operation, call.recv.nbytes)
-            self._aside, self._memory = replace(call.recv, address=address), scratch.memory
+            self._aside = replace(call.recv, address=address)
         given = call.recv if call.send is None else call.send
         self._given = self._input(given) if table.gives_at(rank, call.root) and given is not None else None
 

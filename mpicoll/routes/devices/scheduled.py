@@ -58,7 +58,7 @@ class _Plan:
         terms: int,
     ) -> None:
         self._device, self._transport, self._reduction = device, transport, call.reduction
-        self._scratch, self._memory = scratch, scratch.memory
+        self._scratch = scratch
         self._scale = scale
         self._divided = None if terms < 2 or call.recv is None else (device.view(call.recv), terms, call.recv.dtype)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from mpicoll.devices.device import Device, Event, Memory, Queue
-from mpicoll.errors import DeviceError
+from mpicoll.errors import DeviceError, DeviceFailure
 
 __all__ = ["Scratch"]
 
@@ -11,14 +13,15 @@ ALIGNED = 256
 
 
 class Scratch:
-    """Memory that grows, and never shrinks. A plan that was bound before keeps what it was bound to.
+    """Memory that grows, and never shrinks. Plans that were bound before use what they were bound to.
 
-    Calls of several queues use the same memory. Each call comes after the one before, and says when it is done."""
+    Calls of several queues use the same memory. Each call comes after the one before, and says when it is done. Until
+    then the memory must not be given back, so all of it is kept: each piece has twice the size of the one before."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._size = 0
-        self.memory: Memory | None = None
+        self._memory: list[Memory] = []
         self._done: Event | None = None
 
     def addresses(self, operation: str, *lengths: int) -> list[int]:
@@ -26,14 +29,15 @@ class Scratch:
         there is none."""
         rooms = [-(-n // ALIGNED) * ALIGNED for n in lengths]
         need = max(sum(rooms), 1)
-        if self.memory is None or self._size < need:
+        if self._size < need:
             size = max(need, 2 * self._size)
             try:
-                self.memory, self._size = self._device.allocate(size), size
+                self._memory.append(self._device.allocate(size))
+                self._size = size
             except MemoryError as e:
                 expected = f"{size} bytes of {self._device.name} for the call to work in"
                 raise DeviceError(operation, "x", expected, str(e)) from e
-        start = self.memory.address
+        start = self._memory[-1].address
         return [start + sum(rooms[:i]) for i in range(len(rooms))]
 
     def begin(self, queue: Queue) -> None:
@@ -44,3 +48,8 @@ class Scratch:
     def end(self, queue: Queue) -> None:
         """The call is done when the queue comes here."""
         self._done = queue.record()
+
+    def __del__(self) -> None:
+        if self._done is not None:
+            with suppress(DeviceFailure):
+                self._done.wait()

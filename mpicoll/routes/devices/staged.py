@@ -15,7 +15,7 @@ from typing import Any
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.devices.device import Device, View
+from mpicoll.devices.device import Device, Event, Queue, View
 from mpicoll.errors import DeviceFailure
 from mpicoll.routes.devices.ring import SLOTS, Ring, Slot
 
@@ -50,7 +50,7 @@ def bind(call: Call, rank: int, size: int, inner: Callable[[Call], Plan], ring: 
     """The plan of a call on plain memory of a device. ``inner`` binds a call on host memory."""
     pieces = _cut(call, rank, size, inner, ring)
     if len(pieces) == 1:
-        return _AtOnce(ring.device, pieces[0])
+        return _AtOnce(call.operation, ring.device, pieces[0])
     return _InPieces(call.operation, ring, pieces, tell)
 
 
@@ -161,25 +161,31 @@ class _Part:
 class _AtOnce:
     """A call in one piece, on the caller's own queue."""
 
-    def __init__(self, device: Device, piece: _Piece) -> None:
-        self._device, self._piece = device, piece
+    def __init__(self, operation: str, device: Device, piece: _Piece) -> None:
+        self._operation, self._device, self._piece = operation, device, piece
 
     def __call__(self) -> None:
         queue, piece = self._device.current(), self._piece
-        slot = piece.slot
-        if slot.emptied is not None:  # perhaps on another queue than this call's
-            if piece.out is None:
-                slot.emptied.wait()
-            else:
-                queue.wait_for(slot.emptied)
-        if piece.out is not None:
-            queue.copy(piece.out.on_host, piece.out.on_device)
-            queue.record().wait()
-        slot.emptied = None
+        try:
+            self._fill(queue, piece)
+        except DeviceFailure as e:
+            raise DeviceFailure(f"{self._operation}: {e}") from e
         piece.run()
+        slot = piece.slot
         if piece.into is not None:
             queue.copy(piece.into.on_device, piece.into.on_host)
             slot.emptied = queue.record()
+
+    def _fill(self, queue: Queue, piece: _Piece) -> None:
+        """Wait until the slot is free, and filled if this rank has an input."""
+        emptied, piece.slot.emptied = piece.slot.emptied, None
+        if piece.out is not None:
+            if emptied is not None:  # perhaps on another queue than this call's
+                queue.wait_for(emptied)
+            queue.copy(piece.out.on_host, piece.out.on_device)
+            queue.record().wait()
+        elif emptied is not None:
+            emptied.wait()
 
 
 class _InPieces:
@@ -198,7 +204,8 @@ class _InPieces:
         failure = None
         for i, piece in enumerate(pieces):
             try:
-                filled[i].wait()
+                if (event := filled[i]) is not None:
+                    event.wait()
             except DeviceFailure as e:  # the other ranks are waiting: go on, and tell them at the end
                 failure = failure or e
             piece.run()
@@ -210,13 +217,14 @@ class _InPieces:
         caller.wait_for(ring.emptying.record())
         self._agree(failure)
 
-    def _fill(self, piece: _Piece) -> Any:
-        """Let the device fill the slot as soon as it is empty. The event is when it is full."""
-        queue = self._ring.filling
-        if piece.slot.emptied is not None:
-            queue.wait_for(piece.slot.emptied)
-        if piece.out is not None:
-            queue.copy(piece.out.on_host, piece.out.on_device)
+    def _fill(self, piece: _Piece) -> Event | None:
+        """Let the device fill the slot as soon as it is empty. The event is when MPI may have it, None for now."""
+        queue, emptied = self._ring.filling, piece.slot.emptied
+        if piece.out is None:
+            return emptied
+        if emptied is not None:
+            queue.wait_for(emptied)
+        queue.copy(piece.out.on_host, piece.out.on_device)
         return queue.record()
 
     def _agree(self, failure: DeviceFailure | None) -> None:

@@ -6,6 +6,7 @@ CUDA owns it, unless a device that is listed here says that it does.
 from __future__ import annotations
 
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 __all__ = ["Owner", "add", "owner_of", "owners"]
 
@@ -19,8 +20,8 @@ class Owner(Protocol):
         """Whether the address lies in the device's memory."""
 
 
-owners: dict[str, Owner] = {}
-"""Owners by name."""
+owners: WeakValueDictionary[str, Owner] = WeakValueDictionary()
+"""Owners by name, as long as anybody holds them."""
 
 
 def add(owner: Owner) -> None:
@@ -30,4 +31,4 @@ def add(owner: Owner) -> None:
 
 def owner_of(address: int) -> Owner | None:
     """The listed owner of an address; None if it has none."""
-    return next((owner for owner in list(owners.values()) if owner.owns(address)), None)
+    return next((owner for owner in owners.values() if owner.owns(address)), None)

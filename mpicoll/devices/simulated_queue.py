@@ -18,7 +18,7 @@ from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.devices.device import Event, Queue
 from mpicoll.errors import DeviceFailure
 
-__all__ = ["Costs", "Place", "SimulatedQueue"]
+__all__ = ["Costs", "Place", "SimulatedEvent", "SimulatedQueue"]
 
 Array = np.ndarray[Any, Any]
 

@@ -17,6 +17,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Dtype, Op, Reduction
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Queue, View
+from mpicoll.errors import DeviceFailure
 from mpicoll.transports.memory import moved_as
 from mpicoll.transports.transport import Array, Region, Transport
 
@@ -48,9 +49,11 @@ class OnDevice(Transport[Region]):
     """``steps`` are the plans of the steps so far. ``inbox`` is memory of the device, for what is received to be
     reduced. Arrays describe memory, and are not read.
 
-    The plans work on ``queue``, which is set before they run."""
+    The plans work on ``queue``, which is set before they run. If its work fails they go on, because other ranks wait
+    for their messages. Then ``failure`` says what has failed."""
 
     queue: Queue
+    failure: str | None = None
 
     def __init__(
         self,
@@ -119,7 +122,7 @@ class OnDevice(Transport[Region]):
     ) -> None:
         queue = self.queue
         if sends or receives:
-            queue.record().wait()
+            self._wait()
             requests = [self._comm.Irecv(self._specified(m), m.peer, TAG) for m in receives]
             requests += [self._comm.Isend(self._specified(m), m.peer, TAG) for m in sends]
             MPI.Request.Waitall(requests)
@@ -128,6 +131,13 @@ class OnDevice(Transport[Region]):
             queue.combine(rows, out, self._reduction)
         for target, source in copies:
             queue.copy(target, source)
+
+    def _wait(self) -> None:
+        """Wait for what the queue has to do."""
+        try:
+            self.queue.record().wait()
+        except DeviceFailure as e:
+            self.failure = self.failure or str(e)
 
     def _specified(self, message: _Message) -> list[object]:
         """mpi4py's specification of a message, at the address by which MPI reaches the memory now."""

@@ -7,7 +7,7 @@ they tell each other whether this is possible. If it is not, the call takes anot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Handle, Queue
-from mpicoll.errors import DeviceFailure
+from mpicoll.routes.devices.failures import Tell, failure_before, raise_any
 from mpicoll.routes.devices.scratch import Scratch
 
 __all__ = ["Peers", "bind", "serves"]
@@ -32,10 +32,9 @@ class _Told(NamedTuple):
 
 
 class Peers:
-    """The ranks of a communicator, and whose memory they have opened. ``tell`` tells all ranks something, and returns
-    what all ranks told."""
+    """The ranks of a communicator, and whose memory they have opened."""
 
-    def __init__(self, rank: int, size: int, device: Device, tell: Callable[[Any], list[Any]]) -> None:
+    def __init__(self, rank: int, size: int, device: Device, tell: Tell) -> None:
         self.rank, self.size, self.device, self.tell = rank, size, device, tell
         self._known: set[tuple[int, bytes]] = set()
 
@@ -107,13 +106,8 @@ class _Plan:
         out = None if call.recv is None or not self._sliced else export(call.recv.address)
         possible = (self._given is None or given is not None) and (not self._sliced or out is not None)
         factor = None if call.reduction is None else call.reduction.op.factor
-        failure = None
-        try:
-            queue.record().wait()
-        except DeviceFailure as e:
-            failure = e
-        told = self._peers.tell((str(failure) if failure else None, _Told(given, out, factor, possible)))
-        self._raise_any([words for words, _ in told], failure)
+        told = self._peers.tell((failure_before(queue.record()), _Told(given, out, factor, possible)))
+        raise_any(call.operation, [failure for failure, _ in told])
         return [each for _, each in told]
 
     def _work(
@@ -128,22 +122,12 @@ class _Plan:
             self._slice(queue, inputs, outs, factors)
         else:
             self._take(queue, inputs, factors)
-        failure = None
-        try:
-            queue.record().wait()
-        except DeviceFailure as e:  # the other ranks are waiting
-            failure = e
-        self._raise_any(self._peers.tell(None if failure is None else str(failure)), failure)
+        raise_any(call.operation, self._peers.tell(failure_before(queue.record())))
         nothing_before = call.collective.prefix == "exclusive" and self._peers.rank == 0
         if self._aside is not None and call.recv is not None and not nothing_before:
             view = self._peers.device.view
             queue.copy(view(call.recv), view(self._aside))
             self._scratch.end(queue)
-
-    def _raise_any(self, told: Sequence[str | None], own: DeviceFailure | None) -> None:
-        failed = [f"rank {rank}: {words}" for rank, words in enumerate(told) if words is not None]
-        if failed:
-            raise DeviceFailure(f"{self._call.operation}: {'; '.join(failed)}") from own
 
     def _slice(
         self, queue: Queue, inputs: Sequence[int | None], outs: Sequence[int | None], factors: Sequence[Any]

@@ -9,6 +9,7 @@ from mpicoll.arrays import kernels
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, View
+from mpicoll.routes.devices.failures import raise_any
 from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.routes.interpreter import carry_out
 from mpicoll.routes.spaces import Spaces
@@ -42,7 +43,7 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, device: Device, sc
     if factor is not None and source is not None:
         scale = device.view(source), device.view(on_device(scaled, source.dtype, device))
     terms = call.terms(rank, size) if reduction is not None and reduction.averages and call.recv is not None else 1
-    return _Plan(device, call, transport, scratch, scale, terms)
+    return _Plan(comm, device, call, transport, scratch, scale, terms)
 
 
 class _Plan:
@@ -50,6 +51,7 @@ class _Plan:
 
     def __init__(
         self,
+        comm: MPI.Intracomm,
         device: Device,
         call: Call,
         transport: OnDevice,
@@ -57,6 +59,7 @@ class _Plan:
         scale: tuple[View, View] | None,
         terms: int,
     ) -> None:
+        self._comm, self._operation = comm, call.operation
         self._device, self._transport, self._reduction = device, transport, call.reduction
         self._scratch = scratch
         self._scale = scale
@@ -69,11 +72,13 @@ class _Plan:
             assert self._reduction is not None
             source, scaled = self._scale
             queue.combine([source], scaled, self._reduction, [self._reduction.op.factor])
+        self._transport.failure = None
         for step in self._transport.steps:
             step()
         if self._divided is not None:
             queue.divide(*self._divided)
         self._scratch.end(queue)
+        raise_any(self._operation, self._comm.allgather(self._transport.failure))
 
 
 def _inbox(schedule: Schedule, spaces: Spaces) -> int:

@@ -10,22 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Event, Queue, View
 from mpicoll.errors import DeviceFailure
+from mpicoll.routes.devices.failures import Tell, failure_before, raise_any
 from mpicoll.routes.devices.ring import SLOTS, Ring, Slot
 
 __all__ = ["PIECE", "bind"]
 
 PIECE = 1 << 20
 """Bytes of the vector in a piece."""
-
-Tell = Callable[[Any], list[Any]]
-"""Tells all ranks something, and returns what all ranks told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,11 +200,10 @@ class _InPieces:
         filled = [self._fill(piece) for piece in pieces[: SLOTS - 1]]
         failure = None
         for i, piece in enumerate(pieces):
-            try:
-                if (event := filled[i]) is not None:
-                    event.wait()
-            except DeviceFailure as e:  # the other ranks are waiting: go on, and tell them at the end
-                failure = failure or e
+            if (event := filled[i]) is not None:
+                failure = (
+                    failure_before(event) or failure
+                )  # the other ranks are waiting: go on, and tell them at the end
             piece.run()
             if piece.into is not None:
                 ring.emptying.copy(piece.into.on_device, piece.into.on_host)
@@ -215,7 +211,7 @@ class _InPieces:
             if i + SLOTS - 1 < len(pieces):
                 filled.append(self._fill(pieces[i + SLOTS - 1]))
         caller.wait_for(ring.emptying.record())
-        self._agree(failure)
+        raise_any(self._operation, self._tell(failure))
 
     def _fill(self, piece: _Piece) -> Event | None:
         """Let the device fill the slot as soon as it is empty. The event is when MPI may have it, None for now."""
@@ -226,10 +222,3 @@ class _InPieces:
             queue.wait_for(emptied)
         queue.copy(piece.out.on_host, piece.out.on_device)
         return queue.record()
-
-    def _agree(self, failure: DeviceFailure | None) -> None:
-        """Raise on all ranks if the copies of one have failed: what it sent was not its data."""
-        told = self._tell(None if failure is None else str(failure))
-        failed = [f"rank {rank}: {words}" for rank, words in enumerate(told) if words is not None]
-        if failed:
-            raise DeviceFailure(f"{self._operation}: {'; '.join(failed)}") from failure

@@ -65,13 +65,16 @@ class Agreement:
 
 
 def described(call: Call, algorithm: str | None, size: int) -> str:
-    """What all ranks of a call must say alike: operation, reduction, elements, dtype, root, algorithm and counts."""
+    """What all ranks of a call must say alike: operation, reduction, elements, dtype, sort of memory, root, algorithm
+    and counts."""
     words = [call.operation]
     if call.reduction is not None:
         words.append(call.reduction.op.name)
     memory = call.send or call.recv
     if memory is not None:
         words.append(f"of {call.extent(size)} {memory.dtype}" if call.extent_is_common else f"of {memory.dtype}")
+        if memory.device != "cpu":  # a call on a device's memory is cut in another way
+            words.append(f"on {memory.device.partition(':')[0]}")
     if call.uneven and call.extent_is_common:
         words.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
     if call.collective.rooted:

@@ -20,7 +20,9 @@ Array = np.ndarray[Any, Any]
 class On(Protocol):
     """What tests do on a device. bfloat16 values are float32 on the host."""
 
-    device: Device
+    @property
+    def device(self) -> Device:
+        """The device itself."""
 
     def array(self, values: Any, dtype: str) -> Any:
         """A new array with these values."""
@@ -39,7 +41,7 @@ class OnSimulated:
     """The simulated device."""
 
     def __init__(self, delay: float = 0.0, seed: int = 0, **options: Any) -> None:
-        self.device = Simulated(Costs(delay=delay), seed=seed, **options)
+        self.device: Simulated = Simulated(Costs(delay=delay), seed=seed, **options)
         self._queues = [self.device.current(), self.device.queue(), self.device.queue()]
 
     def array(self, values: Any, dtype: str) -> Any:

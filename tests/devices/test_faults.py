@@ -17,7 +17,7 @@ import pytest
 import mpicoll
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.devices.simulated import Simulated
-from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError
+from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, MismatchError, StateError
 from mpicoll.routes.devices import staged
 from tests import oracle
 from tests.devices.on import ROUTES, OnSimulated, laid_out
@@ -97,43 +97,51 @@ def test_memory_that_cannot_be_opened(comm: mpicoll.Communicator, name: str, wha
             fresh.free()
 
 
+def ended(comm: mpicoll.Communicator, on: OnSimulated, name: str, route: str, layout: str = "plain") -> str:
+    """How a call ends: ``right``, ``wrong``, or the words of its error."""
+    try:
+        return "right" if called(comm, on, name, route, layout) else "wrong"
+    except (MemoryError, DeviceError, DeviceFailure) as e:
+        return str(e)
+
+
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", ["allreduce", "exscan", "reduce_scatter", "allgather"])
 def test_no_memory_of_the_device(comm: mpicoll.Communicator, on: OnSimulated, name: str, route: str) -> None:
     """All ranks have no memory at the same place: a result, an array's copy without gaps, or scratch memory."""
     for layout in ("plain", "strided"):
+        ends = []
         for number in range(1, 8):
             fresh = comm.split(0)
             assert fresh is not None
             on.device.fail("allocation", number)
-            try:
-                assert called(fresh, on, name, route, layout)
-            except (MemoryError, DeviceError) as e:
-                assert "bytes left" in str(e)
-                assert not fresh.closed  # nothing has moved
+            ends.append(ended(fresh, on, name, route, layout))
+            assert not fresh.closed  # nothing has moved
             on.device.fail("allocation", 0)
             assert called(fresh, on, name, route, layout)
             fresh.free()
+        assert [end for end in ends if end != "right" and "bytes left" not in end] == []
+        assert "bytes left" in ends[0]
 
 
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("what", ["copy", "kernel"])
 @pytest.mark.parametrize("name", MOVING)
-def test_work_that_fails_on_all_ranks(comm: mpicoll.Communicator, name: str, what: str, route: str) -> None:
+def test_work_that_fails(comm: mpicoll.Communicator, name: str, what: str, route: str) -> None:
     """The call raises, or the queue reports it to whoever looks at the result."""
+    ends = []
     for number in range(1, 10):
         on, fresh = OnSimulated(delay=2e-4), comm.split(0)
         assert fresh is not None
-        comm.barrier()
         on.device.fail(what, number)
-        try:
-            assert called(fresh, on, name, route)
-        except DeviceFailure as e:
-            assert f"a {what} of" in str(e)
+        ends.append(ended(fresh, on, name, route))
         if fresh.closed:
             with pytest.raises(StateError, match=f"its {name} ended midway"):
                 fresh.allreduce(np.ones(1))
         comm.barrier()
+    assert [end for end in ends if end != "right" and f"a {what} of" not in end] == []
+    if what == "copy":
+        assert "a copy of" in ends[0]  # the one that writes the input
 
 
 @pytest.mark.mpi(min_size=2)
@@ -150,6 +158,20 @@ def test_work_that_fails_on_one_rank_is_told_to_all(comm: mpicoll.Communicator, 
         with pytest.raises(DeviceFailure, match=f"allreduce: rank {rank}: .*failed"):
             fresh.allreduce(x, out=x, algorithm=route)
         assert "allreduce ended midway" in fresh.closed
+
+
+@pytest.mark.mpi(min_size=2)
+def test_memory_of_two_sorts(on: OnSimulated) -> None:
+    """One rank has an array of the host. Checked calls say so on every rank."""
+    with mpicoll.Communicator(check="full", timeout=60) as comm:
+        for n in (4, 60):
+            host = np.ones(n)
+            x = host if comm.rank == 0 else on.array(host, "float64")
+            with pytest.raises(
+                MismatchError, match=rf"(?s)rank 0: allreduce sum of {n} float64\n.*float64 on simulated"
+            ):
+                comm.allreduce(x)
+        assert (on.values(comm.allreduce(on.array(np.ones(4), "float64"))) == comm.size).all()
 
 
 def test_a_device_that_the_mpi_does_not_know(comm: mpicoll.Communicator) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 import mpicoll
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.devices.device import Device, Event, Queue
+from mpicoll.devices.device import Event, Queue
 from mpicoll.routes.devices import staged
 from tests import oracle
 from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out
@@ -136,7 +136,7 @@ class Careless(Queue):
 
     def __init__(self, queue: Any, host_waits: bool = True, queue_waits: bool = True) -> None:
         self._queue, self._host_waits, self._queue_waits = queue, host_waits, queue_waits
-        self.copy, self.combine, self.divide = queue.copy, queue.combine, queue.divide  # type: ignore[method-assign]
+        self.copy, self.combine, self.divide = queue.copy, queue.combine, queue.divide
 
     copy = combine = divide = None  # type: ignore[assignment]
 
@@ -149,8 +149,8 @@ class Careless(Queue):
             self._queue.wait_for(event)
 
 
-def ring(comm: mpicoll.Communicator, device: Device) -> Any:
-    comm.allreduce(device.array(np.zeros(1)), algorithm="staged")  # type: ignore[attr-defined]
+def ring(comm: mpicoll.Communicator, device: Any) -> Any:
+    comm.allreduce(device.array(np.zeros(1)), algorithm="staged")
     return comm._device_calls._kept[device.name].ring
 
 

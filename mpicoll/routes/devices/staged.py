@@ -201,9 +201,8 @@ class _InPieces:
         failure = None
         for i, piece in enumerate(pieces):
             if (event := filled[i]) is not None:
-                failure = (
-                    failure_before(event) or failure
-                )  # the other ranks are waiting: go on, and tell them at the end
+                # After a failure it goes on, because the other ranks are waiting, and tells them at the end.
+                failure = failure_before(event) or failure
             piece.run()
             if piece.into is not None:
                 ring.emptying.copy(piece.into.on_device, piece.into.on_host)

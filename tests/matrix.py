@@ -77,6 +77,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/bench/test_options.py":     ((PURE,),         ()),
     "tests/cli":                       ((PURE,),         ()),
     "tests/docs":                      ((PURE,),         ()),
+    "tests/devices/test_cuda_arithmetic.py": ((PURE,),   ()),
     "tests/devices/test_simulated.py": ((PURE,),         ()),
     "tests/test_buffers.py":           ((PURE,),         ()),
     "tests/test_exports.py":           ((PURE,),         ()),

@@ -163,15 +163,13 @@ def test_work_that_fails_on_one_rank_is_told_to_all(comm: mpicoll.Communicator, 
 @pytest.mark.mpi(min_size=2)
 def test_memory_of_two_sorts(on: OnSimulated) -> None:
     """One rank has an array of the host. Checked calls say so on every rank."""
-    with mpicoll.Communicator(check="full", timeout=60) as comm:
-        for n in (4, 60):
-            host = np.ones(n)
-            x = host if comm.rank == 0 else on.array(host, "float64")
-            with pytest.raises(
-                MismatchError, match=rf"(?s)rank 0: allreduce sum of {n} float64\n.*float64 on simulated"
-            ):
-                comm.allreduce(x)
-        assert (on.values(comm.allreduce(on.array(np.ones(4), "float64"))) == comm.size).all()
+    for n in (4, 60):
+        comm = mpicoll.Communicator(check="full", timeout=60)
+        x, host = on.array(np.ones(n), "float64"), np.ones(n)
+        assert (on.values(comm.allreduce(x)) == comm.size).all()
+        words = rf"(?s)rank 0: allreduce sum of {n} float64\n.*float64 on simulated"
+        with pytest.raises(MismatchError, match=words):
+            comm.allreduce(host if comm.rank == 0 else x)
 
 
 def test_a_device_that_the_mpi_does_not_know(comm: mpicoll.Communicator) -> None:

@@ -73,7 +73,7 @@ class Cuda(Device):
     def view(self, b: Buffer) -> Any:
         torch = self._torch
         if b.device != "cpu" and isinstance(b.array, torch.Tensor):
-            return b.array
+            return b.array if b.dtype.kind != "V" else b.array.view(getattr(torch, f"int{8 * b.dtype.itemsize}"))
         with torch.inference_mode(False):
             if not b.count:
                 return torch.empty(

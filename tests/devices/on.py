@@ -121,5 +121,10 @@ def laid_out(on: On, values: Array, dtype: str, layout: str) -> Any:
     return on.array(values, dtype)
 
 
+def routes_of(on: On) -> tuple[str, ...]:
+    """The routes that there are for the device."""
+    return ROUTES if on.device.known_to_mpi() else tuple(route for route in ROUTES if route != "device")
+
+
 LAYOUTS = ("plain", "transposed", "strided")
 ROUTES = ("staged", "device", "ipc")

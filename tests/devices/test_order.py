@@ -19,7 +19,7 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.devices.device import Event, Queue
 from mpicoll.routes.devices import staged
 from tests import oracle
-from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out
+from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, routes_of
 
 SEED = int(os.environ.get("MPICOLL_SEED", "1"))
 CALLS = 10_000
@@ -38,8 +38,8 @@ class Program:
     """Random calls, the same on all ranks. Each works on arrays that are written late, and its result is copied and
     overwritten at once."""
 
-    def __init__(self, comm: mpicoll.Communicator, on: On, seed: int, routes: tuple[str, ...] = ROUTES) -> None:
-        self.comm, self.on, self.routes = comm, on, routes
+    def __init__(self, comm: mpicoll.Communicator, on: On, seed: int, routes: tuple[str, ...] = ()) -> None:
+        self.comm, self.on, self.routes = comm, on, routes or routes_of(on)
         self.random = np.random.default_rng(seed)
         self.arrays: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         """An array of each layout, and one for the copy of a result."""

@@ -226,6 +226,24 @@ def test_wrong_arguments() -> None:
         ranks.run(rank)
 
 
+def test_there_is_no_memory_to_go_through(device: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*arguments: Any) -> None:
+        raise MemoryError("no memory")
+
+    def rank(comm: mpicoll.Communicator) -> None:
+        x = device.array(np.ones(4))
+        device.fail("pinned")
+        with monkeypatch.context() as patch:
+            patch.setattr("mpicoll.routes.devices.ring.np.empty", none)
+            with pytest.raises(DeviceError, match="allreduce: x: expected 32 bytes of host memory"):
+                comm.allreduce(x, out=x)
+        comm.allreduce(x, out=x)
+        assert (x.get() == 1).all()
+
+    with mpicoll.threads(1) as ranks:
+        ranks.run(rank)
+
+
 def test_an_array_that_nobody_owns() -> None:
     class Elsewhere:
         __cuda_array_interface__ = {"shape": (2,), "typestr": "<f8", "data": (1 << 40, False), "version": 3}  # noqa: RUF012

@@ -62,8 +62,10 @@ class DeviceCalls:
         def bound() -> Plan:
             return staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
 
-        plan = bound()
-        return plan if fabric.settled or not fabric.is_long(call) else _AtFirst(fabric.settle, bound)
+        plan = bound()  # what cannot be bound is refused here and now
+        if fabric.settled or not fabric.is_long(call) or choose(call) == Native():
+            return plan
+        return _AtFirst(fabric.settle, bound)
 
     def _mpi_takes(self, call: Call) -> bool:
         return all(b is None or self._fabric.usable(b) for b in (call.send, call.recv))

@@ -132,17 +132,22 @@ class Late(Event):
 
 
 class Careless(Queue):
-    """A queue that leaves out what it should wait for."""
+    """A queue for whose work the host does not wait, or that does not wait for others."""
 
-    def __init__(self, queue: Any, host_waits: bool = True, queue_waits: bool = True) -> None:
+    def __init__(self, queue: Queue, host_waits: bool = True, queue_waits: bool = True) -> None:
         self._queue, self._host_waits, self._queue_waits = queue, host_waits, queue_waits
-        self.copy, self.combine, self.divide = queue.copy, queue.combine, queue.divide
 
-    copy = combine = divide = None  # type: ignore[assignment]
+    def copy(self, target: Any, source: Any) -> None:
+        self._queue.copy(target, source)
+
+    def combine(self, rows: Any, out: Any, reduction: Any, factors: Any = None) -> None:
+        self._queue.combine(rows, out, reduction, factors)
+
+    def divide(self, values: Any, divisor: int, dtype: Any) -> None:
+        self._queue.divide(values, divisor, dtype)
 
     def record(self) -> Event:
-        event: Event = self._queue.record()
-        return event if self._host_waits else Late()
+        return self._queue.record() if self._host_waits else Late()
 
     def wait_for(self, event: Event) -> None:
         if self._queue_waits and not isinstance(event, Late):
@@ -186,18 +191,24 @@ BROKEN: list[Callable[[mpicoll.Communicator, Any], None]] = [
 def test_a_broken_order_is_found(comm: mpicoll.Communicator, broken: Any) -> None:
     on = OnSimulated(delay=2e-3)
     broken(comm, on.device)
-    wrong = Program(comm, on, 5, ("staged",)).wrong_results(200)
-    assert sum(comm.allgather_object(wrong)) > 0
+    assert is_found(comm, Program(comm, on, 5, ("staged",)))
 
 
-@pytest.mark.parametrize("route", ["device", "ipc"])
-def test_a_broken_order_is_found_on_the_device(comm: mpicoll.Communicator, route: str, monkeypatch: Any) -> None:
-    """These routes use the caller's queue alone. So all that can be left out is that the host waits for it."""
+def is_found(comm: mpicoll.Communicator, program: Program) -> bool:
+    """Whether one of a thousand results is wrong on any rank."""
+    return any(sum(comm.allgather_object(program.wrong_results(40))) for _ in range(25))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_broken_order_is_found_on_the_caller_s_queue(
+    comm: mpicoll.Communicator, route: str, monkeypatch: Any
+) -> None:
+    """Short calls, and those on the device, use the caller's queue alone. So all that can be left out is that the host
+    waits for it."""
     on = OnSimulated(delay=2e-3)
     current = on.device.current
     monkeypatch.setattr(on.device, "for_mpi", lambda address, nbytes: on.device._arena.real(address))
     program = Program(comm, on, 5, (route,))
-    calls = comm._device_calls
 
     class CarelessDevice:
         def __getattr__(self, name: str) -> Any:
@@ -207,6 +218,4 @@ def test_a_broken_order_is_found_on_the_device(comm: mpicoll.Communicator, route
             return Careless(current(), host_waits=False)
 
     monkeypatch.setattr("mpicoll.fabrics.device_calls.device_named", lambda name: CarelessDevice())
-    assert calls._kept == {}
-    wrong = program.wrong_results(200)
-    assert sum(comm.allgather_object(wrong)) > 0
+    assert is_found(comm, program)

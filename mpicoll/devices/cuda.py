@@ -56,9 +56,12 @@ class Cuda(Device):
     def queue(self) -> CudaQueue:
         return CudaQueue(self._torch, self._torch.cuda.Stream(self._device))
 
-    def allocate(self, nbytes: int) -> _Memory:
+    def allocate(self, nbytes: int, queue: Queue) -> _Memory:
+        torch = self._torch
+        assert isinstance(queue, CudaQueue)
         try:
-            return _Memory(self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device))
+            with torch.cuda.stream(queue.stream):
+                return _Memory(torch.empty(nbytes, dtype=torch.uint8, device=self._device))
         except RuntimeError as e:  # torch's OutOfMemoryError is one
             raise MemoryError(f"{self.name} has no {nbytes} bytes left ({e})") from e
 
@@ -114,10 +117,10 @@ class CudaQueue(Queue):
     """A stream."""
 
     def __init__(self, torch: Any, stream: Any) -> None:
-        self._torch, self._stream = torch, stream
+        self._torch, self.stream = torch, stream
 
     def copy(self, target: Any, source: Any) -> None:
-        with self._torch.cuda.stream(self._stream), self._torch.inference_mode():
+        with self._torch.cuda.stream(self.stream), self._torch.inference_mode():
             target.copy_(source, non_blocking=True)
 
     def combine(
@@ -125,7 +128,7 @@ class CudaQueue(Queue):
     ) -> None:
         torch = self._torch
         combine = getattr(torch, _COMBINE[reduction.combine])
-        with torch.cuda.stream(self._stream), torch.inference_mode():
+        with torch.cuda.stream(self.stream), torch.inference_mode():
             total = _term(torch, rows, 0, reduction, factors)
             for i in range(1, len(rows)):
                 total = combine(total, _term(torch, rows, i, reduction, factors))
@@ -136,17 +139,17 @@ class CudaQueue(Queue):
 
     def divide(self, values: Any, divisor: int, dtype: Dtype) -> None:
         torch = self._torch
-        with torch.cuda.stream(self._stream), torch.inference_mode():
+        with torch.cuda.stream(self.stream), torch.inference_mode():
             wide = values.float() if dtype.short_float else values
             values.copy_(_divided(torch, wide, divisor))
             _unify_nans(values, dtype)
 
     def record(self) -> CudaEvent:
-        return CudaEvent(self._stream.record_event())
+        return CudaEvent(self.stream.record_event())
 
     def wait_for(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)
-        self._stream.wait_event(event.event)
+        self.stream.wait_event(event.event)
 
 
 class CudaEvent(Event):

@@ -91,8 +91,8 @@ class Device(ABC):
         """A new queue."""
 
     @abstractmethod
-    def allocate(self, nbytes: int) -> Memory:
-        """Memory of the device. Raises MemoryError if there is none."""
+    def allocate(self, nbytes: int, queue: Queue) -> Memory:
+        """Memory of the device, which is given back in the queue's turn. Raises MemoryError if there is none."""
 
     @abstractmethod
     def pinned(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

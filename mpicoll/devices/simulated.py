@@ -23,7 +23,7 @@ from mpicoll.arrays import kernels, owners
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Reduction
 from mpicoll.devices.arena import Arena, Reserved
-from mpicoll.devices.device import Device, Handle
+from mpicoll.devices.device import Device, Handle, Queue
 from mpicoll.devices.simulated_array import SimulatedArray
 from mpicoll.devices.simulated_queue import Costs, Place, SimulatedQueue
 from mpicoll.errors import DeviceFailure
@@ -64,7 +64,7 @@ class Simulated(Device):
     def empty(self, shape: tuple[int, ...], dtype: Dtype) -> SimulatedArray:
         """A new array without values. Raises MemoryError if there is no room."""
         storage = kernels.storage(dtype)
-        memory = self.allocate(int(np.prod(shape, dtype=np.int64)) * storage.itemsize)
+        memory = self.allocate(int(np.prod(shape, dtype=np.int64)) * storage.itemsize, self.current())
         return SimulatedArray(self, memory, dtype, _described(memory.address, shape, None, storage))
 
     @contextmanager
@@ -109,10 +109,11 @@ class Simulated(Device):
         self._queues.add(made)
         return made
 
-    def allocate(self, nbytes: int) -> _Memory:
+    def allocate(self, nbytes: int, queue: Queue) -> _Memory:
+        assert isinstance(queue, SimulatedQueue)
         if self.fails("allocation") or (address := self._arena.take(nbytes, self.counts["allocation"])) is None:
             raise MemoryError(f"{self.name} has no {nbytes} bytes left")
-        return _Memory(address, partial(self.current().after, partial(self._arena.give_back, address)))
+        return _Memory(address, partial(queue.after, partial(self._arena.give_back, address)))
 
     def pinned(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         if self.fails("pinned"):

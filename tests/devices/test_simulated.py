@@ -150,7 +150,7 @@ def test_a_failed_copy_stops_its_queue_and_those_that_wait_for_it(device: Simula
 def test_there_is_no_memory(device: Simulated, what: str) -> None:
     device.fail(what)
     with pytest.raises(MemoryError):
-        device.allocate(8) if what == "allocation" else device.pinned(8)
+        device.allocate(8, device.current()) if what == "allocation" else device.pinned(8)
     assert device.pinned(8).size == 8
 
 

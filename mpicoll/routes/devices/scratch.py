@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from mpicoll.devices.device import Device, Event, Memory, Queue
-from mpicoll.errors import DeviceError, DeviceFailure
+from mpicoll.errors import DeviceError
 
 __all__ = ["Scratch"]
 
@@ -15,14 +13,15 @@ ALIGNED = 256
 class Scratch:
     """Memory that grows, and never shrinks. Plans that were bound before use what they were bound to.
 
-    Calls of several queues use the same memory. Each call comes after the one before, and says when it is done. Until
-    then the memory must not be given back, so all of it is kept: each piece has twice the size of the one before."""
+    Calls of several queues use the same memory. Each call comes after the one before, and says when it is done. The
+    memory is given back in the turn of a queue of its own, which waits for them all."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._size = 0
-        self._memory: list[Memory] = []
+        self._memory: list[Memory] = []  # each piece has at least twice the size of the one before
         self._done: Event | None = None
+        self._queue: Queue | None = None
 
     def addresses(self, operation: str, *lengths: int) -> list[int]:
         """Where pieces of memory of so many bytes begin. The next call gets the same memory. Raises DeviceError if
@@ -30,9 +29,11 @@ class Scratch:
         rooms = [-(-n // ALIGNED) * ALIGNED for n in lengths]
         need = max(sum(rooms), 1)
         if self._size < need:
+            if self._queue is None:
+                self._queue = self._device.queue()
             size = max(need, 2 * self._size)
             try:
-                self._memory.append(self._device.allocate(size))
+                self._memory.append(self._device.allocate(size, self._queue))
                 self._size = size
             except MemoryError as e:
                 expected = f"{size} bytes of {self._device.name} for the call to work in"
@@ -48,8 +49,5 @@ class Scratch:
     def end(self, queue: Queue) -> None:
         """The call is done when the queue comes here."""
         self._done = queue.record()
-
-    def __del__(self) -> None:
-        if self._done is not None:
-            with suppress(DeviceFailure):
-                self._done.wait()
+        if self._queue is not None:
+            self._queue.wait_for(self._done)

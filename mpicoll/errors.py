@@ -9,6 +9,7 @@
     ├── ScheduleError   (ValueError)    an algorithm's schedule is wrong; names the first rank, step and block
     ├── StateError      (RuntimeError, ValueError)  MPI or a group is not in a state that permits the call
     ├── MessageError    (RuntimeError)  what arrived is not what was asked for
+    ├── DeviceFailure   (RuntimeError)  a device failed at its work, such as a copy
     ├── MismatchError   (RuntimeError)  the ranks of a communicator made different calls
     ├── TimeoutError    (builtin TimeoutError, RuntimeError)  ranks did not answer in time
     └── LaunchError     (RuntimeError)  no MPI was found, ranks cannot connect to each other, or a spawned rank failed
@@ -25,6 +26,7 @@ from collections.abc import Iterable
 __all__ = [
     "ArgumentError",
     "DeviceError",
+    "DeviceFailure",
     "DtypeError",
     "LaunchError",
     "MessageError",
@@ -91,6 +93,10 @@ class StateError(MpicollError, RuntimeError, ValueError):
 
 class MessageError(MpicollError, RuntimeError):
     """What arrived is not what was asked for: another length, or ranks that disagree about a call."""
+
+
+class DeviceFailure(MpicollError, RuntimeError):
+    """A device failed at work that a call had handed in, such as a copy. What the call writes is not valid."""
 
 
 class MismatchError(MpicollError, RuntimeError):

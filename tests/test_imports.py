@@ -21,8 +21,8 @@ ROOM = re.compile(r"^\| `(\w+)`[^|]*\|[^|]*\| ([^|]*) \|", re.MULTILINE)
 MPI4PY = (
     "machine.gpu", "machine.library", "machine.shared_memory",
     "launch.lifetime", "launch.placement", "launch.rank",  # rank: python -m mpi4py's own runner, which loads no MPI
-    "transports.memory", "transports.messages", "transports.shared", "transports.step",
-    "routes.exchange", "routes.large", "routes.native", "routes.scheduled",
+    "transports.memory", "transports.messages", "transports.on_device", "transports.shared", "transports.step",
+    "routes.devices.scheduled", "routes.exchange", "routes.large", "routes.native", "routes.scheduled",
     "fabrics.mpi", "fabrics.words", "bench", "cli.bench", "doctor.rank",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.

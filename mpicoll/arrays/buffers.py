@@ -1,14 +1,14 @@
 """Any array as a :class:`Buffer`: where its elements lie, how many, of what dtype, and on which device.
 
 Accepted are NumPy arrays, objects with the buffer protocol, torch tensors, and objects with DLPack or
-``__cuda_array_interface__``. To describe an array copies nothing. Only :meth:`Buffer.on_host` copies, for memory that
-is not contiguous or that the MPI library cannot reach.
+``__cuda_array_interface__``. To describe an array copies nothing. Only :meth:`Buffer.on_host` copies: host memory
+with gaps or in another order.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.arrays.dtypes import DTYPES, Dtype
+from mpicoll.arrays.owners import owner_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 
-__all__ = ["Buffer", "as_buffer", "loaded_torch", "memory_overlaps"]
+__all__ = ["Buffer", "as_buffer", "host_buffer", "loaded_torch", "memory_overlaps"]
 
 
 def loaded_torch() -> Any:
@@ -69,24 +70,25 @@ class Buffer:
         )
 
     def on_host(self) -> Buffer:
-        """A plain copy in host memory. For an array on a GPU it is pinned memory, to which the GPU copies by itself.
-
-        A copy from a GPU begins after the work that the caller has queued on the current stream, and is complete when
-        this returns.
-        """
+        """A plain copy, of memory of the host."""
         if isinstance(self.array, np.ndarray):
             return as_buffer(self.array.copy(order="C"), "copy", "array")
-        torch = loaded_torch()
-        host = torch.empty(self.shape, dtype=self.array.dtype, device="cpu", pin_memory=self.device != "cpu")
+        host = loaded_torch().empty(self.shape, dtype=self.array.dtype, device="cpu")
         return as_buffer(host.copy_(self.array), "copy", "array")
 
     def assign(self, source: Buffer) -> None:
-        """Write the elements of ``source``, in order, to this memory."""
+        """Write the elements of ``source``, in order, to this memory of the host."""
         if isinstance(self.array, np.ndarray):
             self.array[...] = source.array.reshape(self.shape)
         else:
             with loaded_torch().inference_mode():  # a tensor that was made in this mode can be written to only in it
                 self.array.copy_(source.array.view(self.shape))
+
+
+def host_buffer(memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: Dtype) -> Buffer:
+    """The first bytes of this memory, as elements of ``dtype`` without gaps. The buffer keeps the memory."""
+    strides = tuple(dtype.itemsize * prod(shape[i + 1 :]) for i in range(len(shape)))
+    return Buffer(memory, memory.ctypes.data, shape, strides, dtype, "cpu", True, True)
 
 
 def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
@@ -184,16 +186,38 @@ def _repeats(shape: Any, strides: tuple[int, ...], itemsize: int) -> bool:
 
 
 def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
+    interface = x.__cuda_array_interface__
+    owner = owner_of(interface["data"][0])
+    if owner is not None:
+        return _of_owner(x, interface, owner.name)
     torch = loaded_torch()
     if torch is None or not torch.cuda.is_available():
         expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
         raise DeviceError(operation, argument, expected, f"{type(x).__name__} with a __cuda_array_interface__")
-    interface = x.__cuda_array_interface__
     stream = interface.get("stream")
     if stream is not None:
         torch.cuda.ExternalStream(stream).synchronize()
     buffer = _of_torch(torch.as_tensor(x, device="cuda"), operation, argument)
     return replace(buffer, writable=buffer.writable and not interface["data"][1])
+
+
+def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
+    """An array of a device that is not CUDA's. Its ``dtype`` counts, because an interface has no name for bfloat16."""
+    layout = np.dtype(interface["typestr"])
+    shape, strides = tuple(interface["shape"]), interface.get("strides")
+    packed = tuple(layout.itemsize * prod(shape[i + 1 :]) for i in range(len(shape)))
+    contiguous = strides is None or prod(shape) == 0 or tuple(strides) == packed
+    strides = packed if strides is None else tuple(strides)
+    return Buffer(
+        array=x,
+        address=interface["data"][0],
+        shape=shape,
+        strides=strides,
+        dtype=DTYPES.get(str(getattr(x, "dtype", layout))) or _dtype_of_numpy(layout),
+        device=device,
+        plain=contiguous,
+        writable=not interface["data"][1] and (contiguous or not _repeats(shape, strides, layout.itemsize)),
+    )
 
 
 def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:

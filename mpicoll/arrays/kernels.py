@@ -22,6 +22,7 @@ from mpicoll.arrays.dtypes import DTYPES, Dtype, Op, Reduction
 __all__ = [
     "COMBINE",
     "combination",
+    "described",
     "divide",
     "first_nan",
     "in_float",
@@ -76,8 +77,12 @@ class _Memory:
 
 def values(buffer: Buffer) -> Array:
     """A plain buffer's memory as a 1-D array of its dtype's storage. The array does not keep the memory alive."""
-    dtype = storage(buffer.dtype)
-    return np.asarray(_Memory(buffer.address, buffer.count, dtype)) if buffer.count else np.empty(0, dtype)
+    return described(buffer.address, buffer.count, storage(buffer.dtype))
+
+
+def described(address: int, count: int, dtype: np.dtype[Any]) -> Array:
+    """An array of the elements at this address. Nothing is read: it may also describe memory of a device."""
+    return np.asarray(_Memory(address, count, dtype)) if count else np.empty(0, dtype)
 
 
 def first_nan(buffer: Buffer) -> int | None:

@@ -1,4 +1,4 @@
-"""The three ways to carry out a call."""
+"""The three ways to carry out a call, and the three ways to bring it to the memory of a device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mpicoll.schedule import Schedule
 
-__all__ = ["EXCHANGE", "NATIVE", "Choice", "Exchange", "Native"]
+__all__ = ["DEVICE", "EXCHANGE", "IPC", "NATIVE", "STAGED", "Choice", "Exchange", "Native"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +25,7 @@ Choice = Native | Exchange | Schedule
 
 NATIVE, EXCHANGE = "native", "exchange"
 """The names that ``algorithm=`` takes for Native and for Exchange. Schedules have their algorithms' names."""
+
+STAGED, DEVICE, IPC = "staged", "device", "ipc"
+"""The names that ``algorithm=`` takes for the routes of device memory: through host memory, by a schedule whose
+reductions happen on the device, or in the memory of the node's ranks, which they open for each other."""

@@ -7,7 +7,8 @@ serves every array in that memory, and no other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...
     """A function that gives an array's key. ``address`` says where a NumPy array's memory begins."""
 
     def key(x: Any) -> tuple[Hashable, ...] | None:
-        """A description of the array's memory as it is now, which no other memory has. None if it is not plain host
+        """A description of the array's memory as it is now, which no other memory has. None if it is not plain
         memory."""
         kind = type(x)
         try:
@@ -53,9 +54,12 @@ def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...
                 # A program may also change whether the array is contiguous or writable. The flags say both.
                 return (address(x), x.size, x.dtype, x.flags.num)
             if kind in _TENSORS:
-                if x.is_cpu and x.is_contiguous() and not x.is_neg() and not x.is_conj():
-                    return (x.data_ptr(), x.numel(), x.dtype)
+                if (x.is_cpu or x.is_cuda) and x.is_contiguous() and not x.is_neg() and not x.is_conj():
+                    at = (x.data_ptr(), x.numel(), x.dtype)
+                    return at if x.is_cpu else (*at, x.device.index)
                 return None
+            if (interface := getattr(x, "__cuda_array_interface__", None)) is not None:
+                return _key_of_interface(x, interface)
         except (RuntimeError, ValueError, BufferError):
             return None  # it has no memory; binding the call raises an error that says what is wrong with the array
         torch = loaded_torch()
@@ -65,6 +69,14 @@ def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...
         return None
 
     return key
+
+
+def _key_of_interface(x: Any, interface: Mapping[str, Any]) -> tuple[Hashable, ...] | None:
+    """The key of an array with a ``__cuda_array_interface__``. None if it has gaps, or a stream to be waited for."""
+    if interface.get("strides") is not None or interface.get("stream") is not None:
+        return None
+    dtype = str(getattr(x, "dtype", ""))
+    return (interface["data"], prod(interface["shape"]), interface["typestr"], dtype)
 
 
 _TENSORS: set[type] = set()

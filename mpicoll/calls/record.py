@@ -37,6 +37,8 @@ def record_of(call: Call, algorithm: str | None, size: int) -> Record:
     if memory is not None:
         elements, dtype = call.extent(size) if call.extent_is_common else 0, str(memory.dtype)
         words.append(f"of {elements} {dtype}" if call.extent_is_common else f"of {dtype}")
+        if memory.device != "cpu":  # a call on a device's memory is cut in another way
+            words.append(f"on {memory.device.partition(':')[0]}")
     if call.uneven and call.extent_is_common:
         words.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
     if call.collective.rooted:

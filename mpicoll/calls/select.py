@@ -18,12 +18,12 @@ from functools import lru_cache
 from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import EXCHANGE, NATIVE, Choice, Exchange, Native
+from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, STAGED, Choice, Exchange, Native
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Traits", "choice", "explained", "names", "select"]
+__all__ = ["Traits", "between_memories", "choice", "device_route", "explained", "names", "select"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,18 @@ def _expected_instead(
     if not reason:
         return None
     return f"one that serves {traits.size} ranks and root {root} ({algorithm} does not: {reason})"
+
+
+def device_route(algorithm: str | None) -> tuple[str, str | None]:
+    """The route for a call on device memory, and the algorithm by which it carries its messages out, if one is named:
+    as in ``device:ring``. An algorithm that names no route is that of the host, through which the data goes then."""
+    route, _, name = (algorithm or "").partition(":")
+    return (route, name or None) if route in (STAGED, DEVICE, IPC) else (STAGED, algorithm)
+
+
+def between_memories(call: Call) -> str:
+    """The schedule for ranks that reduce where the data lies."""
+    return _between_threads(call.collective)
 
 
 def choice(name: str, call: Call, rank: int, size: int) -> Choice:

@@ -25,6 +25,7 @@ from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
 from mpicoll.communicator.requests import UnderWay
 from mpicoll.errors import ArgumentError, MessageError, StateError
+from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard import nans
@@ -68,6 +69,8 @@ class Base:
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
         rules = fabric.rules
         self._recorder = recorder_for(rules.trace)
+        self._choose = partial(_choose, fabric, self._traits)
+        self._device_calls = DeviceCalls(fabric, self._choose, self._workspace)
         self._timeout = rules.timeout if timeout is None else float(timeout)
         check = check or rules.check
         self._refuses_nans, check = check.endswith(NAN), check.removesuffix(NAN)
@@ -177,12 +180,12 @@ class Base:
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
             record = record_of(call, algorithm, self.size)
-            choose = partial(_choose, self._fabric, self._traits, algorithm, record)
-            run, lasts = staging.bind(self._fabric, call, choose, self._workspace)
+            choose = partial(self._choose, record=record)
+            run, lasts = staging.bind(self._fabric, call, algorithm, choose, self._workspace, self._device_calls)
             if self._agreement is not None:
                 run = self._agreement.before(call, record, run)
             if self._refuses_nans:
-                run = nans.before(call, self.rank, self.size, run)
+                run = nans.before(call, self.rank, self.size, staging.copied_to_host, run)
             plan = Bound(run, record)
             if lasts and at is not None:
                 self._plans.keep(at, plan)
@@ -282,11 +285,14 @@ def _frames() -> list[FrameType]:
     return found
 
 
-def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, record: Record, call: Call) -> Choice:
-    """How the call is carried out, from what is known of shared memory now. That matters to a long call alone."""
+def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, call: Call, record: Record | None = None) -> Choice:
+    """How the call is carried out, from what is known of shared memory now. That matters to a long call alone. The
+    ``record`` gets its name."""
     shares = fabric.is_long(call) and fabric.shares
     now = traits if traits.shares == shares else replace(traits, shares=shares)
-    record.route = name = select(call.operation, call.reduction, call.nbytes(fabric.size), now, call.root, algorithm)
+    name = select(call.operation, call.reduction, call.nbytes(fabric.size), now, call.root, algorithm)
+    if record is not None:
+        record.route = name
     return choice(name, call, fabric.rank, fabric.size)
 
 

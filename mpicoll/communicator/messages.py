@@ -73,7 +73,7 @@ class Messages(Base):
 
         def start() -> Request:
             staging.order_after_stream(given)
-            wire = given if self._fabric.usable(given) else given.on_host()
+            wire = given if self._fabric.usable(given) else staging.copied_to_host(given)
             transfer = self._fabric.start_send(wire, to, tag)
             return Request(operation, transfer, self._under_way, wire, False, f"was taken by rank {to} (tag {tag})")
 
@@ -91,9 +91,9 @@ class Messages(Base):
 
         def start() -> Request:
             staging.order_after_stream(taken)
-            wire = taken if self._fabric.usable(taken) else taken.on_host()
+            wire = taken if self._fabric.usable(taken) else staging.copied_to_host(taken)
             transfer = self._fabric.start_recv(wire, of, tag)
-            finish = None if wire is taken else (lambda: taken.assign(wire))
+            finish = None if wire is taken else (lambda: staging.written_back(taken, wire))
             whom = "any rank" if of is None else f"rank {of}"
             peer = f"came from {whom} (tag {tag})"
             return Request(operation, transfer, self._under_way, wire, True, peer, finish)

@@ -14,6 +14,8 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.rules import Rules
+from mpicoll.devices.device import Device
+from mpicoll.routes.devices.scratch import Scratch
 
 __all__ = ["Fabric", "Transfer"]
 
@@ -67,6 +69,11 @@ class Fabric(ABC):
     @abstractmethod
     def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
         """The plan of a call, which is carried out as ``choice`` says. Its buffers must be ``usable``."""
+
+    @abstractmethod
+    def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
+        """The plan of a call on plain memory of a device, whose schedule ``choice`` is. Raises DeviceError if messages
+        cannot be sent from there."""
 
     @abstractmethod
     def is_long(self, call: Call) -> bool:

@@ -14,7 +14,8 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.rules import Rules, check, dump, preferred, timeout, trace
-from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.devices.device import Device
+from mpicoll.errors import ArgumentError, DeviceError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric, Transfer
 from mpicoll.fabrics.words import Words
 from mpicoll.launch.placement import oversubscribed
@@ -23,6 +24,8 @@ from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.machine.library import library
 from mpicoll.machine.patience import Patience
 from mpicoll.routes import exchange, large, native, scheduled
+from mpicoll.routes.devices import scheduled as on_device
+from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Schedule
 from mpicoll.transports import shared
 from mpicoll.transports.memory import datatype, moved
@@ -106,6 +109,15 @@ class MPIFabric(Fabric):
                 slots = self._slots if call.extent_is_common else None
                 return scheduled.bind(self._comm, call, choice, workspace, slots)
 
+    def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
+        if not isinstance(choice, Schedule):
+            expected = "a schedule, as in device:ring"
+            raise ArgumentError(call.operation, "algorithm", expected, f"device:{type(choice).__name__.lower()}")
+        if not device.known_to_mpi():
+            expected = f"one that needs no MPI that takes memory of {device.name}, as 'staged'"
+            raise DeviceError(call.operation, "algorithm", expected, "'device'")
+        return on_device.bind(self._comm, call, choice, device, scratch)
+
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
         return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)
 
@@ -119,7 +131,7 @@ class MPIFabric(Fabric):
             self.settled = True  # last: another thread may look
 
     def usable(self, b: Buffer) -> bool:
-        return b.plain and (b.device == "cpu" or takes_device_memory())
+        return b.plain and (b.device == "cpu" or (b.device.startswith("cuda") and takes_device_memory()))
 
     def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
         return _Messages([self._messages.Isend(moved(piece), dest, tag) for piece in large.pieces(b)], None)

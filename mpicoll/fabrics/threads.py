@@ -13,11 +13,13 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.errors import MessageError, StateError
+from mpicoll.devices.device import Device
+from mpicoll.errors import DeviceError, MessageError, StateError
 from mpicoll.fabrics.fabric import Fabric, Transfer
 from mpicoll.fabrics.job import Job, Seat
 from mpicoll.fabrics.mailboxes import Awaited, Group, Message
 from mpicoll.routes import threads as route
+from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Schedule
 from mpicoll.transports.threads import Posted
 
@@ -53,6 +55,9 @@ class ThreadFabric(Fabric):
     def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
         assert isinstance(choice, Schedule)
         return route.bind(self, call, choice)
+
+    def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
+        raise DeviceError(call.operation, "algorithm", "'staged' or 'ipc' between threads", "'device'")
 
     def is_long(self, call: Call) -> bool:
         return True

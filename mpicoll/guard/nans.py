@@ -14,7 +14,7 @@ from mpicoll.errors import ArgumentError
 __all__ = ["before"]
 
 
-def before(call: Call, rank: int, size: int, plan: Plan) -> Plan:
+def before(call: Call, rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], plan: Plan) -> Plan:
     """The plan, with a look at this rank's input before it. The look raises ArgumentError for the first NaN."""
     given = _given(call, rank, size)
     if given is None or not (given.dtype.kind in "fc" or given.dtype.short_float):
@@ -22,7 +22,7 @@ def before(call: Call, rank: int, size: int, plan: Plan) -> Plan:
     if given.plain and given.device == "cpu":
         look: Callable[[], Buffer] = partial(given.part, 0, given.count)  # a plan keeps no arrays
     else:
-        look = given.on_host
+        look = partial(copied_to_host, given)
     return sequence(partial(_check, call.operation, rank, look), plan)
 
 

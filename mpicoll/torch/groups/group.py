@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import get_ident
 from typing import Any
 
@@ -96,9 +96,9 @@ class ProcessGroup:
             finally:
                 self.inside = outer
             return None
-        for tensor in (*result, *given):
-            if tensor.is_cuda:  # the worker's current stream is not the caller's
-                torch.cuda.current_stream(tensor.device).synchronize()
+        if devices := {tensor.device for tensor in (*result, *given) if tensor.is_cuda}:
+            _synchronize(devices)  # the worker's current stream is not the caller's
+            run = partial(_run_to_the_end, run, devices)
         if not self.comm.any_thread:
             _warn_that_it_blocks()
             work = CollectiveWork(run, list(result))
@@ -141,6 +141,18 @@ class ProcessGroup:
         finally:
             self.comm.close("it was destroyed")
             self.callers.clear()  # they refer to the group
+
+
+def _synchronize(devices: Iterable[torch.device]) -> None:
+    """Wait for this thread's current streams."""
+    for device in devices:
+        torch.cuda.current_stream(device).synchronize()
+
+
+def _run_to_the_end(run: Callable[[], None], devices: Iterable[torch.device]) -> None:
+    """Let ``run`` end with its results in memory: whoever waits for it does so on another stream."""
+    run()
+    _synchronize(devices)
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,34 @@
+"""Who owns an address that does not lie in the host's memory.
+
+CUDA owns it, unless a device that is listed here says that it does.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+__all__ = ["Owner", "add", "owner_of", "owners"]
+
+
+class Owner(Protocol):
+    """A device with memory of its own. ``name`` says which one, as in ``cuda:0``."""
+
+    name: str
+
+    def owns(self, address: int) -> bool:
+        """Whether the address lies in the device's memory."""
+
+
+owners: WeakValueDictionary[str, Owner] = WeakValueDictionary()
+"""Owners by name, as long as anybody holds them."""
+
+
+def add(owner: Owner) -> None:
+    """List the owner, in place of one of the same name."""
+    owners[owner.name] = owner
+
+
+def owner_of(address: int) -> Owner | None:
+    """The listed owner of an address; None if it has none."""
+    return next((owner for owner in owners.values() if owner.owns(address)), None)

@@ -1,0 +1,218 @@
+"""CUDA GPUs, through the torch that the program has imported. Only the memory of peers goes through the CUDA driver.
+
+mpicoll allocates from torch's caches, so that a program's own memory and mpicoll's do not compete.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mpicoll.arrays.buffers import Buffer, loaded_torch
+from mpicoll.arrays.dtypes import Dtype, Reduction
+from mpicoll.devices.cuda_peers import exported, opened
+from mpicoll.devices.device import Device, Event, Handle, Queue
+from mpicoll.errors import DeviceError, DeviceFailure, StateError
+
+__all__ = ["Cuda"]
+
+_COMBINE = {
+    "SUM": "add",
+    "PROD": "mul",
+    "MIN": "minimum",
+    "MAX": "maximum",
+    "BAND": "bitwise_and",
+    "BOR": "bitwise_or",
+    "BXOR": "bitwise_xor",
+    "LAND": "logical_and",
+    "LOR": "logical_or",
+    "LXOR": "logical_xor",
+}
+"""torch's function of two tensors for each of MPI's operations."""
+
+
+class Cuda(Device):
+    """A GPU that torch sees."""
+
+    def __init__(self, name: str) -> None:
+        torch = loaded_torch()
+        if torch is None or not torch.cuda.is_available():
+            expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
+            raise DeviceError("mpicoll", "x", expected, name)
+        self.name, self._torch = name, torch
+        self._device = torch.device(name)
+
+    def current(self) -> CudaQueue:
+        torch = self._torch
+        if torch.cuda.is_current_stream_capturing():
+            raise StateError(
+                f"{self.name}: the current stream is capturing a CUDA graph, which cannot hold a collective"
+            )
+        return CudaQueue(torch, torch.cuda.current_stream(self._device))
+
+    def queue(self) -> CudaQueue:
+        return CudaQueue(self._torch, self._torch.cuda.Stream(self._device))
+
+    def allocate(self, nbytes: int, queue: Queue) -> _Memory:
+        torch = self._torch
+        assert isinstance(queue, CudaQueue)
+        try:
+            with torch.cuda.stream(queue.stream):
+                return _Memory(torch.empty(nbytes, dtype=torch.uint8, device=self._device))
+        except RuntimeError as e:  # torch's OutOfMemoryError is one
+            raise MemoryError(f"{self.name} has no {nbytes} bytes left ({e})") from e
+
+    def pinned(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        try:
+            memory: np.ndarray[Any, np.dtype[np.uint8]]
+            memory = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
+        except RuntimeError as e:
+            raise MemoryError(f"{nbytes} bytes cannot be pinned ({e})") from e
+        return memory
+
+    def view(self, b: Buffer) -> Any:
+        torch = self._torch
+        if b.device != "cpu" and isinstance(b.array, torch.Tensor):
+            return b.array if b.dtype.kind != "V" else b.array.view(getattr(torch, f"int{8 * b.dtype.itemsize}"))
+        with torch.inference_mode(False):
+            if not b.count:
+                return torch.empty(
+                    b.shape, dtype=_of(torch, b.dtype), device=self._device if b.device != "cpu" else None
+                )
+            if b.device == "cpu":
+                raw = torch.from_numpy(np.asarray(_Interface(b, "__array_interface__")))
+            else:
+                raw = torch.as_tensor(_Interface(b, "__cuda_array_interface__"), device=self._device)
+            kind = _of(torch, b.dtype)
+            return raw if kind is None else raw.view(kind)
+
+    def reduces(self, reduction: Reduction) -> bool:
+        # torch has few functions for unsigned integers longer than a byte. Their bits may be combined as signed ones,
+        # except where their order or their quotient counts.
+        unsigned = reduction.dtype.kind == "u" and reduction.dtype.itemsize > 1
+        return not (unsigned and (reduction.combine in ("MIN", "MAX") or reduction.averages))
+
+    def known_to_mpi(self) -> bool:
+        from mpicoll.machine.gpu import takes_device_memory  # it loads MPI, which ranks that are threads do not need
+
+        return takes_device_memory()
+
+    def for_mpi(self, address: int, nbytes: int) -> int:
+        return address
+
+    def export(self, address: int) -> Handle | None:
+        found = exported(address)
+        return None if found is None else Handle(os.getpid(), *found)
+
+    def open(self, handle: Handle) -> int | None:
+        with self._torch.cuda.device(self._device):
+            start = opened(handle.allocation)
+        return None if start is None else start + handle.offset
+
+
+class CudaQueue(Queue):
+    """A stream."""
+
+    def __init__(self, torch: Any, stream: Any) -> None:
+        self._torch, self.stream = torch, stream
+
+    def copy(self, target: Any, source: Any) -> None:
+        with self._torch.cuda.stream(self.stream), self._torch.inference_mode():
+            target.copy_(source, non_blocking=True)
+
+    def combine(
+        self, rows: Sequence[Any], out: Any, reduction: Reduction, factors: Sequence[Any] | None = None
+    ) -> None:
+        torch = self._torch
+        combine = getattr(torch, _COMBINE[reduction.combine])
+        with torch.cuda.stream(self.stream), torch.inference_mode():
+            total = _term(torch, rows, 0, reduction, factors)
+            for i in range(1, len(rows)):
+                total = combine(total, _term(torch, rows, i, reduction, factors))
+            if reduction.averages:
+                total = _divided(torch, total, len(rows))
+            _as_signed(torch, out).copy_(total)
+            _unify_nans(out, reduction.dtype)
+
+    def divide(self, values: Any, divisor: int, dtype: Dtype) -> None:
+        torch = self._torch
+        with torch.cuda.stream(self.stream), torch.inference_mode():
+            wide = values.float() if dtype.short_float else values
+            values.copy_(_divided(torch, wide, divisor))
+            _unify_nans(values, dtype)
+
+    def record(self) -> CudaEvent:
+        return CudaEvent(self.stream.record_event())
+
+    def wait_for(self, event: Event) -> None:
+        assert isinstance(event, CudaEvent)
+        self.stream.wait_event(event.event)
+
+
+class CudaEvent(Event):
+    """An event of torch's."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def wait(self) -> None:
+        try:
+            self.event.synchronize()
+        except RuntimeError as e:
+            raise DeviceFailure(f"the GPU reports: {e}") from e
+
+
+class _Memory:
+    """Memory of torch's cache."""
+
+    def __init__(self, tensor: Any) -> None:
+        self._tensor = tensor
+        self.address: int = tensor.data_ptr()
+
+
+class _Interface:
+    """Describes a buffer's memory by NumPy's interface or by CUDA's, as integers of the elements' size."""
+
+    def __init__(self, b: Buffer, name: str) -> None:
+        size = b.dtype.itemsize
+        known = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8", 16: "<c16"}
+        shape, strides, typestr = b.shape, b.strides, known.get(size)
+        if typestr is None:
+            shape, strides, typestr = (*shape, size), (*strides, 1), "|u1"
+        described = {"version": 3, "data": (b.address, False), "shape": shape, "strides": strides, "typestr": typestr}
+        setattr(self, name, described)
+        self.keep = b.array
+
+
+def _of(torch: Any, dtype: Dtype) -> Any:
+    """torch's dtype for these elements; None if they can only be moved."""
+    return getattr(torch, dtype.name, None) if dtype.kind != "V" else None
+
+
+def _as_signed(torch: Any, x: Any) -> Any:
+    """Unsigned integers as signed ones of the same bits: torch computes with these."""
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}.get(x.dtype)
+    return x if signed is None else x.view(signed)
+
+
+def _term(torch: Any, rows: Sequence[Any], i: int, reduction: Reduction, factors: Sequence[Any] | None) -> Any:
+    """One row's values in the type in which they are combined, multiplied by its factor."""
+    x = rows[i].float() if reduction.dtype.short_float else _as_signed(torch, rows[i])
+    return x if factors is None else x * factors[i]
+
+
+def _divided(torch: Any, x: Any, divisor: int) -> Any:
+    if x.is_floating_point():
+        return x / divisor
+    if x.is_complex():
+        return torch.view_as_complex(torch.view_as_real(x) / divisor)
+    return torch.div(x, divisor, rounding_mode="trunc")
+
+
+def _unify_nans(values: Any, dtype: Dtype) -> None:
+    """Give all NaNs among short floats the same bits, as ``kernels`` does."""
+    if dtype.short_float:
+        values.masked_fill_(values.isnan(), float("nan"))

@@ -1,0 +1,123 @@
+"""What a device can do: the protocol between routes and the device that owns the memory of a call.
+
+A device works through queues, which CUDA calls streams. A queue does its work in order, and the host does not wait for
+it. An event marks a place in a queue. The host waits for events, and other queues can wait for them too. So nothing in
+mpicoll ever waits for a whole device.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.dtypes import Dtype, Reduction
+
+__all__ = ["Device", "Event", "Handle", "Memory", "Queue", "View"]
+
+View = Any
+"""A buffer as the device's queues take it. It does not keep the buffer's memory."""
+
+
+class Handle(NamedTuple):
+    """Memory of a device, as another process of the node can open it: an allocation, and a place in it."""
+
+    process: int
+    allocation: bytes
+    offset: int
+
+
+class Memory(Protocol):
+    """Memory that a device has allocated. It is given back when the object is dropped."""
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+
+
+class Event(ABC):
+    """A place in a queue."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Let the host wait until the queue has come to this place. Raises DeviceFailure if its work failed before."""
+
+
+class Queue(ABC):
+    """Work that a device does in the order in which it is handed in. No method waits for it."""
+
+    @abstractmethod
+    def copy(self, target: View, source: View) -> None:
+        """Copy elements. Both views have the same shape and dtype, and each may be of the host or of the device."""
+
+    @abstractmethod
+    def combine(
+        self, rows: Sequence[View], out: View, reduction: Reduction, factors: Sequence[Any] | None = None
+    ) -> None:
+        """``out`` = the rows combined in their order, as ``kernels.reduce_rows`` does it on the host."""
+
+    @abstractmethod
+    def divide(self, values: View, divisor: int, dtype: Dtype) -> None:
+        """Divide values in place, as ``kernels.divide`` does it on the host."""
+
+    @abstractmethod
+    def record(self) -> Event:
+        """The place after all work that was handed in so far."""
+
+    @abstractmethod
+    def wait_for(self, event: Event) -> None:
+        """Let all later work of this queue begin after the event, which is of the same device."""
+
+
+class Device(ABC):
+    """A device with memory that the host cannot touch. ``name`` identifies it, as in ``cuda:0``."""
+
+    name: str
+
+    @property
+    def kind(self) -> str:
+        """What sort of device it is, as in ``cuda``."""
+        return self.name.partition(":")[0]
+
+    @abstractmethod
+    def current(self) -> Queue:
+        """The queue on which the caller works now. Raises StateError if no work can be handed in there."""
+
+    @abstractmethod
+    def queue(self) -> Queue:
+        """A new queue."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int, queue: Queue) -> Memory:
+        """Memory of the device, which is given back in the queue's turn. Raises MemoryError if there is none."""
+
+    @abstractmethod
+    def pinned(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Host memory that the device copies to by itself. Raises MemoryError if there is none."""
+
+    @abstractmethod
+    def view(self, b: Buffer) -> View:
+        """A buffer of the host or of this device, in any layout, for the device's queues."""
+
+    @abstractmethod
+    def reduces(self, reduction: Reduction) -> bool:
+        """Whether ``combine`` serves this reduction."""
+
+    @abstractmethod
+    def known_to_mpi(self) -> bool:
+        """Whether the MPI library sends and receives this device's memory."""
+
+    @abstractmethod
+    def for_mpi(self, address: int, nbytes: int) -> int:
+        """The address at which MPI reaches this memory, on which no work is pending."""
+
+    @abstractmethod
+    def export(self, address: int) -> Handle | None:
+        """A handle of the memory at this address; None if other processes cannot open it."""
+
+    @abstractmethod
+    def open(self, handle: Handle) -> int | None:
+        """The address in this process of another process's memory; None if it cannot be opened."""

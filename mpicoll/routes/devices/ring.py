@@ -1,0 +1,62 @@
+"""Host memory through which the data of a device goes. A communicator has it for as long as it lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mpicoll.arrays.buffers import Buffer, host_buffer
+from mpicoll.arrays.dtypes import Dtype
+from mpicoll.devices.device import Device, Event
+from mpicoll.errors import DeviceError
+
+__all__ = ["Ring", "Slot"]
+
+SLOTS = 3
+"""One slot is filled by the device, MPI works on another one, and the device empties the third."""
+
+
+@dataclass(eq=False)
+class Slot:
+    """Room for one piece. ``emptied`` is when the device has taken out what was put in last."""
+
+    memory: np.ndarray[Any, np.dtype[np.uint8]]
+    emptied: Event | None = None
+
+    def buffer(self, start: int, shape: tuple[int, ...], dtype: Dtype) -> Buffer:
+        """Elements in the slot, from byte ``start`` on."""
+        return host_buffer(self.memory[start:], shape, dtype)
+
+
+class Ring:
+    """The slots of one communicator for one device, and the queues that fill and empty them.
+
+    Slots grow, and never shrink. A plan that was bound before keeps the slots that it was bound to."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.filling, self.emptying = device.queue(), device.queue()
+        self._slots: list[Slot] = []
+
+    def slots(self, number: int, nbytes: int, operation: str) -> list[Slot]:
+        """Up to SLOTS slots of at least so many bytes. Raises DeviceError if there is no memory."""
+        number = min(number, SLOTS)
+        for i in range(number):
+            old = self._slots[i].memory.size if i < len(self._slots) else 0
+            if old < nbytes or i >= len(self._slots):
+                self._slots[i : i + 1] = [Slot(self._memory(max(nbytes, min(2 * old, 2 * nbytes)), operation))]
+        return self._slots[:number]
+
+    def _memory(self, nbytes: int, operation: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Pinned memory, or memory that the system may page out if there is none. Copies are slower then."""
+        try:
+            return self.device.pinned(nbytes)
+        except MemoryError:
+            pass  # the next line asks for memory of the other sort
+        try:
+            return np.empty(nbytes, np.uint8)
+        except MemoryError as e:
+            expected = f"{nbytes} bytes of host memory, to go through from {self.device.name}"
+            raise DeviceError(operation, "x", expected, "a machine that has none left") from e

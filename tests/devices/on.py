@@ -1,0 +1,130 @@
+"""A device as the tests use it: the same words for the simulated device and for CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import numpy as np
+
+from mpicoll.arrays.dtypes import DTYPES
+from mpicoll.devices.device import Device
+from mpicoll.devices.registry import device_named
+from mpicoll.devices.simulated import Simulated
+from mpicoll.devices.simulated_queue import Costs
+
+Array = np.ndarray[Any, Any]
+
+
+class On(Protocol):
+    """What tests do on a device. bfloat16 values are float32 on the host."""
+
+    @property
+    def device(self) -> Device:
+        """The device itself."""
+
+    def array(self, values: Any, dtype: str) -> Any:
+        """A new array with these values."""
+
+    def values(self, x: Any) -> Array:
+        """The values of an array, when the current queue has come to them."""
+
+    def copy(self, target: Any, source: Any) -> None:
+        """Copy an array, in the current queue's turn."""
+
+    def working_on(self, queue: int) -> AbstractContextManager[None]:
+        """Work on one of three queues. 0 is the one on which everybody works at first."""
+
+
+class OnSimulated:
+    """The simulated device."""
+
+    def __init__(self, delay: float = 0.0, seed: int = 0, **options: Any) -> None:
+        self.device: Simulated = Simulated(Costs(delay=delay), seed=seed, **options)
+        self._queues = [self.device.current(), self.device.queue(), self.device.queue()]
+
+    def array(self, values: Any, dtype: str) -> Any:
+        return self.device.array(values, dtype)
+
+    def values(self, x: Any) -> Array:
+        found: Array = x.get()
+        return found
+
+    def copy(self, target: Any, source: Any) -> None:
+        view = self.device.view
+        from mpicoll.arrays.buffers import as_buffer
+
+        self.device.current().copy(view(as_buffer(target, "copy", "x")), view(as_buffer(source, "copy", "x")))
+
+    def working_on(self, queue: int) -> AbstractContextManager[None]:
+        return self.device.using(self._queues[queue])
+
+
+class OnCuda:
+    """The GPU that is current in torch."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch = torch
+        self.device = device_named(f"cuda:{torch.cuda.current_device()}")
+        self._queues = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+
+    def array(self, values: Any, dtype: str) -> Any:
+        host = self._torch.from_numpy(np.array(values, order="C"))
+        return host.to(getattr(self._torch, dtype)).cuda(non_blocking=True)
+
+    def values(self, x: Any) -> Array:
+        host = x.cpu()
+        found: Array = (host.float() if host.dtype == self._torch.bfloat16 else host).numpy()
+        return found
+
+    def copy(self, target: Any, source: Any) -> None:
+        target.copy_(source)
+
+    def working_on(self, queue: int) -> AbstractContextManager[None]:
+        stream: AbstractContextManager[None] = self._torch.cuda.stream(self._queues[queue])
+        return stream
+
+
+def cuda_is_here() -> bool:
+    """Whether torch is installed and sees a GPU."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
+
+
+def everywhere() -> Iterator[str]:
+    """The devices there are."""
+    yield "simulated"
+    if cuda_is_here():
+        yield "cuda"
+
+
+def made(name: str, delay: float = 0.0, seed: int = 0) -> On:
+    """The device of this name."""
+    return OnCuda() if name == "cuda" else OnSimulated(delay, seed)
+
+
+def laid_out(on: On, values: Array, dtype: str, layout: str) -> Any:
+    """An array with these values: without gaps, transposed, or every second element of a longer one."""
+    assert dtype in DTYPES
+    if layout == "transposed" and values.ndim > 1:
+        return on.array(np.ascontiguousarray(values.T), dtype).T
+    if layout == "strided" and values.ndim:
+        wide = np.zeros((*values.shape[:-1], 2 * values.shape[-1]), values.dtype)
+        wide[..., ::2] = values
+        return on.array(wide, dtype)[..., ::2]
+    return on.array(values, dtype)
+
+
+def routes_of(on: On) -> tuple[str, ...]:
+    """The routes that there are for the device."""
+    return ROUTES if on.device.known_to_mpi() else tuple(route for route in ROUTES if route != "device")
+
+
+LAYOUTS = ("plain", "transposed", "strided")
+ROUTES = ("staged", "device", "ipc")

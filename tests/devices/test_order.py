@@ -1,0 +1,221 @@
+"""Calls come after what the caller has queued, and before what the caller queues then, whatever is late.
+
+No call waits for a device, and no test does so between calls. So wherever the order is broken, old values are found:
+the last tests break it on purpose, and find them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.devices.device import Event, Queue
+from mpicoll.routes.devices import staged
+from tests import oracle
+from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, routes_of
+
+SEED = int(os.environ.get("MPICOLL_SEED", "1"))
+CALLS = 10_000
+"""A twentieth of them where ranks take turns on cores: then each call waits for the system's scheduler."""
+TOGETHER = 20
+"""Calls between two looks at their results."""
+MOVING = [name for name in COLLECTIVES if name != "barrier"]
+
+
+@pytest.fixture(autouse=True)
+def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "PIECE", 64)
+
+
+class Program:
+    """Random calls, the same on all ranks. Each works on arrays that are written late, and its result is copied and
+    overwritten at once."""
+
+    def __init__(self, comm: mpicoll.Communicator, on: On, seed: int, routes: tuple[str, ...] = ()) -> None:
+        self.comm, self.on, self.routes = comm, on, routes or routes_of(on)
+        self.random = np.random.default_rng(seed)
+        self.arrays: dict[tuple[Any, ...], tuple[Any, Any]] = {}
+        """An array of each layout, and one for the copy of a result."""
+
+    def wrong_results(self, calls: int) -> int:
+        """How many results are wrong."""
+        wrong = 0
+        for _ in range(0, calls, TOGETHER):
+            kept = [self.call() for _ in range(TOGETHER)]
+            wrong += sum(not same() for same in kept)
+        return wrong
+
+    def call(self) -> Callable[[], bool]:
+        """One call. The function that it returns looks at a copy of the result, and says whether it is right."""
+        random, comm, on = self.random, self.comm, self.on
+        name = MOVING[random.integers(len(MOVING))]
+        table = COLLECTIVES[name]
+        route = self.routes[random.integers(len(self.routes))]
+        layout = LAYOUTS[random.integers(len(LAYOUTS))] if random.random() < 0.2 else "plain"
+        count, root = int(random.integers(1, 40)), int(random.integers(comm.size)) if table.rooted else 0
+        shape = (comm.size, count) if table.gives == "p" else (count,)
+        inputs = [random.integers(-9, 9, shape).astype(np.float32) for _ in range(comm.size)]
+        queue = int(random.choice([0, 0, 0, 1, 2]))
+        with on.working_on(queue):
+            x = laid_out(on, np.zeros(shape, np.float32), "float32", layout)
+            on.copy(x, on.array(inputs[comm.rank], "float32"))
+            arguments: dict[str, Any] = {"algorithm": route} | ({"root": root} if table.rooted else {})
+            if name == "scatter":
+                arguments["out"] = on.array(np.zeros(count), "float32")
+            elif table.elementwise and table.reduces and random.random() < 0.5:
+                arguments["out"] = x
+            result = getattr(comm, name)(x, **arguments)
+            expected = oracle.outcome(name, inputs, "sum", root, "float32")[comm.rank]
+            if expected is None or result is None:
+                return lambda: True
+            kept = on.array(np.full(expected.size, -100), "float32")
+            blocks = (comm.size,) if table.gets == "p" and table.gives != "p" else ()
+            whole = on.array(np.zeros((*blocks, *result.shape[len(blocks) :])), "float32")
+            on.copy(whole, result)
+            on.copy(result, on.array(np.full(result.shape, 77), "float32"))
+            on.copy(kept, reshaped(whole, kept))
+        return partial(self.is_right, queue, kept, expected)
+
+    def is_right(self, queue: int, found: Any, expected: Array) -> bool:
+        with self.on.working_on(queue):
+            return np.array_equal(self.on.values(found), expected)
+
+
+def reshaped(x: Any, like: Any) -> Any:
+    """``x`` as a vector. It has no gaps."""
+    if hasattr(x, "layout"):
+        return x._as(x.layout.reshape(-1))
+    return x.reshape(-1)
+
+
+@pytest.mark.slow
+def test_random_calls(comm: mpicoll.Communicator, on: On) -> None:
+    print(f"MPICOLL_SEED={SEED}")
+    calls = CALLS if comm.size <= len(os.sched_getaffinity(0)) else CALLS // 20
+    assert Program(comm, on, SEED).wrong_results(calls) == 0
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_two_communicators_on_two_queues(comm: mpicoll.Communicator, on: On, route: str) -> None:
+    other = comm.split(0)
+    assert other is not None
+    results = []
+    for i in range(50):
+        x = on.array(np.full(30, comm.rank + i), "float32")
+        with on.working_on(1):
+            y = on.array(np.full(30, comm.rank - i), "float32")
+            results.append((1, other.allreduce(y, algorithm=route), sum(range(comm.size)) - i * comm.size))
+        results.append((0, comm.allreduce(x, algorithm=route), sum(range(comm.size)) + i * comm.size))
+        if i % 10 == 9:
+            for queue, found, expected in results:
+                with on.working_on(queue):
+                    assert (on.values(found) == expected).all()
+            results.clear()
+    other.free()
+
+
+# -- what breaks the order --------------------------------------------------------------------------------------------
+
+
+class Late(Event):
+    """An event for which nobody waits."""
+
+    def wait(self) -> None:
+        pass
+
+
+class Careless(Queue):
+    """A queue for whose work the host does not wait, or that does not wait for others."""
+
+    def __init__(self, queue: Queue, host_waits: bool = True, queue_waits: bool = True) -> None:
+        self._queue, self._host_waits, self._queue_waits = queue, host_waits, queue_waits
+
+    def copy(self, target: Any, source: Any) -> None:
+        self._queue.copy(target, source)
+
+    def combine(self, rows: Any, out: Any, reduction: Any, factors: Any = None) -> None:
+        self._queue.combine(rows, out, reduction, factors)
+
+    def divide(self, values: Any, divisor: int, dtype: Any) -> None:
+        self._queue.divide(values, divisor, dtype)
+
+    def record(self) -> Event:
+        return self._queue.record() if self._host_waits else Late()
+
+    def wait_for(self, event: Event) -> None:
+        if self._queue_waits and not isinstance(event, Late):
+            self._queue.wait_for(event)
+
+
+def ring(comm: mpicoll.Communicator, device: Any) -> Any:
+    comm.allreduce(device.array(np.zeros(1)), algorithm="staged")
+    return comm._device_calls._kept[device.name].ring
+
+
+def the_host_does_not_wait_for_what_goes_out(comm: mpicoll.Communicator, device: Any) -> None:
+    queues = ring(comm, device)
+    queues.filling = Careless(queues.filling, host_waits=False)
+
+
+def what_goes_out_does_not_wait_for_the_caller(comm: mpicoll.Communicator, device: Any) -> None:
+    queues = ring(comm, device)
+    queues.filling = Careless(queues.filling, queue_waits=False)
+
+
+def what_comes_in_does_not_wait_for_the_caller(comm: mpicoll.Communicator, device: Any) -> None:
+    queues = ring(comm, device)
+    queues.emptying = Careless(queues.emptying, queue_waits=False)
+
+
+def the_caller_does_not_wait_for_what_comes_in(comm: mpicoll.Communicator, device: Any) -> None:
+    queues = ring(comm, device)
+    queues.emptying = Careless(queues.emptying, host_waits=False)
+
+
+BROKEN: list[Callable[[mpicoll.Communicator, Any], None]] = [
+    the_host_does_not_wait_for_what_goes_out,
+    what_goes_out_does_not_wait_for_the_caller,
+    what_comes_in_does_not_wait_for_the_caller,
+    the_caller_does_not_wait_for_what_comes_in,
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.__name__)
+def test_a_broken_order_is_found(comm: mpicoll.Communicator, broken: Any) -> None:
+    on = OnSimulated(delay=2e-3)
+    broken(comm, on.device)
+    assert is_found(comm, Program(comm, on, 5, ("staged",)))
+
+
+def is_found(comm: mpicoll.Communicator, program: Program) -> bool:
+    """Whether one of a thousand results is wrong on any rank."""
+    return any(sum(comm.allgather_object(program.wrong_results(40))) for _ in range(25))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_broken_order_is_found_on_the_caller_s_queue(
+    comm: mpicoll.Communicator, route: str, monkeypatch: Any
+) -> None:
+    """Short calls, and those on the device, use the caller's queue alone. So all that can be left out is that the host
+    waits for it."""
+    on = OnSimulated(delay=2e-3)
+    current = on.device.current
+    monkeypatch.setattr(on.device, "for_mpi", lambda address, nbytes: on.device._arena.real(address))
+    program = Program(comm, on, 5, (route,))
+
+    class CarelessDevice:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(on.device, name)
+
+        def current(self) -> Queue:
+            return Careless(current(), host_waits=False)
+
+    monkeypatch.setattr("mpicoll.fabrics.device_calls.device_named", lambda name: CarelessDevice())
+    assert is_found(comm, program)

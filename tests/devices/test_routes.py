@@ -1,0 +1,177 @@
+"""Every collective on the memory of a device, by every route: what the host's oracle says, and inputs only read."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll import Op, algorithms
+from mpicoll.arrays.dtypes import DTYPES, OPS
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ArgumentError
+from mpicoll.routes.devices import staged
+from tests import oracle
+from tests.devices.on import LAYOUTS, ROUTES, Array, On, laid_out, routes_of
+
+MOVING = [name for name in COLLECTIVES if name != "barrier"]
+FACTORS = (2.0, -1.0, 0.5, 4.0)
+
+
+@pytest.fixture(params=[staged.PIECE, 48], ids=["one piece", "many pieces"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "PIECE", request.param)
+
+
+def check(comm: mpicoll.Communicator, on: On, name: str, route: str, dtype: str, op: str, shape: tuple[int, ...],
+          layout: str, root: int = 0) -> None:  # fmt: skip
+    """One call with an output of its own, and one in place where there is such a call."""
+    table, where = COLLECTIVES[name], f"{name} by {route}: {op} of {shape} {dtype}, {layout}, root {root}"
+    rng = np.random.default_rng(zlib.crc32(where.encode()))
+    whole = (comm.size, *shape) if table.gives == "p" else shape
+    inputs = [oracle.values(rng, dtype, whole, op) for _ in range(comm.size)]
+    factors = FACTORS[: comm.size]
+    expected = oracle.outcome(name, inputs, op, root, dtype, factors)[comm.rank]
+    arguments: dict[str, Any] = {"algorithm": route}
+    if table.rooted:
+        arguments["root"] = root
+    if table.reduces:
+        arguments["op"] = Op.premul_sum(factors[comm.rank]) if op == "premul_sum" else op
+    x = laid_out(on, inputs[comm.rank], dtype, layout)
+    if name != "bcast" and (name == "scatter" or layout != "plain"):
+        blocks = (comm.size,) if table.gets == "p" else ()
+        if table.gets_at(comm.rank, root):
+            arguments["out"] = laid_out(on, np.ones((*blocks, *shape), inputs[0].dtype), dtype, layout)
+    call = getattr(comm, name)
+    result = call(x, **arguments)
+    if expected is not None:
+        same(on.values(result), expected, where)
+    if name != "bcast":
+        same(on.values(x), inputs[comm.rank].ravel(), where + ": its input")
+    if table.reduces and table.elementwise:
+        call(x, **{**arguments, "out": x})
+        left = expected if expected is not None else inputs[comm.rank].ravel()
+        if table.gets_at(comm.rank, root):
+            same(on.values(x), left, where + ", in place")
+
+
+def same(found: Array, expected: Array, where: str) -> None:
+    np.testing.assert_array_equal(np.ravel(found), expected, err_msg=where)
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("name", MOVING)
+def test_every_dtype_and_op(comm: mpicoll.Communicator, on: On, name: str, route: str) -> None:
+    for op in OPS if COLLECTIVES[name].reduces else ["sum"]:
+        for i, (dtype, kind) in enumerate((d.name, d.kind) for d in DTYPES.values()):
+            if kind in OPS[op][0] or not COLLECTIVES[name].reduces:
+                check(comm, on, name, route, dtype, op, (5,), "plain", root=i % comm.size)
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("name", MOVING)
+def test_every_layout_and_size(comm: mpicoll.Communicator, on: On, name: str, route: str) -> None:
+    for layout in LAYOUTS:
+        for shape in ((), (0,), (1,), (3, 7), (101,)):
+            for dtype in ("float32", "bfloat16"):
+                check(comm, on, name, route, dtype, "sum", shape, layout, comm.size - 1)
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_block_of_the_other_array_in_place(comm: mpicoll.Communicator, on: On, route: str) -> None:
+    size, rank = comm.size, comm.rank
+    for n in (1, 40):
+        rows = np.arange(float(size * n)).reshape(size, n)
+        x = on.array(np.where(np.arange(size)[:, None] == rank, rows, -1), "float64")
+        comm.allgather(x[rank], out=x, algorithm=route)
+        same(on.values(x), rows.ravel(), "allgather")
+        x = on.array(np.where(np.arange(size)[:, None] == rank, rows, -1), "float64")
+        comm.gather(x[rank], root=size - 1, out=x, algorithm=route)
+        if rank == size - 1:
+            same(on.values(x), rows.ravel(), "gather")
+        x = on.array(rows + rank, "float64")
+        comm.scatter(x, out=x[rank] if rank == 0 else (out := on.array(np.zeros(n), "float64")), algorithm=route)
+        same(on.values(x[0] if rank == 0 else out), rows[rank], "scatter")
+        x = on.array(rows, "float64")
+        comm.reduce_scatter(x, out=x[rank], algorithm=route)
+        expected = rows.copy()
+        expected[rank] *= size
+        same(on.values(x), expected.ravel(), "reduce_scatter")
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("route", ROUTES)
+def test_uneven_blocks(comm: mpicoll.Communicator, on: On, route: str) -> None:
+    size, rank = comm.size, comm.rank
+    counts = [(3 * r + 1) % 4 for r in range(size)]  # one is empty
+    ends = np.cumsum(counts)
+    everything = np.arange(3.0 * sum(counts)).reshape(-1, 3)
+    mine = everything[ends[rank] - counts[rank] : ends[rank]]
+    whole, part = on.array(everything, "float64"), on.array(mine, "float64")
+    for _ in range(2):
+        same(on.values(comm.allgatherv(part, counts, algorithm=route)), everything.ravel(), "allgatherv")
+        for root in range(size):
+            gathered = comm.gatherv(part, counts, root, algorithm=route)
+            if rank == root:
+                same(on.values(gathered), everything.ravel(), "gatherv")
+            out = on.array(np.zeros_like(mine), "float64")
+            comm.scatterv(whole, counts, root, out=out, algorithm=route)
+            same(on.values(out), mine.ravel(), "scatterv")
+        reduced = comm.reduce_scatterv(whole, counts, algorithm=route)
+        same(on.values(reduced), mine.ravel() * size, "reduce_scatterv")
+        to = [(rank + r) % 3 for r in range(size)]
+        given = np.concatenate([np.full((n, 2), 10.0 * rank + r) for r, n in enumerate(to)])
+        expected = np.concatenate([np.full((n, 2), 10.0 * r + rank) for r, n in enumerate(to)])
+        found = comm.alltoallv(on.array(given, "float64"), to, to, algorithm=route)
+        same(on.values(found), expected.ravel(), "alltoallv")
+
+
+@pytest.mark.usefixtures("pieces")
+@pytest.mark.parametrize("route", ["staged", "device"])
+@pytest.mark.parametrize("name", MOVING)
+def test_every_schedule(comm: mpicoll.Communicator, on: On, name: str, route: str) -> None:
+    """The messages of a route are carried out by any schedule."""
+    for a in algorithms.algorithms(name):
+        check(comm, on, name, f"{route}:{a.name}", "float32", "avg" if name != "scan" else "sum", (20,), "plain")
+
+
+@pytest.mark.usefixtures("pieces")
+def test_an_algorithm_of_the_host_goes_through_the_host(comm: mpicoll.Communicator, on: On) -> None:
+    for algorithm in (None, "native", "ring", "exchange"):
+        x = on.array(np.arange(30.0), "float64")
+        same(on.values(comm.allreduce(x, algorithm=algorithm)), np.arange(30.0) * comm.size, str(algorithm))
+    for wrong in ("staged:rings", "ipcs", "device:native:ring"):
+        with pytest.raises(ArgumentError, match="allreduce: algorithm: expected None or one of"):
+            comm.allreduce(on.array(np.ones(3), "float64"), algorithm=wrong)
+
+
+def test_long_vectors(comm: mpicoll.Communicator, on: On) -> None:
+    """Of many real pieces, and with memory that the ranks share."""
+    n = 700_001
+    for route in routes_of(on):
+        for op in ("sum", "max"):
+            x = on.array(np.arange(n) % 1000 + comm.rank, "float32")
+            found = on.values(comm.allreduce(x, op, algorithm=route))
+            added = sum(range(comm.size)) + np.arange(n) % 1000 * (comm.size - 1) if op == "sum" else comm.size - 1
+            same(found, (np.arange(n) % 1000 + added).astype(np.float32), f"{op} by {route}")
+
+
+def test_messages(comm: mpicoll.Communicator, on: On) -> None:
+    """Device to device and device to host, with gaps too."""
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for layout in LAYOUTS:
+        values = np.arange(12.0).reshape(3, 4)
+        x, y = laid_out(on, values + comm.rank, "float64", layout), laid_out(on, values * 0, "float64", layout)
+        comm.sendrecv(x, after, out=y, source=before)
+        same(on.values(y), values.ravel() + before, layout)
+        host = np.zeros((3, 4))
+        sent = comm.isend(x, after)
+        comm.recv(host, before)
+        sent.wait()
+        same(host, values.ravel() + before, layout)

@@ -1,0 +1,266 @@
+"""The simulated device: what it refuses, what it delays, what it lets fail. Without ranks."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll.arrays.buffers import as_buffer, host_buffer
+from mpicoll.arrays.dtypes import DTYPES, OPS, reduction
+from mpicoll.devices.simulated import Simulated
+from mpicoll.devices.simulated_queue import Costs, SimulatedEvent
+from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError
+from tests import oracle
+from tests.devices.on import ROUTES
+
+LATE = Costs(delay=0.05)
+
+
+@pytest.fixture
+def device() -> Simulated:
+    return Simulated()
+
+
+def view(device: Simulated, x: Any) -> Any:
+    return device.view(as_buffer(x, "test", "x"))
+
+
+def test_the_host_cannot_touch_its_memory(device: Simulated) -> None:
+    x = device.array(np.ones(3))
+    with pytest.raises(TypeError, match=f"lies on {device.name}: only the queues of that device can touch it"):
+        np.asarray(x)
+    with pytest.raises(TypeError):
+        memoryview(x)  # type: ignore[arg-type]
+    touch = "import numpy as np; from mpicoll.devices.simulated import Simulated; print(Simulated().array(1.0).layout)"
+    assert subprocess.run([sys.executable, "-c", touch], check=False).returncode == -signal.SIGSEGV
+
+
+def test_a_buffer_knows_its_device(device: Simulated) -> None:
+    other = Simulated()
+    x = device.array(np.zeros((3, 4)), "bfloat16")
+    b = as_buffer(x, "test", "x")
+    assert (b.device, b.dtype.name, b.shape, b.plain, b.writable) == (device.name, "bfloat16", (3, 4), True, True)
+    assert not as_buffer(x.T, "test", "x").plain
+    assert not as_buffer(x.read_only(), "test", "x").writable
+    assert as_buffer(other.array(np.ones(1)), "test", "x").device == other.name
+
+
+def test_values_of_every_dtype_and_layout(device: Simulated) -> None:
+    rng = np.random.default_rng(3)
+    for dtype in DTYPES:
+        values = oracle.values(rng, dtype, (3, 4))
+        x = device.array(values, dtype)
+        for mine, theirs in ((x, values), (x.T, values.T), (x[::-1, ::2], values[::-1, ::2]), (x[1:1], values[1:1])):
+            np.testing.assert_array_equal(mine.get(), theirs)
+            mine.set(theirs)
+        np.testing.assert_array_equal(x.get(), values)
+
+
+def test_a_queue_works_later_and_in_order(device: Simulated) -> None:
+    x, y, gate = device.array(np.zeros(4)), device.array(np.zeros(4)), SimulatedEvent()
+    address = as_buffer(y, "test", "x").address
+    device.current().wait_for(gate)
+    for i in range(5):
+        x.set(np.full(4, i))
+        device.current().copy(view(device, y), view(device, x))
+    assert device.current().touches(address, address + 32)
+    gate.passed(None)
+    assert y.get().tolist() == [4] * 4
+    assert not device.current().touches(address, address + 32)
+
+
+def test_work_takes_the_time_that_is_stated() -> None:
+    device = Simulated(Costs(latency=0.02, rate=1e4))
+    begun = time.monotonic()
+    device.array(np.zeros(100)).get()
+    assert time.monotonic() - begun >= 2 * (0.02 + 0.08)
+
+
+def test_queues_wait_for_events_alone() -> None:
+    device = Simulated(LATE, seed=3)
+    x, second = device.array(np.zeros(4)), device.queue()
+    for i in range(20):
+        x.set(np.full(4, i))
+        second.wait_for(device.current().record())
+        with device.using(second):
+            assert (x.get() == i).all()
+    assert device.current() is not second
+
+
+def test_every_reduction_on_the_device(device: Simulated) -> None:
+    rng = np.random.default_rng(4)
+    for op in OPS:
+        for d in DTYPES.values():
+            if d.kind not in OPS[op][0]:
+                continue
+            rows = [oracle.values(rng, d.name, (7,), op) for _ in range(3)]
+            given = mpicoll.Op.premul_sum(2.0) if op == "premul_sum" else op
+            r = reduction(given, d, "test")
+            factors = [2.0, 0.5, -1.0] if op == "premul_sum" else None
+            out = device.array(rows[0], d.name)
+            arrays = [device.array(row, d.name) for row in rows]
+            device.current().combine([view(device, x) for x in arrays], view(device, out), r, factors)
+            np.testing.assert_array_equal(out.get(), oracle.reducer(op, d.name, factors)(rows), err_msg=f"{op} {d}")
+
+
+def test_memory_runs_out_and_comes_back() -> None:
+    device = Simulated(capacity=1 << 20)
+    held = [device.array(np.zeros(1 << 15)) for _ in range(3)]
+    with pytest.raises(MemoryError, match=f"{device.name} has no 262144 bytes left"):
+        device.empty((1 << 15,), DTYPES["float64"])
+    held.clear()
+    device.current().synchronize()
+    assert device.allocations == 0
+    for _ in range(10):
+        assert device.array(np.ones(1 << 15)).get().sum() == 1 << 15
+
+
+def test_memory_is_used_after_it_was_given_back(device: Simulated) -> None:
+    x = device.array(np.zeros(4))
+    place = view(device, x)
+    del x
+    device.current().synchronize()
+    device.current().copy(view(device, np.zeros(4)), place)
+    with pytest.raises(DeviceFailure, match="memory was used after it was given back"):
+        device.current().synchronize()
+
+
+def test_a_failed_copy_stops_its_queue_and_those_that_wait_for_it(device: Simulated) -> None:
+    x, other = device.array(np.zeros(4)), device.queue()
+    device.current().synchronize()
+    device.fail("copy", 2)
+    for value in (1, 2, 3):
+        x.set(np.full(4, value))
+    other.wait_for(device.current().record())
+    for queue in (device.current(), other):
+        with pytest.raises(DeviceFailure, match="a copy of 32 bytes failed"):
+            queue.synchronize()
+    with device.using(device.queue()):
+        assert x.get().tolist() == [1] * 4
+
+
+@pytest.mark.parametrize("what", ["allocation", "pinned"])
+def test_there_is_no_memory(device: Simulated, what: str) -> None:
+    device.fail(what)
+    with pytest.raises(MemoryError):
+        device.allocate(8, device.current()) if what == "allocation" else device.pinned(8)
+    assert device.pinned(8).size == 8
+
+
+def test_mpi_is_not_given_what_is_pending(device: Simulated) -> None:
+    x, gate = device.array(np.zeros(4)), SimulatedEvent()
+    address = as_buffer(x, "test", "x").address
+    device.current().wait_for(gate)
+    x.set(np.ones(4))
+    with pytest.raises(DeviceFailure, match="MPI was given memory on which work is pending"):
+        device.for_mpi(address, 32)
+    gate.passed(None)
+    device.current().synchronize()
+    assert device.for_mpi(address, 32) != address
+
+
+def test_memory_is_opened_by_its_handle(device: Simulated) -> None:
+    x = device.array(np.arange(8.0))
+    address = as_buffer(x, "test", "x").address
+    handle = device.export(address + 16)
+    assert handle is not None
+    assert device.open(handle) == address + 16
+    assert device.open(handle._replace(process=1 << 22)) is None
+    device.fail("export")
+    assert device.export(address) is None
+
+
+def test_host_memory_without_gaps() -> None:
+    b = host_buffer(np.zeros(64, np.uint8), (2, 3), DTYPES["float32"])
+    assert (b.count, b.strides, b.plain, b.device) == (6, (12, 4), True, "cpu")
+
+
+# -- ranks that are threads -------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_are_threads() -> None:
+    device = Simulated(Costs(delay=1e-3))
+
+    def rank(comm: mpicoll.Communicator) -> list[float]:
+        results = []
+        for route in ("staged", "ipc", None):
+            x = device.array(np.full(50, comm.rank + 1.0))
+            total = comm.allreduce(x, algorithm=route)
+            results.append(total.get()[-1])
+        with pytest.raises(DeviceError, match=r"algorithm: expected 'staged' or 'ipc' between threads; given 'device'"):
+            comm.allreduce(x, algorithm="device")
+        return results
+
+    with mpicoll.threads(3) as ranks:
+        assert ranks.run(rank) == [[6.0] * 3] * 3
+
+
+def test_wrong_arguments() -> None:
+    device, other = Simulated(mpi=False), Simulated()
+
+    def rank(comm: mpicoll.Communicator) -> None:
+        x, host = device.array(np.full(4, 5.0)), np.full(4, 5.0)
+        for route in ROUTES:
+            with pytest.raises(ArgumentError, match=f"allreduce: algorithm: expected .*; given '{route}'"):
+                comm.allreduce(host, algorithm=route)
+        with pytest.raises(DeviceError, match=f"out: expected memory on {device.name}, where x is; given cpu"):
+            comm.allreduce(x, out=host)
+        with pytest.raises(DeviceError, match=f"out: expected memory on cpu, where x is; given {device.name}"):
+            comm.allreduce(host, out=x)
+        with pytest.raises(DeviceError, match=f"where x is; given {other.name}"):
+            comm.allreduce(x, out=other.array(host))
+        with pytest.raises(ArgumentError, match="x: expected an array that can be written to"):
+            comm.allreduce(it := x.read_only(), out=it)
+        with pytest.raises(ArgumentError, match=r"out: .*not overlap x's"):
+            comm.allreduce(x[:3], out=x[1:])
+        assert (x.get() == 5).all()
+
+    with mpicoll.threads(1) as ranks:
+        ranks.run(rank)
+
+
+def test_there_is_no_memory_to_go_through(device: Simulated, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*arguments: Any) -> None:
+        raise MemoryError("no memory")
+
+    def rank(comm: mpicoll.Communicator) -> None:
+        x = device.array(np.ones(4))
+        device.fail("pinned")
+        with monkeypatch.context() as patch:
+            patch.setattr("mpicoll.routes.devices.ring.np.empty", none)
+            with pytest.raises(DeviceError, match="allreduce: x: expected 32 bytes of host memory"):
+                comm.allreduce(x, out=x)
+        comm.allreduce(x, out=x)
+        assert (x.get() == 1).all()
+
+    with mpicoll.threads(1) as ranks:
+        ranks.run(rank)
+
+
+def test_an_array_that_nobody_owns() -> None:
+    class Elsewhere:
+        __cuda_array_interface__ = {"shape": (2,), "typestr": "<f8", "data": (1 << 40, False), "version": 3}  # noqa: RUF012
+
+    if "torch" in sys.modules and sys.modules["torch"].cuda.is_available():
+        pytest.skip("CUDA owns what nobody else does")
+    with mpicoll.threads(1) as ranks, pytest.raises(DeviceError, match="GPU memory that this process can reach"):
+        ranks.run(lambda comm: comm.allreduce(Elsewhere()))
+
+
+def test_a_closed_communicator(device: Simulated) -> None:
+    def rank(comm: mpicoll.Communicator) -> None:
+        x = device.array(np.ones(4))
+        comm.allreduce(x, out=x)
+        comm.free()
+        with pytest.raises(StateError, match="it was freed"):
+            comm.allreduce(x, out=x)
+
+    with mpicoll.threads(2) as ranks:
+        ranks.run(rank)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
@@ -14,9 +17,10 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.rules import Rules, check, preferred, timeout
-from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.errors import ArgumentError, RankLost, TimeoutError
 from mpicoll.fabrics.fabric import Fabric, Transfer
 from mpicoll.fabrics.words import Words
+from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.gpu import takes_device_memory
@@ -37,11 +41,31 @@ class MPIFabric(Fabric):
     failure = MPI.Exception
     address = staticmethod(MPI.Get_address)
 
-    def __init__(self, comm: MPI.Comm, parent: MPIFabric | None = None) -> None:
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        parent: MPIFabric | None = None,
+        duplicate: Callable[[MPI.Intracomm], MPI.Intracomm] = MPI.Intracomm.Dup,
+    ) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
-        self._comm, self._messages = comm.Dup(), comm.Dup()
-        self.rank, self.size = comm.rank, comm.size
+        self._comm = self._messages = MPI.COMM_NULL
+        self._words: Words | None = None
+        self.elastic = elastic.is_elastic()
+        self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
+        try:
+            self._connect(comm, parent, duplicate)
+        except MPI.Exception as e:
+            if not self.is_cut(e):
+                raise
+            self.cut()  # other ranks may still be in it
+            raise RankLost("Communicator", self.lost()) from e
+
+    def _connect(
+        self, comm: MPI.Intracomm, parent: MPIFabric | None, duplicate: Callable[[MPI.Intracomm], MPI.Intracomm]
+    ) -> None:
+        self._comm, self._messages = duplicate(comm), duplicate(comm)
+        self.rank, self.size = self._comm.rank, self._comm.size
         self.library = MPI.get_vendor()[0]
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -53,13 +77,21 @@ class MPIFabric(Fabric):
         self.shares = self._can_share
         self.settled = not self.shares
         self._slots: shared.Slots | None = None
-        self._words: Words | None = None
         self.rules = self._common_rules(parent)
 
     @classmethod
-    def of_world(cls, ranks: Sequence[int]) -> MPIFabric:
-        """A fabric of these ranks of MPI's world. This rank is one of them, and only they call this."""
-        return cls._among(MPI.COMM_WORLD, ranks, None)
+    def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:
+        """A fabric of these of the job's ranks. This rank is one of them, and only they call this. None means all, and
+        where ranks can be lost all that are left."""
+        world = MPI.COMM_WORLD
+        if ranks is not None:
+            left = elastic.left(world.size)
+            return cls._among(world, [left[rank] for rank in ranks], None)
+        if not elastic.is_elastic():
+            return cls(world)
+        made = cls(world, None, MPI.Intracomm.Shrink)
+        elastic.go_on_with(made.in_world(), world.size, world.rank)
+        return made
 
     @classmethod
     def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], parent: MPIFabric | None) -> MPIFabric:
@@ -155,12 +187,51 @@ class MPIFabric(Fabric):
             group.Free()
         return [] if MPI.UNDEFINED in found else [*found]
 
+    def lost(self) -> list[int]:
+        if self._comm == MPI.COMM_NULL:
+            return []
+        mine, failed = self._comm.Get_group(), self._comm.Get_failed()
+        found = MPI.Group.Translate_ranks(failed, None, mine)
+        for group in (mine, failed):
+            group.Free()
+        return sorted(found)
+
+    def is_cut(self, e: BaseException) -> bool:
+        return self.elastic and (
+            (isinstance(e, MPI.Exception) and e.Get_error_class() in _OF_LOSSES)
+            or any(comm.Is_revoked() for comm in self._all())
+            or bool(self.lost())
+        )
+
+    def cut(self) -> None:
+        with self._freeing:
+            for comm in self._all():
+                comm.Revoke()
+
+    def _all(self) -> list[MPI.Intracomm]:
+        """The communicators that there are now."""
+        every = [self._comm, self._messages, *([self._words.comm] if self._words is not None else [])]
+        return [comm for comm in every if comm != MPI.COMM_NULL]
+
+    def shrink(self) -> MPIFabric:
+        made = MPIFabric(self._comm, self, MPI.Intracomm.Shrink)
+        elastic.gone_without({*self.in_world()}.difference(made.in_world()))
+        return made
+
+    def all_could(self, could: bool) -> bool:
+        flag = np.array([could], np.intc)
+        request = self._comm.Iagree(flag)
+        with suppress(MPI.Exception):  # says that a rank was lost. The answer is that of all that are left
+            request.Wait()
+        return bool(flag[0])
+
     def free(self) -> None:
         self._slots = None
-        if self._words is not None:
-            self._words.free()
-        self._comm.Free()
-        self._messages.Free()
+        with self._freeing:
+            if self._words is not None:
+                self._words.free()
+            self._comm.Free()
+            self._messages.Free()
 
     def prepare_to_tell(self) -> None:
         if self._words is None:
@@ -207,6 +278,9 @@ class MPIFabric(Fabric):
                 raise TimeoutError(f"recv_object: no object came from {whom} (tag {tag}) within {seconds:g} s")
         return found.recv()
 
+
+_OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+"""What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
 
 _not_taken: list[MPI.Request] = []
 """Requests of objects that nobody has taken yet. MPI reads their memory, which they keep."""

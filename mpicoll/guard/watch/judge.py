@@ -13,6 +13,7 @@ from mpicoll.guard.recorder import BROKEN, FREED
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import Message, happens, heard, say
 from mpicoll.guard.watch.watched import LOOK, SHORT, TIME_IS_UP, WARN
+from mpicoll.launch.elastic import is_elastic
 
 __all__ = ["Judge"]
 
@@ -61,6 +62,8 @@ class Judge:
         self._asked = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._ending = False
+        self._lost: set[int] = set()
+        """Ranks that are lost, in a job that goes on without them."""
         self._leaving = asyncio.Event()
         """Set when a process tells that it leaves, so that it need not wait for the next look."""
 
@@ -75,15 +78,32 @@ class Judge:
         rank = hello["rank"]
         here = self._processes[rank] = _Process(writer, hello["process"])
         say(writer, {"judge": ending.this_process()})
+        if self._lost:
+            say(writer, {"lost": sorted(self._lost)})
         while (message := await heard(reader)) is not None:
             if "answer" in message:
                 if not (question := self._questions.pop(message["answer"], asyncio.Future())).done():
                     question.set_result(message["value"])
             elif "compare" in message:
                 self._begin(self._compare_for(here, message["compare"]))
+            elif "lost" in message:
+                self._lose(message["lost"])
             else:
                 self._told(rank, message)
         here.gone = asyncio.get_running_loop().time()
+        if is_elastic() and not here.leaving:
+            self._lose([rank])
+
+    def _lose(self, ranks: Iterable[int]) -> None:
+        """Forget the communicators of these ranks, and let all processes cut them."""
+        new = {*ranks} - self._lost
+        self._lost |= new
+        for name, each in list(self._communicators.items()):
+            if new.intersection(each.ranks):
+                del self._communicators[name]
+        for process in self._processes.values():
+            say(process.writer, {"lost": sorted(new)})
+        self._leaving.set()
 
     def _told(self, rank: int, message: Message) -> None:
         if message["leaving"]:
@@ -92,7 +112,7 @@ class Judge:
         for name, calls, state, wait, *ranks in message["states"]:
             each = self._communicators.setdefault(name, _Calls(name))
             each.calls[rank], each.states[rank], each.waits[rank] = calls, state, wait
-            if ranks:
+            if ranks and not self._lost.intersection(ranks[0]):
                 each.ranks = ranks[0]
             if wait == SHORT:
                 each.warned = False
@@ -134,7 +154,7 @@ class Judge:
         return (
             bool(self._processes)
             and expected <= self._processes.keys()
-            and all(process.leaving or process.gone is not None for process in self._processes.values())
+            and all(p.leaving or p.gone is not None or rank in self._lost for rank, p in self._processes.items())
             and not any(self._is_to_be_judged(each) for each in self._communicators.values())
             and not self._tasks
         )
@@ -153,14 +173,17 @@ class Judge:
         waits = max(each.waits.values(), default=SHORT)
         if waits == TIME_IS_UP:
             await self._end(each, None, report.TIME_IS_UP)
+            return
         if waits >= WARN and not each.warned:
             each.warned = True
             self._begin(self._warn(each))
-        if each.broken():
+        if each.broken() or each.name not in self._communicators:
             return
-        told = {rank: each.calls.get(rank, 0) for rank in each.ranks}
-        if min(told.values()) > each.compared:
+        if min(each.calls.get(rank, 0) for rank in each.ranks) > each.compared:
             await self._compare(each)
+        if each.name not in self._communicators:
+            return
+        told = {rank: each.calls.get(rank, 0) for rank in each.ranks}  # now: ranks may have told more meanwhile
         most = max(told.values())
         now = asyncio.get_running_loop().time()
         for rank, process in self._processes.items():
@@ -229,13 +252,23 @@ class Judge:
             _print(report.text(report.SLOW, each.ranks, accounts, missing))
 
     async def _end(self, each: _Calls, number: int | None, why: str) -> None:
-        """Say why, let all processes write their files, and end the job. Does not return."""
+        """Say why, let all processes write their files, and end the job. Does not return. In a job that goes on when
+        ranks are lost, end the calls of this communicator instead, as far as that may help."""
         self._ending = True
         accounts, missing = await self._accounts(each, number)
-        _print(report.text(why, each.ranks, accounts, missing))
+        text = report.text(why, each.ranks, accounts, missing)
+        _print(text)
         written = await self._ask(self._processes, "dump", why=why)
         _print(report.files(written))
         silent = [self._processes[rank].process for rank in missing if rank in self._processes]
+        if is_elastic() and why in (report.TIME_IS_UP, report.DIFFERENT):
+            del self._communicators[each.name]
+            said = [[each.ranks.index(rank), account["words"] or "no call"] for rank, account in accounts.items()]
+            failed = {"fail": each.name, "differ": why == report.DIFFERENT, "calls": said, "text": text, "silent": silent}
+            for process in self._processes.values():
+                say(process.writer, failed)
+            self._ending = False
+            return
         for process in self._processes.values():
             say(process.writer, {"end": silent})
         await asyncio.sleep(0.1)  # until they are on their way

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from mpicoll.guard.elastic import failure
 from mpicoll.guard.watch import ending
 from mpicoll.guard.watch.channel import Meeting, Message, connect, happens, heard, say
 from mpicoll.guard.watch.watched import LOOK, TIME_IS_UP, Watched
+from mpicoll.launch.elastic import is_elastic
 
 __all__ = ["Member"]
 
@@ -53,6 +55,8 @@ class Member:
             self._writer = None
             if self._leaving:
                 self.may_leave.set()  # there is nobody left to ask
+            elif is_elastic() and not self.may_leave.is_set():
+                self.lose([self._meeting.rank])
         await looking
 
     # -- looking and telling ------------------------------------------------------------------------------------------
@@ -84,7 +88,7 @@ class Member:
 
     def _check_judge(self) -> None:
         """End the job if the judge should end it and does not: it is stopped, or has ended."""
-        gone = self._judge is not None and self._writer is None
+        gone = self._judge is not None and self._writer is None and not is_elastic()
         for each in self._all():
             late = each.state()[2] == TIME_IS_UP and each.seconds >= each.timeout + _SECONDS_TO_HEAR
             if (late and _now() - self._last_heard >= _SECONDS_TO_HEAR) or (gone and each.seconds >= _SECONDS_TO_HEAR):
@@ -107,6 +111,12 @@ class Member:
                 waiting.set()
         elif "forget" in message:
             self.watched.pop(message["forget"], None)
+        elif "lost" in message:
+            self.lose(message["lost"])
+        elif "fail" in message:
+            ending.kill(message["silent"])
+            if (each := self.watched.pop(message["fail"], None)) is not None and each.cut is not None:
+                each.cut.fail(failure(message))
         elif "end" in message:
             ending.prepare_to_end(message["end"])
         elif "leave" in message:
@@ -128,6 +138,17 @@ class Member:
                 return [calls[0].number if calls else question["first"], [c.record.digest.hex() for c in calls]]
             case _:
                 return each.account(question["number"])
+
+    def lose(self, ranks: Sequence[int], found_here: bool = False) -> None:
+        """These ranks of the world are lost: cut the communicators that they are in. Tell the judge if it may not know,
+        because this process has ``found`` it ``here``."""
+        for each in self._all():
+            lost = [rank for rank, in_world in enumerate(each.ranks) if in_world in ranks]
+            if lost and each.cut is not None:
+                self.watched.pop(each.name, None)
+                each.cut.lose(lost)
+        if found_here and self._writer is not None:
+            say(self._writer, {"lost": [*ranks]})
 
     async def leave(self) -> None:
         """Tell the judge that this process makes no more calls, and wait until it may go."""

@@ -8,20 +8,22 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import TimeoutError as TookTooLong
 from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 
 from mpicoll.fabrics.fabric import Fabric
+from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.watch.channel import LIMIT, Meeting, listen
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.watched import Watched
+from mpicoll.launch.elastic import lost
 
-__all__ = ["compare", "watch"]
+__all__ = ["compare", "lose", "watch"]
 
 _SECONDS_TO_COMPARE = 5.0
 
@@ -57,6 +59,12 @@ class _Watcher:
         else:
             task.close()
 
+    def lose(self, ranks: Sequence[int]) -> None:
+        self._loop.call_soon_threadsafe(self.member.lose, ranks, True)
+
+    def end(self) -> None:
+        self._loop.call_soon_threadsafe(self.member.may_leave.set)
+
     def leave(self) -> None:
         self.do(self.member.leave())
         self._thread.join()
@@ -69,26 +77,48 @@ _made: Counter[str] = Counter()
 
 
 def watch(
-    fabric: Fabric, recorder: Recorder, waits: list[tuple[str, str]], timeout: float, agrees: bool
+    fabric: Fabric, recorder: Recorder, waits: list[tuple[str, str]], timeout: float, agrees: bool, cut: Cut | None
 ) -> Watched | None:
     """Watch over the calls of a communicator. Collective. Returns None where its ranks have no common world."""
     ranks = fabric.in_world()
     if not ranks:
         return None
+    left_over = _forget_lost()
     sock = meeting = None
     if fabric.rank == 0:
         meeting = next(iter(_watchers), None)
         if meeting is None:
-            sock, meeting = listen(fabric.one_node)
+            sock, meeting = listen(fabric.one_node, ranks[0])
     meeting = fabric.bcast(meeting, 0)
     watcher = _watchers.get(meeting)
     if watcher is None:
         watcher = _watchers[meeting] = _Watcher(ranks[fabric.rank], meeting, sock)
     of = blake2b(",".join(map(str, ranks)).encode(), digest_size=6).hexdigest()
     _made[of] += 1
-    watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees)
+    watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees, cut)
     watcher.member.watched[watched.name] = watched
+    for each in left_over:
+        if {*each.ranks} <= {*ranks}:
+            each.told = None
+            watcher.member.watched[each.name] = each
     return watched
+
+
+def _forget_lost() -> list[Watched]:
+    """End the watchers whose judge is lost. Returns the communicators that they watched over and that still work."""
+    left_over: list[Watched] = []
+    for meeting, watcher in list(_watchers.items()):
+        if meeting.rank in lost():
+            left_over += watcher.member.watched.values()
+            watcher.end()
+            del _watchers[meeting]
+    return left_over
+
+
+def lose(ranks: Sequence[int]) -> None:
+    """MPI has reported that these ranks of the world are lost: cut all communicators that they are in."""
+    for watcher in list(_watchers.values()):
+        watcher.lose(ranks)
 
 
 def compare(watched: Watched) -> None:

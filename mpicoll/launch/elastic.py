@@ -184,16 +184,20 @@ def join() -> None:
 
 
 def has_ended() -> None:
-    """At this rank's end: say without which ranks it has gone on, and end MPI if all its ranks are there.
+    """At this rank's end: say without which ranks it has gone on, and end MPI.
 
-    MPI_Finalize may wait for ever for a rank that was lost. Open MPI lets a rank end without it."""
+    MPI_Finalize may wait for ever for a rank that was lost. Then this ends the process without it, which Open MPI lets
+    a rank do."""
     _say({"without": sorted(_without)})
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return
-    failed = mpi.COMM_WORLD.Get_failed()
-    if failed.Get_size() == 0 and not _without:
+    if not _without and mpi.COMM_WORLD.Get_failed().Get_size() == 0:
         mpi.Finalize()
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _say(message: dict[str, Any]) -> None:

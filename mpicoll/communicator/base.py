@@ -237,6 +237,7 @@ class Base:
         if self._watched is not None and isinstance(error, MessageError):
             watcher.compare(self._watched)  # different calls are the likely reason; if so, the job ends with a table
         if isinstance(e, StateError):
+            self._recorder.under_way = False
             return  # ranks that are threads: what broke their job is said by every later call
         _cut_short.append((plan, e.__traceback__, _frames()))
         self._end_midway(operation, e)
@@ -249,8 +250,6 @@ class Base:
         if isinstance(error, RankLost):
             self.lost = True
             self.close("ranks were lost")
-            if self._watched is not None:
-                watcher.lose([self._watched.ranks[rank] for rank in error.ranks])
         return error or MessageError(f"{operation}: the MPI library reports: {e}")
 
     def _end_midway(self, operation: str, e: BaseException) -> None:

@@ -188,9 +188,11 @@ class MPIFabric(Fabric):
         return [] if MPI.UNDEFINED in found else [*found]
 
     def lost(self) -> list[int]:
-        if self._comm == MPI.COMM_NULL:
-            return []
-        mine, failed = self._comm.Get_group(), self._comm.Get_failed()
+        with self._freeing:
+            if self._comm == MPI.COMM_NULL:
+                return []
+            MPI.COMM_SELF.Iprobe()  # MPI hears of a loss only while it is called
+            mine, failed = self._comm.Get_group(), self._comm.Get_failed()
         found = MPI.Group.Translate_ranks(failed, None, mine)
         for group in (mine, failed):
             group.Free()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Sequence
 from typing import Any
 
 from mpicoll.errors import MismatchError, MpicollError, RankLost, TimeoutError
@@ -18,18 +17,19 @@ _PAUSE = 0.01
 
 
 class Cut:
-    """Cuts a communicator from the watcher's thread, and says why in the thread whose call ends by that. ``ranks`` are
-    its ranks in the job's world."""
+    """Cuts a communicator from the watcher's thread, and says why in the thread whose call ends by that."""
 
     def __init__(self, fabric: Fabric) -> None:
         self._fabric = weakref.ref(fabric)  # a program may drop a communicator
         self._error: MpicollError | None = None
-        self._lost: set[int] = set()
 
-    def lose(self, ranks: Sequence[int]) -> None:
-        """These ranks of the communicator are lost."""
-        self._lost.update(ranks)
-        self._cut()
+    def look(self) -> list[int]:
+        """See whether ranks of the communicator are lost, and cut it then. Returns which."""
+        fabric = self._fabric()
+        lost = fabric.lost() if fabric is not None else []
+        if lost:
+            self._cut()
+        return lost
 
     def fail(self, error: MpicollError) -> None:
         """The ranks cannot go on together, for this reason."""
@@ -47,14 +47,14 @@ class Cut:
             return None
         fabric.cut()  # other ranks may be in calls that do not need the lost one
         deadline = time.monotonic() + _SECONDS_TO_KNOW
-        while not (self._error or self._lost or fabric.lost()) and time.monotonic() < deadline:
+        while not (self._error or fabric.lost()) and time.monotonic() < deadline:
             time.sleep(_PAUSE)
         return self._error or self.loss(operation)
 
     def loss(self, operation: str) -> RankLost:
         """The error of a call after ranks were lost."""
         fabric = self._fabric()
-        return RankLost(operation, self._lost.union(fabric.lost() if fabric is not None else ()))
+        return RankLost(operation, fabric.lost() if fabric is not None else ())
 
 
 def failure(message: dict[str, Any]) -> MpicollError:

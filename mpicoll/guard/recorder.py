@@ -15,17 +15,19 @@ from time import monotonic
 from types import CodeType, FrameType
 
 from mpicoll.calls.record import Record
-from mpicoll.guard.sites import Site, known_programs, site_of
+from mpicoll.errors import StateError
+from mpicoll.guard.sites import Site, known_programs, place_of, site_of
 
-__all__ = ["BROKEN", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
+__all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
 
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
 _HASHES = 4096
 """Rings of which the hash is known after their calls were forgotten."""
 
-OPEN, FREED, BROKEN = "open", "freed", "broken"
-"""A communicator can be used; all its ranks have given it back; a call ended midway, so that nothing is known of it."""
+OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
+"""A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
+midway, so that nothing is known of it."""
 
 Entry = tuple[Record, CodeType, int, float]
 
@@ -62,7 +64,9 @@ class Recorder:
         """Whether more calls can come."""
 
     def begin(self, record: Record, frame: FrameType) -> None:
-        """A call begins, from ``frame``."""
+        """A call begins, from ``frame``. Raises StateError if another one has not ended."""
+        if self.under_way:
+            self._refuse(record)
         code = frame.f_code
         if code.co_filename in known_programs:
             entry = record, code, frame.f_lasti, monotonic()
@@ -83,10 +87,16 @@ class Recorder:
         self._next -= 1
 
     def close(self) -> None:
-        """No more calls can come. Unless the communicator was freed, a call may have ended midway."""
-        self.under_way = False
+        """No more calls can come. One that is under way ends midway."""
         if self.state == OPEN:
-            self.state = BROKEN
+            self.state = BROKEN if self.under_way else CLOSED
+        self.under_way = False
+
+    def _refuse(self, record: Record) -> None:
+        last = self.calls()[-1]
+        other = f"{last.record.words}, at {place_of(last.site)}"
+        why = "A communicator makes one call at a time: give each thread its own"
+        raise StateError(f"{record.words}: this communicator is in another call now: {other}. {why}")
 
     def _turn(self, entry: Entry) -> None:
         """Begin a new ring with this call."""
@@ -102,13 +112,19 @@ class Recorder:
         with self._turning:
             return self._first + self._next
 
+    @property
+    def last(self) -> Entry | None:
+        """The call under way, None if there is none."""
+        with self._turning:
+            return self._ring[self._next - 1] if self.under_way and self._next else None
+
     def hash(self, calls: int) -> tuple[int, str] | None:
         """A number of calls, and the hash of so many first calls. It is the number that is asked for, or, if those
         calls are forgotten, the number of whole rings in it. None if that is forgotten, too."""
         with self._turning:
             rings, rest = divmod(calls, LENGTH)
             back = self._first // LENGTH - rings
-            if not -1 <= back - 1 < len(self._hashes) - 1 and back != 0:
+            if not 0 <= back < len(self._hashes):
                 return None
             before = self._hashes[-1 - back]
             kept = {0: self._ring, 1: self._before}.get(back)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -17,7 +18,7 @@ from types import TracebackType
 from mpicoll.errors import MpicollError
 from mpicoll.launch.alone import launched_rank
 
-__all__ = ["end_job", "hook"]
+__all__ = ["end_job", "hook", "is_first"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _STARTERS = ("<frozen runpy>", *map(os.path.normpath, ("mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/rank.py")))
@@ -98,6 +99,22 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
     return sorted(ranks)
 
 
+_names: list[socket.socket] = []
+"""What this process was the first to do on its node, as long as it lives."""
+
+
+def is_first(what: str) -> bool:
+    """Whether this is the first rank of the job on this node that asks so. True where that cannot be known."""
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock.bind(_socket_name(what))
+    except (OSError, ValueError) as e:
+        sock.close()
+        return getattr(e, "errno", None) != errno.EADDRINUSE
+    _names.append(sock)
+    return True
+
+
 def _socket_name(what: str) -> str:
     job = os.environ.get("PMIX_NAMESPACE") or os.getppid()
     return f"\0mpicoll-{os.getuid()}-{job}-{what}"
@@ -124,11 +141,10 @@ def end_job(status: int) -> None:
     if status == 1 and launcher > 1 and _name(launcher) in ("mpirun", "prterun"):
         # SIGTERM makes Open MPI's launcher end all ranks, with exit code 1. It would do so after MPI_Abort too, but
         # then it also prints two boxes of text.
-        with socket.socket(socket.AF_UNIX) as sock:
-            with suppress(OSError):  # another rank has sent the signal: the launcher complains about a second one
-                sock.bind(_socket_name("end"))
+        if is_first("end"):  # the launcher complains about a second signal
+            with suppress(ProcessLookupError):
                 os.kill(launcher, signal.SIGTERM)
-            time.sleep(_SECONDS_TO_END)
+        time.sleep(_SECONDS_TO_END)
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized():
         if not mpi.Is_finalized():  # after MPI_Finalize no other rank can wait for this one

@@ -18,7 +18,7 @@ from mpicoll.launch.failure import end_job
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Closable", "checked_world", "watch"]
+__all__ = ["Closable", "checked_world", "progress", "watch"]
 
 
 class Closable(Protocol):
@@ -76,6 +76,13 @@ def checked_world() -> MPI.Intracomm:
 def watch(closable: Closable) -> None:
     """Close this object when MPI is finalised, and abandon it in a forked process."""
     _living.add(closable)
+
+
+def progress() -> None:
+    """Let MPI move on the messages of this process that are under way."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and not _forked:
+        mpi.COMM_SELF.Iprobe()
 
 
 @lru_cache(maxsize=1)  # once in a process

@@ -53,16 +53,23 @@ def _addresses() -> tuple[str, ...]:
     return (*ordered, "127.0.0.1") if "127.0.0.1" not in ordered else tuple(ordered)
 
 
-async def connect(meeting: Meeting) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to the judge. Raises OSError if none of its addresses answers."""
-    failure: OSError = OSError("no address")
+async def connect(meeting: Meeting, hello: Message) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Message]:
+    """A connection to the judge, and its answer to ``hello``. Raises OSError if it answers at none of its addresses."""
+    failures = []
     for address in meeting.addresses:
         try:
-            opening = asyncio.open_connection(address, meeting.port, limit=LIMIT)
-            return await asyncio.wait_for(opening, _SECONDS_TO_CONNECT)
-        except (TimeoutError, OSError) as e:
-            failure = e if isinstance(e, OSError) else OSError("no answer")
-    raise failure
+            async with asyncio.timeout(_SECONDS_TO_CONNECT):
+                reader, writer = await asyncio.open_connection(address, meeting.port, limit=LIMIT)
+                say(writer, {"token": meeting.token, **hello})
+                answer = await heard(reader)
+        except OSError as e:  # TimeoutError is one
+            failures.append(f"{address}: {e or 'no answer'}")
+        else:
+            if answer is not None and "judge" in answer:
+                return reader, writer, answer
+            writer.close()
+            failures.append(f"{address}: another program listens there")
+    raise OSError("; ".join(failures))
 
 
 async def happens(event: asyncio.Event, seconds: float) -> bool:
@@ -85,6 +92,6 @@ async def heard(reader: asyncio.StreamReader) -> Message | None:
     try:
         line = await reader.readline()
         message = json.loads(line) if line.endswith(b"\n") else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpicoll.guard.recorder import BROKEN, FREED
+from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import Message, happens, heard, say
-from mpicoll.guard.watch.watched import LOOK, SHORT, TIME_IS_UP, WARN
+from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME_IS_UP, WARN
 from mpicoll.launch.elastic import is_elastic
 
 __all__ = ["Judge"]
@@ -29,8 +29,10 @@ class _Process:
     writer: asyncio.StreamWriter
     process: Message
     leaving: bool = False
+    silent: float = 0.0
+    """Seconds since it was heard. Time in which the judge's own process was stopped does not count."""
     gone: float | None = None
-    """When its connection was lost, None while it is there."""
+    """Seconds since its connection was lost, None while it is there."""
 
 
 @dataclass(eq=False)
@@ -44,24 +46,37 @@ class _Calls:
     waits: dict[int, int] = field(default_factory=dict)
     compared: int = 0
     """So many first calls are known to be the same on all ranks."""
-    comparing: bool = False
+    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     warned: bool = False
 
-    def broken(self) -> bool:
-        return BROKEN in self.states.values()
+    def least(self) -> int:
+        """So many calls all ranks have told of."""
+        return min(self.calls.get(rank, 0) for rank in self.ranks)
+
+    def most(self) -> int:
+        return max(self.calls.values(), default=0)
+
+    def are(self, *states: str) -> bool:
+        """Whether some rank is in one of these states."""
+        return any(state in states for state in self.states.values())
+
+    def longest(self) -> int:
+        """How long a rank waits."""
+        return max(self.waits.values(), default=SHORT)
 
 
 class Judge:
-    """Knows all processes of the job by their ranks in its world."""
+    """Knows all processes of the job by their ranks in its world. A process must answer within ``timeout`` seconds
+    while others wait for its end. What takes long is done in ``tasks``."""
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, token: str, timeout: float, tasks: asyncio.TaskGroup) -> None:
+        self._token, self._timeout, self._tasks = token, timeout, tasks
+        self._writers: set[asyncio.StreamWriter] = set()
         self._processes: dict[int, _Process] = {}
         self._communicators: dict[str, _Calls] = {}
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._asked = 0
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._ending = False
+        self._ending = self._dismissed = False
         self._lost: set[int] = set()
         """Ranks that are lost, in a job that goes on without them."""
         self._leaving = asyncio.Event()
@@ -71,56 +86,52 @@ class Judge:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its begin to its end."""
-        hello = await heard(reader)
-        if hello is None or hello.get("token") != self._token:
-            writer.close()
-            return
-        rank = hello["rank"]
-        here = self._processes[rank] = _Process(writer, hello["process"])
+        self._writers.add(writer)
+        hello = None if self._dismissed else await heard(reader)
+        if hello is not None and hello.get("token") == self._token:
+            await self._serve_process(hello["rank"], hello["process"], reader, writer)
+        self._writers.discard(writer)
+        writer.close()
+
+    async def _serve_process(
+        self, rank: int, process: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        here = self._processes[rank] = _Process(writer, process)
         say(writer, {"judge": ending.this_process()})
-        if self._lost:
-            say(writer, {"lost": sorted(self._lost)})
         while (message := await heard(reader)) is not None:
+            here.silent = 0.0
             if "answer" in message:
                 if not (question := self._questions.pop(message["answer"], asyncio.Future())).done():
                     question.set_result(message["value"])
             elif "compare" in message:
-                self._begin(self._compare_for(here, message["compare"]))
+                self._tasks.create_task(self._compare_for(here, message["compare"]))
             elif "lost" in message:
-                self._lose(message["lost"])
+                self._lose({*message["lost"]})
+            elif "failed" in message:
+                self.dismiss()
+            elif "beat" in message:
+                say(writer, {"beat": True})
             else:
                 self._told(rank, message)
-        here.gone = asyncio.get_running_loop().time()
-        if is_elastic() and not here.leaving:
-            self._lose([rank])
-
-    def _lose(self, ranks: Iterable[int]) -> None:
-        """Forget the communicators of these ranks, and let all processes cut them."""
-        new = {*ranks} - self._lost
-        self._lost |= new
-        for name, each in list(self._communicators.items()):
-            if new.intersection(each.ranks):
-                del self._communicators[name]
-        for process in self._processes.values():
-            say(process.writer, {"lost": sorted(new)})
-        self._leaving.set()
+        here.gone = 0.0
 
     def _told(self, rank: int, message: Message) -> None:
-        if message["leaving"]:
+        if message["leaving"] and not self._processes[rank].leaving:
             self._processes[rank].leaving = True
             self._leaving.set()
         for name, calls, state, wait, *ranks in message["states"]:
             each = self._communicators.setdefault(name, _Calls(name))
             each.calls[rank], each.states[rank], each.waits[rank] = calls, state, wait
-            if ranks and not self._lost.intersection(ranks[0]):
+            if ranks and self._lost.isdisjoint(ranks[0]):
                 each.ranks = ranks[0]
-            if wait == SHORT:
-                each.warned = False
 
-    def _begin(self, task: Any) -> None:
-        running = asyncio.create_task(task)
-        self._tasks.add(running)  # asyncio itself keeps only weak references
-        running.add_done_callback(self._tasks.discard)
+    def _lose(self, ranks: set[int]) -> None:
+        """Forget the communicators of ranks that are lost: the others have cut them."""
+        self._lost |= ranks
+        for name, each in [*self._communicators.items()]:
+            if not ranks.isdisjoint(each.ranks):
+                del self._communicators[name]
+        self._leaving.set()
 
     async def _ask(self, ranks: Iterable[int], what: str, **more: Any) -> dict[int, Any]:
         """The ranks' answers. A rank that does not answer in time is not in it."""
@@ -138,16 +149,24 @@ class Judge:
 
     async def look_on(self) -> None:
         """Judge again and again what is known. Returns when all processes have left."""
-        while not self._all_have_left():
-            await happens(self._leaving, LOOK)
+        while not (self._ending or self._dismissed or self._all_have_left()):
+            if not await happens(self._leaving, LOOK):
+                for process in self._processes.values():
+                    process.silent += LOOK
+                    if process.gone is not None:
+                        process.gone += LOOK
             self._leaving.clear()
-            for each in list(self._communicators.values()):
-                if each.ranks and not each.comparing and not self._ending:
-                    await self._judge(each)
+            await asyncio.gather(*(self._judge(each) for each in [*self._communicators.values()] if each.ranks))
+            await self._judge_silence()
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Let all processes go. Nobody watches over them any more."""
+        self._dismissed = True
         for process in self._processes.values():
             say(process.writer, {"leave": True})
-        for process in self._processes.values():
-            process.writer.close()
+        for writer in self._writers:
+            writer.close()
 
     def _all_have_left(self) -> bool:
         expected = {rank for each in self._communicators.values() for rank in each.ranks}
@@ -156,57 +175,78 @@ class Judge:
             and expected <= self._processes.keys()
             and all(p.leaving or p.gone is not None or rank in self._lost for rank, p in self._processes.items())
             and not any(self._is_to_be_judged(each) for each in self._communicators.values())
-            and not self._tasks
         )
 
     def _is_to_be_judged(self, each: _Calls) -> bool:
         """Whether some calls are not known to be the same, though all ranks have told of them."""
-        if each.broken() or not each.ranks:
+        if not each.ranks or each.are(BROKEN):
             return False
-        told = [each.calls.get(rank, 0) for rank in each.ranks]
-        return min(told) > each.compared or (max(told) > min(told) and not self._lost(each))
-
-    def _lost(self, each: _Calls) -> list[int]:
-        return [rank for rank in each.ranks if (p := self._processes.get(rank)) is not None and p.gone is not None]
+        gone = [process.gone for rank in each.ranks if (process := self._processes[rank]).gone is not None]
+        if gone:
+            return max(gone) <= _SECONDS_OF_THE_LAUNCHER
+        return each.least() > each.compared or (each.most() > each.least() and not each.are(CLOSED))
 
     async def _judge(self, each: _Calls) -> None:
-        waits = max(each.waits.values(), default=SHORT)
-        if waits == TIME_IS_UP:
+        longest = each.longest()
+        if longest == TIME_IS_UP:
             await self._end(each, None, report.TIME_IS_UP)
-            return
-        if waits >= WARN and not each.warned:
+        elif longest >= WARN and not each.warned:
             each.warned = True
-            self._begin(self._warn(each))
-        if each.broken() or each.name not in self._communicators:
-            return
-        if min(each.calls.get(rank, 0) for rank in each.ranks) > each.compared:
+            await self._warn(each)
+        elif longest == SHORT:
+            each.warned = False
+        if each.least() > each.compared and not each.are(BROKEN):
             await self._compare(each)
+        for rank in each.ranks:
+            if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank):
+                await self._end(each, each.calls.get(rank, 0), why)
         if each.name not in self._communicators:
-            return
-        told = {rank: each.calls.get(rank, 0) for rank in each.ranks}  # now: ranks may have told more meanwhile
-        most = max(told.values())
-        now = asyncio.get_running_loop().time()
-        for rank, process in self._processes.items():
-            if told.get(rank, most) < most:
-                if process.leaving:
-                    await self._end(each, told[rank], report.HAS_LEFT)
-                elif process.gone is not None and now - process.gone > _SECONDS_OF_THE_LAUNCHER:
-                    await self._end(each, told[rank], report.IS_GONE)
-        if all(each.states.get(rank) == FREED for rank in each.ranks) and each.compared == most:
+            return  # its ranks were lost meanwhile, or it has failed
+        if all(each.states.get(rank) == FREED for rank in each.ranks) and each.compared == each.most():
             del self._communicators[each.name]
             for rank in each.ranks:
                 say(self._processes[rank].writer, {"forget": each.name})
 
+    def _makes_no_more(self, each: _Calls, rank: int) -> str:
+        """Why the rank makes no more calls of this communicator, empty if it may."""
+        process = self._processes.get(rank)
+        if process is None:
+            return ""
+        if process.leaving:
+            return report.HAS_LEFT
+        if process.gone is not None:
+            ends = not is_elastic() and process.gone > _SECONDS_OF_THE_LAUNCHER
+            return report.IS_GONE if ends else ""
+        return report.HAS_FREED if each.states.get(rank) == FREED else ""
+
+    async def _is_missed(self, each: _Calls, rank: int) -> bool:
+        """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
+        has not told its last ones, numbers say nothing: there, whether they wait in a call."""
+        numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
+        made = each.calls.get(rank, 0)
+        if made == each.most() if numbers else each.longest() == SHORT:
+            return False
+        accounts = await self._ask((other for other in each.ranks if other != rank), "account", name=each.name)
+        return any(account["begun"] > made if numbers else account["waits"] for account in accounts.values() if account)
+
+    async def _judge_silence(self) -> None:
+        """End the job if processes wait at their end for one that does not answer any more."""
+        left = [rank for rank, process in self._processes.items() if process.leaving]
+        for rank, process in self._processes.items():
+            silent = process.gone is None and process.silent > self._timeout + SECONDS_TO_HEAR
+            each = next((each for each in self._communicators.values() if rank in each.ranks), None)
+            if left and silent and each is not None:
+                await self._end(each, None, report.IS_SILENT)
+
     async def _compare_for(self, asking: _Process, name: str) -> None:
         each = self._communicators.get(name)
-        if each is not None and each.ranks and not each.comparing:
+        if each is not None and each.ranks:
             await self._compare(each)
         say(asking.writer, {"compared": name})
 
     async def _compare(self, each: _Calls) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
-        each.comparing = True
-        try:
+        async with each.comparing:
             begun = await self._ask(each.ranks, "calls", name=each.name)
             if len(begun) < len(each.ranks) or None in begun.values():
                 return
@@ -216,14 +256,12 @@ class Judge:
                 if len(answers) < len(each.ranks) or None in answers.values():
                     return
                 hashes = {tuple(answer) for answer in answers.values()}
+                calls = min(known for known, _ in hashes)
                 if len(hashes) == 1:
                     each.compared = max(each.compared, calls)
                     return
-                calls = min(known for known, _ in hashes)
             if len({known for known, _ in hashes}) == 1:
                 await self._end(each, await self._first_difference(each), report.DIFFERENT)
-        finally:
-            each.comparing = False
 
     async def _first_difference(self, each: _Calls) -> int:
         """The number of the first call that is not the same on all ranks, as far as they still know it."""
@@ -252,27 +290,41 @@ class Judge:
             _print(report.text(report.SLOW, each.ranks, accounts, missing))
 
     async def _end(self, each: _Calls, number: int | None, why: str) -> None:
-        """Say why, let all processes write their files, and end the job. Does not return. In a job that goes on when
-        ranks are lost, end the calls of this communicator instead, as far as that may help."""
+        """Say why, let all processes write their files, and end the job. Where ranks can be lost, a call may fail
+        instead, on all ranks."""
+        if self._ending:
+            return
         self._ending = True
         accounts, missing = await self._accounts(each, number)
         text = report.text(why, each.ranks, accounts, missing)
         _print(text)
+        await self._say_who_else_waits(each)
         written = await self._ask(self._processes, "dump", why=why)
         _print(report.files(written))
         silent = [self._processes[rank].process for rank in missing if rank in self._processes]
         if is_elastic() and why in (report.TIME_IS_UP, report.DIFFERENT):
-            del self._communicators[each.name]
             said = [[each.ranks.index(rank), account["words"] or "no call"] for rank, account in accounts.items()]
-            failed = {"fail": each.name, "differ": why == report.DIFFERENT, "calls": said, "text": text, "silent": silent}
-            for process in self._processes.values():
-                say(process.writer, failed)
-            self._ending = False
+            self._fail(each, {"differ": why == report.DIFFERENT, "calls": said, "text": text, "silent": silent})
             return
         for process in self._processes.values():
             say(process.writer, {"end": silent})
         await asyncio.sleep(0.1)  # until they are on their way
         ending.end(silent)
+
+    def _fail(self, each: _Calls, reason: Message) -> None:
+        """Let the calls of this communicator end with an error."""
+        del self._communicators[each.name]
+        for process in self._processes.values():
+            say(process.writer, {"fail": each.name, **reason})
+        self._ending = False
+
+    async def _say_who_else_waits(self, ended: _Calls) -> None:
+        """Ranks may wait for each other in two communicators."""
+        for each in self._communicators.values():
+            if each is not ended and each.ranks and each.longest() >= LONG:
+                accounts, missing = await self._accounts(each, None)
+                if any(account["seconds"] > 0 for account in accounts.values()):
+                    _print(report.text(report.MEANWHILE, each.ranks, accounts, missing))
 
 
 def _print(text: str) -> None:

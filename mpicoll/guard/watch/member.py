@@ -5,21 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from mpicoll.guard.elastic import failure
 from mpicoll.guard.watch import ending
 from mpicoll.guard.watch.channel import Meeting, Message, connect, happens, heard, say
-from mpicoll.guard.watch.watched import LOOK, TIME_IS_UP, Watched
-from mpicoll.launch.elastic import is_elastic
+from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, TIME_IS_UP, Watched
+from mpicoll.launch.failure import is_first
 
 __all__ = ["Member"]
 
 _CHANGES = 2.0
 """Seconds between two messages that say no more than that calls were made."""
-_SECONDS_TO_HEAR = 10.0
-"""How long the judge may be silent when a call's time is up, and how long a launcher may take to end the job after the
-judge's process has ended."""
+_BEAT, _BEAT_WHILE_WAITING = 30.0, 3.0
+"""Seconds between two messages to which the judge answers that it is there."""
 
 
 class Member:
@@ -28,75 +28,113 @@ class Member:
     def __init__(self, rank: int, meeting: Meeting, dump: Callable[[str], str]) -> None:
         self.rank, self._meeting, self._dump = rank, meeting, dump
         self.watched: dict[str, Watched] = {}
+        self.reached: Future[str] = Future()
+        """Empty when the judge has answered, or why it cannot be reached."""
         self._writer: asyncio.StreamWriter | None = None
         self._judge: Message | None = None
         """The judge's process, after it has said which."""
-        self._last_heard = self._last_told = 0.0
-        self._leaving = False
+        self._silent = self._since_told = self._since_beat = 0.0
+        """Seconds since the judge was heard, and since it was told of all changes, and asked whether it is there."""
+        self._leaving = self._lost = False
         self._compared: dict[str, asyncio.Event] = {}
         self.may_leave = asyncio.Event()
         """Set when nobody needs this process any more."""
 
     async def serve(self) -> None:
-        """Look at the communicators, and do what the judge asks, until it lets this process go."""
-        looking = asyncio.create_task(self._look_on())
+        """Do what the judge asks, until it lets this process go."""
+        while not self.may_leave.is_set() and await self._serve_connection():
+            pass  # a network may lose a connection of two sound processes
+        self._lost = True
+        if self._leaving or self._judge is None:
+            self.may_leave.set()  # there is nobody to ask
+
+    async def _serve_connection(self) -> bool:
+        """Serve until the connection is lost. Returns whether a new one may be better."""
+        hello = {"rank": self.rank, "process": ending.this_process()}
         try:
-            reader, self._writer = await connect(self._meeting)
+            reader, writer, answer = await connect(self._meeting, hello)
         except OSError as e:
-            where = " or ".join(self._meeting.addresses)
-            said = f"mpicoll: rank {self.rank} cannot reach the watcher of its job at {where} ({e})"
-            os.write(2, f"{said}: its calls are not compared with those of other ranks\n".encode())
-            self.may_leave.set()
-        else:
-            say(self._writer, {"token": self._meeting.token, "rank": self.rank, "process": ending.this_process()})
-            while not self.may_leave.is_set() and (message := await heard(reader)) is not None:
-                self._last_heard = _now()
-                self._obey(message)
-            self._writer = None
-            if self._leaving:
-                self.may_leave.set()  # there is nobody left to ask
-            elif is_elastic() and not self.may_leave.is_set():
-                self.lose([self._meeting.rank])
-        await looking
+            self._reach(f"port {self._meeting.port} ({e})")
+            return False
+        for each in self._all():
+            each.told = None
+        self._writer, self._judge, self._silent = writer, answer["judge"], 0.0
+        self._reach("")
+        while not self.may_leave.is_set() and (message := await heard(reader)) is not None:
+            self._silent = 0.0
+            self._obey(message)
+        self._writer = None
+        writer.close()
+        return True
+
+    def _reach(self, problem: str) -> None:
+        if not self.reached.done():
+            self.reached.set_result(problem)
 
     # -- looking and telling ------------------------------------------------------------------------------------------
 
-    async def _look_on(self) -> None:
+    async def look_on(self) -> None:
+        """Look at the communicators again and again."""
         while not await happens(self.may_leave, LOOK):
             for each in self._all():
                 each.look()
-            self._tell()
+                if each.cut is not None and (lost := each.cut.look()):
+                    self._lose(each, lost)
+            self._silent += LOOK
+            self._since_told += LOOK
+            self._since_beat += LOOK
+            self._tell(everything=self._since_told >= _CHANGES)
             self._check_judge()
 
     def _all(self) -> list[Watched]:
         return [*self.watched.values()]  # the program adds to it meanwhile
 
-    def _tell(self) -> None:
-        """Tell the judge what has changed: waits at once, all else now and then."""
-        everything = self._leaving or _now() - self._last_told >= _CHANGES
+    def _tell(self, everything: bool) -> None:
+        """Tell the judge what has changed: how long calls wait at once, all else if it is to be ``everything``."""
+        if self._writer is None:
+            return
         if everything:
-            self._last_told = _now()
+            self._since_told = 0.0
         states: list[list[Any]] = []
+        waits = self._leaving
         for each in self._all():
             state, told = each.state(), each.told
+            waits = waits or state[2] >= LONG
             if state != told and (everything or told is None or state[2] != told[2]):
                 first = told is None and each.ranks[0] == self.rank
                 states.append([each.name, *state, *([each.ranks] if first else ())])
                 each.told = state
-        if self._writer is not None and (states or self._leaving):
+        if states or (self._leaving and everything):
             say(self._writer, {"states": states, "leaving": self._leaving})
+        if self._since_beat >= (_BEAT_WHILE_WAITING if waits else _BEAT):
+            self._since_beat = 0.0
+            say(self._writer, {"beat": True})
 
     def _check_judge(self) -> None:
         """End the job if the judge should end it and does not: it is stopped, or has ended."""
-        gone = self._judge is not None and self._writer is None and not is_elastic()
+        timeout = max((each.timeout for each in self._all()), default=0.0)
+        if self._leaving and not self._lost and self._silent >= timeout + SECONDS_TO_HEAR:
+            self._end("is at its end", "does not answer")
         for each in self._all():
-            late = each.state()[2] == TIME_IS_UP and each.seconds >= each.timeout + _SECONDS_TO_HEAR
-            if (late and _now() - self._last_heard >= _SECONDS_TO_HEAR) or (gone and each.seconds >= _SECONDS_TO_HEAR):
-                account, why = each.account(None), "has ended" if gone else "does not answer"
+            late = each.state()[2] == TIME_IS_UP and each.seconds >= each.timeout + SECONDS_TO_HEAR
+            judge_has_ended = self._lost and each.cut is None  # or else MPI tells, and the communicator is cut
+            if (late and self._silent >= SECONDS_TO_HEAR) or (judge_has_ended and each.seconds >= SECONDS_TO_HEAR):
+                account = each.account(None)
                 does = account["words"] if account["waits"] else account["message"]
-                said = f"mpicoll: rank {self.rank} has waited for {each.seconds:g} s in {does}, at {account['where']}"
-                os.write(2, f"{said}. The first rank, which compares ranks, {why}. The job ends\n".encode())
-                ending.end([self._judge] if self._judge else [])
+                waits = f"has waited for {each.seconds:g} s in {does}, at {account['where']}"
+                self._end(waits, "has ended" if self._lost else "does not answer")
+
+    def _lose(self, watched: Watched, ranks: Sequence[int]) -> None:
+        """These ranks of the communicator are lost: it is cut, and need not be watched over any more."""
+        self.watched.pop(watched.name, None)
+        if self._writer is not None:
+            say(self._writer, {"lost": [watched.ranks[rank] for rank in ranks]})
+
+    def _end(self, does: str, why: str) -> None:
+        if is_first("judge"):
+            text = f"mpicoll: rank {self.rank} {does}. The first rank, which compares ranks, {why}. The job ends\n"
+            os.write(2, text.encode())
+        ending.end([self._judge] if self._judge else [])
 
     # -- what the judge and the program ask ---------------------------------------------------------------------------
 
@@ -104,19 +142,15 @@ class Member:
         if "ask" in message:
             assert self._writer is not None
             say(self._writer, {"answer": message["ask"], "value": self._answer(message)})
-        elif "judge" in message:
-            self._judge = message["judge"]
         elif "compared" in message:
             if (waiting := self._compared.pop(message["compared"], None)) is not None:
                 waiting.set()
         elif "forget" in message:
             self.watched.pop(message["forget"], None)
-        elif "lost" in message:
-            self.lose(message["lost"])
         elif "fail" in message:
             ending.kill(message["silent"])
-            if (each := self.watched.pop(message["fail"], None)) is not None and each.cut is not None:
-                each.cut.fail(failure(message))
+            if (failed := self.watched.pop(message["fail"], None)) is not None and failed.cut is not None:
+                failed.cut.fail(failure(message))
         elif "end" in message:
             ending.prepare_to_end(message["end"])
         elif "leave" in message:
@@ -137,33 +171,25 @@ class Member:
                 calls = each.recorder.calls(question["first"])
                 return [calls[0].number if calls else question["first"], [c.record.digest.hex() for c in calls]]
             case _:
-                return each.account(question["number"])
+                return each.account(question.get("number"))
 
-    def lose(self, ranks: Sequence[int], found_here: bool = False) -> None:
-        """These ranks of the world are lost: cut the communicators that they are in. Tell the judge if it may not know,
-        because this process has ``found`` it ``here``."""
-        for each in self._all():
-            lost = [rank for rank, in_world in enumerate(each.ranks) if in_world in ranks]
-            if lost and each.cut is not None:
-                self.watched.pop(each.name, None)
-                each.cut.lose(lost)
-        if found_here and self._writer is not None:
-            say(self._writer, {"lost": [*ranks]})
-
-    async def leave(self) -> None:
-        """Tell the judge that this process makes no more calls, and wait until it may go."""
+    def leave(self) -> None:
+        """Tell the judge that this process makes no more calls. ``may_leave`` is set when it may go."""
         self._leaving = True
-        self._tell()
-        await self.may_leave.wait()
+        if self._lost:
+            self.may_leave.set()
+        self._tell(everything=True)
+
+    def give_up(self) -> None:
+        """Tell the judge, and who waits in this process, that this process cannot watch any more."""
+        if self._writer is not None:
+            say(self._writer, {"failed": True})
+        self._reach("its port, because this rank's watcher has failed")
 
     async def compare(self, watched: Watched) -> None:
         """Let the judge compare the calls of a communicator now. If they differ, it ends the job."""
         if self._writer is not None:
-            self._tell()
+            self._tell(everything=True)
             done = self._compared.setdefault(watched.name, asyncio.Event())
             say(self._writer, {"compare": watched.name})
             await done.wait()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
 from mpicoll.guard.watch.channel import Message
 
-__all__ = ["DIFFERENT", "HAS_LEFT", "IS_GONE", "SLOW", "TIME_IS_UP", "files", "ranges", "text", "why_silent"]
+__all__ = [
+    "DIFFERENT",
+    "HAS_FREED",
+    "HAS_LEFT",
+    "IS_GONE",
+    "IS_SILENT",
+    "MEANWHILE",
+    "SLOW",
+    "TIME_IS_UP",
+    "files",
+    "ranges",
+    "text",
+    "why_silent",
+]
 
 DIFFERENT = "the ranks made different calls. The job ends"
 HAS_LEFT = "a rank has come to its end, and others wait for it. The job ends"
 IS_GONE = "a rank's process is gone, and others wait for it. The job ends"
+HAS_FREED = "a rank has freed the communicator, and others still use it. The job ends"
+IS_SILENT = "a rank does not answer, and others wait for its end. The job ends"
+MEANWHILE = "ranks wait in another communicator, too"
 TIME_IS_UP = "a call was not complete in time. The job ends"
 SLOW = "a call has been under way for long. Nothing is wrong if a rank is still busy"
 
@@ -30,18 +47,20 @@ def text(why: str, ranks: Sequence[int], accounts: dict[int, Message], missing: 
 
 def _line(account: Message, furthest: int) -> str:
     number, words, site = account["number"], account["words"], account["site"]
-    if account["message"]:
+    if account["message"] and not account["waits"] and number >= account["begun"] - 1:
         does = f"waits for {account['seconds']:.0f} s in {account['message']}"
     elif words is None:
         # This rank has not made the call that others speak of.
-        does = "has not come" + (" and has ended its program" if account.get("leaving") else "")
+        freed = " and has freed the communicator" if account["state"] == FREED else ""
+        does = "has not come" + (" and has ended its program" if account.get("leaving") else freed)
     elif account["waits"]:
         return f"call {number}: {words}, at {site}: waits for {account['seconds']:.0f} s"
     elif account["begun"] < furthest and number == account["begun"] - 1:
         does = f"has not come: its last call was {number}: {words}, at {site}"
     else:
         does = f"call {number}: {words}, at {site}"
-        return does + (f". The communicator is {account['state']}" if account["state"] == "broken" else "")
+        if account["state"] in (BROKEN, CLOSED):
+            does += f". It cannot use the communicator any more, which is {account['state']}"
     if account.get("leaving"):
         return does
     return f"{does}. It is at {account['where']}"
@@ -51,7 +70,7 @@ def why_silent(has_come: bool, is_gone: bool) -> str:
     """Of a rank that gives no account."""
     if not has_come:
         return "has never been reached"
-    return "its process has ended" if is_gone else "does not answer: it is stopped, or its node is lost"
+    return "its process has ended" if is_gone else "does not answer: it is stopped or stuck, or its node is lost"
 
 
 def files(written: dict[int, str]) -> str:

@@ -9,16 +9,33 @@ from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.sites import place_of, whereabouts
 from mpicoll.guard.watch.channel import Message
 
-__all__ = ["LOOK", "SHORT", "TIME_IS_UP", "WARN", "Watched"]
+__all__ = ["LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched"]
 
 LOOK = 0.5
 """Seconds between two looks at a process's communicators."""
+SECONDS_TO_HEAR = 10.0
+"""Seconds that a process has beyond a timeout, until others think that it does not answer."""
 _LONG, _VERY_LONG = 1.0, 60.0
 """Seconds after which the judge is told of a wait, and after which it warns."""
 _GRACE = 10.0
 """Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
 SHORT, LONG, WARN, TIME_IS_UP = range(4)
 """How long a wait has lasted."""
+
+
+@dataclass(eq=False)
+class _Wait:
+    """How long this process has waited for one thing. Time in which it was stopped does not count."""
+
+    seconds: float = 0.0
+    _last: object = None
+    """What it waited for at the last look. It is kept, so that nothing else can have its address."""
+
+    def look(self, now: object) -> float:
+        """Count on if it waits for the same object as at the last look, and begin anew if not."""
+        self.seconds = self.seconds + LOOK if now is not None and now is self._last else 0.0
+        self._last = now
+        return self.seconds
 
 
 @dataclass(eq=False)
@@ -37,17 +54,16 @@ class Watched:
     cut: Cut | None
     """Ends the calls of this communicator alone; None if the job ends instead."""
     seconds: float = 0.0
-    """How long the oldest wait has lasted. Time in which this process was stopped does not count."""
+    """How long the oldest wait has lasted."""
     told: tuple[int, str, int] | None = None
     """What the judge knows: calls, state, and how long the wait has lasted."""
-    _last: object = field(default=None, repr=False)
+    _call: _Wait = field(default_factory=_Wait)
+    _message: _Wait = field(default_factory=_Wait)
 
     def look(self) -> None:
-        """Count how long the call under way has lasted, or the oldest wait for a message."""
-        waits = [*self.waits]
-        now = self.recorder.begun if self.recorder.under_way else (id(waits[0]) if waits else None)
-        self.seconds = self.seconds + LOOK if now is not None and now == self._last else 0.0
-        self._last = now
+        """Count how long the call under way has lasted, and the oldest wait for a message."""
+        in_call = self._call.look(self.recorder.last)
+        self.seconds = max(in_call, self._message.look(next(iter([*self.waits]), None)))
 
     def state(self) -> tuple[int, str, int]:
         """How many calls can be compared, whether more can come, and how long the oldest wait has lasted."""

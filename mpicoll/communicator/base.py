@@ -233,7 +233,8 @@ class Base:
         Which plans are so depends on the algorithm, and a program cannot rely on that. Nor did it get the result, with
         which the other ranks go on.
         """
-        error = self._error(operation, e) if isinstance(e, self._failure) else None
+        # What a collective leaves that a loss has ended may raise anything.
+        error = self._error(operation, e) if isinstance(e, self._failure) or self._is_cut(e) else None
         if self._watched is not None and isinstance(error, MessageError):
             watcher.compare(self._watched)  # different calls are the likely reason; if so, the job ends with a table
         if isinstance(e, StateError):
@@ -243,6 +244,9 @@ class Base:
         self._end_midway(operation, e)
         if error is not None:
             raise error from e
+
+    def _is_cut(self, e: BaseException) -> bool:
+        return self._cut is not None and isinstance(e, Exception) and self._fabric.is_cut(e)
 
     def _error(self, operation: str, e: BaseException) -> MpicollError:
         """The error of a call in which the MPI library has reported ``e``."""

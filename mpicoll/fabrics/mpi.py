@@ -15,7 +15,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import measured
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
-from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.rules import Rules, check, preferred, timeout
 from mpicoll.errors import ArgumentError, RankLost, TimeoutError
 from mpicoll.fabrics.fabric import Fabric, Transfer
@@ -55,7 +55,8 @@ class MPIFabric(Fabric):
         self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
         try:
             self._connect(comm, parent, duplicate)
-        except MPI.Exception as e:
+            self._check()
+        except Exception as e:
             if not self.is_cut(e):
                 raise
             self.cut()  # other ranks may still be in it
@@ -83,15 +84,18 @@ class MPIFabric(Fabric):
     def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:
         """A fabric of these of the job's ranks. This rank is one of them, and only they call this. None means all, and
         where ranks can be lost all that are left."""
-        world = MPI.COMM_WORLD
         if ranks is not None:
-            left = elastic.left(world.size)
-            return cls._among(world, [left[rank] for rank in ranks], None)
+            return cls._among(_left[-1], ranks, None)
+        world = MPI.COMM_WORLD
         if not elastic.is_elastic():
             return cls(world)
-        made = cls(world, None, MPI.Intracomm.Shrink)
-        elastic.go_on_with(made.in_world(), world.size, world.rank)
-        return made
+        while True:
+            left = world.Shrink()
+            made = cls(left, None, MPI.Intracomm.Shrink)
+            if made.size == left.size:  # else one more was lost
+                _left.append(left)
+                elastic.go_on_with(made.in_world(), world.size, world.rank)
+                return made
 
     @classmethod
     def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], parent: MPIFabric | None) -> MPIFabric:
@@ -126,6 +130,10 @@ class MPIFabric(Fabric):
         return common
 
     def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
+        plan = self._bound(call, choice, workspace)
+        return sequence(plan, self._check) if self.elastic else plan
+
+    def _bound(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
         match choice:
             case Native() if call.extent_is_common:
                 return self._in_parts(call, lambda part: native.bind(self._comm, part, workspace))
@@ -205,6 +213,12 @@ class MPIFabric(Fabric):
             or bool(self.lost())
         )
 
+    def _check(self) -> None:
+        """Raise MPI.Exception if ranks are lost. Some of Open MPI's collectives do not report that they have failed, and
+        have written nothing."""
+        if self.elastic and (self._comm.Is_revoked() or self._comm.Get_failed() != MPI.GROUP_EMPTY):
+            raise MPI.Exception(MPI.ERR_PROC_FAILED)
+
     def cut(self) -> None:
         with self._freeing:
             for comm in self._all():
@@ -243,20 +257,30 @@ class MPIFabric(Fabric):
         assert self._words is not None
         return self._words.tell(word, seconds)
 
+    def _objects(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What a collective of objects gives."""
+        try:
+            return call(*arguments)
+        finally:
+            self._check()  # also after an error of pickle's: that is what nothing may look like
+
     def bcast(self, obj: Any, root: int) -> Any:
-        return self._comm.bcast(obj, root)
+        return self._objects(self._comm.bcast, obj, root)
 
     def gather(self, obj: Any, root: int) -> list[Any] | None:
-        return self._comm.gather(obj, root)
+        gathered: list[Any] | None = self._objects(self._comm.gather, obj, root)
+        return gathered
 
     def allgather(self, obj: Any) -> list[Any]:
-        return self._comm.allgather(obj)
+        gathered: list[Any] = self._objects(self._comm.allgather, obj)
+        return gathered
 
     def scatter(self, objs: Sequence[Any] | None, root: int) -> Any:
-        return self._comm.scatter(objs, root)
+        return self._objects(self._comm.scatter, objs, root)
 
     def alltoall(self, objs: Sequence[Any]) -> list[Any]:
-        return self._comm.alltoall(objs)
+        exchanged: list[Any] = self._objects(self._comm.alltoall, objs)
+        return exchanged
 
     def send(self, obj: Any, dest: int, tag: int, seconds: float | None) -> None:
         if seconds is None:
@@ -283,6 +307,10 @@ class MPIFabric(Fabric):
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
+
+_left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
+"""The job's ranks. The last one is that of those that are left: MPI makes no communicators of one whose ranks are lost.
+"""
 
 _not_taken: list[MPI.Request] = []
 """Requests of objects that nobody has taken yet. MPI reads their memory, which they keep."""

@@ -49,7 +49,7 @@ class MPIFabric(Fabric):
     ) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
-        self._comm = self._messages = MPI.COMM_NULL
+        self._comm = self._messages = MPI.Intracomm()
         self._words: Words | None = None
         self.elastic = elastic.is_elastic()
         self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
@@ -90,8 +90,8 @@ class MPIFabric(Fabric):
         if not elastic.is_elastic():
             return cls(world)
         while True:
-            left = world.Shrink()
-            made = cls(left, None, MPI.Intracomm.Shrink)
+            left = _shrunk(world)
+            made = cls(left, None, _shrunk)
             if made.size == left.size:  # else one more was lost
                 _left.append(left)
                 elastic.go_on_with(made.in_world(), world.size, world.rank)
@@ -230,7 +230,7 @@ class MPIFabric(Fabric):
         return [comm for comm in every if comm != MPI.COMM_NULL]
 
     def shrink(self) -> MPIFabric:
-        made = MPIFabric(self._comm, self, MPI.Intracomm.Shrink)
+        made = MPIFabric(self._comm, self, _shrunk)
         elastic.gone_without({*self.in_world()}.difference(made.in_world()))
         return made
 
@@ -307,6 +307,14 @@ class MPIFabric(Fabric):
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
+
+
+def _shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A communicator of those that are left. Ranks may be lost meanwhile: all that are left get the same one."""
+    part = comm.Shrink()
+    assert isinstance(part, MPI.Intracomm)
+    return part
+
 
 _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
 """The job's ranks. The last one is that of those that are left: MPI makes no communicators of one whose ranks are lost.

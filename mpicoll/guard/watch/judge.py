@@ -296,13 +296,14 @@ class Judge:
             return
         self._ending = True
         accounts, missing = await self._accounts(each, number)
-        text = report.text(why, each.ranks, accounts, missing)
+        fails = is_elastic() and why in (report.TIME_IS_UP, report.DIFFERENT)
+        text = report.text(why.removesuffix(". The job ends") if fails else why, each.ranks, accounts, missing)
         _print(text)
         await self._say_who_else_waits(each)
         written = await self._ask(self._processes, "dump", why=why)
         _print(report.files(written))
         silent = [self._processes[rank].process for rank in missing if rank in self._processes]
-        if is_elastic() and why in (report.TIME_IS_UP, report.DIFFERENT):
+        if fails:
             said = [[each.ranks.index(rank), account["words"] or "no call"] for rank, account in accounts.items()]
             self._fail(each, {"differ": why == report.DIFFERENT, "calls": said, "text": text, "silent": silent})
             return

@@ -14,6 +14,7 @@ from mpicoll.launch import launcher
 from tests.launch.jobs import Done, ended, python, script, started, until
 
 HAS_ULFM = launcher.find_launcher().vendor == "Open MPI"
+EXAMPLE = str(Path(__file__).parents[2] / "examples/elastic.py")
 needs_ulfm = pytest.mark.skipif(not HAS_ULFM, reason="this MPI has no ULFM")
 
 BEGIN = """
@@ -188,7 +189,7 @@ def test_a_time_that_is_up_and_different_calls_are_errors(tmp_path: Path) -> Non
 @needs_ulfm
 @pytest.mark.parametrize("api", [[], ["--torch"]], ids=["mpicoll.torch", "torch.distributed"])
 def test_the_example_trains_on(api: list[str]) -> None:
-    program = ["-m", "mpicoll", "run", "--elastic", "-n", "4", "examples/elastic.py", *api, "--steps", "40"]
+    program = ["-m", "mpicoll", "run", "--elastic", "-n", "4", EXAMPLE, *api, "--steps", "40"]
     undisturbed = python(*program, "--seconds", "0")
     assert undisturbed.code == 0, undisturbed.output
     with started(sys.executable, *program) as (it, output):

@@ -105,7 +105,9 @@ def wait(job: subprocess.Popen[str], folder: Path, alive: list[int], size: int) 
             raise SystemExit(f"the job ended with {job.returncode}:\n{job.communicate()[1]}")
         if time.monotonic() > deadline:
             states = {rank: (folder / f"at{rank}").read_text() for rank in alive if (folder / f"at{rank}").exists()}
-            raise SystemExit(f"not within {SECONDS_TO_GO_ON:g} s: all of {alive} go on among {size}; they are at {states}")
+            raise SystemExit(
+                f"not within {SECONDS_TO_GO_ON:g} s: all of {alive} go on among {size}; they are at {states}"
+            )
         time.sleep(0.02)
 
 
@@ -121,7 +123,10 @@ def main() -> None:
         work(args.work, args.seed)
         return
     mpi = find_launcher().version.splitlines()[0]
-    print(f"{fingerprint()}, {os.cpu_count()} cores, {args.ranks} ranks; {platform.system()} {platform.machine()}, ", end="")
+    print(
+        f"{fingerprint()}, {os.cpu_count()} cores, {args.ranks} ranks; {platform.system()} {platform.machine()}, ",
+        end="",
+    )
     print(f"Python {platform.python_version()}, numpy {np.__version__}, {mpi}", flush=True)
     killed, seed = 0, args.seed
     while killed < args.kills:

@@ -23,7 +23,18 @@ from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import launched_rank
 from mpicoll.launch.lifetime import progress
 
-__all__ = ["ADDRESS", "attend", "check_launcher", "go_on_with", "gone_without", "has_ended", "is_elastic", "join", "left", "lost"]
+__all__ = [
+    "ADDRESS",
+    "attend",
+    "check_launcher",
+    "go_on_with",
+    "gone_without",
+    "has_ended",
+    "is_elastic",
+    "join",
+    "left",
+    "lost",
+]
 
 ADDRESS = "MPICOLL_ELASTIC"
 """The variable that tells ranks where ``mpicoll run`` listens, and the word by which it knows them."""

@@ -107,7 +107,9 @@ def test_blocked_calls_end_and_the_others_go_on(tmp_path: Path, calls: list[str]
     assert it.code == 0, it.output
     left = 4 - len(calls)
     assert all(it.output.count(f": {name} went on") >= left for name in calls), it.output
-    assert re.search(rf"^mpicoll: {len(calls)} of 4 ranks were lost \(ranks [\d, ]+\); the others went on", it.output, re.M)
+    assert re.search(
+        rf"^mpicoll: {len(calls)} of 4 ranks were lost \(ranks [\d, ]+\); the others went on", it.output, re.M
+    )
 
 
 @needs_ulfm
@@ -186,6 +188,13 @@ def test_a_time_that_is_up_and_different_calls_are_errors(tmp_path: Path) -> Non
     assert "1 of 3 ranks was lost (rank 2); the others went on to the end without it\n" in it.output
 
 
+def process_of(rank: int, size: int, output: Path) -> int:
+    """The number of this rank's process, which the example prints."""
+    line = re.compile(rf"^rank {rank} of {size}, process (\d+)", re.MULTILINE)
+    until(lambda: line.search(output.read_text()) is not None, f"{size} ranks train", output)
+    return int(line.findall(output.read_text())[0])
+
+
 @needs_ulfm
 @pytest.mark.parametrize("api", [[], ["--torch"]], ids=["mpicoll.torch", "torch.distributed"])
 def test_the_example_trains_on(api: list[str]) -> None:
@@ -194,17 +203,14 @@ def test_the_example_trains_on(api: list[str]) -> None:
     assert undisturbed.code == 0, undisturbed.output
     with started(sys.executable, *program) as (it, output):
         for left, victim in ((4, 2), (3, 0)):
-            line = rf"^rank {victim} of {left}, process (\d+)"
-            until(lambda line=line: re.search(line, output.read_text(), re.M), f"{left} ranks train", output)
-            found = re.search(line, output.read_text(), re.M)
-            assert found is not None
-            os.kill(int(found[1]), signal.SIGKILL)
+            os.kill(process_of(victim, left, output), signal.SIGKILL)
         done = ended(it, output)
     assert done.code == 0, done.output
     assert "mpicoll: 2 of 4 ranks were lost" in done.output
     last = r"finished: step 40, loss ([\d.]+), (\d) ranks"
     before, after = re.search(last, undisturbed.output), re.search(last, done.output)
-    assert before is not None and after is not None
+    assert before is not None
+    assert after is not None
     assert (before[2], after[2]) == ("4", "2")
     assert float(after[1]) == pytest.approx(float(before[1]), rel=1e-3)
 
@@ -222,4 +228,6 @@ def test_shrink_needs_elastic(tmp_path: Path) -> None:
     program = "import mpicoll\nmpicoll.Communicator().shrink()"
     it = python("-m", "mpicoll", "run", "-n", "1", script(tmp_path, program))
     assert it.code == 1
-    assert "StateError: shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`" in it.output
+    assert (
+        "StateError: shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`" in it.output
+    )

@@ -51,7 +51,7 @@ class Watched:
     """Seconds in which a call must end."""
     agrees: bool
     """Whether ranks agree on each call before data moves."""
-    cut: Cut | None
+    cut: Cut | None = None
     """Ends the calls of this communicator alone; None if the job ends instead."""
     seconds: float = 0.0
     """How long the oldest wait has lasted."""

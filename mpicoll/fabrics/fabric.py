@@ -125,14 +125,15 @@ class Fabric(ABC):
 
     def lost(self) -> list[int]:
         """The ranks that are known to be lost. What other ranks know may differ."""
-        return []
+        raise NotImplementedError
 
     def is_cut(self, e: BaseException) -> bool:
         """Whether the fabric has raised ``e`` because ranks were lost, or because a rank has ``cut`` the fabric."""
-        return False
+        raise NotImplementedError
 
     def cut(self) -> None:
         """Make every call fail on all ranks, those that are under way too. Any thread may call this."""
+        raise NotImplementedError
 
     def shrink(self) -> Fabric:
         """A fabric of the ranks that are left. They all call this, whatever state the fabric is in."""
@@ -140,7 +141,7 @@ class Fabric(ABC):
 
     def all_could(self, could: bool) -> bool:
         """Whether all ranks that are left say True. They all get the same answer, whatever state the fabric is in."""
-        return could
+        raise NotImplementedError
 
     # -- objects, pickled ---------------------------------------------------------------------------------------------
 

@@ -214,8 +214,7 @@ class MPIFabric(Fabric):
         )
 
     def _check(self) -> None:
-        """Raise MPI.Exception if ranks are lost. Some of Open MPI's collectives do not report that they have failed, and
-        have written nothing."""
+        """Raise MPI.Exception if ranks are lost. Some collectives of Open MPI do not report that, and write nothing."""
         if self.elastic and (self._comm.Is_revoked() or self._comm.Get_failed() != MPI.GROUP_EMPTY):
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
 

@@ -37,8 +37,8 @@ Arguments = TypeVarTuple("Arguments")
 
 @dataclass(frozen=True)
 class Launcher:
-    """An MPI launcher. ``vendor`` is "Open MPI", "MPICH", "Intel MPI" or "other". ``version`` is what it says of itself.
-    ``wheel`` says whether it belongs to a wheel in this Python environment."""
+    """An MPI launcher. ``vendor`` is "Open MPI", "MPICH", "Intel MPI" or "other". ``version`` is what it says when it
+    is asked for that. ``wheel`` says whether it belongs to a wheel in this Python environment."""
 
     path: str
     vendor: str
@@ -118,8 +118,8 @@ def command(
     """The command that starts ``nprocs`` ranks of ``python *program``, where an uncaught exception ends all ranks.
 
     With ``here`` all ranks run on this node, even if a batch system has allocated others. ``hostfile`` is a file that
-    names the nodes, in the form that the launcher reads. ``flags`` are handed to the launcher. With ``outlives``, a rank
-    that is killed does not end the others. Raises LaunchError if there is no launcher, or if it cannot do that.
+    names the nodes, in the form that the launcher reads. ``flags`` are handed to the launcher. With ``outlives``, ranks
+    go on when others are killed. Raises LaunchError if there is no launcher, or if it cannot do that.
     """
     launcher = find_launcher()
     argv = [launcher.path, "-n", str(nprocs)]
@@ -179,10 +179,10 @@ def run(
         print(launch)
         return 0
     sys.stdout.flush()
-    if outlives:
-        this_node = hostfile is None and not _in_batch_job()
-        return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
-    os.execve(launch.argv[0], launch.argv, launch.environment())
+    if not outlives:
+        os.execve(launch.argv[0], launch.argv, launch.environment())
+    this_node = hostfile is None and not _in_batch_job()
+    return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
 
 
 def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None]) -> int:

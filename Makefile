@@ -6,12 +6,14 @@ MPICH := .venv/mpich
 SITE := docs/_build/html
 PORT ?= 8000
 ARGS ?=
+CALLS ?= 100000
 
-.PHONY: help environments test quick test-torch torch-suite slurm-test lint compare docs site gpu-check clean
+.PHONY: help environments test quick soak test-torch torch-suite slurm-test lint compare docs site gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
 	@echo "make quick      the quick ones: two ranks on Open MPI, and what knows no MPI (also with ARGS)"
+	@echo "make soak       100,000 random calls on each MPI, whose ranks are stopped and continued (as many as CALLS=N)"
 	@echo "make test-torch what a version of torch can break, on the oldest and the newest one tested: 11 GB of environments"
 	@echo "make torch-suite PyTorch's own tests of torch.distributed over mpicoll, at 3 ranks"
 	@echo "make slurm-test the Slurm templates on emulated nodes: needs root, and Debian for Slurm's packages"
@@ -35,6 +37,10 @@ test: $(OPENMPI)/.ready $(MPICH)/.ready
 
 quick: $(OPENMPI)/.ready
 	$(PYTHON) -m tests.matrix --quick $(OPENMPI) -- $(ARGS)
+
+soak: $(OPENMPI)/.ready $(MPICH)/.ready
+	MPICOLL_SOAK=$(CALLS) $(OPENMPI)/bin/python -m pytest -q -s tests/launch/test_soak.py
+	MPICOLL_SOAK=$(CALLS) $(MPICH)/bin/python -m pytest -q -s tests/launch/test_soak.py
 
 test-torch:
 	$(PYTHON) -m tests.torch_versions $(ARGS)

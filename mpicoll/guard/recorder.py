@@ -22,8 +22,11 @@ __all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
 
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
-_HASHES = 4096
-"""Rings of which the hash is known after their calls were forgotten."""
+_RINGS = 1024
+"""Rings of which the calls' digests are kept, 2 KiB each. A rank may be so far ahead of others."""
+
+_BYTES = 8
+"""Of a hash, and of a call's digest."""
 
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
 """A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
@@ -46,7 +49,7 @@ class Made:
 class Recorder:
     """The calls of one communicator. One call is made at a time; any thread may read."""
 
-    __slots__ = ("_before", "_first", "_hashes", "_next", "_ring", "_turning", "state", "under_way")
+    __slots__ = ("_before", "_first", "_hash", "_next", "_ring", "_rings", "_turning", "state", "under_way")
 
     def __init__(self) -> None:
         self._ring: list[Entry] = [()] * LENGTH  # type: ignore[list-item]  # filled before it is read
@@ -55,8 +58,10 @@ class Recorder:
         """The number of the ring's first call."""
         self._next = 0
         """Where the next call goes in the ring."""
-        self._hashes: deque[bytes] = deque([b""], maxlen=_HASHES)
-        """The hash before each ring; that of the current ring is the last."""
+        self._hash = b""
+        """The hash of all calls before the ring."""
+        self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
+        """Of each full ring before it, the last one at the end: the hash of all calls before it, and its digests."""
         self._turning = threading.Lock()
         self.under_way = False
         """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
@@ -64,9 +69,9 @@ class Recorder:
         """Whether more calls can come."""
 
     def begin(self, record: Record, frame: FrameType) -> None:
-        """A call begins, from ``frame``. Raises StateError if another one has not ended."""
+        """A call begins, from ``frame``. Raises StateError if another thread's has not ended."""
         if self.under_way:
-            self._refuse(record)
+            self._check_within(record, frame)
         code = frame.f_code
         if code.co_filename in known_programs:
             entry = record, code, frame.f_lasti, monotonic()
@@ -92,8 +97,17 @@ class Recorder:
             self.state = BROKEN if self.under_way else CLOSED
         self.under_way = False
 
-    def _refuse(self, record: Record) -> None:
-        last = self.calls()[-1]
+    def _check_within(self, record: Record, frame: FrameType) -> None:
+        """Raise StateError unless this thread makes the call under way, and this one within it: an object may do so
+        while it is pickled."""
+        last, site = self.calls()[-1], site_of(frame)
+        around: FrameType | None = frame
+        while around is not None and (around.f_code, around.f_lasti) != site:
+            around = around.f_back
+        while around is not None:
+            around = around.f_back
+            if around is not None and (around.f_code, around.f_lasti) == last.site:
+                return
         other = f"{last.record.words}, at {place_of(last.site)}"
         why = "A communicator makes one call at a time: give each thread its own"
         raise StateError(f"{record.words}: this communicator is in another call now: {other}. {why}")
@@ -101,7 +115,9 @@ class Recorder:
     def _turn(self, entry: Entry) -> None:
         """Begin a new ring with this call."""
         with self._turning:
-            self._hashes.append(_hash(self._hashes[-1], self._ring))
+            digests = _digests(self._ring)
+            self._rings.append((self._hash, digests))
+            self._hash = _hash(self._hash, digests)
             self._before, self._ring = self._ring, [entry] * LENGTH
             self._first += LENGTH
             self._next = 0
@@ -118,19 +134,18 @@ class Recorder:
         with self._turning:
             return self._ring[self._next - 1] if self.under_way and self._next else None
 
-    def hash(self, calls: int) -> tuple[int, str] | None:
-        """A number of calls, and the hash of so many first calls. It is the number that is asked for, or, if those
-        calls are forgotten, the number of whole rings in it. None if that is forgotten, too."""
+    def hash(self, calls: int) -> str | None:
+        """The hash of so many first calls. None if they are forgotten, or not made yet."""
         with self._turning:
-            rings, rest = divmod(calls, LENGTH)
-            back = self._first // LENGTH - rings
-            if not 0 <= back < len(self._hashes):
+            ring, rest = divmod(calls, LENGTH)
+            back = self._first // LENGTH - ring
+            if calls > self._first + self._next or back > len(self._rings):
                 return None
-            before = self._hashes[-1 - back]
-            kept = {0: self._ring, 1: self._before}.get(back)
-            if kept is None:
-                return rings * LENGTH, before.hex()
-            return calls, _hash(before, kept[:rest]).hex() if rest else before.hex()
+            if back <= 0:  # the ring may be full, and there is no next one yet
+                before, digests = self._hash, _digests(self._ring[: calls - self._first])
+            else:
+                before, digests = self._rings[-back][0], self._rings[-back][1][: rest * _BYTES]
+            return (_hash(before, digests) if digests else before).hex()
 
     def calls(self, first: int = 0) -> list[Made]:
         """The calls that are kept, from the number ``first``."""
@@ -140,5 +155,9 @@ class Recorder:
         return [made for made in numbered if made.number >= first]
 
 
-def _hash(before: bytes, entries: Sequence[Entry]) -> bytes:
-    return blake2b(b"".join([before, *(entry[0].digest for entry in entries)]), digest_size=8).digest()
+def _digests(entries: Sequence[Entry]) -> bytes:
+    return b"".join([entry[0].digest for entry in entries])
+
+
+def _hash(before: bytes, digests: bytes) -> bytes:
+    return blake2b(before + digests, digest_size=_BYTES).digest()

@@ -25,10 +25,10 @@ class Meeting:
     addresses: tuple[str, ...]
     port: int
     token: str
-    rank: int
+    rank: int = 0
 
 
-def listen(one_node: bool, rank: int) -> tuple[socket.socket, Meeting]:
+def listen(one_node: bool, rank: int = 0) -> tuple[socket.socket, Meeting]:
     """A socket at which this ``rank`` of the world listens, and how others find it: within this node alone, or from
     other nodes."""
     sock = socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=1024)

@@ -18,6 +18,8 @@ from mpicoll.launch.elastic import is_elastic
 __all__ = ["Judge"]
 
 _SECONDS_TO_ANSWER = 3.0
+_SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
+"""How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
 
@@ -104,7 +106,7 @@ class Judge:
                 if not (question := self._questions.pop(message["answer"], asyncio.Future())).done():
                     question.set_result(message["value"])
             elif "compare" in message:
-                self._tasks.create_task(self._compare_for(here, message["compare"]))
+                self._tasks.create_task(self._compare_for(rank, message["compare"]))
             elif "lost" in message:
                 self._lose({*message["lost"]})
             elif "failed" in message:
@@ -199,7 +201,8 @@ class Judge:
             await self._compare(each)
         for rank in each.ranks:
             if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank):
-                await self._end(each, each.calls.get(rank, 0), why)
+                midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
+                await self._end(each, None if midway else each.calls.get(rank, 0), why)
         if each.name not in self._communicators:
             return  # its ranks were lost meanwhile, or it has failed
         if all(each.states.get(rank) == FREED for rank in each.ranks) and each.compared == each.most():
@@ -238,11 +241,18 @@ class Judge:
             if left and silent and each is not None:
                 await self._end(each, None, report.IS_SILENT)
 
-    async def _compare_for(self, asking: _Process, name: str) -> None:
-        each = self._communicators.get(name)
-        if each is not None and each.ranks:
-            await self._compare(each)
-        say(asking.writer, {"compared": name})
+    async def _compare_for(self, asking: int, name: str) -> None:
+        """Compare all calls of the rank that asks, for which others may have to come first."""
+        for _ in range(_LOOKS_FOR_OTHERS):
+            each = self._communicators.get(name)
+            if each is None:  # its ranks were lost
+                break
+            if each.ranks:  # the first of them may not have told yet which they are
+                await self._compare(each)
+            if self._ending or each.compared >= each.calls[asking]:
+                break
+            await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
+        say(self._processes[asking].writer, {"compared": name})
 
     async def _compare(self, each: _Calls) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
@@ -251,25 +261,30 @@ class Judge:
             if len(begun) < len(each.ranks) or None in begun.values():
                 return
             calls = min(begun.values())
-            for _ in range(2):  # again, if a rank has forgotten so many
-                answers = await self._ask(each.ranks, "hash", name=each.name, calls=calls)
-                if len(answers) < len(each.ranks) or None in answers.values():
-                    return
-                hashes = {tuple(answer) for answer in answers.values()}
-                calls = min(known for known, _ in hashes)
-                if len(hashes) == 1:
-                    each.compared = max(each.compared, calls)
-                    return
-            if len({known for known, _ in hashes}) == 1:
-                await self._end(each, await self._first_difference(each), report.DIFFERENT)
+            hashes = await self._hashes(each, calls)
+            if len(hashes) == 1:
+                each.compared = max(each.compared, calls)
+            elif hashes:
+                number = await self._first_difference(each, calls)
+                await self._end(each, number, report.FORGOTTEN if number is None else report.DIFFERENT)
 
-    async def _first_difference(self, each: _Calls) -> int:
-        """The number of the first call that is not the same on all ranks, as far as they still know it."""
-        answers = await self._ask(each.ranks, "digests", name=each.name, first=each.compared)
-        start: int = max(first for first, _ in answers.values())
-        columns = zip(*(digests[start - first :] for first, digests in answers.values()), strict=False)
-        different = (number for number, column in enumerate(columns, start) if len(set(column)) > 1)
-        return next(different, start)
+    async def _hashes(self, each: _Calls, calls: int) -> set[str]:
+        """The different hashes that ranks have of so many first calls. Empty if a rank does not know its own."""
+        answers = await self._ask(each.ranks, "hash", name=each.name, calls=calls)
+        return set() if len(answers) < len(each.ranks) or None in answers.values() else {*answers.values()}
+
+    async def _first_difference(self, each: _Calls, calls: int) -> int | None:
+        """The number of the first call that is not the same on all ranks, where so many first calls are not the same.
+        None if it was so long ago that ranks have forgotten it."""
+        equal, different, known = each.compared, calls, True
+        while different - equal > 1:
+            middle = (equal + different) // 2
+            hashes = await self._hashes(each, middle)
+            if len(hashes) > 1:
+                different = middle
+            else:
+                equal, known = middle, bool(hashes)
+        return different - 1 if known else None
 
     async def _accounts(self, each: _Calls, number: int | None) -> tuple[dict[int, Message], dict[int, str]]:
         """What the ranks say of a call, and why some say nothing."""
@@ -297,15 +312,18 @@ class Judge:
         self._ending = True
         accounts, missing = await self._accounts(each, number)
         fails = is_elastic() and why in (report.TIME_IS_UP, report.DIFFERENT)
-        text = report.text(why.removesuffix(". The job ends") if fails else why, each.ranks, accounts, missing)
+        said = why.removesuffix(". The job ends") if fails else why
+        text = report.text(said, each.ranks, accounts, missing, latest=number is None)
         _print(text)
         await self._say_who_else_waits(each)
         written = await self._ask(self._processes, "dump", why=why)
         _print(report.files(written))
-        silent = [self._processes[rank].process for rank in missing if rank in self._processes]
+        # A process that has ended is not among them: another program's may have its number by now.
+        there = [self._processes[rank] for rank in missing if rank in self._processes]
+        silent = [process.process for process in there if process.gone is None]
         if fails:
-            said = [[each.ranks.index(rank), account["words"] or "no call"] for rank, account in accounts.items()]
-            self._fail(each, {"differ": why == report.DIFFERENT, "calls": said, "text": text, "silent": silent})
+            calls = [[each.ranks.index(rank), account["words"] or "no call"] for rank, account in accounts.items()]
+            self._fail(each, {"differ": why == report.DIFFERENT, "calls": calls, "text": text, "silent": silent})
             return
         for process in self._processes.values():
             say(process.writer, {"end": silent})

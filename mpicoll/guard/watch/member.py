@@ -134,7 +134,7 @@ class Member:
         if is_first("judge"):
             text = f"mpicoll: rank {self.rank} {does}. The first rank, which compares ranks, {why}. The job ends\n"
             os.write(2, text.encode())
-        ending.end([self._judge] if self._judge else [])
+        ending.end([self._judge] if self._judge is not None and not self._lost else [])
 
     # -- what the judge and the program ask ---------------------------------------------------------------------------
 
@@ -167,9 +167,6 @@ class Member:
                 return each.state()[0]
             case "hash":
                 return each.recorder.hash(question["calls"])
-            case "digests":
-                calls = each.recorder.calls(question["first"])
-                return [calls[0].number if calls else question["first"], [c.record.digest.hex() for c in calls]]
             case _:
                 return each.account(question.get("number"))
 

@@ -9,6 +9,7 @@ from mpicoll.guard.watch.channel import Message
 
 __all__ = [
     "DIFFERENT",
+    "FORGOTTEN",
     "HAS_FREED",
     "HAS_LEFT",
     "IS_GONE",
@@ -23,6 +24,7 @@ __all__ = [
 ]
 
 DIFFERENT = "the ranks made different calls. The job ends"
+FORGOTTEN = "the ranks made different calls, before the last ones, which are equal. The job ends"
 HAS_LEFT = "a rank has come to its end, and others wait for it. The job ends"
 IS_GONE = "a rank's process is gone, and others wait for it. The job ends"
 HAS_FREED = "a rank has freed the communicator, and others still use it. The job ends"
@@ -31,30 +33,43 @@ MEANWHILE = "ranks wait in another communicator, too"
 TIME_IS_UP = "a call was not complete in time. The job ends"
 SLOW = "a call has been under way for long. Nothing is wrong if a rank is still busy"
 
+_WAITS = ": waits"
 
-def text(why: str, ranks: Sequence[int], accounts: dict[int, Message], missing: dict[int, str]) -> str:
-    """The table: a line for all ranks that do the same."""
+
+def text(
+    why: str, ranks: Sequence[int], accounts: dict[int, Message], missing: dict[int, str], latest: bool = True
+) -> str:
+    """The table: a line for all ranks that do the same. The accounts are of the ranks' ``latest`` calls, or else of one
+    call of all."""
     lines: dict[str, list[int]] = {}
-    furthest = max((account["begun"] for account in accounts.values()), default=0)
+    furthest = max((account["begun"] for account in accounts.values()), default=0) if latest else 0
     for rank in sorted(ranks):
         said = missing[rank] if rank in missing else _line(accounts[rank], furthest)
         lines.setdefault(said, []).append(rank)
     named = {said: f"rank{'s' * (len(who) > 1)} {ranges(who)}" for said, who in lines.items()}
     width = max(map(len, named.values()))
-    table = [f"  {who:{width}}  {said}" for said, who in named.items()]
+    table = [f"  {who:{width}}  {said}{_since(said, lines[said], accounts)}" for said, who in named.items()]
     return "\n".join([f"mpicoll: {why} (communicator of ranks {ranges(sorted(ranks))}):", *table])
+
+
+def _since(said: str, ranks: list[int], accounts: dict[int, Message]) -> str:
+    """How long those ranks have waited that say so. Their looks differ a little: that must not tear them apart."""
+    seconds = max(accounts[rank]["seconds"] for rank in ranks) if said.endswith(_WAITS) else 0
+    return f" for {seconds:.0f} s" if seconds >= 1 else ""
 
 
 def _line(account: Message, furthest: int) -> str:
     number, words, site = account["number"], account["words"], account["site"]
     if account["message"] and not account["waits"] and number >= account["begun"] - 1:
-        does = f"waits for {account['seconds']:.0f} s in {account['message']}"
+        return f"{account['message']}, at {account['where']}{_WAITS}"
+    if words is None and number < account["begun"]:
+        does = f"call {number}: it has made {account['begun'] - number - 1} calls since, and has forgotten this one"
     elif words is None:
         # This rank has not made the call that others speak of.
         freed = " and has freed the communicator" if account["state"] == FREED else ""
         does = "has not come" + (" and has ended its program" if account.get("leaving") else freed)
     elif account["waits"]:
-        return f"call {number}: {words}, at {site}: waits for {account['seconds']:.0f} s"
+        return f"call {number}: {words}, at {site}{_WAITS}"
     elif account["begun"] < furthest and number == account["begun"] - 1:
         does = f"has not come: its last call was {number}: {words}, at {site}"
     else:

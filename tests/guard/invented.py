@@ -1,0 +1,143 @@
+"""A job of invented communicators in one event loop: a judge and its members, and no MPI. Time passes faster here."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from mpicoll.calls.record import Record
+from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.watch import ending, judge, member
+from mpicoll.guard.watch.channel import LIMIT, Meeting, Message, listen
+from mpicoll.guard.watch.judge import Judge
+from mpicoll.guard.watch.member import Member
+from mpicoll.guard.watch.watched import LOOK, Watched
+
+FASTER = 50
+ends: list[list[Message]] = []
+"""Each end of a job, with the processes that do not answer."""
+
+
+def let_time_fly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look counts as half a second, and comes after a few milliseconds. No end of a job ends this process."""
+    for module in (judge, member):
+        monkeypatch.setattr(module, "happens", _soon)
+    monkeypatch.setattr(judge, "_SECONDS_TO_ANSWER", 0.3)
+    monkeypatch.setattr(ending, "end", ends.append)
+    monkeypatch.setattr(ending, "prepare_to_end", lambda silent: None)
+    monkeypatch.setattr(member, "is_first", lambda what: True)
+    ends.clear()
+
+
+async def _soon(event: asyncio.Event, seconds: float) -> bool:
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds / FASTER)
+    return event.is_set()
+
+
+class Rank:
+    """A process, with the recorders of its communicators."""
+
+    def __init__(self, rank: int, meeting: Meeting, tasks: asyncio.TaskGroup) -> None:
+        self.member = Member(rank, meeting, lambda why: "")
+        self._tasks = [tasks.create_task(self.member.serve()), tasks.create_task(self.member.look_on())]
+
+    def joins(self, name: str, ranks: list[int], timeout: float = 600.0, agrees: bool = False) -> Recorder:
+        recorder = Recorder()
+        self.member.watched[name] = Watched(name, ranks, recorder, [], timeout, agrees)
+        return recorder
+
+    async def is_lost(self) -> None:
+        """As if its process were killed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.wait(self._tasks)
+        assert self.member._writer is not None
+        self.member._writer.transport.abort()
+
+    def ended(self) -> bool:
+        return all(task.done() for task in self._tasks)
+
+
+class Job:
+    """A judge, and ranks that have one communicator of all, ``c``."""
+
+    def __init__(self, size: int, timeout: float, tasks: asyncio.TaskGroup) -> None:
+        self._sock, self.meeting = listen(True)
+        self.judge = Judge(self.meeting.token, timeout, tasks)
+        self._tasks, self._timeout, self.all = tasks, timeout, [*range(size)]
+        self.ranks: list[Rank] = []
+        self.recorders: list[Recorder] = []
+
+    async def start(self, ranks: int) -> None:
+        self.server = await asyncio.start_server(
+            lambda r, w: self._tasks.create_task(self.judge.serve(r, w)), sock=self._sock, limit=LIMIT
+        )
+        self.looking = self._tasks.create_task(self.judge.look_on())
+        for _ in range(ranks):
+            self.add()
+
+    def add(self) -> None:
+        rank = Rank(len(self.ranks), self.meeting, self._tasks)
+        self.ranks.append(rank)
+        self.recorders.append(rank.joins("c", self.all, self._timeout))
+
+    def make(self, words: str = "barrier", *others: str, times: int = 1) -> None:
+        """Rank r makes the r-th of these calls, or the first one."""
+        for r, recorder in enumerate(self.recorders):
+            for _ in range(times):
+                begin(recorder, others[r - 1] if 0 < r <= len(others) else words)
+                recorder.under_way = False
+
+    def compared(self) -> int:
+        return self.judge._communicators["c"].compared if "c" in self.judge._communicators else 0
+
+    async def all_leave(self) -> None:
+        for rank in self.ranks:
+            rank.member.leave()
+        await until(lambda: self.looking.done())
+
+
+def begin(recorder: Recorder, words: str) -> None:
+    recorder.begin(Record(words), sys._getframe())
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not what():
+            await asyncio.sleep(0.005)
+
+
+async def looks(count: int) -> None:
+    """So many looks of all, and some more."""
+    await asyncio.sleep(count * LOOK / FASTER * 1.5)
+
+
+@asynccontextmanager
+async def job(size: int = 3, started: int | None = None, timeout: float = 600.0) -> AsyncIterator[Job]:
+    async with asyncio.TaskGroup() as tasks:
+        it = Job(size, timeout, tasks)
+        await it.start(size if started is None else started)
+        yield it
+        for rank in it.ranks:
+            rank.member.leave()
+        it.judge.dismiss()
+        it.server.close()
+
+
+Scene = Callable[[Job], Coroutine[Any, Any, None]]
+
+
+def play(scene: Scene, **given: Any) -> None:
+    """Let the scene happen in a job, whose ranks leave at its end."""
+
+    async def it() -> None:
+        async with job(**given) as made:
+            await scene(made)
+
+    asyncio.run(it())

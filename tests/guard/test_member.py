@@ -1,0 +1,137 @@
+"""A process and its connection to the judge: lost, made again, or never made, and strangers at the same port."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mpicoll.guard.watch.channel import Meeting, heard, listen, say
+from tests.guard.invented import Job, Rank, begin, ends, let_time_fly, looks, play, until
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_time_fly(monkeypatch)
+
+
+def test_a_connection_is_lost_and_made_again(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        for _ in range(3):
+            it.judge._processes[1].writer.transport.abort()
+            await looks(3)
+            for recorder in it.recorders:
+                begin(recorder, "bcast")
+            await looks(20)
+            for recorder in it.recorders:
+                recorder.under_way = False
+        await until(lambda: it.compared() == 4)
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"\n",
+        b"\xff\x00\x80" * 999 + b"\n",
+        b"[" * 100_000 + b"\n",
+        b'{"token": "guess", "rank": 0}\n',
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"[1, 2]\n",
+    ],
+    ids=["nothing", "an empty line", "bytes", "brackets", "a wrong word", "a browser", "a list"],
+)
+def test_strangers(said: bytes, capfd: Output) -> None:
+    """Whoever speaks to the port without the job's word changes nothing, also if he never goes."""
+
+    async def scene(it: Job) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", it.meeting.port)
+        writer.write(said)
+        it.make(times=4)
+        await until(lambda: it.compared() == 4)
+        assert 0 not in it.judge._processes or it.judge._processes[0].writer is not writer
+        await it.all_leave()
+        writer.close()
+
+    play(scene)
+    assert not ends
+    assert capfd.readouterr().err == ""
+
+
+def test_waits_that_follow_each_other_are_not_one(capfd: Output) -> None:
+    """A rank that waits for one message after another is not late, though they look alike."""
+
+    async def scene(it: Job) -> None:
+        waits = it.ranks[0].member.watched["c"].waits
+        for _ in range(400):
+            waits.append((f"{'recv'}", "came from rank 1"))
+            await asyncio.sleep(0.004)
+            waits.clear()
+
+    play(scene, timeout=5.0)
+    assert not ends
+
+
+def test_the_judge_is_gone() -> None:
+    """A rank that waits in a call ends the job; one that comes to its end just ends."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        begin(it.recorders[1], "bcast")
+        it.looking.cancel()
+        it.server.close()
+        for process in it.judge._processes.values():
+            process.writer.transport.abort()
+        it.ranks[2].member.leave()
+        await until(it.ranks[2].ended)
+        assert not ends
+        await until(lambda: bool(ends))
+        it.ranks[1].member.may_leave.set()
+
+    play(scene)
+
+
+def test_nobody_listens(unused_port: int) -> None:
+    async def scene() -> None:
+        async with asyncio.TaskGroup() as tasks:
+            rank = Rank(1, Meeting(("127.0.0.1",), unused_port, "word"), tasks)
+            await until(rank.ended)
+            assert str(unused_port) in rank.member.reached.result(0)
+
+    asyncio.run(scene())
+
+
+@pytest.fixture
+def unused_port() -> int:
+    sock, meeting = listen(True)
+    sock.close()
+    return meeting.port
+
+
+def test_another_program_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpicoll.guard.watch.channel._SECONDS_TO_CONNECT", 0.2)
+
+    async def scene() -> None:
+        async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            say(writer, await heard(reader) or {})
+            await heard(reader)
+            writer.close()
+
+        sock, meeting = listen(True)
+        server = await asyncio.start_server(echoes, sock=sock)
+        async with asyncio.TaskGroup() as tasks:
+            rank = Rank(1, meeting, tasks)
+            await until(rank.ended)
+            assert "another program listens there" in rank.member.reached.result(0)
+        server.close()
+
+    asyncio.run(scene())

@@ -1,0 +1,174 @@
+"""The recorder: its rings, the hash of so many calls, and what another thread reads meanwhile."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from types import FrameType
+
+import pytest
+
+from mpicoll.calls.record import Record
+from mpicoll.errors import StateError
+from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, LENGTH, OPEN, Recorder
+
+RECORDS = [Record(f"call {i}") for i in range(7)]
+
+
+def make(recorder: Recorder, record: Record) -> None:
+    recorder.begin(record, sys._getframe())
+    recorder.under_way = False
+
+
+def made(records: list[Record]) -> Recorder:
+    recorder = Recorder()
+    for record in records:
+        make(recorder, record)
+    return recorder
+
+
+def some(count: int, seed: int = 0) -> list[Record]:
+    return random.Random(seed).choices(RECORDS, k=count)
+
+
+BORDERS = [1, LENGTH - 1, LENGTH, LENGTH + 1, 2 * LENGTH - 1, 2 * LENGTH, 2 * LENGTH + 1, 5 * LENGTH]
+
+
+@pytest.mark.parametrize("count", BORDERS)
+def test_equal_calls_have_equal_hashes(count: int) -> None:
+    """However much further one of the ranks is, as long as it knows those calls."""
+    calls = some(count)
+    behind = made(calls)
+    for further in (0, 1, LENGTH - 1, LENGTH, 5 * LENGTH):
+        assert made([*calls, *some(further, seed=1)]).hash(count) == behind.hash(count)
+
+
+@pytest.mark.parametrize("count", BORDERS)
+def test_one_other_call_changes_the_hash(count: int) -> None:
+    calls = some(count)
+    for i in {0, count // 2, count - 1}:
+        others = [*calls]
+        others[i] = Record("another call")
+        assert made(others).hash(count) != made(calls).hash(count)
+
+
+def test_two_calls_in_another_order_change_the_hash() -> None:
+    one, other = RECORDS[:2]
+    assert made([one, other]).hash(2) != made([other, one]).hash(2)
+
+
+def test_hashes_are_forgotten_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mpicoll.guard.recorder._RINGS", 3)
+    recorder = made(some(10 * LENGTH))
+    known = [calls for calls in range(10 * LENGTH + 2) if recorder.hash(calls) is not None]
+    assert known == [*range(6 * LENGTH, 10 * LENGTH + 1)]
+
+
+def test_calls_that_were_not_made_have_no_hash() -> None:
+    assert made(some(3)).hash(LENGTH + 1) is None
+
+
+@pytest.mark.parametrize("count", [0, *BORDERS])
+def test_what_is_kept(count: int) -> None:
+    """The current ring, and the one before."""
+    calls = some(count)
+    recorder = made(calls)
+    kept = recorder.calls()
+    assert recorder.begun == count
+    assert [each.record for each in kept] == calls[count - len(kept) :]
+    assert [each.number for each in kept] == [*range(count - len(kept), count)]
+    assert len(kept) >= min(count, LENGTH)
+    assert [each.number for each in recorder.calls(count - 1)] == [count - 1] * (count > 0)
+
+
+@pytest.mark.parametrize("count", [1, LENGTH, LENGTH + 1])
+def test_a_call_that_is_taken_back(count: int) -> None:
+    calls = some(count)
+    recorder = made(calls)
+    recorder.begin(Record("wrong"), sys._getframe())
+    recorder.retract()
+    assert (recorder.begun, recorder.hash(count)) == (count, made(calls).hash(count))
+    make(recorder, RECORDS[0])
+    assert recorder.hash(count + 1) == made([*calls, RECORDS[0]]).hash(count + 1)
+
+
+def test_one_call_at_a_time() -> None:
+    """Also if two threads make their calls at the same line."""
+    recorder, refused = Recorder(), []
+
+    def call(record: Record) -> None:
+        try:
+            recorder.begin(record, sys._getframe())
+        except StateError as e:
+            refused.append(str(e))
+
+    for record in RECORDS[:2]:
+        thread = threading.Thread(target=call, args=[record])
+        thread.start()
+        thread.join()
+    (why,) = refused
+    assert why.startswith("call 1: this communicator is in another call now: call 0, at test_recorder.py:")
+    assert recorder.begun == 1
+
+
+def test_a_call_within_a_call_of_the_same_thread() -> None:
+    recorder = Recorder()
+
+    def within() -> None:
+        recorder.begin(RECORDS[1], sys._getframe())
+
+    def outer() -> None:
+        def call(frame: FrameType) -> None:
+            recorder.begin(RECORDS[0], frame)
+            within()
+
+        call(sys._getframe())
+
+    outer()
+    assert recorder.begun == 2
+
+
+def test_how_it_ends() -> None:
+    recorder = made(some(3))
+    assert recorder.state == OPEN
+    recorder.close()
+    assert recorder.state == CLOSED
+    recorder = made(some(3))
+    recorder.begin(RECORDS[0], sys._getframe())
+    recorder.close()
+    assert (recorder.state, recorder.under_way) == (BROKEN, False)
+    recorder = made(some(3))
+    recorder.state = FREED
+    recorder.close()
+    assert recorder.state == FREED
+
+
+def test_a_thread_reads_while_calls_are_made() -> None:
+    """What it reads of so many calls is what it would have read when they were the last ones."""
+    calls = some(200 * LENGTH)
+    whole = [made(calls[: i * LENGTH]).hash(i * LENGTH) for i in range(1, 201)]
+    recorder = Recorder()
+    wrong: list[object] = []
+    read: list[object] = []
+    done = threading.Event()
+
+    def look() -> None:
+        while not done.is_set():
+            begun = recorder.begun
+            kept = recorder.calls()
+            wrong.extend(each for each in kept if each.record is not calls[each.number])
+            if begun >= LENGTH:
+                read.append(found := recorder.hash(begun - begun % LENGTH))
+                wrong.extend([found] * (found not in whole))
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for record in calls:
+        make(recorder, record)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert read
+    assert not wrong

@@ -1,0 +1,75 @@
+"""The table: one line for all ranks that do the same, and words that fit what each of them does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mpicoll.guard.recorder import BROKEN, FREED, OPEN
+from mpicoll.guard.watch.report import DIFFERENT, TIME_IS_UP, files, ranges, text, why_silent
+
+
+def account(**given: Any) -> dict[str, Any]:
+    usual = {"begun": 4, "state": OPEN, "number": 3, "words": "barrier", "site": "a.py:1 in f", "waits": True}
+    return {**usual, "message": None, "seconds": 5.0, "where": "a.py:2 in g", **given}
+
+
+def lines(*accounts: dict[str, Any] | None, latest: bool = True) -> list[str]:
+    said = {rank: each for rank, each in enumerate(accounts) if each is not None}
+    missing = {rank: why_silent(True, False) for rank, each in enumerate(accounts) if each is None}
+    return text(TIME_IS_UP, [*range(len(accounts))], said, missing, latest).splitlines()
+
+
+def test_ranks_that_do_the_same_share_a_line() -> None:
+    behind = account(begun=3, number=2, words="bcast", waits=False)
+    title, waits, late, silent = lines(account(), behind, account(seconds=4.5), None, account())
+    assert title == f"mpicoll: {TIME_IS_UP} (communicator of ranks 0-4):"
+    assert waits == "  ranks 0, 2, 4  call 3: barrier, at a.py:1 in f: waits for 5 s"
+    assert late.startswith(
+        "  rank 1         has not come: its last call was 2: bcast, at a.py:1 in f. It is at a.py:2 in g"
+    )
+    assert silent.startswith("  rank 3         does not answer")
+
+
+def test_no_duration_is_said_of_what_has_just_begun() -> None:
+    assert lines(account(seconds=0.5))[1].endswith("in f: waits")
+
+
+def test_a_rank_waits_for_a_message() -> None:
+    waits = account(waits=False, message="recv: no message came from rank 2 (tag 0)")
+    assert lines(waits)[1] == "  rank 0  recv: no message came from rank 2 (tag 0), at a.py:2 in g: waits for 5 s"
+
+
+def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
+    now = account(number=1, begun=9, waits=False, message="recv: no message came from rank 2 (tag 0)")
+    behind = account(number=1, begun=2, waits=False, words="bcast")
+    assert [line.split(",")[0] for line in lines(now, behind, latest=False)[1:]] == [
+        "  rank 0  call 1: barrier",
+        "  rank 1  call 1: bcast",
+    ]
+
+
+def test_a_rank_that_makes_no_more_calls() -> None:
+    unknown = account(words=None, site=None, waits=False, number=7)
+    assert lines({**unknown, "leaving": True})[1].endswith("has not come and has ended its program")
+    assert "has not come and has freed the communicator. It is at" in lines({**unknown, "state": FREED})[1]
+    assert "which is broken. It is at" in lines(account(state=BROKEN, waits=False))[1]
+
+
+def test_why_a_rank_is_silent() -> None:
+    assert why_silent(False, False) == "has never been reached"
+    assert why_silent(True, True) == "its process has ended"
+
+
+def test_many_ranks_are_one_line() -> None:
+    ranks = [*range(10_000)]
+    said = text(DIFFERENT, ranks, {rank: account(words="bcast" if rank == 77 else "barrier") for rank in ranks}, {})
+    assert [line.split("  ")[1] for line in said.splitlines()[1:]] == ["ranks 0-76, 78-9999", "rank 77"]
+
+
+def test_ranges() -> None:
+    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+
+
+def test_files() -> None:
+    assert files({0: "/a", 1: "", 2: "/a", 3: "/b"}) == "mpicoll: the last calls of each rank are in /a, /b"
+    assert files({0: ""}) == ""

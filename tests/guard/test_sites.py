@@ -1,0 +1,63 @@
+"""Where a call was made: the program's frame, whatever lies between it and mpicoll."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from mpicoll.guard.sites import is_program, place_of, site_of, whereabouts
+
+
+def here() -> FrameType:
+    return sys._getframe(1)
+
+
+def test_the_frame_itself() -> None:
+    frame, line = here(), here().f_lineno
+    assert place_of(site_of(frame)) in [f"test_sites.py:{n} in test_the_frame_itself" for n in (line, line + 1)]
+
+
+def test_through_a_library() -> None:
+    """The site is the program's, though a library lies between it and the call."""
+    library = compile("found = site_of(sys._getframe())", threading.__file__, "exec")
+    names = {"site_of": site_of, "sys": sys}
+    exec(library, names)
+    found = names["found"]
+    assert isinstance(found, tuple)
+    assert place_of(found).endswith("in test_through_a_library")
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("/home/me/train.py", True),
+        (threading.__file__, False),
+        ("<frozen runpy>", False),
+        (str(Path(place_of.__code__.co_filename)), False),
+        ("<stdin>", True),
+    ],
+)
+def test_whose_file(file: str, expected: bool) -> None:
+    assert is_program(file) is expected
+
+
+def test_where_another_thread_is() -> None:
+    entered, go = threading.Event(), threading.Event()
+
+    def waits_here() -> None:
+        entered.set()
+        go.wait()
+
+    thread = threading.Thread(target=waits_here)
+    thread.start()
+    entered.wait()
+    while "waits_here" not in (said := whereabouts(thread.ident)):
+        pass
+    go.set()
+    thread.join()
+    assert said.startswith("test_sites.py:")
+    assert whereabouts(thread.ident or 1) == "its end"

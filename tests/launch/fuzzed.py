@@ -1,0 +1,102 @@
+"""A program: random equal calls, and then one in which one rank gives another FIELD. Arguments: FIELD SEED."""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import mpicoll
+
+FIELDS = (
+    "collective",
+    "op",
+    "dtype",
+    "dtype of the same size",
+    "count",
+    "root",
+    "algorithm",
+    "counts",
+    "long or short",
+)
+ODD = "the odd rank is"
+
+
+@dataclass(frozen=True)
+class Call:
+    collective: str = "allreduce"
+    count: int = 8
+    dtype: str = "f8"
+    op: str = "sum"
+    root: int = 0
+    algorithm: str | None = None
+    counts: tuple[int, ...] = (4, 4, 4)
+
+    def make(self, comm: mpicoll.Communicator) -> None:
+        x = np.ones(self.count, self.dtype)
+        given: dict[str, Any] = {"algorithm": self.algorithm}
+        if self.collective in ("allreduce", "reduce", "scan", "exscan"):
+            given["op"] = self.op
+        if self.collective in ("reduce", "bcast", "gather"):
+            given["root"] = self.root
+        if self.collective == "allgatherv":
+            x, given["counts"] = np.ones(self.counts[comm.rank], self.dtype), list(self.counts)
+        getattr(comm, self.collective)(x, **given)
+
+
+def drawn(rng: random.Random, field: str) -> Call:
+    """A random call that has this field."""
+    collectives = {
+        "op": ["allreduce", "reduce", "scan"],
+        "root": ["bcast", "reduce", "gather"],
+        "algorithm": ["allreduce"],
+        "counts": ["allgatherv"],
+    }.get(field, ["allreduce", "bcast", "reduce", "allgather", "scan", "exscan", "gather"])
+    call = Call(
+        rng.choice(collectives), rng.choice([3, 8, 70]), rng.choice(["f8", "i8", "f4"]), rng.choice(["sum", "max"])
+    )
+    return replace(call, root=rng.randrange(3), counts=tuple(rng.randrange(1, 9) for _ in range(3)))
+
+
+def changed(rng: random.Random, call: Call, field: str) -> Call:
+    """The call with another such field."""
+    match field:
+        case "collective":
+            return replace(
+                call, collective=rng.choice([c for c in ("allreduce", "bcast", "scan") if c != call.collective])
+            )
+        case "op":
+            return replace(call, op="min")
+        case "dtype":
+            return replace(call, dtype="i2")
+        case "dtype of the same size":
+            return replace(call, dtype={"f8": "i8", "i8": "u8", "f4": "i4"}[call.dtype])
+        case "count":
+            return replace(call, count=call.count - 1)
+        case "root":
+            return replace(call, root=(call.root + 1) % 3)
+        case "algorithm":
+            return replace(call, algorithm=rng.choice(["ring", "recursive_doubling"]))
+        case "counts":
+            return replace(call, counts=(call.counts[0] + 1, *call.counts[1:]))
+        case _:
+            return replace(call, count=1 << 17)
+
+
+def main(field: str, seed: int) -> None:
+    comm, rng = mpicoll.Communicator(), random.Random(seed)
+    for _ in range(rng.randrange(600)):
+        drawn(rng, rng.choice(FIELDS)).make(comm)
+    call, odd = drawn(rng, field), rng.randrange(3)
+    other = changed(rng, call, field)
+    if comm.rank == 0:
+        print(f"{ODD} {odd}: {other} instead of {call}")
+    (other if comm.rank == odd else call).make(comm)
+    comm.barrier()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

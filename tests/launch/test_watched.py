@@ -1,0 +1,297 @@
+"""Jobs that cannot go on end by themselves, with one table that names the odd rank. Others are left alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from mpicoll.launch.launcher import find_launcher
+from tests.launch import fuzzed
+from tests.launch.faults import DIFFERENT, FAULTS
+from tests.launch.jobs import Done, ended, run, script, started, until
+
+pytestmark = pytest.mark.slow
+MPICH = find_launcher().vendor == "MPICH"
+# Which of them does not depend on the MPI runs on one of the two.
+HERE = [name for i, name in enumerate(FAULTS) if not FAULTS[name].any_mpi or i % 2 == MPICH]
+FIELDS_HERE = [field for i, field in enumerate(fuzzed.FIELDS) if i % 2 == MPICH]
+
+
+def said_once(result: Done) -> None:
+    titles = [line for line in result.output.splitlines() if line.startswith("mpicoll: ") and "The job ends" in line]
+    assert len(titles) <= 1, result.output
+
+
+@pytest.mark.parametrize("name", HERE)
+def test_a_fault_ends_the_job(name: str, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    result = run(3, script(tmp_path, fault.program()), env={"MPICOLL_TIMEOUT": str(fault.seconds)})
+    for piece in fault.said:
+        assert piece in result.output, result.output
+    said_once(result)
+    assert "went on" not in result.output
+    # MPICH's launcher ends all ranks when one of them exits, and may call that a success.
+    assert result.code != 0 or (MPICH and "_exit" in name), result.output
+
+
+@pytest.mark.parametrize("field", FIELDS_HERE)
+def test_a_field_that_differs(field: str) -> None:
+    """After random calls that are equal. The table names the rank, unless the MPI itself ends the job first."""
+    seed = int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30)))
+    print("MPICOLL_SEED =", seed)
+    result = run(3, fuzzed.__file__, field, str(seed))
+    assert result.code != 0, result.output
+    if DIFFERENT in result.output:
+        odd = result.output.split(fuzzed.ODD)[1].split(":")[0].strip()
+        table = re.findall(r"  ranks? ([-\d, ]+?) +call \d+: (.*?), at ", result.output.split(DIFFERENT)[1])
+        words = dict(table)
+        assert [words[who] for who in words].count(words[odd]) == 1 < len(words), result.output
+    else:
+        assert MPICH, result.output
+        assert "Fatal error" in result.output, result.output
+    said_once(result)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_a_random_moment(seed: int, tmp_path: Path) -> None:
+    """Within a random collective. The launcher, or the watchers, end all."""
+    rng = random.Random(seed)
+    victim, algorithm, seconds = rng.randrange(3), rng.choice(["ring", "native", None]), rng.random()
+    program = f"""
+        import os, signal, threading
+        import numpy as np
+        import mpicoll
+
+        comm = mpicoll.Communicator()
+        comm.barrier()
+        if comm.rank == {victim}:
+            threading.Timer({seconds}, os.kill, [os.getpid(), signal.SIGKILL]).start()
+        while True:
+            comm.allreduce(np.ones({rng.choice([1, 1000, 1 << 17])}), algorithm={algorithm!r})
+    """
+    result = run(3, script(tmp_path, program))
+    assert result.code != 0, result.output
+    said_once(result)
+
+
+TORCH = """
+    import sys, time
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("mpicoll")
+    rank, x = dist.get_rank(), torch.ones(6)
+    dist.all_reduce(x)
+"""
+WRONG_IN_TORCH = {
+    "async against sync": "dist.all_reduce(x, async_op=rank == 1)\ndist.broadcast(x, rank // 2)\ndist.barrier()",
+    "asynchronous": "dist.all_reduce(x, [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank // 2], async_op=True)\ndist.barrier()",
+}
+
+
+@pytest.mark.parametrize("wrong", [[*WRONG_IN_TORCH][MPICH]])
+def test_different_calls_in_torch(wrong: str, tmp_path: Path) -> None:
+    lines = "\n".join(f"    {line}" for line in WRONG_IN_TORCH[wrong].splitlines())
+    result = run(3, script(tmp_path, TORCH + lines))
+    assert DIFFERENT in result.output, result.output
+    assert result.code != 0
+    said_once(result)
+
+
+# Programs that are right, whatever it looks like.
+RIGHT = {
+    "a long computation": "if rank == 1: time.sleep(15)\ncomm.allreduce(x)",
+    "ends apart": "if rank == 1: time.sleep(10)",
+    "many calls": "for _ in range(100_000): comm.allreduce(x)",
+    "exactly two rings": "for _ in range(512 - 3): comm.allreduce(x)",
+    "groups": """
+for i in range(300):
+    part = comm.split(rank % 2) if i % 2 else comm.subset([2, 0]) if rank != 1 else None
+    if part is not None:
+        part.allreduce(x)
+        part.free()
+""",
+    "ranks in another order": "part = comm.subset([2, 1, 0])\nfor i in range(9): part.bcast(x, root=i % 3)",
+    "arguments that may differ": """
+comm.alltoallv(np.ones(sum(range(rank, rank + 3))), [*range(rank, rank + 3)], [*range(rank, rank + 3)])
+comm.allreduce(x, op=mpicoll.Op.premul_sum(0.5 + rank))
+comm.scatter(np.ones((3, 4)) if rank == 0 else None, out=np.ones(4))
+comm.allgather_object({"rank": rank} if rank else None)
+comm.gather(x, out=np.ones((3, 6)) if rank == 0 else None)
+""",
+    "messages one after another": """
+end = time.monotonic() + 8
+while time.monotonic() < end:
+    if rank == 0:
+        time.sleep(0.001)
+        comm.send(x, 1)
+    elif rank == 1:
+        comm.recv(x, 0)
+    if time.monotonic() > end - 1:
+        break
+if rank == 1:
+    request = comm.irecv(x, 0)
+    time.sleep(1.5)
+    request.cancel()
+""",
+    "one rank alone": "from mpi4py import MPI\nalone = mpicoll.Communicator(MPI.COMM_SELF)\nalone.allreduce(x)",
+    "unfreed": "parts = [comm.split(0) for _ in range(5)]\nparts[0].allreduce(x)\ndel parts",
+    "MPI.Finalize by the program": "from mpi4py import MPI\nMPI.Finalize()\ntime.sleep(1 + 2 * rank)",
+    "a message that nobody waits for": """
+if rank == 0:
+    comm.isend(np.ones(1 << 20), 1)
+elif rank == 1:
+    time.sleep(3)
+    comm.recv(np.ones(1 << 20), 0)
+""",
+    "a caught mismatch": """
+checked = mpicoll.Communicator(check="full", timeout=60)
+try:
+    checked.bcast(x, root=rank // 2)
+except mpicoll.errors.MismatchError:
+    pass
+else:
+    sys.exit("no MismatchError")
+comm.allreduce(x)
+""",
+    "a forked child": """
+child = os.fork()
+if child == 0:
+    try:
+        comm.allreduce(x)
+    except mpicoll.errors.StateError:
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+comm.allreduce(x)
+""",
+}
+ALWAYS = ("exactly two rings", "a message that nobody waits for", "MPI.Finalize by the program", "a forked child")
+RIGHT_HERE = [name for i, name in enumerate(RIGHT) if name in ALWAYS or i % 2 == MPICH]
+
+
+@pytest.mark.parametrize("name", RIGHT_HERE)
+def test_no_false_alarm(name: str, tmp_path: Path) -> None:
+    begin = "import os, sys, time\nimport numpy as np\nimport mpicoll\n\ncomm = mpicoll.Communicator()\n"
+    begin += "rank, x = comm.rank, np.ones(6)\nfor _ in range(3): comm.allreduce(x)\n"
+    timeout = {"MPICOLL_TIMEOUT": "5"} if name == "messages one after another" else {}
+    result = run(3, script(tmp_path, begin + RIGHT[name].strip("\n") + "\nprint('went on')\n"), env=timeout)
+    assert result.code == 0, result.output
+    assert result.output.split() == ["went", "on"] * 3, result.output
+
+
+def test_a_group_of_torch_is_made_again(tmp_path: Path) -> None:
+    program = """
+    dist.destroy_process_group()
+    for _ in range(3):
+        dist.init_process_group("mpicoll")
+        work = dist.all_reduce(x, async_op=True)
+        dist.broadcast(x, 1)
+        dist.destroy_process_group()
+    print("went on")
+    """
+    result = run(2, script(tmp_path, TORCH + program))
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 2, result.output
+    assert "mpicoll: " not in result.output, result.output
+
+
+BREAKS = {
+    "the judge": "from mpicoll.guard.watch.judge import Judge\nJudge._judge = None",
+    "a member": "from mpicoll.guard.watch.member import Member\nif launched_rank() == 1: Member._check_judge = None",
+    "the network": """
+from dataclasses import replace
+from mpicoll.guard.watch import channel, watcher
+
+def nowhere(one_node):
+    sock, meeting = channel.listen(one_node)
+    return sock, replace(meeting, port=1)
+
+watcher.listen = nowhere
+""",
+}
+USES = """
+comm = mpicoll.Communicator()
+for _ in range(5):
+    comm.allreduce(np.ones(3))
+    time.sleep(0.4 * comm.rank)
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("what", [what for i, what in enumerate(BREAKS) if i % 2 == MPICH])
+def test_a_watcher_that_fails_ends_nothing(what: str, tmp_path: Path) -> None:
+    """The program goes on, and is told that nobody watches any more."""
+    begin = "import time\nimport numpy as np\nfrom mpicoll.launch.alone import launched_rank\nimport mpicoll\n"
+    result = run(3, script(tmp_path, begin + BREAKS[what] + USES))
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 3, result.output
+    assert result.output.count("mpicoll: ") == 1, result.output
+    assert "may wait for ever" in result.output, result.output
+
+
+WAITS = """
+    import os, sys, time
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    rank, x = comm.rank, np.ones(6)
+    for _ in range(3): comm.allreduce(x)
+    print(f"rank {rank} is {os.getpid()}")
+"""
+UNDER_WAY = {"in a call": "if rank == 1: time.sleep(600)\ncomm.barrier()", "in Python": "time.sleep(600)"}
+
+
+@pytest.mark.parametrize("where", UNDER_WAY)
+@pytest.mark.parametrize("who", ["the launcher", "a rank"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM][:: -1 if MPICH else 1][:1])
+def test_a_signal_ends_the_job(where: str, who: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Python runs a rank's handler of SIGINT when its call returns. If it does not, the call's timeout ends the job."""
+    lines = "\n".join(f"    {line}" for line in UNDER_WAY[where].splitlines())
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, WAITS + lines)]
+    late = who == "a rank" and where == "in a call" and number == signal.SIGINT
+    with started(*argv, env={"MPICOLL_TIMEOUT": "3"} if late else {}) as (it, output):
+        pids = ranks_of(output)
+        os.kill(pids[0] if who == "a rank" else it.process.pid, number)
+        result = ended(it, output)
+    assert result.code != 0, result.output
+
+
+def ranks_of(output: Path) -> list[int]:
+    """The processes of the ranks, when all have told theirs."""
+    until(lambda: output.read_text().count(" is ") == 3, "three ranks begin", output)
+    told = dict(line.removeprefix("rank ").split(" is ") for line in output.read_text().splitlines())
+    return [int(told[str(rank)]) for rank in range(3)]
+
+
+UNTIL_LATER = """
+end = time.monotonic() + 14
+while comm.allreduce(np.array([time.monotonic() < end]), op="min")[0]:
+    pass
+print("went on")
+"""
+
+
+def test_stopped_and_continued_in_time(tmp_path: Path) -> None:
+    """Each rank in turn, for longer than the timeout in all: nothing has happened."""
+    program = script(tmp_path, textwrap.dedent(WAITS) + UNTIL_LATER)
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", program]
+    with started(*argv, env={"MPICOLL_TIMEOUT": "6"}) as (it, output):
+        for pid in ranks_of(output):
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(3)
+            os.kill(pid, signal.SIGCONT)
+            time.sleep(0.5)
+        result = ended(it, output)
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 3, result.output
+    assert "mpicoll: " not in result.output, result.output

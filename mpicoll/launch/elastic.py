@@ -6,6 +6,7 @@ connection to it: through that, a rank says at its end which ranks it has gone o
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import secrets
@@ -205,6 +206,8 @@ def has_ended() -> None:
 
     A rank that ends while others still communicate with it would be lost to them. MPI_Finalize may wait for ever for a
     rank that was lost. Then this ends the process without it, which Open MPI lets a rank do."""
+    if not _parent:  # a process that a rank has started
+        return
     _say({"without": sorted(_without)})
     connection, answer = _parent[0], b""
     connection.settimeout(_SECONDS_TO_PROGRESS)
@@ -224,9 +227,14 @@ def has_ended() -> None:
     os._exit(0)
 
 
+# Python calls what was registered last first. This comes before all that needs MPI at the program's end.
+if is_elastic():
+    atexit.register(has_ended)
+
+
 def _in_child() -> None:
-    for connection in _parent:
-        connection.close()
+    while _parent:
+        _parent.pop().close()
 
 
 if hasattr(os, "register_at_fork"):

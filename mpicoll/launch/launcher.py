@@ -27,7 +27,7 @@ __all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "run",
 # The variables that a launcher sets for a rank. If a rank starts a job of its own, that job must not inherit them.
 _OF_A_RANK = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED"
-    r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)"
+    r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)|MPICOLL_ELASTIC"
 )
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 _SECONDS_TO_END = 10.0

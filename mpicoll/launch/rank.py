@@ -40,7 +40,6 @@ def main() -> None:
     sys.excepthook = failure.hook
     if elastic.is_elastic():
         mpi4py.rc.finalize = False
-        atexit.register(elastic.has_ended)  # first, so that it is the last to be called
         elastic.join()
     try:
         run.main()

@@ -11,6 +11,7 @@
     ├── MessageError    (RuntimeError)  what arrived is not what was asked for
     ├── DeviceFailure   (RuntimeError)  a device failed at its work, such as a copy
     ├── MismatchError   (RuntimeError)  the ranks of a communicator made different calls
+    ├── RankLost        (RuntimeError)  ranks were killed; the others can go on without them
     ├── TimeoutError    (builtin TimeoutError, RuntimeError)  ranks did not answer in time
     └── LaunchError     (RuntimeError)  no MPI was found, ranks cannot connect to each other, or a spawned rank failed
 
@@ -32,6 +33,7 @@ __all__ = [
     "MessageError",
     "MismatchError",
     "MpicollError",
+    "RankLost",
     "ScheduleError",
     "StateError",
     "TimeoutError",
@@ -114,6 +116,22 @@ class MismatchError(MpicollError, RuntimeError):
             ranks.setdefault(call, []).append(rank)
         rows = [f"  rank{'s' * (len(who) > 1)} {', '.join(map(str, who))}: {call}" for call, who in ranks.items()]
         return "\n".join([f"{self.operation}: the ranks made different calls:", *rows])
+
+
+class RankLost(MpicollError, RuntimeError):
+    """Ranks of the communicator were lost, and the job was started with ``mpicoll run --elastic``. Raised on all ranks
+    that are left, by the call that they are in, and by every later one. :meth:`Communicator.shrink` goes on without.
+
+    ``ranks`` are those that this rank knows of, as ranks of the communicator. Other ranks may know of others."""
+
+    def __init__(self, operation: str, ranks: Iterable[int]) -> None:
+        self.operation, self.ranks = operation, sorted(ranks)
+        super().__init__(operation, self.ranks)
+
+    def __str__(self) -> str:
+        who = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}" if self.ranks else "a rank"
+        was = "were" if len(self.ranks) > 1 else "was"
+        return f"{self.operation}: {who} {was} lost: those that are left can go on with shrink()"
 
 
 class TimeoutError(MpicollError, builtins.TimeoutError, RuntimeError):

@@ -76,16 +76,14 @@ def _rendezvous_by_mpi(
     from torch._C._distributed_c10d import TCPStore
 
     from mpicoll import Communicator
-    from mpicoll.launch.lifetime import checked_world
 
-    world = checked_world()
+    comm = Communicator()
     arguments = dict(parse_qsl(urlparse(url).query))  # torch passes init_process_group's arguments in the URL
-    for argument, actual in (("world_size", world.size), ("rank", world.rank)):
+    for argument, actual in (("world_size", comm.size), ("rank", comm.rank)):
         variable = argument.upper()
         for name, given in ((argument, arguments.get(argument)), (variable, os.environ.get(variable))):
             if given not in (None, "", str(actual)):
                 raise LaunchError(f"init_process_group: {name}={given} was given, but MPI says {actual}")
-    comm = Communicator()
     host = "127.0.0.1" if comm.traits.one_node else socket.gethostname()
     if comm.traits.one_node:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo would resolve the host's name, which may fail
@@ -96,6 +94,7 @@ def _rendezvous_by_mpi(
     if store is None:
         store = TCPStore(host, port, comm.size, False, timeout)
     os.environ.setdefault("LOCAL_RANK", str(comm.node.rank))  # torch.distributed.get_node_local_rank reads it
+    rank, size = comm.rank, comm.size
     comm.free()
-    yield store, world.rank, world.size
+    yield store, rank, size
     raise RuntimeError("mpi:// has no second rendezvous")

@@ -35,6 +35,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--launcher-args", type=_words, default=[], metavar="FLAGS",
         help="flags for the MPI's own launcher, in quotes: --launcher-args='--map-by numa -x NAME'",
     )  # fmt: skip
+    parser.add_argument(
+        "--elastic", action="store_true",
+        help="go on when ranks are lost: the others get RankLost, and can shrink the communicator (Open MPI 5)",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the command instead of running it")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
@@ -57,5 +61,11 @@ def _run(args: argparse.Namespace) -> int:
     if not rest:
         args.parser.error(f"expected {'an argument after ' + flag if flag else 'a script, -m module or -c code'}")
     program = [flag, *rest] if flag else rest
-    launcher.run(program, args.nprocs, hostfile=args.hostfile, flags=args.launcher_args, dry_run=args.dry_run)
-    return 0
+    return launcher.run(
+        program,
+        args.nprocs,
+        hostfile=args.hostfile,
+        flags=args.launcher_args,
+        dry_run=args.dry_run,
+        outlives=args.elastic,
+    )

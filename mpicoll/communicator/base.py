@@ -24,12 +24,13 @@ from mpicoll.calls.rules import NAN, checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
 from mpicoll.communicator.requests import UnderWay
-from mpicoll.errors import ArgumentError, MessageError, StateError
+from mpicoll.errors import ArgumentError, MessageError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard import nans
 from mpicoll.guard.agreement import Agreement
+from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.traced import recorder_for
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
@@ -52,6 +53,8 @@ class Base:
     """The number of ranks in the communicator."""
     closed = ""
     """Why the communicator cannot be used any more. Empty while it can."""
+    lost = False
+    """Whether it is closed because ranks were lost: those that are left can ``shrink`` it."""
 
     def __init__(
         self, comm: MPI.Comm | Fabric | None = None, check: str | None = None, timeout: float | None = None
@@ -74,12 +77,18 @@ class Base:
         self._timeout = rules.timeout if timeout is None else float(timeout)
         check = check or rules.check
         self._refuses_nans, check = check.endswith(NAN), check.removesuffix(NAN)
-        self._agreement = self._agreement_of(check)
+        self._cut = Cut(fabric) if fabric.elastic else None
+        if self._cut is not None:
+            self._under_way.loss = self._cut.why
         lifetime.watch(self)
         self._watched = None
-        if check != "off" and self.size > 1:
-            waits, agrees = self._under_way.waits, self._agreement is not None
-            self._watched = watcher.watch(fabric, self._recorder, waits, self._timeout, agrees)
+        try:
+            self._agreement = self._agreement_of(check)
+            if check != "off" and self.size > 1:
+                waits, agrees = self._under_way.waits, self._agreement is not None
+                self._watched = watcher.watch(fabric, self._recorder, waits, self._timeout, agrees, self._cut)
+        except self._failure as e:
+            raise self._error("Communicator", e) from e
 
     def _agreement_of(self, check: str) -> Agreement | None:
         """How ranks agree on calls; None where they do not."""
@@ -135,6 +144,8 @@ class Base:
 
     def check_open(self, operation: str) -> None:
         """Raise StateError, on behalf of ``operation``, if the communicator cannot be used any more."""
+        if self.lost and self._cut is not None:
+            raise self._cut.loss(operation)
         if self.closed:
             raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
 
@@ -230,15 +241,28 @@ class Base:
         Which plans are so depends on the algorithm, and a program cannot rely on that. Nor did it get the result, with
         which the other ranks go on.
         """
-        if self._watched is not None and isinstance(e, self._failure):
+        # What a collective leaves that a loss has ended may raise anything.
+        error = self._error(operation, e) if isinstance(e, self._failure) or self._is_cut(e) else None
+        if self._watched is not None and isinstance(error, MessageError):
             watcher.compare(self._watched)  # different calls are the likely reason; if so, the job ends with a table
         if isinstance(e, StateError):
             self._recorder.under_way = False
             return  # ranks that are threads: what broke their job is said by every later call
         _cut_short.append((plan, e.__traceback__, _frames()))
         self._end_midway(operation, e)
-        if isinstance(e, self._failure):
-            raise MessageError(f"{operation}: the MPI library reports: {e}") from e
+        if error is not None:
+            raise error from e
+
+    def _is_cut(self, e: BaseException) -> bool:
+        return self._cut is not None and isinstance(e, Exception) and self._fabric.is_cut(e)
+
+    def _error(self, operation: str, e: BaseException) -> MpicollError:
+        """The error of a call in which the MPI library has reported ``e``."""
+        error = self._cut.why(operation, e) if self._cut is not None else None
+        if isinstance(error, RankLost):
+            self.lost = True
+            self.close("ranks were lost")
+        return error or MessageError(f"{operation}: the MPI library reports: {e}")
 
     def _end_midway(self, operation: str, e: BaseException) -> None:
         self.close(f"its {operation} ended midway, so its ranks may be at different calls; make a new one ({e})")

@@ -10,7 +10,7 @@ from mpicoll.communicator.collectives import Collectives
 from mpicoll.communicator.messages import Messages
 from mpicoll.communicator.objects import Objects
 from mpicoll.communicator.uneven import Uneven
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.guard.recorder import FREED
 
@@ -119,6 +119,29 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         if self.rank not in mine:
             return None
         return Communicator(self._fabric.subset(mine), self._check, self._timeout)
+
+    def shrink(self) -> Communicator:
+        """Make a communicator of the ranks that are left, in the same order. Collective among them.
+
+        For a program that was started with ``mpicoll run --elastic``, after :class:`~mpicoll.errors.RankLost`. This
+        communicator is closed, if it was not. Ranks may have been in different calls: let them agree from where to go
+        on. A rank that is lost meanwhile is left out, too.
+        """
+        if not self._fabric.elastic:
+            raise StateError("shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`")
+        if self._recorder.state == FREED:
+            self.check_open("shrink")
+        self.close("it was shrunk")
+        self._fabric.cut()  # a rank may still be in a call
+        while True:
+            try:
+                made = Communicator(self._fabric.shrink(), self._check, self._timeout)
+            except RankLost:  # another one
+                made = None
+            if self._fabric.all_could(made is not None) and made is not None:
+                return made
+            if made is not None:
+                made.close("its ranks are to be shrunk again")
 
     def free(self) -> None:
         """Give back what MPI holds for the communicator, and for its ``node`` and ``leaders``. Collective.

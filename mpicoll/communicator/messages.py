@@ -74,7 +74,10 @@ class Messages(Base):
         def start() -> Request:
             staging.order_after_stream(given)
             wire = given if self._fabric.usable(given) else staging.copied_to_host(given)
-            transfer = self._fabric.start_send(wire, to, tag)
+            try:
+                transfer = self._fabric.start_send(wire, to, tag)
+            except self._failure as e:
+                raise self._error(operation, e) from e
             return Request(operation, transfer, self._under_way, wire, False, f"was taken by rank {to} (tag {tag})")
 
         return start
@@ -92,7 +95,10 @@ class Messages(Base):
         def start() -> Request:
             staging.order_after_stream(taken)
             wire = taken if self._fabric.usable(taken) else staging.copied_to_host(taken)
-            transfer = self._fabric.start_recv(wire, of, tag)
+            try:
+                transfer = self._fabric.start_recv(wire, of, tag)
+            except self._failure as e:
+                raise self._error(operation, e) from e
             finish = None if wire is taken else (lambda: staging.written_back(taken, wire))
             whom = "any rank" if of is None else f"rank {of}"
             peer = f"came from {whom} (tag {tag})"

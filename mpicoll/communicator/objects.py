@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator.base import Base
-from mpicoll.errors import ArgumentError, MessageError, TimeoutError
+from mpicoll.errors import ArgumentError, TimeoutError
 
 __all__ = ["Objects"]
 
@@ -47,7 +47,7 @@ class Objects(Base):
             raise
         except self._failure as e:
             self._end_midway(operation, e)
-            raise MessageError(f"{operation}: the MPI library reports: {e}") from e
+            raise self._error(operation, e) from e
 
     @contextmanager
     def _collective(self, operation: str, given: Any, root: int | None = None) -> Iterator[None]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.errors import MessageError, StateError, TimeoutError
+from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Transfer
 from mpicoll.machine.patience import Patience
 
@@ -36,6 +36,8 @@ class UnderWay:
         """The seconds that a program waits for a message, None if it waits for ever."""
         self.timed_out: Callable[[str], object] = str
         """Told why, when a message did not come in time."""
+        self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
+        """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
         self.waits: list[tuple[str, str]] = []
         """What threads wait for now: the operation, and which message has not come or was not taken."""
         self._requests: set[Request] = set()
@@ -75,6 +77,8 @@ class UnderWay:
 
 _kept: set[Request] = set()
 """All communicators' messages: a program may drop a communicator, too."""
+_of_losses: list[Buffer | None] = []
+"""The memory of messages that ended because ranks were lost."""
 
 
 class Request:
@@ -97,7 +101,7 @@ class Request:
         self._receives, self._count, self._dtype = receives, memory.count, memory.dtype
         self._memory: Buffer | None = memory  # MPI knows its address alone
         self._finish = finish
-        self._failed: MessageError | None = None
+        self._failed: MpicollError | None = None
         self._asking = threading.Lock()  # two threads may not wait for, or test, one of MPI's requests at once
         self.nbytes = memory.nbytes + OVERHEAD
         """Bytes that it counts for while it is under way: the length of the message, and an overhead."""
@@ -181,7 +185,11 @@ class Request:
             elif not self._transfer.test():
                 return
         except self._under_way.failure as e:
-            self._failed = MessageError(f"{self._operation}: the MPI library reports: {e}{self._hint()}")
+            self._failed = self._under_way.loss(self._operation, e)
+            if self._failed is not None:
+                _of_losses.append(self._memory)  # MPI may still write to it
+            else:
+                self._failed = MessageError(f"{self._operation}: the MPI library reports: {e}{self._hint()}")
             self._failed.__cause__ = e
         except MessageError as e:
             self._failed = e

@@ -63,6 +63,8 @@ class Fabric(ABC):
     """The largest tag of a message."""
     any_thread: bool
     """Whether several threads of this rank may use the fabric at the same time."""
+    elastic = False
+    """Whether ranks can be lost while the others go on."""
     address: Callable[[Any], int]
     """Where a NumPy array's memory begins."""
 
@@ -125,6 +127,28 @@ class Fabric(ABC):
     @abstractmethod
     def free(self) -> None:
         """Give back what the fabric holds."""
+
+    # -- ranks that are lost: only where the fabric is ``elastic`` ---------------------------------------------------
+
+    def lost(self) -> list[int]:
+        """The ranks that are known to be lost. What other ranks know may differ."""
+        raise NotImplementedError
+
+    def is_cut(self, e: BaseException) -> bool:
+        """Whether the fabric has raised ``e`` because ranks were lost, or because a rank has ``cut`` the fabric."""
+        raise NotImplementedError
+
+    def cut(self) -> None:
+        """Make every call fail on all ranks, those that are under way too. Any thread may call this."""
+        raise NotImplementedError
+
+    def shrink(self) -> Fabric:
+        """A fabric of the ranks that are left. They all call this, whatever state the fabric is in."""
+        raise NotImplementedError
+
+    def all_could(self, could: bool) -> bool:
+        """Whether all ranks that are left say True. They all get the same answer, whatever state the fabric is in."""
+        raise NotImplementedError
 
     # -- objects, pickled ---------------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ def fabric_of(comm: MPI.Comm | Fabric | None) -> Fabric:
         from mpicoll.fabrics.threads import ThreadFabric
 
         return ThreadFabric.of(here.seat)
-    world = lifetime.checked_world()  # this also loads MPI, which the next line needs
+    lifetime.checked_world()  # this also loads MPI, which the next line needs
     from mpicoll.fabrics.mpi import MPIFabric
 
-    return MPIFabric(world if comm is None else comm)
+    return MPIFabric.of_world() if comm is None else MPIFabric(comm)

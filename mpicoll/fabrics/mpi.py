@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import measured
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
-from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.rules import Rules, check, dump, preferred, timeout, trace
 from mpicoll.devices.device import Device
-from mpicoll.errors import ArgumentError, DeviceError, TimeoutError
+from mpicoll.errors import ArgumentError, DeviceError, RankLost, TimeoutError
 from mpicoll.fabrics.fabric import Fabric, Transfer
 from mpicoll.fabrics.words import Words
+from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.gpu import takes_device_memory
@@ -40,11 +44,32 @@ class MPIFabric(Fabric):
     failure = MPI.Exception
     address = staticmethod(MPI.Get_address)
 
-    def __init__(self, comm: MPI.Comm, parent: MPIFabric | None = None) -> None:
+    def __init__(
+        self,
+        comm: MPI.Comm,
+        parent: MPIFabric | None = None,
+        duplicate: Callable[[MPI.Intracomm], MPI.Intracomm] = MPI.Intracomm.Dup,
+    ) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
-        self._comm, self._messages = comm.Dup(), comm.Dup()
-        self.rank, self.size = comm.rank, comm.size
+        self._comm = self._messages = MPI.Intracomm()
+        self._words: Words | None = None
+        self.elastic = elastic.is_elastic()
+        self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
+        try:
+            self._connect(comm, parent, duplicate)
+            self._check()
+        except Exception as e:
+            if not self.is_cut(e):
+                raise
+            self.cut()  # other ranks may still be in it
+            raise RankLost("Communicator", self.lost()) from e
+
+    def _connect(
+        self, comm: MPI.Intracomm, parent: MPIFabric | None, duplicate: Callable[[MPI.Intracomm], MPI.Intracomm]
+    ) -> None:
+        self._comm, self._messages = duplicate(comm), duplicate(comm)
+        self.rank, self.size = self._comm.rank, self._comm.size
         self.library = MPI.get_vendor()[0]
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -56,13 +81,24 @@ class MPIFabric(Fabric):
         self.shares = self._can_share
         self.settled = not self.shares
         self._slots: shared.Slots | None = None
-        self._words: Words | None = None
         self.rules = self._common_rules(parent)
 
     @classmethod
-    def of_world(cls, ranks: Sequence[int]) -> MPIFabric:
-        """A fabric of these ranks of MPI's world. This rank is one of them, and only they call this."""
-        return cls._among(MPI.COMM_WORLD, ranks, None)
+    def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:
+        """A fabric of these of the job's ranks. This rank is one of them, and only they call this. None means all, and
+        where ranks can be lost all that are left."""
+        if ranks is not None:
+            return cls._among(_left[-1], ranks, None)
+        world = MPI.COMM_WORLD
+        if not elastic.is_elastic():
+            return cls(world)
+        while True:
+            left = _shrunk(world)
+            made = cls(left, None, _shrunk)
+            if made.size == left.size:  # else one more was lost
+                _left.append(left)
+                elastic.go_on_with(made.in_world(), world.size, world.rank)
+                return made
 
     @classmethod
     def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], parent: MPIFabric | None) -> MPIFabric:
@@ -97,6 +133,10 @@ class MPIFabric(Fabric):
         return common
 
     def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
+        plan = self._bound(call, choice, workspace)
+        return sequence(plan, self._check) if self.elastic else plan
+
+    def _bound(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
         match choice:
             case Native() if call.extent_is_common:
                 return self._in_parts(call, lambda part: native.bind(self._comm, part, workspace))
@@ -167,12 +207,58 @@ class MPIFabric(Fabric):
             group.Free()
         return [] if MPI.UNDEFINED in found else [*found]
 
+    def lost(self) -> list[int]:
+        with self._freeing:
+            if self._comm == MPI.COMM_NULL:
+                return []
+            MPI.COMM_SELF.Iprobe()  # MPI hears of a loss only while it is called
+            mine, failed = self._comm.Get_group(), self._comm.Get_failed()
+        found = MPI.Group.Translate_ranks(failed, None, mine)
+        for group in (mine, failed):
+            group.Free()
+        return sorted(found)
+
+    def is_cut(self, e: BaseException) -> bool:
+        return self.elastic and (
+            (isinstance(e, MPI.Exception) and e.Get_error_class() in _OF_LOSSES)
+            or any(comm.Is_revoked() for comm in self._all())
+            or bool(self.lost())
+        )
+
+    def _check(self) -> None:
+        """Raise MPI.Exception if ranks are lost. Some collectives of Open MPI do not report that, and write nothing."""
+        if self.elastic and (self._comm.Is_revoked() or self._comm.Get_failed() != MPI.GROUP_EMPTY):
+            raise MPI.Exception(MPI.ERR_PROC_FAILED)
+
+    def cut(self) -> None:
+        with self._freeing:
+            for comm in self._all():
+                comm.Revoke()
+
+    def _all(self) -> list[MPI.Intracomm]:
+        """The communicators that there are now."""
+        every = [self._comm, self._messages, *([self._words.comm] if self._words is not None else [])]
+        return [comm for comm in every if comm != MPI.COMM_NULL]
+
+    def shrink(self) -> MPIFabric:
+        made = MPIFabric(self._comm, self, _shrunk)
+        elastic.gone_without({*self.in_world()}.difference(made.in_world()))
+        return made
+
+    def all_could(self, could: bool) -> bool:
+        flag = np.array([could], np.intc)
+        request = self._comm.Iagree(flag)
+        with suppress(MPI.Exception):  # says that a rank was lost. The answer is that of all that are left
+            request.Wait()
+        return bool(flag[0])
+
     def free(self) -> None:
         self._slots = None
-        if self._words is not None:
-            self._words.free()
-        self._comm.Free()
-        self._messages.Free()
+        with self._freeing:
+            if self._words is not None:
+                self._words.free()
+            self._comm.Free()
+            self._messages.Free()
 
     def prepare_to_tell(self) -> None:
         if self._words is None:
@@ -182,20 +268,30 @@ class MPIFabric(Fabric):
         assert self._words is not None
         return self._words.tell(word, seconds)
 
+    def _objects(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """What a collective of objects gives."""
+        try:
+            return call(*arguments)
+        finally:
+            self._check()  # also after an error of pickle's: that is what nothing may look like
+
     def bcast(self, obj: Any, root: int) -> Any:
-        return self._comm.bcast(obj, root)
+        return self._objects(self._comm.bcast, obj, root)
 
     def gather(self, obj: Any, root: int) -> list[Any] | None:
-        return self._comm.gather(obj, root)
+        gathered: list[Any] | None = self._objects(self._comm.gather, obj, root)
+        return gathered
 
     def allgather(self, obj: Any) -> list[Any]:
-        return self._comm.allgather(obj)
+        gathered: list[Any] = self._objects(self._comm.allgather, obj)
+        return gathered
 
     def scatter(self, objs: Sequence[Any] | None, root: int) -> Any:
-        return self._comm.scatter(objs, root)
+        return self._objects(self._comm.scatter, objs, root)
 
     def alltoall(self, objs: Sequence[Any]) -> list[Any]:
-        return self._comm.alltoall(objs)
+        exchanged: list[Any] = self._objects(self._comm.alltoall, objs)
+        return exchanged
 
     def send(self, obj: Any, dest: int, tag: int, seconds: float | None) -> None:
         if seconds is None:
@@ -223,6 +319,21 @@ class MPIFabric(Fabric):
 def _rules_of_environment() -> Rules:
     return Rules(preferred(), check=check(), timeout=timeout(), dump=dump(), trace=trace())
 
+
+_OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
+"""What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
+
+
+def _shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """A communicator of those that are left. Ranks may be lost meanwhile: all that are left get the same one."""
+    part = comm.Shrink()
+    assert isinstance(part, MPI.Intracomm)
+    return part
+
+
+_left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
+"""The job's ranks. The last one is that of those that are left: MPI makes no communicators of one whose ranks are lost.
+"""
 
 _not_taken: list[MPI.Request] = []
 """Requests of objects that nobody has taken yet. MPI reads their memory, which they keep."""

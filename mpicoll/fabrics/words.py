@@ -21,7 +21,7 @@ class Words:
     """Persistent requests for one number to, and one from, each other rank. Its communicator has no other messages."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._comm, self._rank = comm, comm.rank
+        self.comm, self._rank = comm, comm.rank
         self._others = [rank for rank in range(comm.size) if rank != comm.rank]
         self._mine, self._all = np.zeros(1, np.int64), np.zeros(comm.size, np.int64)
         self._receives = [comm.Recv_init(self._all[rank : rank + 1], rank, WORD) for rank in self._others]
@@ -59,7 +59,7 @@ class Words:
             if rank in self._missing:
                 receive.Cancel()
                 found[rank] = None
-            self._comm.Isend([None, 0, MPI.BYTE], rank, GAVE_UP).Free()
+            self.comm.Isend([None, 0, MPI.BYTE], rank, GAVE_UP).Free()
         return found
 
     def free(self) -> None:
@@ -67,4 +67,4 @@ class Words:
         if all(request.Test() for request in self._requests):
             for request in self._requests:
                 request.Free()
-            self._comm.Free()
+            self.comm.Free()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch import spawned
+from mpicoll.launch import elastic, spawned
 from mpicoll.launch.alone import under_launcher
 
 __all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "of_no_rank", "run", "spawn"]
@@ -27,7 +27,7 @@ __all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "of_no
 # The variables that a launcher sets for a rank. If a rank starts a job of its own, that job must not inherit them.
 _OF_A_RANK = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED"
-    r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)"
+    r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)|MPICOLL_ELASTIC"
 )
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 _SECONDS_TO_END = 10.0
@@ -37,11 +37,12 @@ Arguments = TypeVarTuple("Arguments")
 
 @dataclass(frozen=True)
 class Launcher:
-    """An MPI launcher. ``vendor`` is "Open MPI", "MPICH", "Intel MPI" or "other". ``wheel`` says whether it belongs to
-    a wheel in this Python environment."""
+    """An MPI launcher. ``vendor`` is "Open MPI", "MPICH", "Intel MPI" or "other". ``version`` is what it says when it
+    is asked for that. ``wheel`` says whether it belongs to a wheel in this Python environment."""
 
     path: str
     vendor: str
+    version: str
     wheel: bool
 
 
@@ -93,7 +94,12 @@ def find_launcher() -> Launcher:
     vendors = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "Intel(R) MPI": "Intel MPI", "HYDRA": "MPICH"}
     vendor = next((vendor for word, vendor in vendors.items() if word in answer.stdout), "other")
     wheel_name = vendor.replace(" ", "").lower()
-    return Launcher(path, vendor, wheel=beside_python is not None and any(distributions(name=wheel_name)))
+    in_wheel = beside_python is not None and any(distributions(name=wheel_name))
+    return Launcher(path, vendor, answer.stdout, in_wheel)
+
+
+def _in_batch_job() -> bool:
+    return any(variable in os.environ for variable in _BATCH_JOB)
 
 
 def _cores() -> int:
@@ -106,18 +112,27 @@ def _cores() -> int:
 
 
 def command(
-    program: Sequence[str], nprocs: int, *, here: bool = False, hostfile: str | None = None, flags: Sequence[str] = ()
+    program: Sequence[str],
+    nprocs: int,
+    *,
+    here: bool = False,
+    hostfile: str | None = None,
+    flags: Sequence[str] = (),
+    outlives: bool = False,
 ) -> Command:
     """The command that starts ``nprocs`` ranks of ``python *program``, where an uncaught exception ends all ranks.
 
     With ``here`` all ranks run on this node, even if a batch system has allocated others. ``hostfile`` is a file that
-    names the nodes, in the form that the launcher reads. ``flags`` are handed to the launcher. Raises LaunchError if
-    there is no launcher.
+    names the nodes, in the form that the launcher reads. ``flags`` are handed to the launcher. With ``outlives``, ranks
+    go on when others are killed. Raises LaunchError if there is no launcher, or if it cannot do that.
     """
     launcher = find_launcher()
     argv = [launcher.path, "-n", str(nprocs)]
     adds: dict[str, str] = {}
-    in_batch_job = hostfile is not None or any(v in os.environ for v in _BATCH_JOB)
+    if outlives:
+        elastic.check_launcher(launcher.vendor, launcher.version)
+        argv += ["--with-ft", "ulfm"]
+    in_batch_job = hostfile is not None or _in_batch_job()
     if hostfile is not None:
         argv += ["--hostfile" if launcher.vendor == "Open MPI" else "-f", hostfile]
     if launcher.vendor == "Open MPI":
@@ -148,9 +163,13 @@ def run(
     hostfile: str | None = None,
     flags: Sequence[str] = (),
     dry_run: bool = False,
-) -> None:
+    outlives: bool = False,
+) -> int:
     """Replace this process by a launcher, which starts ``nprocs`` ranks of ``program``. So the launcher gets all
     signals, its exit code is that of this process, and this function does not return.
+
+    With ``outlives``, ranks go on when others are lost. Then this process stays beside the launcher, and the function
+    returns the exit code of the job.
 
     ``program`` is ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``. ``hostfile`` and ``flags``
     are as in ``command``. With ``dry_run`` it prints the command and returns. Raises ArgumentError if the script or the
@@ -160,12 +179,15 @@ def run(
         raise ArgumentError("run", "script", "a file", repr(program[0]))
     if hostfile is not None and not os.path.isfile(hostfile):
         raise ArgumentError("run", "--hostfile", "a file", repr(hostfile))
-    launch = command(program, nprocs, hostfile=hostfile, flags=flags)
+    launch = command(program, nprocs, hostfile=hostfile, flags=flags, outlives=outlives)
     if dry_run:
         print(launch)
-        return
+        return 0
     sys.stdout.flush()
-    os.execve(launch.argv[0], launch.argv, launch.environment())
+    if not outlives:
+        os.execve(launch.argv[0], launch.argv, launch.environment())
+    this_node = hostfile is None and not _in_batch_job()
+    return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
 
 
 def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None]) -> int:

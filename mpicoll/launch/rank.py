@@ -16,9 +16,10 @@ import io
 import os
 import sys
 
+import mpi4py
 from mpi4py import run
 
-from mpicoll.launch import failure
+from mpicoll.launch import elastic, failure
 
 __all__ = ["main"]
 
@@ -37,11 +38,15 @@ def main() -> None:
     os.environ.update(_for_torch())
     _print_lines()
     sys.excepthook = failure.hook
+    if elastic.is_elastic():
+        mpi4py.rc.finalize = False
+        elastic.join()
     try:
         run.main()
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) else 1
         if status is not None and status != 0 and not _finalised():
+            atexit.unregister(elastic.has_ended)
             # It is done at exit, after the traceback was printed.
             atexit.register(failure.end_job, status if isinstance(status, int) else 1)
         raise

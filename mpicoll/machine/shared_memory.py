@@ -39,7 +39,7 @@ def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
         file = _new(nbytes, mark)
     files: list[tuple[int, int, bytes] | None] = comm.allgather(None if file is None else (os.getpid(), file, mark))
     mappings = [m for f in files if f is not None and (m := _mapped(*f, nbytes)) is not None]
-    all_mapped = comm.allreduce(len(mappings) == comm.size, MPI.LAND)
+    all_mapped = all(comm.allgather(len(mappings) == comm.size))  # mpi4py's allreduce would make one more communicator
     if file is not None:
         os.close(file)  # all ranks have opened it
     if not all_mapped:

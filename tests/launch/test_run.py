@@ -219,7 +219,7 @@ def test_without_an_mpi(elsewhere: Path) -> None:
 )
 def test_vendors(elsewhere: Path, version: str, vendor: str) -> None:
     path = fake(elsewhere, version)
-    assert launcher.find_launcher() == launcher.Launcher(path, vendor, wheel=False)
+    assert launcher.find_launcher() == launcher.Launcher(path, vendor, f"{version}\n", wheel=False)
 
 
 def test_the_launcher_beside_the_interpreter_comes_first(elsewhere: Path) -> None:

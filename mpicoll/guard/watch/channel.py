@@ -20,18 +20,20 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the judge of a job listens, and the word by which it knows who may speak to it."""
+    """Where the judge of a job listens, the word by which it knows who may speak to it, and its rank in the world."""
 
     addresses: tuple[str, ...]
     port: int
     token: str
+    rank: int = 0
 
 
-def listen(one_node: bool) -> tuple[socket.socket, Meeting]:
-    """A socket to listen at, and how others find it: within this node alone, or from other nodes."""
+def listen(one_node: bool, rank: int = 0) -> tuple[socket.socket, Meeting]:
+    """A socket at which this ``rank`` of the world listens, and how others find it: within this node alone, or from
+    other nodes."""
     sock = socket.create_server(("127.0.0.1" if one_node else "", 0), backlog=1024)
     addresses = ("127.0.0.1",) if one_node else _addresses()
-    return sock, Meeting(addresses, sock.getsockname()[1], secrets.token_hex(16))
+    return sock, Meeting(addresses, sock.getsockname()[1], secrets.token_hex(16), rank)
 
 
 def _addresses() -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from mpicoll.guard.watch.channel import Message
 from mpicoll.launch.failure import end_job
 
-__all__ = ["end", "prepare_to_end", "this_process"]
+__all__ = ["end", "kill", "prepare_to_end", "this_process"]
 
 _SECONDS = 5
 """What a launcher has for ending the processes itself."""
@@ -25,10 +25,14 @@ def this_process() -> Message:
 
 
 def prepare_to_end(silent: list[Message]) -> None:
-    """Let this process end in some seconds, if its launcher does not end it before. End those that do not answer, as
-    far as they are on this node: a process that is stopped does not see a launcher's signal."""
+    """Let this process end in some seconds, if its launcher does not end it before. End those that do not answer."""
     # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
     faulthandler.dump_traceback_later(_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
+    kill(silent)
+
+
+def kill(silent: list[Message]) -> None:
+    """End these processes, as far as they are on this node: one that is stopped does not see a launcher's signal."""
     here = this_process()
     for process in silent:
         if (process["host"], process["space"]) == (here["host"], here["space"]) and process["pid"] != here["pid"]:

@@ -15,6 +15,7 @@ from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import Message, happens, heard, say
 from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME_IS_UP, WARN
+from mpicoll.launch.elastic import is_elastic
 
 __all__ = ["Judge"]
 
@@ -85,6 +86,8 @@ class Judge:
         self._dumps = 0
         """How often all processes have begun to write their files."""
         self._said: set[str] = set()
+        self._lost: set[int] = set()
+        """Ranks that are lost, in a job that goes on without them."""
         self._leaving = asyncio.Event()
         """Set when a process tells that it leaves, so that it need not wait for the next look."""
 
@@ -116,6 +119,8 @@ class Judge:
                 self._tasks.create_task(self._compare_for(rank, message["compare"]))
             elif "dump" in message:
                 self._tasks.create_task(self._dump_for(rank, message["dump"]))
+            elif "lost" in message:
+                self._lose({*message["lost"]})
             elif "failed" in message:
                 self.dismiss()
             elif "beat" in message:
@@ -131,8 +136,16 @@ class Judge:
         for name, calls, state, wait, *ranks in message["states"]:
             each = self._communicators.setdefault(name, _Calls(name))
             each.calls[rank], each.states[rank], each.waits[rank] = calls, state, wait
-            if ranks:
+            if ranks and self._lost.isdisjoint(ranks[0]):
                 each.ranks = ranks[0]
+
+    def _lose(self, ranks: set[int]) -> None:
+        """Forget the communicators of ranks that are lost: the others have cut them."""
+        self._lost |= ranks
+        for name, each in [*self._communicators.items()]:
+            if not ranks.isdisjoint(each.ranks):
+                del self._communicators[name]
+        self._leaving.set()
 
     async def _ask(
         self, ranks: Iterable[int], what: str, seconds: float = _SECONDS_TO_ANSWER, **more: Any
@@ -180,7 +193,7 @@ class Judge:
         return (
             bool(self._processes)
             and expected <= self._processes.keys()
-            and all(process.leaving or process.gone is not None for process in self._processes.values())
+            and all(p.leaving or p.gone is not None or rank in self._lost for rank, p in self._processes.items())
             and not any(self._is_to_be_judged(each) for each in self._communicators.values())
         )
 
@@ -208,6 +221,8 @@ class Judge:
             if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank):
                 midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
                 await self._end(each, None if midway else each.calls.get(rank, 0), why)
+        if each.name not in self._communicators:
+            return  # its ranks were lost meanwhile, or it has failed
         over = all(each.states.get(rank, OPEN) != OPEN for rank in each.ranks)
         if over and not self._ending and (each.are(BROKEN) or each.compared == each.most()):
             del self._communicators[each.name]
@@ -222,7 +237,8 @@ class Judge:
         if process.leaving:
             return report.HAS_LEFT
         if process.gone is not None:
-            return report.IS_GONE if process.gone > _SECONDS_OF_THE_LAUNCHER else ""
+            ends = not is_elastic() and process.gone > _SECONDS_OF_THE_LAUNCHER
+            return report.IS_GONE if ends else ""
         return report.HAS_FREED if each.states.get(rank) == FREED else ""
 
     async def _is_missed(self, each: _Calls, rank: int) -> bool:
@@ -246,8 +262,10 @@ class Judge:
 
     async def _compare_for(self, asking: int, name: str) -> None:
         """Compare all calls of the rank that asks, for which others may have to come first."""
-        each = self._communicators[name]
         for _ in range(_LOOKS_FOR_OTHERS):
+            each = self._communicators.get(name)
+            if each is None:  # its ranks were lost
+                break
             if each.ranks:  # the first of them may not have told yet which they are
                 await self._compare(each)
             if self._ending or each.compared >= each.calls[asking]:
@@ -327,21 +345,36 @@ class Judge:
             _print(text)
 
     async def _end(self, each: _Calls, number: int | None, why: str) -> None:
-        """Say why, let all processes write their files, and end the job."""
+        """Say why, let all processes write their files, and end the job. Where ranks can be lost, a call may fail
+        instead, on all ranks."""
         if self._ending:
             return
         self._ending = True
         accounts, missing = await self._accounts(each, number)
-        _print(report.text(why, each.ranks, accounts, missing, latest=number is None))
+        fails = is_elastic() and why in (report.TIME_IS_UP, report.DIFFERENT)
+        said = why.removesuffix(". The job ends") if fails else why
+        text = report.text(said, each.ranks, accounts, missing, latest=number is None)
+        _print(text)
         await self._say_who_else_waits(each)
         await self._dump(why)
         # A process that has ended is not among them: another program's may have its number by now.
         there = [self._processes[rank] for rank in missing if rank in self._processes]
         silent = [process.process for process in there if process.gone is None]
+        if fails:
+            calls = [[each.ranks.index(rank), account["words"] or "no call"] for rank, account in accounts.items()]
+            self._fail(each, {"differ": why == report.DIFFERENT, "calls": calls, "text": text, "silent": silent})
+            return
         for process in self._processes.values():
             say(process.writer, {"end": silent})
         await asyncio.sleep(0.1)  # until they are on their way
         ending.end(silent)
+
+    def _fail(self, each: _Calls, reason: Message) -> None:
+        """Let the calls of this communicator end with an error."""
+        del self._communicators[each.name]
+        for process in self._processes.values():
+            say(process.writer, {"fail": each.name, **reason})
+        self._ending = False
 
     async def _say_who_else_waits(self, ended: _Calls) -> None:
         """Ranks may wait for each other in two communicators."""

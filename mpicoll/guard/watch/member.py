@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from time import monotonic
 from typing import Any
 
+from mpicoll.guard.elastic import failure
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import Meeting, Message, connect, happens, heard, say
 from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, TIME_IS_UP, Watched
@@ -83,6 +84,8 @@ class Member:
         while not await happens(self.may_leave, LOOK):
             for each in self._all():
                 each.look()
+                if each.cut is not None and (lost := each.cut.look()):
+                    self._lose(each, lost)
             self._silent += LOOK
             self._since_told += LOOK
             self._since_beat += LOOK
@@ -120,11 +123,18 @@ class Member:
             self._end("is at its end", "does not answer")
         for each in self._all():
             late = each.state()[2] == TIME_IS_UP and each.seconds >= each.timeout + SECONDS_TO_HEAR
-            if (late and self._silent >= SECONDS_TO_HEAR) or (self._lost and each.seconds >= SECONDS_TO_HEAR):
+            judge_has_ended = self._lost and each.cut is None  # or else MPI tells, and the communicator is cut
+            if (late and self._silent >= SECONDS_TO_HEAR) or (judge_has_ended and each.seconds >= SECONDS_TO_HEAR):
                 account = each.account(None)
                 does = account["words"] if account["waits"] else account["message"]
                 waits = f"has waited for {each.seconds:g} s in {does}, at {account['where']}"
                 self._end(waits, "has ended" if self._lost else "does not answer")
+
+    def _lose(self, watched: Watched, ranks: Sequence[int]) -> None:
+        """These ranks of the communicator are lost: it is cut, and need not be watched over any more."""
+        self.watched.pop(watched.name, None)
+        if self._writer is not None:
+            say(self._writer, {"lost": [watched.ranks[rank] for rank in ranks]})
 
     def _end(self, does: str, why: str) -> None:
         if is_first("judge"):
@@ -145,6 +155,10 @@ class Member:
             self._dumped.set()
         elif "forget" in message:
             self.watched.pop(message["forget"], None)
+        elif "fail" in message:
+            ending.kill(message["silent"])
+            if (failed := self.watched.pop(message["fail"], None)) is not None and failed.cut is not None:
+                failed.cut.fail(failure(message))
         elif "end" in message:
             ending.prepare_to_end(message["end"])
         elif "leave" in message:

@@ -62,7 +62,7 @@ def _line(account: Message, furthest: int) -> str:
     number, words, site = account["number"], account["words"], account["site"]
     if account["message"] and not account["waits"] and number >= account["begun"] - 1:
         return f"{account['message']}, at {account['where']}{_WAITS}"
-    if words is None and number < account["begun"]:
+    if words is None and 0 <= number < account["begun"]:
         does = f"call {number}: it has made {account['begun'] - number - 1} calls since, and has forgotten this one"
     elif words is None:
         # This rank has not made the call that others speak of.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.sites import place_of, whereabouts
 from mpicoll.guard.watch.channel import Message
@@ -51,6 +52,8 @@ class Watched:
     """Seconds in which a call must end."""
     agrees: bool
     """Whether ranks agree on each call before data moves."""
+    cut: Cut | None = None
+    """Ends the calls of this communicator alone; None if the job ends instead."""
     seconds: float = 0.0
     """How long the oldest wait has lasted."""
     told: tuple[int, str, int] | None = None

@@ -16,6 +16,7 @@ from hashlib import blake2b
 from typing import Any
 
 from mpicoll.fabrics.fabric import Fabric
+from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.demand import when_asked
 from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.files.places import checked_trace
@@ -27,6 +28,7 @@ from mpicoll.guard.watch.channel import LIMIT, Meeting, listen
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.watched import Watched
+from mpicoll.launch.elastic import lost
 from mpicoll.launch.failure import before_end
 from mpicoll.launch.lifetime import progress
 
@@ -87,6 +89,11 @@ class _Watcher:
         except TimeoutError:
             pass  # a rank does not answer, and the error that the caller has says enough
 
+    def end(self) -> None:
+        """Let the thread end: its judge is lost."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self.member.may_leave.set)
+
     def leave(self) -> None:
         """Let the thread end as soon as nobody needs this process any more."""
         with suppress(RuntimeError):  # it has ended
@@ -105,20 +112,36 @@ _made: Counter[str] = Counter()
 
 
 def watch(
-    fabric: Fabric, recorder: Recorder, waits: list[tuple[str, str]], timeout: float, agrees: bool
+    fabric: Fabric, recorder: Recorder, waits: list[tuple[str, str]], timeout: float, agrees: bool, cut: Cut | None
 ) -> Watched | None:
     """Watch over the calls of a communicator. Collective. Returns None where its ranks have no common world."""
     ranks = fabric.in_world()
+    left_over = _forget_lost()
     watcher = _common_watcher(fabric, ranks, timeout) if ranks else None
     if watcher is None:
         return None
     of = blake2b(",".join(map(str, ranks)).encode(), digest_size=6).hexdigest()
     _made[of] += 1
-    watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees)
+    watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees, cut)
     watcher.member.watched[watched.name] = watched
     if isinstance(recorder, TracedRecorder):
         recorder.keep_in(watcher.events, watched.name)
+    for each in left_over:
+        if {*each.ranks} <= {*ranks}:
+            each.told = None
+            watcher.member.watched[each.name] = each
     return watched
+
+
+def _forget_lost() -> list[Watched]:
+    """End the watchers whose judge is lost. Returns the communicators that they watched over and that still work."""
+    left_over: list[Watched] = []
+    for meeting, watcher in [*_watchers.items()]:
+        if meeting.rank in lost():
+            left_over += watcher.member.watched.values()
+            watcher.end()
+            del _watchers[meeting]
+    return left_over
 
 
 def _all_watched() -> list[Watched]:
@@ -134,7 +157,7 @@ def _common_watcher(fabric: Fabric, ranks: list[int], timeout: float) -> _Watche
         meeting = next((meeting for meeting, watcher in _watchers.items() if not watcher.has_left(0)), None)
         if meeting is None:
             trace = Trace(checked_trace(rules.trace, ranks[0])) if rules.trace else None
-            sock, meeting = listen(fabric.one_node)
+            sock, meeting = listen(fabric.one_node, ranks[0])
     meeting = fabric.bcast(meeting, 0)
     watcher = _watchers.get(meeting) or _Watcher(ranks[fabric.rank], meeting, sock, timeout, rules.dump, trace)
     problems = fabric.allgather(watcher.member.reached.result())

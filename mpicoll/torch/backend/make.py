@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mpicoll.communicator.communicator import Communicator
-from mpicoll.errors import LaunchError
-from mpicoll.launch import lifetime
+from mpicoll.errors import LaunchError, RankLost
+from mpicoll.launch import elastic, lifetime
 from mpicoll.torch.backend.device_backend import DeviceBackend
 from mpicoll.torch.backend.registered_group import RegisteredGroup
 from mpicoll.torch.backend.torch_features import wants_device_backend
@@ -20,11 +20,15 @@ def make(options: Any, backend_options: Any = None) -> RegisteredGroup | DeviceB
     Raises LaunchError if torch's rank or world size is not MPI's.
     """
     only_backend = wants_device_backend()
-    everybody = lifetime.checked_world()
+    world = lifetime.checked_world()
     members = list(options.global_ranks_in_group)  # empty for the default group, which has all ranks
-    size = everybody.size if members else options.group_size
+    everybody = elastic.left(world.size)
+    size = len(everybody) if members else options.group_size
     rank = members[options.group_rank] if members else options.group_rank
-    for argument, given, actual in (("world_size", size, everybody.size), ("rank", rank, everybody.rank)):
+    for argument, given, actual in (
+        ("world_size", size, len(everybody)),
+        ("rank", rank, everybody.index(world.rank)),
+    ):
         if given != actual:
             raise LaunchError(
                 f"init_process_group: {argument}={given} was given, but MPI says {actual}: start the ranks with "
@@ -33,6 +37,8 @@ def make(options: Any, backend_options: Any = None) -> RegisteredGroup | DeviceB
     from mpicoll.fabrics.mpi import MPIFabric
 
     comm = Communicator(MPIFabric.of_world(members) if members else None)
+    if comm.size != (len(members) or size):
+        raise RankLost("init_process_group", [])  # one more, since torch has asked who is there
     g = RegisteredGroup(comm, members or range(size), options.group_id, options.timeout, options.store)
     if not members:
         g.local_rank = comm.node.rank

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import torch
 
+from mpicoll.errors import RankLost
 from mpicoll.fabrics.job import Seat, here, work_for
 from mpicoll.guard import sites
 from mpicoll.torch.groups.work import CollectiveWork
@@ -50,14 +51,15 @@ class Worker:
         return work
 
     def finish(self) -> None:
-        """Complete what is in the queue and end the thread. Raises the first failure that the program has not seen."""
+        """Complete what is in the queue and end the thread. Raises the first failure that the program has not seen,
+        unless that is a loss of ranks, which every call of the program raises."""
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
             self._thread = None
         failed, self._failed = self._failed, []
         for work in failed:
-            if work.failed_unseen:
+            if work.failed_unseen and not isinstance(work.exception(), RankLost):
                 work.wait()
 
     def abandon(self, why: Exception) -> None:

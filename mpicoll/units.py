@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-__all__ = ["count", "nbytes", "ranges", "size_text"]
+__all__ = ["count", "named", "nbytes", "ranges", "size_text"]
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -31,7 +32,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def ranges(numbers: list[int]) -> str:
+def named(ranks: Sequence[int]) -> str:
+    """Sorted numbers of ranks as people name them: rank 2, ranks 0-3, 8."""
+    return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks, ', ')}"
+
+
+def ranges(numbers: Sequence[int], between: str = ",") -> str:
     """Sorted numbers as 0-3,8."""
     runs: list[list[int]] = []
     for n in numbers:
@@ -39,4 +45,4 @@ def ranges(numbers: list[int]) -> str:
             runs[-1][1] = n
         else:
             runs.append([n, n])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return between.join(str(a) if a == b else f"{a}-{b}" for a, b in runs)

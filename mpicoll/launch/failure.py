@@ -18,6 +18,7 @@ from types import TracebackType
 
 from mpicoll.errors import MpicollError
 from mpicoll.launch.alone import launched_rank
+from mpicoll.units import named
 
 __all__ = ["before_end", "end_job", "hook", "is_first"]
 
@@ -44,8 +45,7 @@ def hook(kind: type[BaseException], value: BaseException, trace: TracebackType |
         if ranks:
             # torch.distributed's hook collects what is written to stderr, and may not live to print it.
             stream = sys.__stderr__ if isinstance(sys.stderr, StringIO) and sys.__stderr__ else sys.stderr
-            which = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {_ranges(ranks)}"
-            stream.write(f"mpicoll: {which} on {socket.gethostname()} ended by {kind.__name__}\n{report}")
+            stream.write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {kind.__name__}\n{report}")
             stream.flush()
 
 
@@ -122,17 +122,6 @@ def is_first(what: str) -> bool:
 def _socket_name(what: str) -> str:
     job = os.environ.get("PMIX_NAMESPACE") or os.getppid()
     return f"\0mpicoll-{os.getuid()}-{job}-{what}"
-
-
-def _ranges(ranks: list[int]) -> str:
-    """Ascending numbers as ``0-3, 5``."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1][1:] = [rank]
-        else:
-            runs.append([rank])
-    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def end_job(status: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from mpicoll.guard.recorder import BROKEN, FREED, OPEN
-from mpicoll.guard.watch.report import DIFFERENT, TIME_IS_UP, files, ranges, text, why_silent
+from mpicoll.guard.watch.report import DIFFERENT, TIME_IS_UP, files, text, why_silent
+from mpicoll.units import named
 
 
 def account(**given: Any) -> dict[str, Any]:
@@ -66,8 +67,9 @@ def test_many_ranks_are_one_line() -> None:
     assert [line.split("  ")[1] for line in said.splitlines()[1:]] == ["ranks 0-76, 78-9999", "rank 77"]
 
 
-def test_ranges() -> None:
-    assert ranges([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+def test_names() -> None:
+    assert named([0, 1, 2, 5, 7, 8]) == "ranks 0-2, 5, 7-8"
+    assert named([3]) == "rank 3"
 
 
 def test_files() -> None:

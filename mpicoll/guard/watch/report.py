@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
 from mpicoll.guard.watch.channel import Message
+from mpicoll.units import named
 
 __all__ = [
     "DIFFERENT",
@@ -18,7 +19,6 @@ __all__ = [
     "SLOW",
     "TIME_IS_UP",
     "files",
-    "ranges",
     "text",
     "why_silent",
 ]
@@ -46,10 +46,10 @@ def text(
     for rank in sorted(ranks):
         said = missing[rank] if rank in missing else _line(accounts[rank], furthest)
         lines.setdefault(said, []).append(rank)
-    named = {said: f"rank{'s' * (len(who) > 1)} {ranges(who)}" for said, who in lines.items()}
-    width = max(map(len, named.values()))
-    table = [f"  {who:{width}}  {said}{_since(said, lines[said], accounts)}" for said, who in named.items()]
-    return "\n".join([f"mpicoll: {why} (communicator of ranks {ranges(sorted(ranks))}):", *table])
+    who_says = {said: named(who) for said, who in lines.items()}
+    width = max(map(len, who_says.values()))
+    table = [f"  {who:{width}}  {said}{_since(said, lines[said], accounts)}" for said, who in who_says.items()]
+    return "\n".join([f"mpicoll: {why} (communicator of {named(sorted(ranks))}):", *table])
 
 
 def _since(said: str, ranks: list[int], accounts: dict[int, Message]) -> str:
@@ -97,16 +97,5 @@ def files(written: dict[int, Message]) -> str:
         if each["failure"]:
             failures.setdefault(each["failure"], []).append(rank)
     for failure, who in failures.items():
-        lines.append(f"mpicoll: rank{'s' * (len(who) > 1)} {ranges(who)} could not write the last calls to {failure}")
+        lines.append(f"mpicoll: {named(who)} could not write the last calls to {failure}")
     return "\n".join(lines)
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers as ``0-3, 5``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)

@@ -23,7 +23,6 @@ from mpicoll.guard.files.places import checked_trace
 from mpicoll.guard.files.trace import Trace
 from mpicoll.guard.files.traced import Events, TracedRecorder
 from mpicoll.guard.recorder import Recorder
-from mpicoll.guard.watch import report
 from mpicoll.guard.watch.channel import LIMIT, Meeting, listen
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.member import Member
@@ -31,6 +30,7 @@ from mpicoll.guard.watch.watched import Watched
 from mpicoll.launch.elastic import lost
 from mpicoll.launch.failure import before_end
 from mpicoll.launch.lifetime import progress
+from mpicoll.units import named
 
 __all__ = ["compare", "watch"]
 
@@ -168,7 +168,7 @@ def _common_watcher(fabric: Fabric, ranks: list[int], timeout: float) -> _Watche
         watcher.leave()
     if fabric.rank == 0:
         apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
-        said = f"mpicoll: rank{'s' * (len(apart) > 1)} {report.ranges(apart)} cannot reach the first rank's watcher"
+        said = f"mpicoll: {named(apart)} cannot reach the first rank's watcher"
         why = next(filter(None, problems))
         os.write(2, f"{said} at {why}. Calls are not compared, and may wait for ever\n".encode())
     return None

@@ -134,7 +134,7 @@ def test_the_programs_own_handler_stays(tmp_path: Path) -> None:
     assert not list((tmp_path / "calls").iterdir())
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), 1 << 22 | 1])
+@pytest.mark.parametrize("pid", [os.getpid(), 1 << 22 | 1], ids=["no rank", "no process"])
 def test_a_process_that_cannot_be_asked(pid: int) -> None:
     with pytest.raises(ArgumentError, match="ask_for_dump: pid: expected a rank's process"):
         ask_for_dump(pid)

@@ -65,10 +65,11 @@ def network_permitted() -> bool:
 
 
 class Cluster:
-    """A running cluster, as a context manager. ``own_networks`` says whether each node has a network of its own."""
+    """A running cluster, as a context manager. ``own_networks`` says whether each node has a network of its own.
+    Slurm takes a node for lost that has not answered for ``patience`` seconds, by default as long as it does itself."""
 
-    def __init__(self, nodes: int = 2) -> None:
-        self.nodes = [f"node{i + 1}" for i in range(nodes)]
+    def __init__(self, nodes: int = 2, patience: int = 300) -> None:
+        self.nodes, self._patience = [f"node{i + 1}" for i in range(nodes)], patience
         self.own_networks = False
 
     def __enter__(self) -> Cluster:
@@ -77,7 +78,7 @@ class Cluster:
             raise ClusterError(reason)
         self.own_networks = network_permitted()
         spaces = ["--mount", "--uts", "--ipc", "--pid", *["--net"] * self.own_networks]
-        inside = [sys.executable, __file__, "--inside", json.dumps([self.nodes, self.own_networks])]
+        inside = [sys.executable, __file__, "--inside", json.dumps([self.nodes, self.own_networks, self._patience])]
         # In a session of its own: a terminal's Ctrl-C must not end it before those who use it.
         self._first = subprocess.Popen(
             ["unshare", *spaces, "--fork", *inside],
@@ -115,6 +116,10 @@ class Cluster:
             *map(str, argv),
         ]
 
+    def lose(self, node: str) -> None:
+        """Pull a node's cable, and end all that runs on it: its slurmd, its steps and their ranks."""
+        self.run(sys.executable, "-c", LOSE, node, "own" if self.own_networks else "shared", check=True)
+
     def run(self, *argv: str | Path, cwd: Path | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*argv, cwd=cwd), stdin=subprocess.DEVNULL, text=True, **options)
 
@@ -123,7 +128,7 @@ def _sh(*argv: str | Path) -> None:
     subprocess.run([str(word) for word in argv], check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
 
 
-def _inside(nodes: list[str], own_networks: bool) -> None:
+def _inside(nodes: list[str], own_networks: bool, patience: int) -> None:
     """The cluster's first process: start everything, say so, and stay until standard input ends."""
     number = os.readlink("/proc/self")  # in the /proc that is still the one outside
     _sh("mount", "--no-mtab", "-t", "proc", "proc", "/proc")
@@ -133,7 +138,7 @@ def _inside(nodes: list[str], own_networks: bool) -> None:
     addresses = _network(nodes, own_networks)
     _names(addresses)
     _pmix()
-    _configure(nodes)
+    _configure(nodes, patience)
     os.environ["SLURM_CONF"] = str(STATE / "slurm.conf")
     with ExitStack() as logs:
         for program in _programs(nodes, own_networks):
@@ -186,7 +191,7 @@ def _free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def _configure(nodes: list[str]) -> None:
+def _configure(nodes: list[str], patience: int) -> None:
     asked = subprocess.run(["slurmd", "-C"], check=True, capture_output=True, text=True)
     hardware = " ".join(asked.stdout.splitlines()[0].split()[1:])  # NodeName=... CPUs=... ...
     gpus = f"{STATE}/nvidia[0-{GPUS - 1}]"
@@ -220,6 +225,7 @@ GresTypes=gpu
 # Jobs are started and ended at once, and remembered until a test has looked at them.
 AuthInfo=cred_expire=5
 KillWait=2
+SlurmdTimeout={patience}
 MinJobAge=3600
 SchedulerParameters=sched_interval=2,bf_interval=2,sched_min_interval=100000
 # Jobs of the partition "urgent" take the place of others, which have some seconds to leave a checkpoint.
@@ -262,6 +268,20 @@ slurmd -D -N "$1" &
 wait
 """
 """A node: bash stays as its first process, because orphans need one that buries them."""
+
+
+LOSE = """
+import contextlib, os, pathlib, subprocess, sys
+node, network = sys.argv[1:]
+if network == "own":
+    subprocess.run(["ip", "link", "set", node, "down"], check=True)
+for process in pathlib.Path("/proc").glob("[0-9]*"):
+    with contextlib.suppress(ProcessLookupError, FileNotFoundError):  # others end meanwhile
+        words = (process / "cmdline").read_text().split("\\0")
+        if words[0] == "bash" and words[-3:-1] == [node, network]:
+            os.kill(int(process.name), 9)
+"""
+"""Ends a node's first process, with which the kernel ends all others of the node."""
 
 
 def _wait_until_idle(nodes: int) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 
-from tests.slurm.jobs import MINUTES, PROGRAMS, Environment, Job
+from tests.slurm.cluster import Cluster
+from tests.slurm.jobs import MINUTES, PROGRAMS, Environment, Job, submit
 
 SECONDS = 60 * MINUTES / 2
 """Well before Slurm would end it."""
@@ -88,3 +91,28 @@ def test_a_job_that_is_stuck_says_what_it_does(launcher: str, released: Job) -> 
     assert released.state == "RUNNING", released.log
     released.cluster.run("scancel", released.number, check=True)
     released.wait()
+
+
+def test_a_node_that_is_lost(environment: Environment, cluster: Cluster, tmp_path: Path) -> None:
+    """It answers nobody, and no connection is closed. A cluster of its own: other tests need both nodes of theirs."""
+    launcher = "mpirun" if environment.pmi == "pmix" else "srun-pmi2"
+    with Cluster(patience=20) as own:
+        job = submit(
+            own,
+            tmp_path,
+            f"--time={MINUTES}",
+            "--no-requeue",
+            "slurm/multi_node.sbatch",
+            MPICOLL_ENV=str(environment.path),
+            MPICOLL_TIMEOUT="15",
+            PROGRAM=f"{PROGRAMS}/busy.py",
+            LAUNCHER=launcher,
+        )
+        job.says("rank 0 is busy")
+        lost = time.time()
+        own.lose("node2")
+        job.says("does not answer: it is stopped or stuck, or its node is lost")
+        job.wait()
+        assert job.state in ("FAILED", "NODE_FAIL"), job.log
+        assert "went on" not in job.log
+        assert datetime.fromisoformat(job["EndTime"]).timestamp() - lost <= SECONDS, job.log

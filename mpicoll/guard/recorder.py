@@ -6,6 +6,7 @@ paid once for many calls. Two ranks that have the same hash have made the same c
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from bisect import bisect_right
 from collections import deque
@@ -133,17 +134,21 @@ class Recorder:
     def _check_within(self, record: Record, frame: FrameType) -> None:
         """Raise StateError unless this thread makes the call under way, and this one within it: an object may do so
         while it is pickled."""
-        last, (site, _) = self.calls()[-1], site_of(frame)
         around: FrameType | None = frame
-        while around is not None and (around.f_code, around.f_lasti) != site:
+        while around is not None and (self._makes(around) or around.f_code.co_filename == contextlib.__file__):
+            around = around.f_back  # this call's own frames
+        while around is not None and not self._makes(around):
             around = around.f_back
-        while around is not None:
-            around = around.f_back
-            if around is not None and (around.f_code, around.f_lasti) == last.site:
-                return
+        if around is not None:
+            return
+        last = self.calls()[-1]
         other = f"{last.record.words}, at {place_of(last.site)}"
         why = "A communicator makes one call at a time: give each thread its own"
         raise StateError(f"{record.words}: this communicator is in another call now: {other}. {why}")
+
+    def _makes(self, frame: FrameType) -> bool:
+        """Whether the frame is of a method of the communicator whose calls are recorded here."""
+        return getattr(frame.f_locals.get("self"), "_recorder", None) is self
 
     def _turn(self) -> None:
         """Begin a new ring."""

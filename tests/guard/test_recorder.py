@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -113,21 +114,25 @@ def test_one_call_at_a_time() -> None:
     assert recorder.begun == 1
 
 
+class Caller:
+    """What the recorder knows a communicator by."""
+
+    def __init__(self) -> None:
+        self._recorder = Recorder()
+
+    def call(self, meanwhile: Callable[[], object] = int) -> int:
+        self._recorder.begin(RECORDS[0])
+        meanwhile()
+        self._recorder.under_way = False
+        return self._recorder.begun
+
+
 def test_a_call_within_a_call_of_the_same_thread() -> None:
-    recorder = Recorder()
-
-    def within() -> None:
-        recorder.begin(RECORDS[1])
-
-    def outer() -> None:
-        def call() -> None:
-            recorder.begin(RECORDS[0])
-            within()
-
-        call()
-
-    outer()
-    assert recorder.begun == 2
+    """Also through a call of another communicator."""
+    caller, other = Caller(), Caller()
+    assert caller.call(lambda: caller.call()) == 2
+    assert caller.call(lambda: other.call(lambda: caller.call())) == 4
+    assert other.call() == 2
 
 
 def test_how_it_ends() -> None:

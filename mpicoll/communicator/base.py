@@ -72,6 +72,7 @@ class Base:
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
         rules = fabric.rules
         self._recorder = recorder_for(rules.trace)
+        self._under_way.begun = self._recorder.messages
         self._choose = partial(_choose, fabric, self._traits)
         self._device_calls = DeviceCalls(fabric, self._choose, self._workspace)
         self._timeout = rules.timeout if timeout is None else float(timeout)

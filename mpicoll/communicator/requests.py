@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
@@ -38,6 +40,8 @@ class UnderWay:
         """Told why, when a message did not come in time."""
         self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
+        self.begun: deque[tuple[str, str, int, str, float]] = deque(maxlen=1)
+        """The last messages, as the communicator's recorder keeps them."""
         self.waits: list[tuple[str, str]] = []
         """What threads wait for now: the operation, and which message has not come or was not taken."""
         self._requests: set[Request] = set()
@@ -61,6 +65,7 @@ class UnderWay:
     def waiting(self, operation: str, what: str) -> Iterator[None]:
         """Around a wait for a message that has not come yet, or was not taken, as ``what`` says."""
         wait = operation, what
+        self.begun.append((operation, what, 1, "object", monotonic()))
         self.waits.append(wait)
         try:
             yield
@@ -110,6 +115,7 @@ class Request:
         self.source: int | None = None
         """The rank that sent a received message, once that is here. None until then, and for a message sent."""
         under_way.add(self)
+        under_way.begun.append((operation, peer, memory.count, memory.dtype.name, monotonic()))
 
     def wait(self) -> None:
         """Return when the message has arrived, or when the array that is sent may be overwritten.

@@ -19,7 +19,7 @@ from types import CodeType, FrameType
 
 from mpicoll.calls.record import Record
 from mpicoll.errors import StateError
-from mpicoll.guard.sites import Site, is_library, place_of, site_of
+from mpicoll.guard.sites import Site, here, is_library, place_of, site_of
 
 __all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
 
@@ -34,6 +34,9 @@ _BYTES = 8
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
 """A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
 midway, so that nothing is known of it."""
+
+Message = tuple[str, str, int, str, float]
+"""A message that was begun: the operation, what is awaited of it, its elements and their dtype, and the time."""
 
 Ring = tuple[list[Record], list[CodeType], list[int]]
 """Calls, in three lists: what was called, and where. A tuple a call would cost twice the time."""
@@ -50,6 +53,8 @@ class Made:
     record: Record
     site: Site
     begun: float
+    handed_in: float | None = None
+    """When the program handed it in to another thread, None if it did not."""
 
 
 class Recorder:
@@ -60,6 +65,7 @@ class Recorder:
         "_codes",
         "_depth",
         "_first",
+        "_handed_in",
         "_hash",
         "_looks",
         "_next",
@@ -67,6 +73,7 @@ class Recorder:
         "_records",
         "_rings",
         "_turning",
+        "messages",
         "state",
         "under_way",
     )
@@ -85,6 +92,10 @@ class Recorder:
         self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
         """Of each full ring before it, the last one at the end: the hash of all calls before it, and its digests."""
         self._turning = threading.Lock()
+        self._handed_in: deque[tuple[int, float]] = deque(maxlen=2 * LENGTH)
+        """The numbers of asynchronous calls, and when the program has handed them in."""
+        self.messages: deque[Message] = deque(maxlen=LENGTH)
+        """The last messages that were begun."""
         self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)
         """How many calls had begun at what time."""
         self.under_way = False
@@ -108,6 +119,8 @@ class Recorder:
             code, place = frame.f_code, frame.f_lasti
         else:
             (code, place), self._depth = site_of(_getframe(1))
+            if here.handed_in is not None:
+                self._handed_in.append((self._first + self._next, here.handed_in))
         at = self._next
         try:
             self._records[at] = record
@@ -187,10 +200,10 @@ class Recorder:
             now = self._records[:count], self._codes[:count], self._places[:count]
             kept = [*zip(*self._before, strict=True), *zip(*now, strict=True)]
         looks = [*self._looks, (start + len(kept), monotonic())]
-        made = []
+        handed_in, made = dict(self._handed_in), []
         for number, (record, code, place) in enumerate(kept, start):
             begun = looks[bisect_right(looks, number, key=lambda look: look[0])][1]
-            made.append(Made(number, record, (code, place), begun))
+            made.append(Made(number, record, (code, place), begun, handed_in.get(number)))
         return made[max(0, first - start) :]
 
     def look(self) -> int:

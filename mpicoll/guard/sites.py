@@ -29,10 +29,12 @@ class _Here(threading.local):
     """What the current thread makes calls for."""
 
     site: Site | None = None
+    handed_in: float | None = None
 
 
 here = _Here()
-"""``site`` says where the program has handed in what this thread does now, if another thread has handed it in."""
+"""Where and when the program has handed in what this thread does now, if another thread has handed it in. The time is
+in seconds of ``time.monotonic``."""
 
 
 def site_of(frame: FrameType) -> tuple[Site, int]:

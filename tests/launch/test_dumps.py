@@ -134,6 +134,31 @@ def test_the_programs_own_handler_stays(tmp_path: Path) -> None:
     assert not list((tmp_path / "calls").iterdir())
 
 
+def test_messages_and_asynchronous_calls(tmp_path: Path) -> None:
+    """A message is named though it is over. An asynchronous call has the time at which it was handed in."""
+    program = (
+        BEGIN
+        + """
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    dist.send(x, 1, tag=7) if rank == 0 else dist.recv(x, 0, tag=7) if rank == 1 else None
+    dist.send_object_list([x], 1) if rank == 0 else dist.recv_object_list([None], 0) if rank == 1 else None
+    raise ValueError("on all ranks")
+"""
+    )
+    folder = tmp_path / "calls"
+    result = run(3, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)})
+    assert result.code != 0
+    for rank, what in enumerate(["was taken by rank 1 (tag 7)", "came from rank 0 (tag 7)"]):
+        each = max(said(folder, rank)["communicators"], key=lambda each: len(each["calls"]))
+        message = each["messages"][0]
+        assert (message["what"], message["elements"], message["dtype"]) == (what, 4, "float32")
+        last, before = each["calls"][-1], each["calls"][-2]
+        assert before["handed in"] is None
+        assert last["handed in"] <= last["seen"]
+    assert not max(said(folder, 2)["communicators"], key=lambda each: len(each["calls"]))["messages"]
+
+
 @pytest.mark.parametrize("pid", [os.getpid(), 1 << 22 | 1], ids=["no rank", "no process"])
 def test_a_process_that_cannot_be_asked(pid: int) -> None:
     with pytest.raises(ArgumentError, match="ask_for_dump: pid: expected a rank's process"):

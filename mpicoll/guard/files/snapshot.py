@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import mpicoll
-from mpicoll.guard.recorder import BROKEN, Made
+from mpicoll.guard.recorder import BROKEN, Made, Message
 from mpicoll.guard.sites import line_of
 from mpicoll.guard.watch.watched import Watched
 
@@ -55,7 +55,15 @@ def _communicator(each: Watched) -> dict[str, Any]:
     if calls and (under_way or state == BROKEN):
         calls[-1]["state"] = UNDER_WAY if under_way else ENDED_MIDWAY
     waits = [f"{operation}: no message {which}" for operation, which in [*each.waits]]
-    return {"name": each.name, "ranks": each.ranks, "state": state, "waits for": waits, "calls": calls}
+    messages = [_message(begun) for begun in [*recorder.messages]]
+    return {
+        "name": each.name,
+        "ranks": each.ranks,
+        "state": state,
+        "waits for": waits,
+        "calls": calls,
+        "messages": messages,
+    }
 
 
 def _call(made: Made) -> dict[str, Any]:
@@ -70,9 +78,20 @@ def _call(made: Made) -> dict[str, Any]:
         "file": code.co_filename,
         "line": line_of(made.site),
         "function": code.co_name,
-        "seen": time.time() - (time.monotonic() - made.begun),
+        "handed in": made.handed_in and _of_clock(made.handed_in),
+        "seen": _of_clock(made.begun),
         "state": DONE,
     }
+
+
+def _message(begun: Message) -> dict[str, Any]:
+    operation, what, elements, dtype, when = begun
+    return {"operation": operation, "what": what, "elements": elements, "dtype": dtype, "begun": _of_clock(when)}
+
+
+def _of_clock(when: float) -> float:
+    """A time of ``time.monotonic`` in seconds since 1970."""
+    return time.time() - (time.monotonic() - when)
 
 
 def _threads() -> list[dict[str, Any]]:

@@ -72,6 +72,8 @@ class CollectiveWork(Work):
 
     site: Site | None = None
     """Where the program has handed it in."""
+    handed_in: float | None = None
+    """And when, in seconds of ``time.monotonic``."""
 
     def __init__(self, run: Callable[[], None], result: list[torch.Tensor]) -> None:
         self._run, self._result = run, result

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from time import monotonic
 
 import torch
 
@@ -43,6 +44,7 @@ class Worker:
             self._thread.start()
         work = CollectiveWork(run, result)
         work.site, _ = sites.site_of(sys._getframe(1))
+        work.handed_in = monotonic()
         if self.is_here():  # a callback calls: on every rank, its collective comes before all that is in the queue
             self._serve_one(work)
         else:
@@ -86,9 +88,9 @@ class Worker:
 
     def _serve_one(self, work: CollectiveWork) -> None:
         outer, self._under_way = self._under_way, work
-        sites.here.site = work.site
+        sites.here.site, sites.here.handed_in = work.site, work.handed_in
         work.carry_out()
-        sites.here.site = None
+        sites.here.site = sites.here.handed_in = None
         self._under_way = outer
         work.served.set()
         if work.failed_unseen:

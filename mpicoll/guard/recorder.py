@@ -108,16 +108,15 @@ class Recorder:
         if self.under_way:
             self._check_within(record, _getframe(1))
         depth = self._depth
+        code: CodeType | None
         try:  # one look where the program's frame was in the last call; to walk there would cost a frame object each
             frame = _getframe(depth)
-            found = not is_library[frame.f_code.co_filename]
-            if found and depth > 2:  # and no frame further in is the program's
-                found = is_library[_getframe(depth - 1).f_code.co_filename]
-        except (KeyError, ValueError):  # a file that was not seen before, or the stack is not so deep
-            found = False
-        if found:
             code, place = frame.f_code, frame.f_lasti
-        else:
+            if is_library[code.co_filename] or (depth > 2 and not is_library[_getframe(depth - 1).f_code.co_filename]):
+                code = None  # or a frame further in is the program's
+        except (KeyError, ValueError):  # a file that was not seen before, or the stack is not so deep
+            code = None
+        if code is None:
             (code, place), self._depth = site_of(_getframe(1))
             if here.handed_in is not None:
                 self._handed_in.append((self._first + self._next, here.handed_in))

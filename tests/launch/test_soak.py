@@ -28,7 +28,11 @@ def test_soak() -> None:
     rng = random.Random(seed)
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", str(RANKS), soaked.__file__, str(CALLS), str(seed)]
     with started(*argv, env={"MPICOLL_TIMEOUT": "30"}) as (it, output):
-        until(lambda: output.read_text().count(" is ") == RANKS or not it.running(), "the ranks begin", output)
+        until(
+            lambda: output.read_text().count(" is ") == RANKS or it.process.poll() is not None,
+            "the ranks begin",
+            output,
+        )
         pids = [int(pid) for pid in re.findall(r"rank \d is (\d+)", output.read_text())]
         assert len(pids) == RANKS, output.read_text()
         while it.process.poll() is None:  # it is bounded by the timeout of its calls

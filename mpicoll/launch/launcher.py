@@ -22,12 +22,23 @@ from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import elastic, spawned
 from mpicoll.launch.alone import under_launcher
 
-__all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "of_no_rank", "run", "spawn"]
+__all__ = [
+    "Command",
+    "Done",
+    "Launcher",
+    "attended",
+    "command",
+    "find_launcher",
+    "job",
+    "of_no_rank",
+    "run",
+    "spawn",
+]
 
 # The variables that a launcher sets for a rank. If a rank starts a job of its own, that job must not inherit them.
 _OF_A_RANK = re.compile(
-    r"OMPI_COMM_WORLD_\w+|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED"
-    r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)|MPICOLL_ELASTIC"
+    r"OMPI_(COMM_WORLD|WORLD|UNIVERSE)_\w+|OMPI_(NUM_APP_CTX|FILE_LOCATION|COMMAND|ARGV|MCA_(num_procs|initial_wdir))"
+    r"|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)|MPICOLL_ELASTIC"
 )
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 _SECONDS_TO_END = 10.0
@@ -246,20 +257,38 @@ def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1) 
             "spawn: this process already is a rank of an MPI job. Start the script without a launcher, and call spawn "
             'only under `if __name__ == "__main__"`, because the new ranks import the script again'
         )
-    call = spawned.pickled_call(fn, args)
+    done = job(spawned.pickled_call(fn, args), nprocs)
+    if done.failure:
+        raise LaunchError(f"spawn: {done.failure}")
+    if done.code:
+        raise LaunchError(f"spawn: a rank ended without an exception, and the launcher with exit code {done.code}")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a job ended. ``code`` is the launcher's exit code, None if it was ended at its deadline. ``failure`` is the
+    traceback of the first rank that raised, empty if none did."""
+
+    code: int | None
+    failure: str
+
+
+def job(call: bytes, nprocs: int, *, seconds: float | None = None, quiet: bool = False) -> Done:
+    """Let new ranks on this node make a call that ``spawned.pickled_call`` has pickled. No rank is left when this
+    returns. After so many ``seconds`` the job is ended. If it is ``quiet``, nobody sees what its ranks print.
+
+    The job is one of its own, even if this process is a rank. Raises LaunchError if there is no MPI."""
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
         meeting = Path(folder)
         (meeting / spawned.CALL).write_bytes(call)
-        code = _launch_and_wait(meeting, nprocs)
+        code = _launch_and_wait(meeting, nprocs, seconds, subprocess.DEVNULL if quiet else None)
         failure = meeting / spawned.FAILURE
-        if failure.exists():
-            raise LaunchError(f"spawn: {failure.read_text()}")
-        if code:
-            raise LaunchError(f"spawn: a rank ended without an exception, and the launcher with exit code {code}")
+        return Done(code, failure.read_text() if failure.exists() else "")
 
 
-def _launch_and_wait(meeting: Path, nprocs: int) -> int:
-    """Start the ranks, wait for the launcher, and return its exit code. No rank is left when this returns or raises."""
+def _launch_and_wait(meeting: Path, nprocs: int, seconds: float | None, output: int | None) -> int | None:
+    """Start the ranks, wait for the launcher, and return its exit code, None if time is up. No rank is left when this
+    returns or raises."""
     lifeline = meeting / spawned.LIFELINE
     os.mkfifo(lifeline)
     launch = command(spawned.program(meeting), nprocs, here=True)
@@ -269,10 +298,13 @@ def _launch_and_wait(meeting: Path, nprocs: int) -> int:
             # The launcher gets a session of its own. So a Ctrl-C in the terminal reaches this process alone, which
             # then ends the ranks.
             launcher = subprocess.Popen(
-                launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True
-            )
+                launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
             try:
-                code = launcher.wait()
+                code = launcher.wait(seconds)
+            except subprocess.TimeoutExpired:
+                _end(launcher)
             except BaseException:
                 _end(launcher)
                 raise

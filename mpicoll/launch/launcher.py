@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch import elastic, spawned
+from mpicoll.launch import cuda_ucx, elastic, spawned
 from mpicoll.launch.alone import under_launcher
 
 __all__ = [
@@ -130,12 +130,14 @@ def command(
     hostfile: str | None = None,
     flags: Sequence[str] = (),
     outlives: bool = False,
+    gpu: bool = False,
 ) -> Command:
     """The command that starts ``nprocs`` ranks of ``python *program``, where an uncaught exception ends all ranks.
 
     With ``here`` all ranks run on this node, even if a batch system has allocated others. ``hostfile`` is a file that
     names the nodes, in the form that the launcher reads. ``flags`` are handed to the launcher. With ``outlives``, ranks
-    go on when others are killed. Raises LaunchError if there is no launcher, or if it cannot do that.
+    go on when others are killed. With ``gpu``, the wheel of Open MPI takes a UCX that knows GPUs. Raises LaunchError if
+    there is no launcher, or if it cannot do that.
     """
     launcher = find_launcher()
     argv = [launcher.path, "-n", str(nprocs)]
@@ -164,6 +166,12 @@ def command(
         # Intel's mpirun is a shell script around mpiexec. A signal would end the script, and not reach the ranks.
         argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path
     adds = {k: v for k, v in adds.items() if k not in os.environ}
+    if gpu:
+        if not launcher.wheel or launcher.vendor != "Open MPI":
+            found = f"run --gpu: expected the wheel of Open MPI; found {launcher.vendor} ({launcher.path})"
+            raise LaunchError(found, "An MPI that was built for CUDA takes GPU memory without this option")
+        adds |= cuda_ucx.variables(os.environ)
+        argv += ["-x", "LD_LIBRARY_PATH", "-x", "UCX_MODULE_DIR"]  # on other nodes, too
     return Command([*argv, *flags, sys.executable, "-m", "mpicoll.rank", *program], adds)
 
 
@@ -175,6 +183,7 @@ def run(
     flags: Sequence[str] = (),
     dry_run: bool = False,
     outlives: bool = False,
+    gpu: bool = False,
 ) -> int:
     """Replace this process by a launcher, which starts ``nprocs`` ranks of ``program``. So the launcher gets all
     signals, its exit code is that of this process, and this function does not return.
@@ -182,15 +191,15 @@ def run(
     With ``outlives``, ranks go on when others are lost. Then this process stays beside the launcher, and the function
     returns the exit code of the job.
 
-    ``program`` is ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``. ``hostfile`` and ``flags``
-    are as in ``command``. With ``dry_run`` it prints the command and returns. Raises ArgumentError if the script or the
-    hostfile does not exist, and LaunchError if there is no MPI.
+    ``program`` is ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``. ``hostfile``, ``flags``
+    and ``gpu`` are as in ``command``. With ``dry_run`` it prints the command and returns. Raises ArgumentError if the
+    script or the hostfile does not exist, and LaunchError if there is no MPI.
     """
     if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
         raise ArgumentError("run", "script", "a file", repr(program[0]))
     if hostfile is not None and not os.path.isfile(hostfile):
         raise ArgumentError("run", "--hostfile", "a file", repr(hostfile))
-    launch = command(program, nprocs, hostfile=hostfile, flags=flags, outlives=outlives)
+    launch = command(program, nprocs, hostfile=hostfile, flags=flags, outlives=outlives, gpu=gpu)
     if dry_run:
         print(launch)
         return 0

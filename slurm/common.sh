@@ -177,9 +177,11 @@ except Exception as e:
         # The wheel of Open MPI takes GPU memory through the UCX of mpicoll's extra `cuda`, where that is installed. That
         # UCX knows no InfiniBand. Images have MPIs of their own.
         if [[ $gpu_support == 1 && $SITE == ethernet && -z $CONTAINER ]]; then
-            settings=$("${python[@]}" -c 'from mpicoll.launch import cuda_ucx; print(cuda_ucx.exports())')
-            [[ -z $settings || -n $given_pml ]] || unset OMPI_MCA_pml
-            eval "$settings"
+            # Empty, it lets this setting replace the preset's.
+            eval "$(OMPI_MCA_pml=$given_pml "${python[@]}" -c '
+from mpicoll.launch import cuda_ucx
+print(cuda_ucx.exports())
+')"
         fi
     fi
 fi

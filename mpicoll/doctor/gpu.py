@@ -11,12 +11,11 @@ from mpicoll.doctor.finding import Finding, Level
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import rank_here
 from mpicoll.machine.system import version_of
-from mpicoll.probe.asking import SECONDS, ask
-from mpicoll.probe.job import SECONDS as JOB
+from mpicoll.probe.asking import SECONDS, SECONDS_OF_A_JOB, ask
 
 __all__ = ["Gpu", "judge", "look"]
 
-TRIES = len(PATHS) * JOB + SECONDS
+TRIES = len(PATHS) * SECONDS_OF_A_JOB + SECONDS
 """How many seconds it may take to find out what MPI does with GPU memory. Each path may hang a test job."""
 
 

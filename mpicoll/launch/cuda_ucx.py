@@ -40,7 +40,7 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
     }
     # The wheel names its own UCX by RUNPATH, which comes after this variable.
     path = os.pathsep.join([str(libraries), *filter(None, [environment.get("LD_LIBRARY_PATH")])])
-    return {k: v for k, v in wanted.items() if k not in environment} | {"LD_LIBRARY_PATH": path}
+    return {k: v for k, v in wanted.items() if not environment.get(k)} | {"LD_LIBRARY_PATH": path}
 
 
 def exports() -> str:

@@ -11,16 +11,15 @@ from mpicoll.calls.choice import PATHS
 from mpicoll.devices.device import Device
 from mpicoll.errors import LaunchError
 from mpicoll.launch import launcher, spawned
+from mpicoll.probe.asking import SECONDS_OF_A_JOB
 from mpicoll.probe.tries import RANKS, RIGHT, WRONG, attempt
 
-__all__ = ["FAILS", "SECONDS", "tried"]
+__all__ = ["FAILS", "tried"]
 
-SECONDS = 60.0
-"""How long a test job may take. To import torch from a busy file system takes many seconds."""
 FAILS = "the test job does not start"
 
 
-def tried(device: Device, seconds: float = SECONDS) -> dict[str, str]:
+def tried(device: Device, seconds: float = SECONDS_OF_A_JOB) -> dict[str, str]:
     """By path, what is wrong with it: nothing if the MPI library takes the device's memory there.
 
     A path that crashes or hangs ends the test job. Another one then tries the paths after it."""

@@ -78,7 +78,7 @@ class Base:
         self._timeout = rules.timeout if timeout is None else float(timeout)
         check = check or rules.check
         self._refuses_nans, check = check.endswith(NAN), check.removesuffix(NAN)
-        self._cut = Cut(fabric) if fabric.elastic else None
+        self._cut = Cut(fabric.elastic) if fabric.elastic is not None else None
         if self._cut is not None:
             self._under_way.loss = self._cut.why
         lifetime.watch(self)
@@ -138,8 +138,14 @@ class Base:
                 raise
         try:
             yield
-        except ArgumentError:
+        except ArgumentError:  # before anything was sent
             recorder.retract()
+            raise
+        except StateError:
+            recorder.under_way = False
+            raise  # ranks that are threads: what broke their job is said by every later call
+        except BaseException as e:
+            self._end_midway(operation, e)
             raise
         recorder.under_way = False
 
@@ -255,7 +261,8 @@ class Base:
             raise error from e
 
     def _is_cut(self, e: BaseException) -> bool:
-        return self._cut is not None and isinstance(e, Exception) and self._fabric.is_cut(e)
+        elastic = self._fabric.elastic
+        return elastic is not None and isinstance(e, Exception) and elastic.is_cut(e)
 
     def _error(self, operation: str, e: BaseException) -> MpicollError:
         """The error of a call in which the MPI library has reported ``e``."""

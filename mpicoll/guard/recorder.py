@@ -1,7 +1,8 @@
 """The last calls of one communicator, and a hash of all its calls so far. Always on.
 
-A call costs a tuple in a ring. The hash is made when a ring is full, or when somebody asks, so that most of its cost is
-paid once for many calls. Two ranks that have the same hash have made the same calls in the same order.
+A call is noted in a ring: its record, its place in the program and its time, in three lists. The hash is made when a
+ring is full, or when somebody asks, so that most of its cost is paid once for many calls. Two ranks that have the same
+hash have made the same calls in the same order.
 """
 
 from __future__ import annotations

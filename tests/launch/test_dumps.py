@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
-from mpicoll.guard.files.demand import ask_for_dump
+from mpicoll.guard.files.demand import ask_for_dump, ask_slurm_job
 from tests.launch.jobs import python, run, script, started, until
 
 BEGIN = """
@@ -163,6 +164,33 @@ def test_messages_and_asynchronous_calls(tmp_path: Path) -> None:
 def test_a_process_that_cannot_be_asked(pid: int) -> None:
     with pytest.raises(ArgumentError, match="ask_for_dump: pid: expected a rank's process"):
         ask_for_dump(pid)
+
+
+@pytest.mark.parametrize(
+    ("scancel", "says"),
+    [
+        (None, "there is no scancel here"),
+        ("echo 'scancel: error: Invalid job id 81' >&2", r"scancel: error: Invalid job id 81"),
+        ("exit 1", "scancel ended with 1"),
+    ],
+    ids=["no Slurm", "no such job", "it fails"],
+)
+def test_a_job_that_cannot_be_asked(
+    scancel: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scancel is not None:
+        (tmp_path / "scancel").write_text(f"#!/bin/sh\n{scancel}\n")
+        (tmp_path / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ArgumentError, match=rf"ask_slurm_job: job: expected a job of Slurm's .*given 81 \({says}\)"):
+        ask_slurm_job("81")
+
+
+def test_what_the_doctor_is_to_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "--dump", "job:x"])
+    said = "expected a process of this node, as 1234, or a job of Slurm's, as job:1234; given 'job:x'"
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -135,6 +135,35 @@ def test_the_programs_own_handler_stays(tmp_path: Path) -> None:
     assert not list((tmp_path / "calls").iterdir())
 
 
+def test_what_is_handed_in_and_has_not_begun(tmp_path: Path) -> None:
+    """Rank 1 comes late to the first of three asynchronous calls, so that rank 0's other two wait behind it."""
+    program = (
+        BEGIN
+        + """
+    import time
+    if rank == 1:
+        time.sleep(2)
+        raise ValueError("only here")
+    works = [dist.all_reduce(x, async_op=True)]
+    works.append(dist.broadcast(x, 0, async_op=True))
+    works.append(dist.all_reduce(x, async_op=True))
+    works[-1].wait()
+"""
+    )
+    folder = tmp_path / "calls"
+    result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)})
+    assert result.code != 0
+    each = max(said(folder, 0)["communicators"], key=lambda each: len(each["calls"]))
+    assert (each["calls"][-1]["words"], each["calls"][-1]["state"]) == ("allreduce sum of 4 float32", "under way")
+    queued = each["queued"]
+    assert [(Path(q["file"]).name, q["line"], q["operation"]) for q in queued] == [
+        ("script.py", 18, "broadcast"),
+        ("script.py", 19, "all_reduce"),
+    ]
+    assert each["calls"][-1]["handed in"] <= queued[0]["handed in"] <= queued[1]["handed in"]
+    assert all(not c["queued"] for c in said(folder, 1)["communicators"])
+
+
 def test_messages_and_asynchronous_calls(tmp_path: Path) -> None:
     """A message is named though it is over. An asynchronous call has the time at which it was handed in."""
     program = (

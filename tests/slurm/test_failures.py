@@ -115,3 +115,21 @@ def test_a_node_that_is_lost(environment: Environment, cluster: Cluster, tmp_pat
         assert job.state in ("FAILED", "NODE_FAIL"), job.log
         assert "went on" not in job.log
         assert datetime.fromisoformat(job["EndTime"]).timestamp() - lost <= SECONDS, job.log
+
+
+def test_ranks_on_two_nodes_outlive_one(environment: Environment, cluster: Cluster, tmp_path: Path) -> None:
+    """With mpicoll run --elastic, in a job script of the user's own."""
+    if environment.pmi != "pmix":
+        pytest.skip("this MPI has no ULFM")
+    job = submit(
+        cluster,
+        tmp_path,
+        f"--time={MINUTES}",
+        f"{PROGRAMS}/elastic.sbatch",
+        MPICOLL_ENV=str(environment.path),
+        PROGRAM=f"{PROGRAMS}/outlives.py",
+    )
+    job.wait()
+    assert job.state == "COMPLETED", job.log
+    assert job.log.count("a sum of 3 ones, of a job that began on ['node1', 'node2']") == 3, job.log
+    assert "mpicoll: 1 of 4 ranks was lost (rank 3); the others went on to the end without it" in job.log

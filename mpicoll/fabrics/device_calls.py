@@ -65,10 +65,10 @@ class DeviceCalls:
         return as_seen() if kept.seen is not None else _AtFirst(as_seen)
 
     def _by(self, route: str, kept: _Kept, call: Call, named: str | None) -> Plan | None:
-        """The plan of this route; None if it cannot serve the call, as all ranks know."""
+        """The plan of this route; None, on all ranks alike, if it cannot serve the call."""
         fabric, device = self._fabric, kept.device
         choose = partial(self._choose, named)
-        if route == NATIVE and device.known_to_mpi() and _by_mpi_alone(call, choose(call)):
+        if route == NATIVE and _by_mpi_alone(call):
             bound = _AtFirst(lambda: fabric.bind(_for_mpi(call, device), Native(), self._workspace))
             return sequence(partial(_wait_for_caller, device), bound)
         if route == DEVICE and (call.reduction is None or device.reduces(call.reduction)):
@@ -122,10 +122,12 @@ class _Kept:
         self.peers = ipc.Peers(fabric.rank, fabric.size, device, fabric.allgather)
 
 
-def _by_mpi_alone(call: Call, choice: Choice) -> bool:
-    """Whether the MPI library alone touches the memory. mpicoll's own arithmetic and copies need host memory."""
-    arithmetic = call.reduction is not None and (call.reduction.averages or call.reduction.op.factor is not None)
-    return choice == Native() and not arithmetic and not call.in_place
+def _by_mpi_alone(call: Call) -> bool:
+    """Whether the MPI library alone touches the memory. mpicoll's own arithmetic needs host memory. So does the copy in
+    a reduce_scatter that is in place, as it may be on some ranks alone."""
+    if call.reduction is None:
+        return True
+    return not (call.reduction.averages or call.reduction.op.factor is not None or call.collective.scatters)
 
 
 def _wait_for_caller(device: Device) -> None:

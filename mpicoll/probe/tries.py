@@ -135,12 +135,14 @@ def _reductions(world: MPI.Intracomm, device: Device) -> bool:
         rows = np.stack([_values(r, n) for r in range(RANKS)])
         given, part = _Vector(device, rows[rank]), n // RANKS
         total, at_root, prefix, own = (_Vector(device, np.zeros(m, np.float32)) for m in (n, n, n, part))
+        in_place = _Vector(device, rows[rank])
         world.Allreduce(given.for_mpi(n), total.for_mpi(n))
+        world.Allreduce(MPI.IN_PLACE, in_place.for_mpi(n))
         world.Reduce(given.for_mpi(n), at_root.for_mpi(n), root=0)
         world.Scan(given.for_mpi(n), prefix.for_mpi(n))
         world.Reduce_scatter_block(given.for_mpi(part), own.for_mpi(part))
         sums = rows.sum(axis=0)
-        right &= total.holds(sums) and at_root.holds(sums if rank == 0 else 0 * sums)
+        right &= total.holds(sums) and in_place.holds(sums) and at_root.holds(sums if rank == 0 else 0 * sums)
         right &= prefix.holds(rows[: rank + 1].sum(axis=0)) and own.holds(sums[rank * part : (rank + 1) * part])
     return right
 

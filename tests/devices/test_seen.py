@@ -104,6 +104,24 @@ def test_native_gets_the_memory_where_it_was_seen_to_work(
     assert summed(comm, device, "staged")[1] > 0
 
 
+def test_in_place_on_some_ranks_alone(comm: mpicoll.Communicator, device: Simulated, tried: list[str]) -> None:
+    x = device.array(np.full(N, comm.rank + 1.0))
+    out = x if comm.rank == 0 else device.array(np.zeros(N))
+    comm.allreduce(x, out=out, algorithm="native")
+    assert (out.get() == expected(comm)).all()
+    blocks = device.array(np.full((comm.size, N), comm.rank + 1.0))
+    own = blocks[0] if comm.rank == 0 else device.array(np.zeros(N))
+    before = device.counts["copy"]
+    comm.reduce_scatter(blocks, out=own, algorithm="native")
+    assert device.counts["copy"] > before, "it goes through the host on all ranks"
+    assert (own.get() == expected(comm)).all()
+    whole = device.array(np.full((comm.size, N), comm.rank + 1.0))
+    given, into = (whole[comm.rank], whole) if comm.rank == 0 else (device.array(np.full(N, comm.rank + 1.0)), None)
+    comm.gather(given, out=into, algorithm="native")
+    if comm.rank == 0:
+        np.testing.assert_array_equal(whole.get(), np.repeat(np.arange(1.0, comm.size + 1), N).reshape(comm.size, N))
+
+
 @pytest.mark.parametrize("works", ["reductions", "collectives"])
 def test_each_kind_of_call_has_its_own_path(
     comm: mpicoll.Communicator, device: Simulated, tried: list[str], works: str, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,7 +15,7 @@ from mpicoll.errors import LaunchError
 from mpicoll.launch import cuda_ucx, launcher
 from mpicoll.launch.launcher import Launcher
 from mpicoll.machine.system import version_of
-from tests.launch.jobs import run
+from tests.launch.jobs import python, run
 
 WHEEL = Launcher("/env/bin/mpirun", "Open MPI", "mpirun (Open MPI) 5.0.11", wheel=True)
 REPORT = """
@@ -24,7 +25,7 @@ from mpicoll.machine.gpu import ucx_version
 world, x, y = MPI.COMM_WORLD, np.arange(1 << 18), np.zeros(1 << 18, int)
 world.Sendrecv(x + world.rank, 1 - world.rank, recvbuf=y, source=1 - world.rank)
 right = (y == x + 1 - world.rank).all()
-mapped = {line.split()[-1] for line in open("/proc/self/maps") if "/libucp.so" in line}
+mapped = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libucp.so" in line}
 print(right, ucx_version(), *mapped, flush=True)
 """
 
@@ -95,6 +96,17 @@ def test_what_job_scripts_set(package: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert {name: given.get(name) for name in wanted} == wanted
     monkeypatch.setattr(cuda_ucx, "version_of", lambda name: None)
     assert cuda_ucx.exports() == "", "another MPI has a UCX of its own"
+
+
+def test_a_ucx_that_knows_cuda_is_noticed(tmp_path: Path) -> None:
+    """By the library that it loads where there is a CUDA driver. Of it, MPI itself says nothing."""
+    part = tmp_path / "libuct_cuda.so.0.0.0"
+    shutil.copy(
+        next(line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libm.so" in line), part
+    )
+    asks = "from mpicoll.machine.gpu import *; print(takes_device_memory(), may_take_device_memory(), flush=True)"
+    assert python("-c", asks).output == "False False\n"
+    assert python("-c", f"import ctypes; ctypes.CDLL({str(part)!r}); {asks}").output == "False True\n"
 
 
 @pytest.mark.skipif(find_spec("libucx") is None, reason="needs the package libucx-cu13 (147 MB)")

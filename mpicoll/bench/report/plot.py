@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mpicoll.bench.cases.case import PLACEMENTS
-from mpicoll.bench.report.record import Record, Row, load
+from mpicoll.bench.report.record import Record, Row, label, load
 from mpicoll.bench.report.style import REFERENCE, SETTINGS, WIDTH, Style, duration, legend, note, styles
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
@@ -62,7 +62,8 @@ def _panels(rows: list[Row], copies: list[Row], looks: dict[str, Style], left: A
         at = [row["size"] for row in mine]
         low, high = (np.array([np.percentile(row["times_us"], q) for row in mine]) for q in (10, 90))
         left.fill_between(at, low, high, color=style.color, alpha=0.13, linewidth=0)
-        (handles[backend],) = left.plot(at, [row["p50_us"] for row in mine], **style.line(backend))
+        name = label(mine[0])
+        (handles[name],) = left.plot(at, [row["p50_us"] for row in mine], **style.line(name))
         of_median = [row["busbw_gbs"] * row["time_us"] / row["p50_us"] for row in mine]
         right.plot(at, of_median, **style.line(backend))
     sizes = sorted({row["size"] for row in rows})

@@ -10,7 +10,7 @@ from typing import Any
 from mpicoll.bench.report.measurements import Line, Measurement, Report
 from mpicoll.errors import ArgumentError
 
-__all__ = ["SCHEMA", "Record", "Row", "as_dict", "load", "write_csv", "write_json"]
+__all__ = ["SCHEMA", "Record", "Row", "as_dict", "label", "load", "write_csv", "write_json"]
 
 SCHEMA = "mpicoll-bench/1"
 
@@ -28,6 +28,7 @@ def as_dict(report: Report) -> Record:
         "started": report.started,
         "settings": report.settings,
         "environment": report.environment,
+        "clocks": report.clocks,
         "interrupted": report.interrupted,
         "not_run": [
             {"backend": n.backend, "collective": n.collective, "placement": n.placement, "reason": n.reason}
@@ -59,8 +60,11 @@ def _row(line: Line, m: Measurement) -> Row:
         "p99_us": round(m.p99, 3),
         "algbw_gbs": round(m.algbw, 6),
         "busbw_gbs": round(m.busbw, 6),
+        "event_p50_us": None if m.event_p50 is None else round(m.event_p50, 3),
         "wrong": m.wrong,
         "ratio": None if ratio is None else round(ratio, 4),
+        "comparable": m.comparable,
+        "caveat": m.caveat,
     }
 
 
@@ -79,6 +83,12 @@ def write_csv(report: Report, path: Path) -> None:
         writer = csv.DictWriter(f, rows[0].keys() if rows else [])
         writer.writeheader()
         writer.writerows(rows)
+
+
+def label(row: Row) -> str:
+    """The row's backend, with what its figures do not show."""
+    caveat = row.get("caveat")  # older records have none
+    return f"{row['backend']} ({caveat})" if caveat else str(row["backend"])
 
 
 def load(path: Path) -> Record:

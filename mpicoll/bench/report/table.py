@@ -32,6 +32,7 @@ def header(report: Report) -> str:
         + (" | ..." if len(e["binding"]) > 8 else ""),
         f"{e['cpu']}, {e['cores']} cores" + "".join(f"; {gpu}" for gpu in dict.fromkeys(e["gpus"])),
         f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
+        *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
         *map(str, report.notes),
     ]
     return "\n".join(f"# {line}" for line in lines)
@@ -55,7 +56,7 @@ def row(line: Line, width: int, wide: bool = False) -> str:
     cells = ("N/A",) * 4
     if usual:  # the bandwidth, too, is that of the median call
         cells = (_time(usual.p50), _time(usual.p99), f"{usual.busbw * usual.time / usual.p50:.2f}", _ratio(line))
-    return _NARROW.format(size, *cells, line.wrong, line.backend)
+    return _NARROW.format(size, *cells, line.wrong, line.backend) + _caveat(line)
 
 
 def _ratio(line: Line) -> str:
@@ -95,7 +96,14 @@ def _wide_row(line: Line, width: int) -> str:
         _what([c.bytes, c.count, c.dtype.name, op, root, line.backend], width)
         + "".join(_FIGURES.format(*_figures(line.by.get(p))) for p in _GROUPS)
         + _MORE.format(*more)
+        + _caveat(line)
     )
+
+
+def _caveat(line: Line) -> str:
+    """It ends the row, beside the figures that it is about."""
+    caveat = next(iter(line.by.values())).caveat
+    return f"  ({caveat})" if caveat else ""
 
 
 def _figures(m: Measurement | None) -> tuple[str, ...]:

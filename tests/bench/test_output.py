@@ -27,7 +27,7 @@ ENVIRONMENT = {
     "nodes": 1, "shared_memory": True, "ranks": 4, "binding": ["0", "1", "0", "1"],
     "gpus": [], "system": "Linux x86_64", "python": "3.11", "mpicoll": "0.1.0", "mpi": "Open MPI 5.0.11",
     "mpi_standard": "3.1", "mpi_takes_gpu_memory": None, "mpi4py": "4.1.2", "numpy": "2.4.6", "torch": None,
-    "gpu_sharing": 1, "driver": None, "cuda": None, "nccl": None,
+    "gpu_sharing": None, "driver": None, "cuda": None, "nccl": None,
 }  # fmt: skip
 
 

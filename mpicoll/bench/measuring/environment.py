@@ -40,7 +40,7 @@ def environment(session: Session) -> dict[str, Any]:
         "oversubscribed": oversubscribed(session.node),
         "huge_pages": huge_pages(),
         "gpus": world.allgather(_gpu(session)) if session.on_gpu else [],
-        "gpu_sharing": session.sharing,
+        "gpu_sharing": session.sharing if session.on_gpu else None,
         "driver": _driver(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpicoll.bench.cases.case import PLACEMENTS
-from mpicoll.bench.report.record import Record, Row, label, load
+from mpicoll.bench.report.record import Record, Row, is_usual, label, load
 from mpicoll.bench.report.style import REFERENCE, SETTINGS, WIDTH, Style, duration, legend, note, styles
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "main"]
 
-_PLACEMENTS = {"in": "in-place", "out": "out-of-place"}
 _FLOOR = "memory copy"
 
 
@@ -32,7 +30,7 @@ def draw(record: Record, path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    usual = [row for row in record["rows"] if row["size"] and row["placement"] == _usual(row["collective"])]
+    usual = [row for row in record["rows"] if row["size"] and is_usual(row)]
     names = list(dict.fromkeys(row["collective"] for row in usual))
     looks = styles(row["backend"] for row in record["rows"])
     with matplotlib.rc_context(SETTINGS):
@@ -46,10 +44,6 @@ def draw(record: Record, path: Path) -> None:
                 left.set_title(_title(rows[0], record), loc="left", fontsize=10, fontweight="bold", pad=8)
             figure.set_figheight(2.9 * len(names) + 0.4 + legend(figure, handles))
         figure.savefig(path)
-
-
-def _usual(collective: str) -> str:
-    return _PLACEMENTS[PLACEMENTS[collective][0]]
 
 
 def _panels(rows: list[Row], copies: list[Row], looks: dict[str, Style], left: Axes, right: Axes) -> dict[str, Any]:

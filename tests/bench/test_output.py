@@ -241,6 +241,25 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert capsys.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build\n", "555.42.02"),
+        ("GCC version:  gcc version 12.2.0\n", None),
+    ],
+)
+def test_the_version_of_the_driver(
+    line: str, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mpicoll.bench.measuring import environment
+
+    monkeypatch.setattr(environment, "_DRIVER", tmp_path / "version")
+    assert environment._driver() is None
+    (tmp_path / "version").write_text(line)
+    assert environment._driver() == version
+
+
 @pytest.mark.mpi
 def test_the_environment_names_no_machine() -> None:
     from mpi4py import MPI

@@ -23,6 +23,8 @@ from mpicoll.units import ranges
 
 __all__ = ["environment"]
 
+_DRIVER = Path("/proc/driver/nvidia/version")
+
 
 def environment(session: Session) -> dict[str, Any]:
     """The environment, alike on every rank. Collective."""
@@ -74,7 +76,7 @@ def _gpu(session: Session) -> str:
 def _driver() -> str | None:
     """The version of NVIDIA's kernel driver."""
     try:
-        found = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", Path("/proc/driver/nvidia/version").read_text())
+        found = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", _DRIVER.read_text())
     except OSError:
         return None
     return found[1] if found else None

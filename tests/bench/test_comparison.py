@@ -85,7 +85,7 @@ def test_figures_and_their_ratios_to_nccl(tmp_path: Path) -> None:
 def test_routes_with_the_size_from_which_they_are_taken(tmp_path: Path) -> None:
     report = text(kept(tmp_path, one=record(ROWS)))
     assert cells(report, "float32: what carried out the calls") == [
-        "allreduce", "staged:native, from 1M staged:ring", "native", "nccl over P2P/CUMEM"
+        "allreduce", "staged:native, staged:ring from 1M", "native", "nccl over P2P/CUMEM"
     ]  # fmt: skip
 
 

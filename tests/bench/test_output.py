@@ -144,6 +144,24 @@ def test_the_header_names_versions_and_what_does_not_run() -> None:
     assert "torch" not in text
 
 
+def test_a_header_of_a_gpu_names_its_clocks() -> None:
+    found = report()
+    found.clocks["event_p50_us"] = "CUDA events"
+    assert "CUDA events" not in table.header(found)
+    found.environment = {**ENVIRONMENT, "gpus": ["A GPU"] * 4}
+    assert "# event_p50_us: CUDA events" in table.header(found).splitlines()
+
+
+def test_routes_are_named_where_there_are_several() -> None:
+    found = report()
+    assert table.routes(found.lines) == []
+    for i, line in enumerate(found.lines):
+        if line.backend == "mpicoll":
+            route = "staged:native" if i < 6 else "staged:ring"
+            found.lines[i] = replace(line, by={p: replace(m, route=route) for p, m in line.by.items()})
+    assert table.routes(found.lines) == ["# mpicoll took staged:native, staged:ring from 1000000"]
+
+
 def test_json_and_csv_agree(tmp_path: Path) -> None:
     found = report()
     record.write_json(found, tmp_path / "f.json")

@@ -72,6 +72,8 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
                 progress.step()
             for note in table.merged(report.notes[known:]):
                 progress.write(f"# {note}")
+            for said in table.routes([line for line in report.lines if line.case.collective is collective]):
+                progress.write(said)
             if report.interrupted:
                 break
         progress.write(table.footer(report))

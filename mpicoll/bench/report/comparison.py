@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
-from itertools import groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from mpicoll.bench.report import plot
 from mpicoll.bench.report.record import Record, Row, is_usual, load
+from mpicoll.bench.report.table import by_size
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
@@ -212,10 +212,7 @@ def _ratio(mine: float, nccl: list[float]) -> str:
 
 
 def _routes(mine: list[Row], _: list[Row]) -> str:
-    """The routes, each with the size from which on it was taken."""
-    in_order = sorted(mine, key=lambda row: int(row["size"]))
-    runs = [(route, next(rows)["size"]) for route, rows in groupby(in_order, key=lambda row: str(row["route"]))]
-    return ", ".join(f"from {size_text(size)} {route}" if i else route for i, (route, size) in enumerate(runs))
+    return by_size(sorted((row["size"], row["route"]) for row in mine))
 
 
 def _not_run(found: Comparison) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Relative links in README, CONTRIBUTING, benchmarks/ and docs/ lead to what is there: a file or a folder, and a heading in it."""
+"""Relative links in README, CONTRIBUTING, benchmarks/ and docs/ lead to what is there: a file or folder, and a heading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Relative links in README, CONTRIBUTING, benchmarks/ and docs/ lead to what is there: a file or folder, and a heading."""
+"""Relative links in README, CONTRIBUTING, benchmarks/ and docs/ lead to what is there: a file, a folder, a heading."""
 
 from __future__ import annotations
 

@@ -6,7 +6,19 @@ from dataclasses import dataclass
 
 from mpicoll.schedule import Schedule
 
-__all__ = ["DEVICE", "EXCHANGE", "IPC", "NATIVE", "PATHS", "STAGED", "Choice", "Exchange", "Native", "Seen"]
+__all__ = [
+    "DEVICE",
+    "EXCHANGE",
+    "IPC",
+    "NATIVE",
+    "PATHS",
+    "STAGED",
+    "Choice",
+    "Exchange",
+    "Native",
+    "Seen",
+    "algorithm_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +55,14 @@ class Seen:
 
     model: str
     paths: frozenset[str]
+
+
+def algorithm_of(choice: Choice) -> str:
+    """The name by which ``algorithm=`` asks for this choice."""
+    match choice:
+        case Native():
+            return NATIVE
+        case Exchange():
+            return EXCHANGE
+        case Schedule():
+            return choice.algorithm

@@ -9,8 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import DEVICE, IPC, NATIVE, PATHS, Choice, Native, Seen
+from mpicoll.calls.choice import DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, Native, Seen, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route, taken_route
 from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
@@ -29,28 +30,28 @@ class DeviceCalls:
         self._fabric, self._choose, self._workspace = fabric, choose, workspace
         self._kept: dict[str, _Kept] = {}
 
-    def bind(self, call: Call, algorithm: str | None) -> Plan:
-        """The plan of a call whose memory lies on a device."""
+    def bind(self, call: Call, algorithm: str | None, record: Record) -> Plan:
+        """The plan of a call whose memory lies on a device. It says its route in the ``record``."""
         buffers = [b for b in (call.send, call.recv) if b is not None]
         device = device_named(buffers[0].device)
         if device.name not in self._kept:
             self._kept[device.name] = _Kept(device, self._fabric)
         kept = self._kept[device.name]
         if all(b.plain for b in buffers):
-            return self._plain(kept, call.without_arrays(), algorithm)
+            return self._plain(kept, call.without_arrays(), algorithm, record)
         packed = packing.packed(call, kept.packs)
-        return packing.around(device, call, packed, kept.packs, self._plain(kept, packed, algorithm))
+        return packing.around(device, call, packed, kept.packs, self._plain(kept, packed, algorithm, record))
 
-    def _plain(self, kept: _Kept, call: Call, algorithm: str | None) -> Plan:
+    def _plain(self, kept: _Kept, call: Call, algorithm: str | None, record: Record) -> Plan:
         """The plan of a call on plain memory."""
         device, named = kept.device, device_route(algorithm)[1]
         choose = partial(self._choose, named)
         choose(call)  # a wrong algorithm is refused here and now
         route = partial(taken_route, algorithm, call.reduction is not None)
         wanted = route(Seen(device.model, frozenset(PATHS)))
-        plan = self._by(wanted, kept, call, named)
+        plan = self._by(wanted, kept, call, named, record)
         if plan is None:
-            return self._staged(kept, call, choose)
+            return self._staged(kept, call, choose, record)
         if wanted == route(Seen(device.model, frozenset())):
             return plan
 
@@ -60,32 +61,38 @@ class DeviceCalls:
             if self._fabric.rank == 0:
                 text = f"{call.operation}: the MPI library does not take memory of {device.name} as '{wanted}' needs it"
                 warnings.warn(f"{text}: the call goes through host memory (see `mpicoll doctor`)", stacklevel=2)
-            return self._staged(kept, call, choose)
+            return self._staged(kept, call, choose, record)
 
         return as_seen() if kept.seen is not None else _AtFirst(as_seen)
 
-    def _by(self, route: str, kept: _Kept, call: Call, named: str | None) -> Plan | None:
+    def _by(self, route: str, kept: _Kept, call: Call, named: str | None, record: Record) -> Plan | None:
         """The plan of this route; None, on all ranks alike, if it cannot serve the call."""
         fabric, device = self._fabric, kept.device
-        choose = partial(self._choose, named)
         if route == NATIVE and _by_mpi_alone(call):
             bound = _AtFirst(lambda: fabric.bind(_for_mpi(call, device), Native(), self._workspace))
-            return sequence(partial(_wait_for_caller, device), bound)
+            return _recorded(record, NATIVE, sequence(partial(_wait_for_caller, device), bound))
         if route == DEVICE and (call.reduction is None or device.reduces(call.reduction)):
-            by = partial(self._choose, named or between_memories(call))
-            return fabric.bind_on_device(call, by(call), device, kept.scratch)
+            there = self._choose(named or between_memories(call), call)
+            plan = fabric.bind_on_device(call, there, device, kept.scratch)
+            return _recorded(record, f"{DEVICE}:{algorithm_of(there)}", plan)
         if route == IPC and fabric.one_node and ipc.serves(call, device):
-            return ipc.bind(call, kept.peers, kept.scratch, self._staged(kept, call, choose))
+            otherwise = self._staged(kept, call, partial(self._choose, named), record)
+            return _recorded(record, IPC, ipc.bind(call, kept.peers, kept.scratch, otherwise))
         return None
 
-    def _staged(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice]) -> Plan:
+    def _staged(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice], record: Record) -> Plan:
         fabric = self._fabric
 
-        def on_host(part: Call) -> Plan:
-            return fabric.bind(part, choose(part), self._workspace)
-
         def bound() -> Plan:
-            return staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
+            used: dict[str, None] = {}
+
+            def on_host(part: Call) -> Plan:
+                choice = choose(part)
+                used[algorithm_of(choice)] = None  # the last piece is shorter, and may go another way
+                return fabric.bind(part, choice, self._workspace)
+
+            plan = staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
+            return _recorded(record, f"{STAGED}:{'+'.join(used)}", plan)
 
         def settled() -> Plan:
             fabric.settle()
@@ -128,6 +135,13 @@ def _by_mpi_alone(call: Call) -> bool:
     if call.reduction is None:
         return True
     return not (call.reduction.averages or call.reduction.op.factor is not None or call.collective.scatters)
+
+
+def _recorded(record: Record, route: str, plan: Plan) -> Plan:
+    """The plan, which says in the record by which route it goes. It says so in each run, because a call that was bound
+    for ``ipc`` may find that it has to be staged."""
+    record.route = route
+    return sequence(partial(setattr, record, "route", route), plan)
 
 
 def _wait_for_caller(device: Device) -> None:

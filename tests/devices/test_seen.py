@@ -100,6 +100,7 @@ def test_native_gets_the_memory_where_it_was_seen_to_work(
 ) -> None:
     for _ in range(2):
         assert summed(comm, device, "native") == (expected(comm), 0)
+        assert comm.last_route == "native"
         assert gathered(comm, device, "native") == 0
     assert summed(comm, device, "staged")[1] > 0
 
@@ -150,6 +151,7 @@ def test_what_was_seen_to_fail_goes_through_the_host(
         total, copies = summed(comm, device, algorithm)
     assert total == expected(comm)
     assert copies > 0
+    assert comm.last_route.startswith("staged:")
     words = [str(w.message) for w in said if "does not take memory" in str(w.message)]
     assert len(words) == (comm.rank == 0)
     assert all(f"'{algorithm}'" in text for text in words)

@@ -139,7 +139,7 @@ def _by_mpi_alone(call: Call) -> bool:
 
 def _recorded(record: Record, route: str, plan: Plan) -> Plan:
     """The plan, which says in the record by which route it goes. It says so in each run, because a call that was bound
-    for ``ipc`` may find that it has to be staged."""
+    for another route may find that it has to be staged."""
     record.route = route
     return sequence(partial(setattr, record, "route", route), plan)
 

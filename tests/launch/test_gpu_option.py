@@ -19,6 +19,7 @@ from tests.launch.jobs import python, run
 
 WHEEL = Launcher("/env/bin/mpirun", "Open MPI", "mpirun (Open MPI) 5.0.11", wheel=True)
 REPORT = """
+from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 from mpicoll.machine.gpu import ucx_version

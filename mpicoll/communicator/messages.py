@@ -72,7 +72,6 @@ class Messages(Base):
         given = as_buffer(x, operation, "x")
 
         def start() -> Request:
-            staging.order_after_stream(given)
             wire = given if self._fabric.usable(given) else staging.copied_to_host(given)
             try:
                 transfer = self._fabric.start_send(wire, to, tag)
@@ -93,7 +92,6 @@ class Messages(Base):
             raise ArgumentError(operation, "x", "an array that can be written to", given)
 
         def start() -> Request:
-            staging.order_after_stream(taken)
             wire = taken if self._fabric.usable(taken) else staging.copied_to_host(taken)
             try:
                 transfer = self._fabric.start_recv(wire, of, tag)

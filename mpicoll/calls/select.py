@@ -104,11 +104,12 @@ def _expected_instead(
 
 
 def taken_route(algorithm: str | None, reduces: bool, seen: Seen) -> str:
-    """The route for a call on device memory. ``algorithm`` is what the call names, and ``reduces`` says whether it is
-    a reduction. A route that hands device memory to the MPI library is taken only if it was seen to work.
+    """The route for a call on device memory. ``algorithm`` is what the call names, or ``native`` if it names none and
+    the host's choice is that. ``reduces`` says whether it is a reduction. A route that hands device memory to the MPI
+    library is taken only if it was seen to work.
 
-    For a call that names none it is ``staged``, because nothing was measured on a GPU. When something is, the rows go
-    here: they hold for one ``seen.model``, as those of the host hold for one CPU."""
+    Nothing was measured on a GPU, so that a call gets no other route unless it names one. When something is measured,
+    the rows go here: they hold for one ``seen.model``, as those of the host hold for one CPU."""
     route = NATIVE if algorithm == NATIVE else device_route(algorithm)[0]
     needed = {NATIVE: "reductions" if reduces else "collectives", DEVICE: "messages"}.get(route)
     return route if needed is None or needed in seen.paths else STAGED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mpicoll.arrays.buffers import as_buffer, memory_overlaps
+from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.arrays.protocols import A, ArrayLike
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator import staging
@@ -72,7 +72,7 @@ class Messages(Base):
         given = as_buffer(x, operation, "x")
 
         def start() -> Request:
-            wire = given if self._fabric.usable(given) else staging.copied_to_host(given)
+            wire = self._as_it_lies(given) or staging.copied_to_host(given)
             try:
                 transfer = self._fabric.start_send(wire, to, tag)
             except self._failure as e:
@@ -80,6 +80,10 @@ class Messages(Base):
             return Request(operation, transfer, self._under_way, wire, False, f"was taken by rank {to} (tag {tag})")
 
         return start
+
+    def _as_it_lies(self, b: Buffer) -> Buffer | None:
+        """The buffer, if MPI can send or receive it without a copy."""
+        return b if self._fabric.usable(b) else self._device_calls.for_message(b)
 
     def incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int) -> Callable[[], Request]:
         """Check the arguments of an :meth:`irecv` and return the function that starts it. Errors name ``operation``."""
@@ -92,12 +96,13 @@ class Messages(Base):
             raise ArgumentError(operation, "x", "an array that can be written to", given)
 
         def start() -> Request:
-            wire = taken if self._fabric.usable(taken) else staging.copied_to_host(taken)
+            there = self._as_it_lies(taken)
+            wire = there or staging.copied_to_host(taken)
             try:
                 transfer = self._fabric.start_recv(wire, of, tag)
             except self._failure as e:
                 raise self._error(operation, e) from e
-            finish = None if wire is taken else (lambda: staging.written_back(taken, wire))
+            finish = None if there is not None else (lambda: staging.written_back(taken, wire))
             whom = "any rank" if of is None else f"rank {of}"
             peer = f"came from {whom} (tag {tag})"
             return Request(operation, transfer, self._under_way, wire, True, peer, finish)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, Native, Seen, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
@@ -33,10 +34,8 @@ class DeviceCalls:
     def bind(self, call: Call, algorithm: str | None, record: Record) -> Plan:
         """The plan of a call whose memory lies on a device. It says its route in the ``record``."""
         buffers = [b for b in (call.send, call.recv) if b is not None]
-        device = device_named(buffers[0].device)
-        if device.name not in self._kept:
-            self._kept[device.name] = _Kept(device, self._fabric)
-        kept = self._kept[device.name]
+        kept = self._kept_for(buffers[0])
+        device = kept.device
         if all(b.plain for b in buffers):
             return self._plain(kept, call.without_arrays(), algorithm, record)
         packed = packing.packed(call, kept.packs)
@@ -46,14 +45,17 @@ class DeviceCalls:
         """The plan of a call on plain memory."""
         device, named = kept.device, device_route(algorithm)[1]
         choose = partial(self._choose, named)
-        choose(call)  # a wrong algorithm is refused here and now
-        route = partial(taken_route, algorithm, call.reduction is not None)
+        choice = choose(call)  # a wrong algorithm is refused here and now
+        names_none = algorithm is None and choice == Native()
+        route = partial(taken_route, NATIVE if names_none else algorithm, call.reduction is not None)
         wanted = route(Seen(device.model, frozenset(PATHS)))
         plan = self._by(wanted, kept, call, named, record)
         if plan is None:
             return self._staged(kept, call, choose, record)
         if wanted == route(Seen(device.model, frozenset())):
             return plan
+        if names_none:
+            return self._native_or(self._staged(kept, call, choose, record), plan, route, kept)
 
         def as_seen() -> Plan:
             if route(self._seen(kept)) == wanted:
@@ -64,6 +66,14 @@ class DeviceCalls:
             return self._staged(kept, call, choose, record)
 
         return as_seen() if kept.seen is not None else _AtFirst(as_seen)
+
+    def _native_or(self, otherwise: Plan, native: Plan, route: Callable[[Seen], str], kept: _Kept) -> Plan:
+        """The plan of a call that names no route. It starts no test job: what it takes is known already, or not."""
+
+        def as_known() -> Plan:
+            return native if route(self._known(kept)) == NATIVE else otherwise
+
+        return _AtFirst(as_known) if kept.known is None else as_known()
 
     def _by(self, route: str, kept: _Kept, call: Call, named: str | None, record: Record) -> Plan | None:
         """The plan of this route; None, on all ranks alike, if it cannot serve the call."""
@@ -104,18 +114,49 @@ class DeviceCalls:
         return _AtFirst(settled)
 
     def _seen(self, kept: _Kept) -> Seen:
-        """What the MPI library does with the device's memory. Collective: one rank of each node finds out, and a path
-        works if it works on all nodes."""
+        """What the MPI library does with the device's memory, which is tried now if it never was. Collective."""
         if kept.seen is None:
             from mpicoll.probe.seen import seen  # it loads MPI, which ranks that are threads do not need
 
-            fabric = self._fabric
-            nodes = fabric.allgather(platform.node())
-            first = nodes.index(nodes[fabric.rank]) == fabric.rank
-            found = [paths for paths in fabric.allgather(seen(kept.device) if first else None) if paths is not None]
-            working = {path for path in PATHS if not any(paths[path] for paths in found)}
-            kept.seen = Seen(kept.device.model, frozenset(working))
+            kept.seen = kept.known = self._on_all_nodes(kept.device, seen)
         return kept.seen
+
+    def _known(self, kept: _Kept) -> Seen:
+        """What is known of that. Collective."""
+        if kept.known is None:
+            from mpicoll.probe.seen import known
+
+            kept.known = self._on_all_nodes(kept.device, known)
+        return kept.known
+
+    def _on_all_nodes(self, device: Device, asked: Callable[[Device], Mapping[str, str]]) -> Seen:
+        """One rank of each node finds out, and a path works if it works on all nodes."""
+        fabric = self._fabric
+        nodes = fabric.allgather(platform.node())
+        first = nodes.index(nodes[fabric.rank]) == fabric.rank
+        found = [paths for paths in fabric.allgather(asked(device) if first else None) if paths is not None]
+        return Seen(device.model, frozenset(path for path in PATHS if not any(paths[path] for paths in found)))
+
+    def for_message(self, b: Buffer) -> Buffer | None:
+        """A device's buffer, as MPI can send or receive it where it lies. None where this rank does not know that MPI
+        takes messages of such memory. What the caller has queued is done when this returns."""
+        if b.device == "cpu" or not b.plain or not self._fabric.library:
+            return None
+        kept = self._kept_for(b)
+        if kept.sends is None:
+            from mpicoll.probe.seen import known
+
+            kept.sends = not known(kept.device)["messages"]
+        if not kept.sends:
+            return None
+        _wait_for_caller(kept.device)
+        return replace(b, address=kept.device.for_mpi(b.address, b.nbytes))
+
+    def _kept_for(self, b: Buffer) -> _Kept:
+        device = device_named(b.device)
+        if device.name not in self._kept:
+            self._kept[device.name] = _Kept(device, self._fabric)
+        return self._kept[device.name]
 
 
 class _Kept:
@@ -126,6 +167,11 @@ class _Kept:
         self.ring = Ring(device)
         self.scratch, self.packs = Scratch(device), Scratch(device)
         self.seen: Seen | None = None
+        """What was tried."""
+        self.known: Seen | None = None
+        """What was known without a try, when a call asked first."""
+        self.sends: bool | None = None
+        """Whether this rank hands this memory to MPI in messages. Others may do otherwise."""
         self.peers = ipc.Peers(fabric.rank, fabric.size, device, fabric.allgather)
 
 

@@ -13,7 +13,7 @@ from mpicoll.machine.library import library
 from mpicoll.probe.job import FAILS, tried
 from mpicoll.probe.kept import Key, keep, kept
 
-__all__ = ["key_of", "seen"]
+__all__ = ["key_of", "known", "seen"]
 
 _SETTINGS = re.compile(
     r"OMPI_MCA_(pml|btl|mtl|coll|smsc|accelerator|opal)(_\w+)?|UCX_\w+|FI_\w+|MPICH_\w+|MPIR_CVAR_\w+|I_MPI_\w+"
@@ -42,3 +42,12 @@ def seen(device: Device) -> Mapping[str, str]:
             keep(key, found)
     _known[key] = found
     return found
+
+
+def known(device: Device) -> Mapping[str, str]:
+    """The same, but nothing is tried: what nobody has tried counts as not working."""
+    if device.known_to_mpi():
+        key = key_of(device)
+        if found := _known.get(key) or kept(key):
+            return found
+    return dict.fromkeys(PATHS, "nobody has tried")

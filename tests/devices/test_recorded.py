@@ -7,12 +7,20 @@ import pytest
 
 import mpicoll
 from mpicoll import algorithms
+from mpicoll.calls.choice import PATHS
 from mpicoll.guard.files.snapshot import snapshot
 from mpicoll.guard.watch.watched import Watched
+from mpicoll.probe import seen
 from mpicoll.routes.devices import staged
 from tests.devices.on import OnSimulated
 
 pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a call which names no route is staged."""
+    monkeypatch.setattr(seen, "known", lambda device: dict.fromkeys(PATHS, "nobody has tried"))
 
 
 def called(comm: mpicoll.Communicator, on: OnSimulated, algorithm: str | None, count: int = 30) -> str:

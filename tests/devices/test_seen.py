@@ -105,6 +105,51 @@ def test_native_gets_the_memory_where_it_was_seen_to_work(
     assert summed(comm, device, "staged")[1] > 0
 
 
+def test_a_call_that_names_no_route_uses_what_was_tried_before(
+    comm: mpicoll.Communicator, device: Simulated, tried: list[str]
+) -> None:
+    """It starts no test job itself. All ranks take the same route, though one of them alone has tried."""
+    assert summed(comm, device, None)[1] > 0
+    assert not tried
+    assert summed(comm, device, "native")[1] == 0
+    assert summed(comm, device, None)[1] == 0
+    assert comm.last_route == "native"
+    assert gathered(comm, device, None) == 0
+    assert summed(comm, device, "ring")[1] > 0
+    bits = device.array(np.full(N, 1.5, np.float32), "bfloat16")
+    comm.allreduce(bits)
+    assert comm.last_route == "staged:exchange"
+    with mpicoll.Communicator() as another:
+        x = device.array(np.full(N, 1.0))
+        another.allreduce(x)
+        assert another.last_route == "native"
+
+
+def sent(comm: mpicoll.Communicator, device: Simulated) -> int:
+    """How often the device copies when each rank sends to the next, and the right data arrives."""
+    x, y = (device.array(np.full(N, value)) for value in (comm.rank + 1.0, 0.0))
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    device.current().record().wait()
+    copies = device.counts["copy"]
+    comm.sendrecv(x, after, out=y, source=before)
+    device.current().record().wait()
+    copies = device.counts["copy"] - copies
+    assert (y.get() == before + 1.0).all()
+    return copies
+
+
+def test_messages_use_what_this_rank_knows(
+    comm: mpicoll.Communicator, tried: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other end may do otherwise: it is the same message."""
+    assert sent(comm, Other()) > 0
+    if comm.rank == 0:
+        monkeypatch.setattr(seen, "kept", lambda key: dict.fromkeys(PATHS, ""))
+    with mpicoll.Communicator() as knowing:
+        assert (sent(knowing, Other()) == 0) == (comm.rank == 0)
+    assert not tried
+
+
 def test_in_place_on_some_ranks_alone(comm: mpicoll.Communicator, device: Simulated, tried: list[str]) -> None:
     x = device.array(np.full(N, comm.rank + 1.0))
     out = x if comm.rank == 0 else device.array(np.zeros(N))

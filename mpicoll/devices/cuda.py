@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,11 @@ class Cuda(Device):
 
     def queue(self) -> CudaQueue:
         return CudaQueue(self._torch, self._torch.cuda.Stream(self._device))
+
+    def using(self, queue: Queue) -> AbstractContextManager[None]:
+        assert isinstance(queue, CudaQueue)
+        stream: AbstractContextManager[None] = self._torch.cuda.stream(queue.stream)
+        return stream
 
     def allocate(self, nbytes: int, queue: Queue) -> _Memory:
         torch = self._torch
@@ -161,6 +167,12 @@ class CudaEvent(Event):
     def wait(self) -> None:
         try:
             self.event.synchronize()
+        except RuntimeError as e:
+            raise DeviceFailure(f"the GPU reports: {e}") from e
+
+    def is_past(self) -> bool:
+        try:
+            return bool(self.event.query())
         except RuntimeError as e:
             raise DeviceFailure(f"the GPU reports: {e}") from e
 

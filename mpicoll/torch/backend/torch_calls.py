@@ -16,7 +16,7 @@ from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
-from mpicoll.torch.backend.handles import Handle, finished, handle_of
+from mpicoll.torch.backend.handles import Handle, finished, handle_of, in_future
 from mpicoll.torch.functions import barriers, collectives, lists
 from mpicoll.torch.functions.caller import Caller
 from mpicoll.torch.functions.messages import incoming, outgoing
@@ -86,11 +86,15 @@ class TorchCalls(ProcessGroup):
         op, async_op = (dist.ReduceOp.SUM, True) if opts is None else (opts.reduceOp, opts.asyncOp)
         tensor = _only(tensors, "all_reduce")
         work = collectives.all_reduce(tensor, op, self, async_op)
-        if self.reducer_waits and isinstance(work, CollectiveWork) and reducer.called_by_reducer():
-            work.done.wait(reducer.MOMENT)
-            if work.is_completed():
+        if isinstance(work, CollectiveWork) and (self.reducer_waits or work.turn) and reducer.called_by_reducer():
+            if self.reducer_waits:
+                work.done.wait(reducer.MOMENT)
+                if work.is_completed():
+                    self._calls += 1
+                    return finished(work.result())
+            if work.turn:
                 self._calls += 1
-                return finished(work.result())
+                return in_future(work)
         return self._handle(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Any:

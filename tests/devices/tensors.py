@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from mpicoll.arrays import owners
 from mpicoll.calls import plan
@@ -64,7 +64,7 @@ class SimulatedGpu(Simulated):
 
     @contextmanager
     def takes_new_tensors(self) -> Iterator[None]:
-        """What torch's C++ allocates in the meantime, such as DDP's buckets, lies on this device."""
+        """What torch's C++ allocates for floats in the meantime, such as DDP's buckets, lies on this device."""
         with _NewTensors(self):
             yield
 
@@ -84,6 +84,13 @@ class SimulatedTensor(torch.Tensor):
     is_cuda = property(lambda self: True)  # type: ignore[assignment]
     device = property(lambda self: self.owner.torch_device)  # type: ignore[assignment]
 
+    def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
+        """A copy in the host's memory, when the current queue has come to it."""
+        return torch.empty(self.shape, dtype=self.dtype).copy_(self.detach())
+
+    def __repr__(self, **_: Any) -> str:
+        return f"SimulatedTensor of {tuple(self.shape)} {self.dtype} on {self.device}"
+
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
@@ -99,7 +106,8 @@ class _NewTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         here = any(isinstance(x, SimulatedTensor) for x in tree_flatten((args, kwargs))[0])
-        if here or func in (torch.ops.aten.empty.memory_format, torch.ops.aten.zeros.default):
+        floats = (kwargs or {}).get("dtype") in (torch.float32, torch.bfloat16)
+        if here or (func is torch.ops.aten.empty.memory_format and floats):
             return _done(self._gpu, func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
@@ -176,8 +184,4 @@ def _extent(x: torch.Tensor) -> int:
 
 def values(x: torch.Tensor) -> Any:
     """The values, as a list, when the current queue has come to them."""
-    if not isinstance(x, SimulatedTensor):
-        return tree_map(lambda v: v, x.tolist())
-    host = torch.empty(x.shape, dtype=x.dtype)
-    host.copy_(x)
-    return host.tolist()
+    return x.detach().cpu().tolist()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import DEVICE, IPC, NATIVE, Choice, Native
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.select import between_memories, device_route
 from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
+from mpicoll.errors import DeviceError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.routes.devices import ipc, packing, staged
 from mpicoll.routes.devices.ring import Ring
@@ -25,10 +27,19 @@ class DeviceCalls:
     def __init__(self, fabric: Fabric, choose: Callable[[str | None, Call], Choice], workspace: Workspace) -> None:
         self._fabric, self._choose, self._workspace = fabric, choose, workspace
         self._kept: dict[str, _Kept] = {}
+        self.only: str | None = None
+        """The device whose memory is taken; None if it may be any device's."""
+
+    def check(self, b: Buffer, operation: str, argument: str) -> None:
+        """Raise DeviceError if the buffer lies on another device than the one that is taken."""
+        if self.only not in (None, b.device) and b.device != "cpu":
+            expected = f"memory of the host or of {self.only}, the device of the group"
+            raise DeviceError(operation, argument, expected, b.device)
 
     def bind(self, call: Call, algorithm: str | None) -> Plan:
         """The plan of a call whose memory lies on a device."""
         buffers = [b for b in (call.send, call.recv) if b is not None]
+        self.check(buffers[0], call.operation, "x" if call.send is not None or call.in_place else "out")
         device = device_named(buffers[0].device)
         if device.name not in self._kept:
             self._kept[device.name] = _Kept(device, self._fabric)

@@ -19,12 +19,12 @@ import pytest
 import torch
 
 from mpicoll.devices.simulated_queue import Costs
-from mpicoll.errors import DeviceFailure, TimeoutError
+from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, TimeoutError
 from mpicoll.routes.devices import staged
 from mpicoll.torch.groups import turns
 from mpicoll.torch.groups.work import CollectiveWork
 from tests.devices.tensors import SimulatedGpu, SimulatedTensor, values
-from tests.torch.api import dist
+from tests.torch.api import dist, ours_alone
 from tests.torch.cases import FUNCTIONS, Case, Group, make_groups, run
 
 SEED = int(os.environ.get("MPICOLL_SEED", "1"))
@@ -331,3 +331,49 @@ def test_memory_that_is_given_back_too_early_is_found(gpu: SimulatedGpu, monkeyp
         if wrong or any(queue._failure for queue in gpu._queues):
             return
     pytest.fail("nothing was found")
+
+
+# -- a group's own device ---------------------------------------------------------------------------------------------
+
+
+@ours_alone("torch compares device_id with the GPUs that it sees")
+def test_a_group_holds_tensors_to_its_device(gpu: SimulatedGpu) -> None:
+    """The rank at fault raises, nothing moves, and the group can be used."""
+    other, size = SimulatedGpu(), dist.get_world_size()
+    group = dist.new_group(device_id=gpu.torch_device)
+    mine, wrong, host = gpu.tensor([1.0]), other.tensor([1.0]), torch.ones(1)
+    calls: list[tuple[Callable[[], Any], str]] = [
+        (lambda: dist.all_reduce(wrong, group=group), "all_reduce: tensor"),
+        (lambda: dist.all_reduce(wrong, group=group, async_op=True), "all_reduce: tensor"),
+        (lambda: dist.broadcast(wrong, 0, group), "broadcast: tensor"),
+        (lambda: dist.all_gather([wrong] * size, wrong, group), "all_gather: tensor"),
+        (lambda: dist.all_gather_into_tensor(wrong, wrong, group), "all_gather_into_tensor: "),
+        (lambda: dist.isend(wrong, 0, group), "isend: tensor"),
+        (lambda: dist.irecv(wrong, 0, group), "irecv: tensor"),
+    ]
+    for call, words in calls[: 4 if size > 1 else None]:
+        with pytest.raises(DeviceError, match=f"{words}.*expected memory of the host or of {gpu.name}, the device of"):
+            call()
+    for x in (mine, host):
+        for async_op in (False, True):
+            work = dist.all_reduce(x, group=group, async_op=async_op)
+            if work is not None:
+                work.wait()
+        assert values(x) == [size**2]
+    assert values(wrong) == [1]
+
+
+@ours_alone("torch compares device_id with the GPUs that it sees")
+@pytest.mark.parametrize("device_id", ["cuda:0", True, -1, 1.0, torch.device("cuda"), torch.device("meta")])
+def test_no_device(device_id: Any) -> None:
+    with pytest.raises(ArgumentError, match="new_group: device_id: expected a CUDA device with an index, or the index"):
+        dist.new_group(device_id=device_id)
+
+
+@ours_alone("torch compares device_id with the GPUs that it sees")
+def test_groups_have_the_device_of_the_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist.group.WORLD, "device", torch.device("cuda", 3))
+    assert dist.new_group().device == torch.device("cuda", 3)
+    assert dist.new_group(device_id=3).device == torch.device("cuda", 3)
+    with pytest.raises(ArgumentError, match="device_id: expected cuda:3, the default group's; given cuda:1"):
+        dist.new_group(device_id=torch.device("cuda", 1))

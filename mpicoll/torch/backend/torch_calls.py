@@ -37,8 +37,15 @@ class TorchCalls(ProcessGroup):
     reducer_waits = False
     """Whether the backward pass waits a moment for each of DDP's all-reduces."""
 
-    def __init__(self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta) -> None:
-        super().__init__(comm, ranks, name, timeout)
+    def __init__(
+        self,
+        comm: Communicator,
+        ranks: Sequence[int],
+        name: str,
+        timeout: timedelta,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(comm, ranks, name, timeout, device)
         self._calls = 0
         self._coalescing: list[Work] | None = None
         """The operations since ``_start_coalescing``; None while nothing is coalesced."""

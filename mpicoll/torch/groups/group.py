@@ -25,11 +25,20 @@ __all__ = ["ProcessGroup"]
 class ProcessGroup:
     """Some ranks of the job. Rank r of ``comm`` and of the group is the global rank ``ranks[r]``.
 
-    Programs get one from ``new_group`` or as ``group.WORLD``, and pass it as ``group``.
+    Tensors are the host's, or those of ``device`` alone, if that is not None. Programs get one from ``new_group`` or as ``group.WORLD``, and pass it as ``group``.
     """
 
-    def __init__(self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta) -> None:
-        self.comm = comm
+    def __init__(
+        self,
+        comm: Communicator,
+        ranks: Sequence[int],
+        name: str,
+        timeout: timedelta,
+        device: torch.device | None = None,
+    ) -> None:
+        self.comm, self.device = comm, device
+        if device is not None:
+            comm.hold_to(str(device))
         self.ranks = tuple(ranks)
         self.group_name = name
         self.timeout = timeout

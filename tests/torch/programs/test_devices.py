@@ -10,7 +10,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+import mpicoll.torch
 from mpicoll.devices.simulated_queue import Costs
+from mpicoll.errors import DeviceError
+from mpicoll.torch.backend.registered_group import RegisteredGroup
+from mpicoll.torch.backend.torch_features import bound_device
 from mpicoll.torch.groups import turns
 from mpicoll.torch.groups.work import CollectiveWork
 from tests.devices.tensors import SimulatedGpu, values
@@ -97,3 +101,31 @@ def test_a_broken_order_of_ddp_is_found(
         if found:
             break
     assert found
+
+
+def test_the_device_of_a_new_group_is_found() -> None:
+    """torch refuses device_id where it sees no GPU. So this looks as mpicoll does while torch makes a group."""
+
+    def _new_process_group_helper(device_id: Any) -> torch.device | None:
+        return bound_device()
+
+    assert _new_process_group_helper(torch.device("cuda", 2)) == torch.device("cuda", 2)
+    assert _new_process_group_helper(torch.device("cpu")) is None
+    assert _new_process_group_helper(None) is None
+    assert bound_device() is None
+
+
+def test_a_group_of_torch_s_holds_tensors_to_its_device(gpu: SimulatedGpu, size: int) -> None:
+    world: Any = dist.group.WORLD
+    comm = world.comm.split(0)
+    group = RegisteredGroup(comm, range(size), "held", world.timeout, None, gpu.torch_device)
+    x, y = gpu.tensor([1.0]), SimulatedGpu().tensor([1.0])
+    with pytest.raises(DeviceError, match=f"all_reduce: tensor: .* {gpu.name}, the device of the group; given cuda:"):
+        mpicoll.torch.all_reduce(y, group=group)
+    mpicoll.torch.all_reduce(x, group=group)
+    assert values(x) == [size]
+    part = group.split_group(range(size))
+    assert part is not None
+    assert part.device == part.bound_device_id == gpu.torch_device
+    part.shutdown()
+    group.shutdown()

@@ -43,6 +43,9 @@ class Cuda(Device):
         if torch is None or not torch.cuda.is_available():
             expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
             raise DeviceError("mpicoll", "x", expected, name)
+        if torch.cuda._is_in_bad_fork():
+            expected = "a process that was not forked after CUDA had begun (spawn processes that use GPUs)"
+            raise DeviceError("mpicoll", "x", expected, f"{name} in a forked process")
         self.name, self._torch = name, torch
         self._device = torch.device(name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -38,6 +39,8 @@ class Gpu:
     mpi_takes: bool | None = None
     """Whether the MPI library takes GPU memory."""
     failed: tuple[tuple[str, str], ...] = ()
+    segments: str = ""
+    """The variable that lets torch allocate expandable segments, empty if none does."""
 
 
 def look() -> Gpu:
@@ -54,6 +57,7 @@ def look() -> Gpu:
         devices=tuple(driver.get("devices", ())),
         error=driver.get("error", 0),
         torch_cuda=torch.get("cuda"),
+        segments=_expandable_segments(),
         torch_works=torch.get("available"),
         nccl=torch.get("nccl"),
         mpi_takes=mpi.get("takes"),
@@ -127,6 +131,17 @@ def _judge_torch(gpu: Gpu) -> Iterator[Finding]:
     elif gpu.torch_works is False:
         text = f"torch cannot use the GPUs: it was built for CUDA {gpu.torch_cuda}, the driver is for {gpu.driver}"
         yield Finding("GPU", "problem", text, _CHECK["torch"])
+    if gpu.segments:
+        text = f"{gpu.segments} lets torch allocate expandable segments, which other processes cannot open: "
+        remedy = "Unset it to use the algorithm ipc. An MPI that takes GPU memory may be faster without it, too"
+        yield Finding("GPU", "warning", text + "the algorithm ipc goes through host memory", remedy)
+
+
+def _expandable_segments() -> str:
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        if "expandable_segments:true" in os.environ.get(name, "").replace(" ", "").lower():
+            return name
+    return ""
 
 
 def _names(gpu: Gpu) -> str:

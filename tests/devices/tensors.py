@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 from mpicoll.arrays import owners
 from mpicoll.calls import plan
 from mpicoll.devices.simulated import Simulated
-from mpicoll.devices.simulated_queue import Place
+from mpicoll.devices.simulated_queue import Place, SimulatedQueue
+from mpicoll.errors import StateError
 
 __all__ = ["SimulatedGpu", "SimulatedTensor", "values"]
 
@@ -34,10 +36,17 @@ class SimulatedGpu(Simulated):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.capturing = 0
+        """The number of the thread whose current queue is as if it captured a CUDA graph."""
         self.torch_device = torch.device("cuda", next(_indices))
         self.name = str(self.torch_device)
         owners.add(self)
         plan._TENSORS.update((torch.Tensor, torch.nn.Parameter, SimulatedTensor))
+
+    def current(self) -> SimulatedQueue:
+        if self.__dict__.get("capturing") == get_ident():
+            raise StateError(f"{self.name}: the current stream is capturing")
+        return super().current()
 
     def tensor(self, given: Any, dtype: torch.dtype | None = None) -> SimulatedTensor:
         """A tensor with these values."""

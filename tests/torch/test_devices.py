@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from mpicoll.devices.simulated_queue import Costs
-from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, TimeoutError
+from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError, TimeoutError
 from mpicoll.routes.devices import staged
 from mpicoll.torch.groups import turns
 from mpicoll.torch.groups.work import CollectiveWork
@@ -218,6 +218,22 @@ def test_messages(gpu: SimulatedGpu) -> None:
 
 
 # -- what fails -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_stream_that_captures_a_graph(gpu: SimulatedGpu, async_op: bool) -> None:
+    """The call is refused before data moves, and so is a wait. The group can be used afterwards."""
+    x = gpu.tensor([1.0])
+    pending = dist.all_reduce(x, async_op=True)
+    gpu.capturing = threading.get_ident()
+    with pytest.raises(StateError, match=f"{gpu.name}: the current stream is capturing"):
+        dist.all_reduce(x, async_op=async_op)
+    with pytest.raises(StateError, match=f"{gpu.name}: the current stream is capturing"):
+        pending.wait()
+    gpu.capturing = 0
+    pending.wait()
+    dist.all_reduce(x)
+    assert values(x) == [dist.get_world_size() ** 2]
 
 
 def test_work_that_fails_on_all_ranks(gpu: SimulatedGpu) -> None:

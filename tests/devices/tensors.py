@@ -89,28 +89,30 @@ class SimulatedTensor(torch.Tensor):
         made.owner = owner
         return made
 
-    is_cpu = property(lambda self: False)  # type: ignore[assignment]
-    is_cuda = property(lambda self: True)  # type: ignore[assignment]
-    device = property(lambda self: self.owner.torch_device)  # type: ignore[assignment]
+    is_cpu = property(lambda self: False)
+    is_cuda = property(lambda self: True)
+    device = property(lambda self: self.owner.torch_device)
 
     def cpu(self, *_: Any, **__: Any) -> torch.Tensor:
         """A copy in the host's memory, when the current queue has come to it."""
         return torch.empty(self.shape, dtype=self.dtype).copy_(self.detach())
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"SimulatedTensor of {tuple(self.shape)} {self.dtype} on {self.device}"
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         given = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, SimulatedTensor)]
         return _done(given[0].owner, func, args, kwargs or {})
 
 
 class _NewTensors(TorchDispatchMode):
     def __init__(self, gpu: SimulatedGpu) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._gpu = gpu
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -96,7 +96,9 @@ def test_a_queue_waits_for_an_event(torch: InventedTorch) -> None:
 
 
 class OnAGpu:
-    __cuda_array_interface__ = {"data": (4096, False), "shape": (1,), "typestr": "<f4", "strides": None, "version": 3}
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (4096, False), "shape": (1,), "typestr": "<f4", "strides": None, "version": 3}
 
 
 def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) -> None:

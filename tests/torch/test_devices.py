@@ -25,7 +25,7 @@ from mpicoll.torch.groups import turns
 from mpicoll.torch.groups.work import CollectiveWork
 from tests.devices.tensors import SimulatedGpu, SimulatedTensor, values
 from tests.torch.api import dist, ours_alone
-from tests.torch.cases import FUNCTIONS, Case, Group, make_groups, run
+from tests.torch.cases import FUNCTIONS, Case, Group, run
 
 SEED = int(os.environ.get("MPICOLL_SEED", "1"))
 ASYNC = ("none", "all", "some")

@@ -128,7 +128,8 @@ class RegisteredGroup(TorchCalls, _TorchsGroup):  # type: ignore[misc]
         if comm is None:
             return None
         name = group_name or f"{self._name}:split:{self._splits}"
-        part = RegisteredGroup(comm, [self.ranks[r] for r in ranks], name, timeout or self.timeout, self._store, self.device)
+        members, timeout = [self.ranks[r] for r in ranks], timeout or self.timeout
+        part = RegisteredGroup(comm, members, name, timeout, self._store, self.device)
         part._desc = group_desc or ""
         return part
 

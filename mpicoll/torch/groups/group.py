@@ -25,7 +25,8 @@ __all__ = ["ProcessGroup"]
 class ProcessGroup:
     """Some ranks of the job. Rank r of ``comm`` and of the group is the global rank ``ranks[r]``.
 
-    Tensors are the host's, or those of ``device`` alone, if that is not None. Programs get one from ``new_group`` or as ``group.WORLD``, and pass it as ``group``.
+    Programs get one from ``new_group`` or as ``group.WORLD``, and pass it as ``group``. If ``device`` is not None, it
+    takes tensors of the host and of this device alone.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class Turn:
         self._ended: list[Event] = []
         self._stack = ExitStack()
         storages = {tensor.untyped_storage().device for tensor in tensors}
-        self.known_to_torch = sorted((d for d in storages if d.type != "cpu"), key=str)
+        self.known_to_torch = sorted(str(device) for device in storages if device.type != "cpu")
         """The devices whose streams torch's futures know. A simulated device is none of them."""
 
     def __enter__(self) -> None:

@@ -33,8 +33,9 @@ class Work(ABC):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the operation is complete, and return True.
 
-        The results on a device may still be on their way then. The current stream goes on after them. Raises what the operation raised. Raises TimeoutError when ``timeout`` has passed: the operation goes on, and
-        the program may wait for it again.
+        The results on a device may still be on their way then: the current stream goes on after them. Raises what the
+        operation raised. Raises TimeoutError when ``timeout`` has passed: the operation goes on, and the program may
+        wait for it again.
         """
 
     @abstractmethod
@@ -82,7 +83,7 @@ class CollectiveWork(Work):
 
     def __init__(self, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None) -> None:
         self._run, self._result, self.turn = run, result, turn
-        devices = None if turn is None else turn.known_to_torch
+        devices: list[int | str | torch.device] = [] if turn is None else [*turn.known_to_torch]
         self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
         self._late = turn is not None and not devices
         """Whether the future is complete only at the end of the device's work, because it knows no streams of it."""

@@ -37,9 +37,7 @@ class Worker:
         self._under_way: CollectiveWork | None = None
         self._failed: list[CollectiveWork] = []
 
-    def submit(
-        self, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None
-    ) -> CollectiveWork:
+    def submit(self, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None) -> CollectiveWork:
         """Put ``run``, which writes the tensors of ``result``, into the queue. ``turn`` is its place on devices."""
         if self._thread is None:
             # A daemon: otherwise the interpreter would wait at its end for a thread that waits for work.

@@ -55,7 +55,7 @@ lint: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/ruff check
 	$(OPENMPI)/bin/ruff format --check
 	$(OPENMPI)/bin/mypy
-	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/slurm/*.sh .ci/run
+	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/slurm/*.sh tests/slurm/programs/*.sbatch .ci/run
 
 compare: $(OPENMPI)/.ready
 	@mkdir -p results

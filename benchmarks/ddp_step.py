@@ -135,12 +135,14 @@ def slow(group: Any) -> Any:
     """Make each collective of ``group`` take :data:`WIRE` a byte longer, on the thread that carries it out."""
     do = group.in_turn
 
-    def delayed(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
+    def delayed(
+        operation: str, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()
+    ) -> Any:
         def on_the_wire() -> None:
             run()
             sleep(WIRE * sum(t.nbytes for t in result))
 
-        return do(on_the_wire, result, async_op, given)
+        return do(operation, on_the_wire, result, async_op, given)
 
     group.in_turn = delayed
     return group
@@ -150,7 +152,9 @@ def in_line(group: Any) -> Any:
     """Make the asynchronous collectives of ``group`` complete before their call returns."""
     group.reducer_waits = False  # so that calls go through in_turn, which a slow wire replaces
 
-    def do(run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()) -> Any:
+    def do(
+        operation: str, run: Callable[[], None], result: Sequence[torch.Tensor], async_op: bool, given: Any = ()
+    ) -> Any:
         work = CollectiveWork(run, list(result))
         work.carry_out()
         return work

@@ -11,7 +11,7 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.errors import MessageError
+from mpicoll.errors import ArgumentError, MessageError
 from tests.arrays import Exporter
 
 
@@ -260,6 +260,32 @@ def test_receiving_from_any_rank(comm: mpicoll.Communicator) -> None:
 
 
 # -- objects --
+
+
+class Refuses:
+    """An object that raises when it is pickled, or, after ``travels``, when it is unpickled."""
+
+    def __init__(self, travels: bool) -> None:
+        self.travels = travels
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if not self.travels:
+            raise ValueError("not this one")
+        return refuse, ()
+
+
+def refuse() -> None:
+    raise ValueError("not here")
+
+
+def test_after_an_object_that_is_refused_all_goes_on(comm: mpicoll.Communicator) -> None:
+    with pytest.raises(ArgumentError, match=r"^allgather_object: obj: .*not this one"):
+        comm.allgather_object(Refuses(travels=False))
+    with pytest.raises(ValueError, match=r"^not here$"):  # every rank gets it, so that they all have made the call
+        comm.allgather_object(Refuses(travels=True) if comm.rank == 0 else 1)
+    assert not comm._recorder.under_way
+    assert comm.allgather_object(comm.rank) == [*range(comm.size)]
+    comm.barrier()
 
 
 def test_objects(comm: mpicoll.Communicator) -> None:

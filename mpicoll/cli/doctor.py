@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 
 __all__ = ["add"]
@@ -16,6 +17,10 @@ if there is a problem. With --dump, it asks a job that runs what it does.
 """
 
 
+_JOB = re.compile(r"\d+([_+]\d+)?(\.\d+)?")
+"""As scancel takes it: a job, a task of an array or a part of a job, and one of its steps."""
+
+
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``doctor`` to the command line."""
     p = subparsers.add_parser(
@@ -24,19 +29,23 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument("--json", metavar="FILE", help="write the findings to this file as JSON; - prints them instead")
     p.add_argument(
         "--dump",
-        metavar="PID",
-        type=int,
-        help="ask the job of this rank's process what its ranks do, and print the folder of their files",
+        metavar="PID|job:JOB",
+        type=_asked,
+        help="ask the job of this rank's process, or this job of Slurm's, what its ranks do: they write files",
     )
     p.set_defaults(handler=_handle)
 
 
 def _handle(args: argparse.Namespace) -> int:
     from mpicoll.doctor.examination import examine
-    from mpicoll.guard.files.demand import ask_for_dump
+    from mpicoll.guard.files.demand import ask_for_dump, ask_slurm_job
 
-    if args.dump is not None:
+    if isinstance(args.dump, int):
         print(ask_for_dump(args.dump))
+        return 0
+    if args.dump is not None:
+        ask_slurm_job(args.dump)
+        print(f"The output of job {args.dump} says in which folder the files are")
         return 0
     report = examine()
     if report is None:
@@ -49,6 +58,17 @@ def _handle(args: argparse.Namespace) -> int:
             _write(Path(args.json), as_json + "\n")
         print(report.text(), end="", flush=True)
     return 1 if report.problems else 0
+
+
+def _asked(given: str) -> int | str:
+    """A process, or the name of a Slurm job."""
+    if given.startswith("job:") and _JOB.fullmatch(job := given.removeprefix("job:")):
+        return job
+    if given.isdecimal():
+        return int(given)
+    raise argparse.ArgumentTypeError(
+        f"expected a process of this node, as 1234, or a job of Slurm's, as job:1234; given {given!r}"
+    )
 
 
 def _write(file: Path, text: str) -> None:

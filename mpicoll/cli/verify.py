@@ -66,7 +66,7 @@ def _handle(args: argparse.Namespace) -> int:
     if args.all == (args.collective is not None):
         args.parser.error("expected a collective or --all")
     chosen = _chosen(args.collective, args.algorithm)
-    width = max(len(a.name) for a in chosen)
+    width = max(len(name) for name in ("algorithm", *(a.name for a in chosen)))
     print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "rounds", "seconds"))
     failed = False
     for algorithm in chosen:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -32,6 +33,7 @@ from mpicoll.guard import nans
 from mpicoll.guard.agreement import Agreement
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.traced import recorder_for
+from mpicoll.guard.recorder import Queued
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 
@@ -53,6 +55,8 @@ class Base:
     """The number of ranks in the communicator."""
     closed = ""
     """Why the communicator cannot be used any more. Empty while it can."""
+    queued: deque[Queued]
+    """Calls that wait for another thread to make them, for those who ask what this process does."""
     lost = False
     """Whether it is closed because ranks were lost: those that are left can ``shrink`` it."""
 
@@ -72,13 +76,13 @@ class Base:
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
         rules = fabric.rules
         self._recorder = recorder_for(rules.trace)
-        self._under_way.begun = self._recorder.messages
+        self._under_way.begun, self.queued = self._recorder.messages, self._recorder.queued
         self._choose = partial(_choose, fabric, self._traits)
         self._device_calls = DeviceCalls(fabric, self._choose, self._workspace)
         self._timeout = rules.timeout if timeout is None else float(timeout)
         check = check or rules.check
         self._refuses_nans, check = check.endswith(NAN), check.removesuffix(NAN)
-        self._cut = Cut(fabric) if fabric.elastic else None
+        self._cut = Cut(fabric.elastic) if fabric.elastic is not None else None
         if self._cut is not None:
             self._under_way.loss = self._cut.why
         lifetime.watch(self)
@@ -138,8 +142,14 @@ class Base:
                 raise
         try:
             yield
-        except ArgumentError:
+        except ArgumentError:  # before anything was sent
             recorder.retract()
+            raise
+        except StateError:
+            recorder.under_way = False
+            raise  # ranks that are threads: what broke their job is said by every later call
+        except BaseException as e:
+            self._end_midway(operation, e)
             raise
         recorder.under_way = False
 
@@ -259,7 +269,8 @@ class Base:
             raise error from e
 
     def _is_cut(self, e: BaseException) -> bool:
-        return self._cut is not None and isinstance(e, Exception) and self._fabric.is_cut(e)
+        elastic = self._fabric.elastic
+        return elastic is not None and isinstance(e, Exception) and elastic.is_cut(e)
 
     def _error(self, operation: str, e: BaseException) -> MpicollError:
         """The error of a call in which the MPI library has reported ``e``."""

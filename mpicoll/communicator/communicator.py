@@ -127,18 +127,19 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         communicator is closed, if it was not. Ranks may have been in different calls: let them agree from where to go
         on. A rank that is lost meanwhile is left out, too.
         """
-        if not self._fabric.elastic:
+        fabric = self._fabric.elastic
+        if fabric is None:
             raise StateError("shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`")
         if self._recorder.state == FREED:
             self.check_open("shrink")
         self.close("it was shrunk")
-        self._fabric.cut()  # a rank may still be in a call
+        fabric.cut()  # a rank may still be in a call
         while True:
             try:
-                made = Communicator(self._fabric.shrink(), self._check, self._timeout)
+                made = Communicator(fabric.shrink(), self._check, self._timeout)
             except RankLost:  # another one
                 made = None
-            if self._fabric.all_could(made is not None) and made is not None:
+            if fabric.all_could(made is not None) and made is not None:
                 return made
             if made is not None:
                 made.close("its ranks are to be shrunk again")

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator.base import Base
-from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.errors import ArgumentError, MpicollError, TimeoutError
 
 __all__ = ["Objects"]
 
@@ -55,10 +55,20 @@ class Objects(Base):
         a rank that cannot must not leave the others in the call."""
         words = operation if root is None else f"{operation} root {root}"
         if self._agreement is not None:
-            with self._moving(operation):
-                pickle.dumps(given)
-        with self._making(operation, words), self._moving(operation):
-            yield
+            _check_pickles(operation, given)
+        unread: Exception | None = None
+        with self._making(operation, words):
+            try:
+                yield
+            except self._failure as e:
+                raise self._error(operation, e) from e
+            except MpicollError:
+                raise
+            except Exception as e:
+                _check_pickles(operation, given)  # if this passes, all has moved
+                unread = e
+        if unread is not None:
+            raise unread
 
     @overload
     def bcast_object(self, obj: None = None, root: int = ...) -> Any: ...
@@ -142,3 +152,11 @@ class Objects(Base):
             given = f"{len(objs)}" if isinstance(objs, Sequence) else repr(objs)
             raise ArgumentError(operation, "objs", f"a sequence of {self.size} objects, one for each rank", given)
         return objs
+
+
+def _check_pickles(operation: str, given: Any) -> None:
+    """Raise ArgumentError if this cannot be pickled. MPI pickles before it sends, so that nothing was sent then."""
+    try:
+        pickle.dumps(given)
+    except Exception as e:
+        raise ArgumentError(operation, "obj", "an object that can be pickled", str(e)) from e

@@ -17,7 +17,7 @@ from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.routes.devices.scratch import Scratch
 
-__all__ = ["Fabric", "Transfer"]
+__all__ = ["ElasticFabric", "Fabric", "Transfer"]
 
 
 class Transfer(ABC):
@@ -63,10 +63,13 @@ class Fabric(ABC):
     """The largest tag of a message."""
     any_thread: bool
     """Whether several threads of this rank may use the fabric at the same time."""
-    elastic = False
-    """Whether ranks can be lost while the others go on."""
     address: Callable[[Any], int]
     """Where a NumPy array's memory begins."""
+
+    @property
+    def elastic(self) -> ElasticFabric | None:
+        """This fabric, if its ranks can be lost while the others go on."""
+        return None
 
     @abstractmethod
     def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
@@ -128,28 +131,6 @@ class Fabric(ABC):
     def free(self) -> None:
         """Give back what the fabric holds."""
 
-    # -- ranks that are lost: only where the fabric is ``elastic`` ---------------------------------------------------
-
-    def lost(self) -> list[int]:
-        """The ranks that are known to be lost. What other ranks know may differ."""
-        raise NotImplementedError
-
-    def is_cut(self, e: BaseException) -> bool:
-        """Whether the fabric has raised ``e`` because ranks were lost, or because a rank has ``cut`` the fabric."""
-        raise NotImplementedError
-
-    def cut(self) -> None:
-        """Make every call fail on all ranks, those that are under way too. Any thread may call this."""
-        raise NotImplementedError
-
-    def shrink(self) -> Fabric:
-        """A fabric of the ranks that are left. They all call this, whatever state the fabric is in."""
-        raise NotImplementedError
-
-    def all_could(self, could: bool) -> bool:
-        """Whether all ranks that are left say True. They all get the same answer, whatever state the fabric is in."""
-        raise NotImplementedError
-
     # -- objects, pickled ---------------------------------------------------------------------------------------------
 
     @abstractmethod
@@ -179,3 +160,27 @@ class Fabric(ABC):
     @abstractmethod
     def recv(self, source: int | None, tag: int, seconds: float | None) -> Any:
         """Receive an object. Raises TimeoutError if none comes within these seconds, unless that is None."""
+
+
+class ElasticFabric(Fabric):
+    """A fabric whose ranks can be lost while the others go on."""
+
+    @abstractmethod
+    def lost(self) -> list[int]:
+        """The ranks that are known to be lost. What other ranks know may differ."""
+
+    @abstractmethod
+    def is_cut(self, e: BaseException) -> bool:
+        """Whether the fabric has raised ``e`` because ranks were lost, or because a rank has ``cut`` the fabric."""
+
+    @abstractmethod
+    def cut(self) -> None:
+        """Make every call fail on all ranks, those that are under way too. Any thread may call this."""
+
+    @abstractmethod
+    def shrink(self) -> ElasticFabric:
+        """A fabric of the ranks that are left. They all call this, whatever state the fabric is in."""
+
+    @abstractmethod
+    def all_could(self, could: bool) -> bool:
+        """Whether all ranks that are left say True. They all get the same answer, whatever state the fabric is in."""

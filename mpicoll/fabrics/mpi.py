@@ -19,7 +19,7 @@ from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.rules import Rules, check, dump, preferred, timeout, trace
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost, TimeoutError
-from mpicoll.fabrics.fabric import Fabric, Transfer
+from mpicoll.fabrics.fabric import ElasticFabric, Fabric, Transfer
 from mpicoll.fabrics.words import Words
 from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
@@ -37,7 +37,7 @@ from mpicoll.transports.memory import datatype, moved
 __all__ = ["MPIFabric"]
 
 
-class MPIFabric(Fabric):
+class MPIFabric(ElasticFabric):
     """Two duplicates of an MPI communicator: one for collectives and one for messages. So neither can receive what
     belongs to the other."""
 
@@ -54,7 +54,7 @@ class MPIFabric(Fabric):
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
         self._comm = self._messages = MPI.Intracomm()
         self._words: Words | None = None
-        self.elastic = elastic.is_elastic()
+        self._is_elastic = elastic.is_elastic()
         self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
         try:
             self._connect(comm, parent, duplicate)
@@ -132,9 +132,13 @@ class MPIFabric(Fabric):
         common: Rules = self._comm.bcast(rules)
         return common
 
+    @property
+    def elastic(self) -> MPIFabric | None:
+        return self if self._is_elastic else None
+
     def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
         plan = self._bound(call, choice, workspace)
-        return sequence(plan, self._check) if self.elastic else plan
+        return sequence(plan, self._check) if self._is_elastic else plan
 
     def _bound(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
         match choice:
@@ -219,7 +223,7 @@ class MPIFabric(Fabric):
         return sorted(found)
 
     def is_cut(self, e: BaseException) -> bool:
-        return self.elastic and (
+        return self._is_elastic and (
             (isinstance(e, MPI.Exception) and e.Get_error_class() in _OF_LOSSES)
             or any(comm.Is_revoked() for comm in self._all())
             or bool(self.lost())
@@ -227,7 +231,7 @@ class MPIFabric(Fabric):
 
     def _check(self) -> None:
         """Raise MPI.Exception if ranks are lost. Some collectives of Open MPI do not report that, and write nothing."""
-        if self.elastic and (self._comm.Is_revoked() or self._comm.Get_failed() != MPI.GROUP_EMPTY):
+        if self._is_elastic and (self._comm.Is_revoked() or self._comm.Get_failed() != MPI.GROUP_EMPTY):
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
 
     def cut(self) -> None:

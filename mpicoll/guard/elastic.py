@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 from mpicoll.errors import MismatchError, MpicollError, RankLost, TimeoutError
-from mpicoll.fabrics.fabric import Fabric
+from mpicoll.fabrics.fabric import ElasticFabric
 
 __all__ = ["Cut", "failure"]
 
@@ -19,7 +19,7 @@ _PAUSE = 0.01
 class Cut:
     """Cuts a communicator from the watcher's thread, and says why in the thread whose call ends by that."""
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: ElasticFabric) -> None:
         self._fabric = weakref.ref(fabric)  # a program may drop a communicator
         self._error: MpicollError | None = None
 

@@ -1,7 +1,8 @@
 """The last calls of one communicator, and a hash of all its calls so far. Always on.
 
-A call costs a tuple in a ring. The hash is made when a ring is full, or when somebody asks, so that most of its cost is
-paid once for many calls. Two ranks that have the same hash have made the same calls in the same order.
+A call is noted in a ring: its record, its place in the program and its time, in three lists. The hash is made when a
+ring is full, or when somebody asks, so that most of its cost is paid once for many calls. Two ranks that have the same
+hash have made the same calls in the same order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mpicoll.calls.record import Record
 from mpicoll.errors import StateError
 from mpicoll.guard.sites import Site, here, is_library, place_of, site_of
 
-__all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Recorder"]
+__all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Message", "Queued", "Recorder"]
 
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
@@ -37,6 +38,9 @@ midway, so that nothing is known of it."""
 
 Message = tuple[str, str, int, str, float]
 """A message that was begun: the operation, what is awaited of it, its elements and their dtype, and the time."""
+
+Queued = tuple[str, Site, float]
+"""A call that was handed in: what the program has called, where, and when."""
 
 Ring = tuple[list[Record], list[CodeType], list[int]]
 """Calls, in three lists: what was called, and where. A tuple a call would cost twice the time."""
@@ -74,6 +78,7 @@ class Recorder:
         "_rings",
         "_turning",
         "messages",
+        "queued",
         "state",
         "under_way",
     )
@@ -96,6 +101,8 @@ class Recorder:
         """The numbers of asynchronous calls, and when the program has handed them in."""
         self.messages: deque[Message] = deque(maxlen=LENGTH)
         """The last messages that were begun."""
+        self.queued: deque[Queued] = deque()
+        """Asynchronous calls that were handed in to another thread and have not begun."""
         self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)
         """How many calls had begun at what time."""
         self.under_way = False

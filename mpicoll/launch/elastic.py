@@ -28,6 +28,7 @@ __all__ = [
     "ADDRESS",
     "attend",
     "check_launcher",
+    "fails",
     "go_on_with",
     "gone_without",
     "has_ended",
@@ -62,15 +63,18 @@ class _Attendance(socketserver.ThreadingTCPServer):
         self._nprocs = nprocs
         self.ended: dict[int, set[int]] = {}
         """By rank, the ranks that it has gone on without."""
+        self.code = 0
+        """The exit code with which the first rank that failed ends the job."""
         self._gone, self._counting = 0, threading.Lock()
         self.all_gone = threading.Event()
         """Set when no rank runs any more."""
 
-    def goes(self, rank: int, without: list[int] | None) -> None:
-        """The rank has come to its end, or, if ``without`` is None, its connection is lost."""
+    def goes(self, rank: int, without: list[int] | None, code: int) -> None:
+        """The rank has come to its end, or it ends the job with this code, or, if both are missing, it is lost."""
         with self._counting:
             if without is not None:
                 self.ended[rank] = {*without}
+            self.code = self.code or code
             self._gone += 1
             if self._gone == self._nprocs:
                 self.all_gone.set()
@@ -89,7 +93,8 @@ class _Rank(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         hello, attendance = self._heard(), self.server
         if hello.get("token") == attendance.token:
-            attendance.goes(hello["rank"], self._heard().get("without"))
+            last = self._heard()
+            attendance.goes(hello["rank"], last.get("without"), last.get("fails", 0))
             attendance.all_gone.wait()
             with suppress(OSError):  # it was lost
                 self.wfile.write(json.dumps({"lost": bool(attendance.lost()[0])}).encode() + b"\n")
@@ -127,6 +132,8 @@ def attend(argv: Sequence[str], environment: Mapping[str, str], nprocs: int, thi
         code = launcher.wait()
         attendance.shutdown()
         lost, missed = attendance.lost()
+    if attendance.code:
+        return attendance.code  # after MPI_Abort Open MPI's launcher may end with another code, even with 0
     if code > 0 or (code < 0 and not attendance.all_gone.is_set()):
         return code if code > 0 else 128 - code  # what ended the job has been said already
     if not lost:
@@ -199,6 +206,14 @@ def join() -> None:
     connection.settimeout(None)
     _parent.append(connection)
     _say({"token": token, "rank": launched_rank()})
+
+
+def fails(status: int) -> None:
+    """Note that this rank ends the job with this exit code."""
+    atexit.unregister(has_ended)
+    if _parent:
+        with suppress(OSError):  # `mpicoll run` has been killed, and the error of this rank matters more
+            _say({"fails": status})
 
 
 def has_ended() -> None:

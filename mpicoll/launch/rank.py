@@ -46,9 +46,10 @@ def main() -> None:
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) else 1
         if status is not None and status != 0 and not _finalised():
-            atexit.unregister(elastic.has_ended)
+            code = status if isinstance(status, int) else 1
+            elastic.fails(code)
             # It is done at exit, after the traceback was printed.
-            atexit.register(failure.end_job, status if isinstance(status, int) else 1)
+            atexit.register(failure.end_job, code)
         raise
 
 

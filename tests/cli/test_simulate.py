@@ -57,6 +57,11 @@ def test_sizes_and_algorithms_are_chosen(capsys: pytest.CaptureFixture[str]) -> 
     assert [line.split()[0] for line in lines[2:5]] == ["3K", "6K", "12K"]
 
 
+def test_one_size_is_no_range(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "bcast", "-n", "4", "--sizes", "1M", "--algorithms", "linear"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["1M", "linear"]
+
+
 def test_what_is_not_costed_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "bcast", "-n", "100000", "--sizes", "64M", "--algorithms", "chain"]) == 0
     assert "not costed where blank: chain, more than 3,000,000 messages" in capsys.readouterr().out

@@ -12,8 +12,9 @@ import pytest
 from mpicoll.calls.record import Record
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.watch import ending, judge, member
-from mpicoll.guard.watch.channel import LIMIT, Meeting, Message, listen
+from mpicoll.guard.watch.channel import LIMIT
 from mpicoll.guard.watch.judge import Judge
+from mpicoll.guard.watch.meeting import Meeting, Message, listen
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.watched import LOOK, Watched
 

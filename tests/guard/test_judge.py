@@ -338,11 +338,19 @@ def test_what_ranks_agree_on_is_not_judged_before() -> None:
 def test_one_warning(capfd: Output) -> None:
     """While a rank is still busy, and makes other calls. A later wait has a warning of its own."""
 
+    said = ""
+
+    def warnings() -> int:
+        nonlocal said
+        said += capfd.readouterr().err
+        return said.count(report.SLOW)
+
     async def scene(it: Job) -> None:
         it.make()
-        for _ in range(2):
+        for times in (1, 2):
             begin(it.recorders[0], "bcast")
-            await looks(200)
+            await until(lambda: warnings() >= times)  # noqa: B023  # it is awaited here
+            await looks(50)
             it.recorders[0].under_way = False
             for r in (1, 2):
                 begin(it.recorders[r], "bcast")
@@ -350,8 +358,7 @@ def test_one_warning(capfd: Output) -> None:
             await looks(10)
 
     play(scene)
-    said = capfd.readouterr().err
-    assert said.count(report.SLOW) == 2
+    assert warnings() == 2
     assert "ranks 1-2  has not come: its last call was" in said
     assert not ends
 

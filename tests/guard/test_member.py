@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from mpicoll.guard.watch.channel import Meeting, heard, listen, say
+from mpicoll.guard.watch.channel import heard, say
+from mpicoll.guard.watch.meeting import Meeting, listen
 from tests.guard.invented import Job, Rank, begin, ends, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from mpicoll.cli import main
 from mpicoll.errors import ArgumentError
-from mpicoll.guard.files.demand import ask_for_dump
+from mpicoll.guard.files.demand import ask_for_dump, ask_slurm_job
 from tests.launch.jobs import python, run, script, started, until
 
 BEGIN = """
@@ -134,6 +135,35 @@ def test_the_programs_own_handler_stays(tmp_path: Path) -> None:
     assert not list((tmp_path / "calls").iterdir())
 
 
+def test_what_is_handed_in_and_has_not_begun(tmp_path: Path) -> None:
+    """Rank 1 comes late to the first of three asynchronous calls, so that rank 0's other two wait behind it."""
+    program = (
+        BEGIN
+        + """
+    import time
+    if rank == 1:
+        time.sleep(2)
+        raise ValueError("only here")
+    works = [dist.all_reduce(x, async_op=True)]
+    works.append(dist.broadcast(x, 0, async_op=True))
+    works.append(dist.all_reduce(x, async_op=True))
+    works[-1].wait()
+"""
+    )
+    folder = tmp_path / "calls"
+    result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)})
+    assert result.code != 0
+    each = max(said(folder, 0)["communicators"], key=lambda each: len(each["calls"]))
+    assert (each["calls"][-1]["words"], each["calls"][-1]["state"]) == ("allreduce sum of 4 float32", "under way")
+    queued = each["queued"]
+    assert [(Path(q["file"]).name, q["line"], q["operation"]) for q in queued] == [
+        ("script.py", 18, "broadcast"),
+        ("script.py", 19, "all_reduce"),
+    ]
+    assert each["calls"][-1]["handed in"] <= queued[0]["handed in"] <= queued[1]["handed in"]
+    assert all(not c["queued"] for c in said(folder, 1)["communicators"])
+
+
 def test_messages_and_asynchronous_calls(tmp_path: Path) -> None:
     """A message is named though it is over. An asynchronous call has the time at which it was handed in."""
     program = (
@@ -163,6 +193,33 @@ def test_messages_and_asynchronous_calls(tmp_path: Path) -> None:
 def test_a_process_that_cannot_be_asked(pid: int) -> None:
     with pytest.raises(ArgumentError, match="ask_for_dump: pid: expected a rank's process"):
         ask_for_dump(pid)
+
+
+@pytest.mark.parametrize(
+    ("scancel", "says"),
+    [
+        (None, "there is no scancel here"),
+        ("echo 'scancel: error: Invalid job id 81' >&2", r"scancel: error: Invalid job id 81"),
+        ("exit 1", "scancel ended with 1"),
+    ],
+    ids=["no Slurm", "no such job", "it fails"],
+)
+def test_a_job_that_cannot_be_asked(
+    scancel: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scancel is not None:
+        (tmp_path / "scancel").write_text(f"#!/bin/sh\n{scancel}\n")
+        (tmp_path / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ArgumentError, match=rf"ask_slurm_job: job: expected a job of Slurm's .*given 81 \({says}\)"):
+        ask_slurm_job("81")
+
+
+def test_what_the_doctor_is_to_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "--dump", "job:x"])
+    said = "expected a process of this node, as 1234, or a job of Slurm's, as job:1234; given 'job:x'"
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -153,6 +154,18 @@ def test_without_a_loss_all_is_as_ever(tmp_path: Path, does: str, code: int) -> 
     it = elastic(2, script(tmp_path, BEGIN + f"    comm.barrier()\n    {does}\n    comm.barrier()"))
     assert it.code == code, it.output
     assert "lost" not in it.output
+
+
+def test_the_code_of_a_rank_is_that_of_the_job() -> None:
+    """After MPI_Abort the launcher may end with 0. This one always does."""
+    rank = [sys.executable, "-c", "from mpicoll.launch import elastic; elastic.join(); elastic.fails(3)"]
+    environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    job = f"""
+import sys
+from mpicoll.launch import elastic
+sys.exit(elastic.attend({rank}, {environment}, nprocs=1, this_node=True))
+"""
+    assert subprocess.run([sys.executable, "-c", job], timeout=60, check=False).returncode == 3
 
 
 @needs_ulfm

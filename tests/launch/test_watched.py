@@ -209,11 +209,11 @@ BREAKS = {
     "a member": "from mpicoll.guard.watch.member import Member\nif launched_rank() == 1: Member._check_judge = None",
     "the network": """
 from dataclasses import replace
-from mpicoll.guard.watch import channel, watcher
+from mpicoll.guard.watch import meeting, watcher
 
-def nowhere(*place):
-    sock, meeting = channel.listen(*place)
-    return sock, replace(meeting, port=1)
+def nowhere(*given):
+    sock, place = meeting.listen(*given)
+    return sock, replace(place, port=1)
 
 watcher.listen = nowhere
 """,

@@ -78,12 +78,11 @@ def test_no_pmi(job: Job, environment: Environment) -> None:
         for name in ("mpirun", "srun-{pmi}")
     ],
 )
-def test_a_job_that_is_stuck_says_what_it_does(launcher: str, released: Job) -> None:
+def test_a_job_that_is_stuck_says_what_it_does(launcher: str, released: Job, environment: Environment) -> None:
     """The signal reaches launchers and shells, too, and ends none of them. Which way it reaches the ranks depends on
     what has started them."""
     released.says("rank 1 sleeps")
-    for options in ([], ["--full"]):
-        released.cluster.run("scancel", *options, "--signal=URG", released.number, check=True)
+    released.cluster.run(environment.path / "bin/mpicoll", "doctor", "--dump", f"job:{released.number}", check=True)
     released.says(r"the last calls of each rank are in \S+/calls\b")
     stacks = [json.loads(released.results(f"calls/rank{rank}.json").read_text())["threads"] for rank in range(4)]
     assert ["stuck.py:12" in str(stack) for stack in stacks] == [False, True, False, False]
@@ -116,3 +115,21 @@ def test_a_node_that_is_lost(environment: Environment, cluster: Cluster, tmp_pat
         assert job.state in ("FAILED", "NODE_FAIL"), job.log
         assert "went on" not in job.log
         assert datetime.fromisoformat(job["EndTime"]).timestamp() - lost <= SECONDS, job.log
+
+
+def test_ranks_on_two_nodes_outlive_one(environment: Environment, cluster: Cluster, tmp_path: Path) -> None:
+    """With mpicoll run --elastic, in a job script of the user's own."""
+    if environment.pmi != "pmix":
+        pytest.skip("this MPI has no ULFM")
+    job = submit(
+        cluster,
+        tmp_path,
+        f"--time={MINUTES}",
+        f"{PROGRAMS}/elastic.sbatch",
+        MPICOLL_ENV=str(environment.path),
+        PROGRAM=f"{PROGRAMS}/outlives.py",
+    )
+    job.wait()
+    assert job.state == "COMPLETED", job.log
+    assert job.log.count("a sum of 3 ones, of a job that began on ['node1', 'node2']") == 3, job.log
+    assert "mpicoll: 1 of 4 ranks was lost (rank 3); the others went on to the end without it" in job.log

@@ -125,7 +125,9 @@ def table(c: Comparison) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:>{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines.append("")
-    lines += [f"{size_text(r.first):>6} to {size_text(r.last):<6} {r.algorithm}" for r in c.ranges]
+    for r in c.ranges:
+        to = f"to {size_text(r.last)}" if r.last > r.first else ""
+        lines.append(f"{size_text(r.first):>6} {to:<9} {r.algorithm}")
     lines += [f"not costed where blank: {name}, {note}" for name, note in c.notes.items()]
     return "\n".join(lines)
 

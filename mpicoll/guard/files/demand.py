@@ -12,6 +12,7 @@ import faulthandler
 import json
 import os
 import signal
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -21,7 +22,7 @@ from typing import Any
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.guard.files.places import DEFAULT
 
-__all__ = ["SIGNAL", "ask_for_dump", "when_asked"]
+__all__ = ["SIGNAL", "ask_for_dump", "ask_slurm_job", "when_asked"]
 
 SIGNAL = signal.SIGURG
 _SECONDS_TO_WRITE = 10.0
@@ -74,6 +75,24 @@ def ask_for_dump(pid: int) -> Path:
                 return folder
         time.sleep(0.05)
     raise TimeoutError(f"ask_for_dump: process {pid} wrote nothing within {_SECONDS_TO_WRITE:g} s")
+
+
+def ask_slurm_job(job: str) -> None:
+    """Ask all ranks of a Slurm job that runs for their files, from any machine with Slurm's commands. The job's output
+    says where the files are.
+
+    ``scancel`` reaches either what srun has started or what the job script has started. Which of them the ranks are
+    depends on the launcher, so both are asked."""
+    expected = "a job of Slurm's that runs, on a machine where scancel can be called"
+    for options in ([], ["--full"]):
+        command = ["scancel", *options, f"--signal={SIGNAL.name.removeprefix('SIG')}", job]
+        try:
+            said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            raise ArgumentError("ask_slurm_job", "job", expected, f"{job} (there is no scancel here)") from None
+        if said.returncode or said.stderr:
+            problem = said.stderr.strip() or f"scancel ended with {said.returncode}"
+            raise ArgumentError("ask_slurm_job", "job", expected, f"{job} ({problem})")
 
 
 def _refused(given: str) -> ArgumentError:

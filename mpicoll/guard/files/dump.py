@@ -10,7 +10,7 @@ from pathlib import Path
 from mpicoll.guard.files.flight import recording
 from mpicoll.guard.files.places import checked_folder, default_folder
 from mpicoll.guard.files.snapshot import snapshot
-from mpicoll.guard.watch.channel import Message
+from mpicoll.guard.watch.meeting import Message
 from mpicoll.guard.watch.watched import Watched
 
 __all__ = ["JSON", "PICKLE", "Dump"]

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import mpicoll
-from mpicoll.guard.recorder import BROKEN, Made, Message
-from mpicoll.guard.sites import line_of
+from mpicoll.guard.recorder import BROKEN, Made, Message, Queued
+from mpicoll.guard.sites import Site, line_of
 from mpicoll.guard.watch.watched import Watched
 
 __all__ = ["DONE", "ENDED_MIDWAY", "UNDER_WAY", "snapshot"]
@@ -63,11 +63,12 @@ def _communicator(each: Watched) -> dict[str, Any]:
         "waits for": waits,
         "calls": calls,
         "messages": messages,
+        "queued": [_queued(each) for each in [*recorder.queued]],
     }
 
 
 def _call(made: Made) -> dict[str, Any]:
-    record, (code, _) = made.record, made.site
+    record = made.record
     return {
         "number": made.number,
         "words": record.words,
@@ -75,9 +76,7 @@ def _call(made: Made) -> dict[str, Any]:
         "dtype": record.dtype,
         "bytes": record.nbytes,
         "route": record.route,
-        "file": code.co_filename,
-        "line": line_of(made.site),
-        "function": code.co_name,
+        **_place(made.site),
         "handed in": made.handed_in and _of_clock(made.handed_in),
         "seen": _of_clock(made.begun),
         "state": DONE,
@@ -87,6 +86,16 @@ def _call(made: Made) -> dict[str, Any]:
 def _message(begun: Message) -> dict[str, Any]:
     operation, what, elements, dtype, when = begun
     return {"operation": operation, "what": what, "elements": elements, "dtype": dtype, "begun": _of_clock(when)}
+
+
+def _queued(call: Queued) -> dict[str, Any]:
+    operation, site, when = call
+    return {"operation": operation, **_place(site), "handed in": _of_clock(when)}
+
+
+def _place(site: Site) -> dict[str, Any]:
+    code, _ = site
+    return {"file": code.co_filename, "line": line_of(site), "function": code.co_name}
 
 
 def _of_clock(when: float) -> float:

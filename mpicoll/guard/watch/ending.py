@@ -8,7 +8,7 @@ import signal
 import socket
 from contextlib import suppress
 
-from mpicoll.guard.watch.channel import Message
+from mpicoll.guard.watch.meeting import Message
 from mpicoll.launch.failure import end_job
 
 __all__ = ["end", "kill", "prepare_to_end", "this_process"]

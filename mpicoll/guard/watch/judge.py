@@ -13,7 +13,8 @@ from mpicoll.guard.files.flight import kept_by_all
 from mpicoll.guard.files.trace import Trace
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch import ending, report
-from mpicoll.guard.watch.channel import Message, happens, heard, say
+from mpicoll.guard.watch.channel import happens, heard, say
+from mpicoll.guard.watch.meeting import Message
 from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME_IS_UP, WARN
 from mpicoll.launch.elastic import is_elastic
 

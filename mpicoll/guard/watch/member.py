@@ -11,7 +11,8 @@ from typing import Any
 
 from mpicoll.guard.elastic import failure
 from mpicoll.guard.watch import ending, report
-from mpicoll.guard.watch.channel import Meeting, Message, connect, happens, heard, say
+from mpicoll.guard.watch.channel import connect, happens, heard, say
+from mpicoll.guard.watch.meeting import Meeting, Message
 from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, TIME_IS_UP, Watched
 from mpicoll.launch.failure import is_first
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
-from mpicoll.guard.watch.channel import Message
+from mpicoll.guard.watch.meeting import Message
 from mpicoll.units import named
 
 __all__ = [

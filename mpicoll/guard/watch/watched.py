@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.sites import place_of, whereabouts
-from mpicoll.guard.watch.channel import Message
+from mpicoll.guard.watch.meeting import Message
 
 __all__ = ["LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched"]
 

@@ -69,7 +69,7 @@ class TorchCalls(ProcessGroup):
             for work in under_way:
                 work.wait()
 
-        return self._handle(self.in_turn(run, tensors, True) if under_way else None)
+        return self._handle(self.in_turn("coalesced", run, tensors, True) if under_way else None)
 
     def _start_coalescing(self, device: torch.device | None = None) -> None:
         self._coalescing = []

@@ -138,9 +138,9 @@ class Caller:
         the worker's thread ended it, the range might outlive the profiler and corrupt memory.
         """
         if not profiler._is_profiler_enabled:
-            return self.group.in_turn(run, result, async_op, given)
+            return self.group.in_turn(self.operation, run, result, async_op, given)
         with profiler.record_function(f"mpicoll:{self.operation}"):
-            return self.group.in_turn(run, result, async_op, given)
+            return self.group.in_turn(self.operation, run, result, async_op, given)
 
 
 def caller_of(operation: str, group: Any, stacklevel: int = 4) -> Caller | None:

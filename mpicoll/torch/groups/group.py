@@ -43,7 +43,7 @@ class ProcessGroup:
         self.ranks = tuple(ranks)
         self.group_name = name
         self.timeout = timeout
-        self.worker, self.queues = Worker(), Queues()
+        self.worker, self.queues = Worker(self.comm.queued), Queues()
         self.inside = 0
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
         self.callers: dict[str, Any] = {}
@@ -88,12 +88,13 @@ class ProcessGroup:
 
     def in_turn(
         self,
+        operation: str,
         run: Callable[[], None],
         result: Sequence[torch.Tensor],
         async_op: bool,
         given: Sequence[torch.Tensor] = (),
     ) -> Work | None:
-        """Carry out ``run`` after all that is pending in the group.
+        """Carry out ``run`` after all that is pending in the group. ``operation`` is its name for those who look on.
 
         ``run`` writes the tensors of ``result`` and reads those of ``given``. If ``async_op``, this returns a Work at
         once. Otherwise it returns None when ``run`` has ended, and raises what ``run`` raised.
@@ -114,7 +115,7 @@ class ProcessGroup:
             work.carry_out()
             work.let_go()
             return work
-        work = self.worker.submit(run, list(result), turn)
+        work = self.worker.submit(operation, run, list(result), turn)
         if async_op:
             return work
         if self.worker.is_here():  # submit has carried it out. `inside` belongs to the program's thread.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
@@ -14,6 +15,7 @@ import torch
 from mpicoll.errors import RankLost
 from mpicoll.fabrics.job import Seat, here, work_for
 from mpicoll.guard import sites
+from mpicoll.guard.recorder import Queued
 from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.groups.work import CollectiveWork
 
@@ -26,7 +28,9 @@ _SECONDS_TO_END = 1.0
 class Worker:
     """A thread with a queue of one group's collectives. It carries them out in the order in which they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, queued: deque[Queued]) -> None:
+        self._queued = queued
+        """What has not begun, for those who ask what this process does."""
         self._queue: queue.SimpleQueue[CollectiveWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.idle: Callable[[], bool] = lambda: True
@@ -37,7 +41,9 @@ class Worker:
         self._under_way: CollectiveWork | None = None
         self._failed: list[CollectiveWork] = []
 
-    def submit(self, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None) -> CollectiveWork:
+    def submit(
+        self, operation: str, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None
+    ) -> CollectiveWork:
         """Put ``run``, which writes the tensors of ``result``, into the queue. ``turn`` is its place on devices."""
         if self._thread is None:
             # A daemon: otherwise the interpreter would wait at its end for a thread that waits for work.
@@ -50,6 +56,7 @@ class Worker:
             self._serve_one(work)
             self._let_go(work)
         else:
+            self._queued.append((operation, work.site, work.handed_in))
             self.idle = work.served.is_set  # a method of the event: it does not keep the tensors of the work alive
             self._queue.put(work)
         return work
@@ -76,6 +83,7 @@ class Worker:
         with suppress(queue.Empty):
             while (work := self._queue.get_nowait()) is not None:
                 work.give_up(why)
+        self._queued.clear()
         self._queue.put(None)
 
     def ended(self) -> bool:
@@ -104,6 +112,8 @@ class Worker:
         work_for(seat)
         before = None  # a collective whose end the devices may not have come to
         while (work := self._queue.get()) is not None:
+            with suppress(IndexError):  # the group was aborted
+                self._queued.popleft()
             self._serve_one(work)
             if before is not None:
                 self._let_go(before)

@@ -1,0 +1,104 @@
+"""The thread of a process that watches over its calls, with a loop of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from mpicoll.guard.files.demand import when_asked
+from mpicoll.guard.files.dump import Dump
+from mpicoll.guard.files.trace import Trace
+from mpicoll.guard.files.traced import Events
+from mpicoll.guard.watch.channel import LIMIT
+from mpicoll.guard.watch.judge import Judge
+from mpicoll.guard.watch.meeting import Meeting
+from mpicoll.guard.watch.member import Member
+from mpicoll.guard.watch.watched import Watched
+
+__all__ = ["Thread"]
+
+
+class Thread:
+    """A thread with a member of a job and, where this process is the job's first, with its judge.
+
+    ``timeout``, ``folder`` and ``trace`` are those of the rules. ``all_watched`` tells the process's communicators."""
+
+    def __init__(
+        self,
+        rank: int,
+        meeting: Meeting,
+        sock: socket.socket | None,
+        timeout: float,
+        folder: str,
+        trace: Path | None,
+        all_watched: Callable[[], list[Watched]],
+    ) -> None:
+        self.events = Events()
+        dump = Dump(rank, folder, blake2b(meeting.token.encode(), digest_size=4).hexdigest(), all_watched)
+        self.member = Member(rank, meeting, dump.write, self.events.told)
+        self._token, self._sock, self._timeout = meeting.token, sock, timeout
+        self._trace = Trace(trace) if trace is not None else None
+        self._judge: Judge | None = None
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        self._loop = self._runner.get_loop()
+        when_asked(self._loop, lambda: self.member.dump("a signal has asked for it"))
+        self._thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with self._runner:
+            try:
+                self._runner.run(self._serve())
+            except Exception:
+                # A mistake of the watcher's own must not end a job that may be sound.
+                said = (
+                    f"mpicoll: the watcher of rank {self.member.rank} has failed. From now on, calls are not compared"
+                )
+                os.write(2, f"{said}, and may wait for ever\n{traceback.format_exc()}".encode())
+                self.member.give_up()
+                if self._judge is not None:
+                    self._judge.dismiss()
+
+    async def _serve(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            if self._sock is not None:
+                judge = self._judge = Judge(self._token, self._timeout, tasks, self._trace)
+                server = await asyncio.start_server(
+                    lambda reader, writer: tasks.create_task(judge.serve(reader, writer)), sock=self._sock, limit=LIMIT
+                )
+                tasks.create_task(judge.look_on()).add_done_callback(lambda _: server.close())
+            tasks.create_task(self.member.serve())
+            tasks.create_task(self.member.look_on())
+
+    def do(self, task: Coroutine[Any, Any, None], seconds: float) -> None:
+        """Let the thread do it, and wait for that, but no longer than these seconds."""
+        try:
+            asyncio.run_coroutine_threadsafe(task, self._loop).result(seconds)
+        except (RuntimeError, CancelledError):  # nobody watches any more
+            task.close()
+        except TimeoutError:
+            pass  # a rank does not answer, and the error that the caller has says enough
+
+    def end(self) -> None:
+        """Let the thread end: its judge is lost."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self.member.may_leave.set)
+
+    def leave(self) -> None:
+        """Let the thread end as soon as nobody needs this process any more."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self.member.leave)
+
+    def has_left(self, seconds: float) -> bool:
+        """Wait for the end of the thread, but no longer than so many seconds."""
+        self._thread.join(seconds)
+        return not self._thread.is_alive()

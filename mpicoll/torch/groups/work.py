@@ -101,19 +101,18 @@ class CollectiveWork(Work):
 
     def carry_out(self) -> None:
         """Run the collective in this thread. What it raises is kept for those who wait."""
-        failure = None
-        with ExitStack() as stack:  # the future's callbacks, too, work on the group's queues
-            try:
-                if self.turn is None:
-                    self._run()
-                else:
-                    stack.enter_context(self.turn)
-                    self.turn.take(self._run)
-            except Exception as e:  # wait() raises it
-                failure = e
-            if self.turn is None:
-                self._run = _nothing  # drop the tensors that it read
+        if (turn := self.turn) is None:
+            failure = _failure_of(self._run)
+            self._run = _nothing  # drop the tensors that it read
             self._settle(failure)
+            return
+
+        def run_there() -> None:
+            stack.enter_context(turn)
+            turn.take(self._run)
+
+        with ExitStack() as stack:  # the future's callbacks, too, work on the group's queues
+            self._settle(_failure_of(run_there))
 
     def let_go(self) -> None:
         """Wait until devices have come to the end of the collective, and drop the tensors that it read."""
@@ -185,6 +184,14 @@ class CollectiveWork(Work):
         """A future of the tensors that the collective writes. The future raises what the collective raised."""
         self._future_taken, self.failed_unseen = True, False
         return self._future
+
+
+def _failure_of(run: Callable[[], None]) -> Exception | None:
+    try:
+        run()
+    except Exception as e:  # wait() raises it
+        return e
+    return None
 
 
 def _nothing() -> None:

@@ -1,11 +1,11 @@
-"""Run the CUDA tests and the CUDA benchmark on this machine's GPU in under 8 minutes, and record the results.
+"""Run the CUDA tests and a short form of the study of MPI and NCCL on this machine's GPU, and record the results.
 
     python benchmarks/gpu_check.py [--wheels DIR] [--out DIR] [--ranks 2]
 
 This needs a Python that has torch, mpi4py, an MPI wheel and pytest. Or give ``--wheels``, a directory of wheels. They
 are installed beside what this Python has, in an environment that is removed at the end. Nothing is downloaded. On a
 machine without a GPU, the program says so and ends with exit code 0. Each step has a deadline and its own process
-group, so a step that hangs counts as failed.
+group, so a step that hangs counts as failed. All steps together take 8 minutes at most.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+STUDY = REPOSITORY / "benchmarks" / "mpi_vs_nccl" / "study.py"
 COLLECTIVES = "allreduce,allgather,reduce_scatter,bcast,alltoall"
 PROBE = """
 import json, torch
@@ -108,21 +109,16 @@ def environment(wheels: Path | None, where: Path) -> str:
 
 
 def check(python: str, ranks: int, out: Path) -> list[Step]:
-    """Run the tests, then the benchmark, and the benchmark again without NCCL if it fails. At most 420 seconds."""
+    """Run the tests, then the study. If it fails, its missing parts run again without NCCL. At most 420 seconds."""
     tests = ["-m", "pytest", "tests", "-m", "cuda", "--with-mpi", "-q", "-rs", "-p", "no:cacheprovider"]
     steps = [run("tests", [python, "-m", "mpicoll", "run", f"-n{ranks}", *tests], 140)]
-    for backends, deadline in (("mpicoll,nccl,gloo", 190), ("mpicoll,gloo", 80)):
-        bench = [python, "-m", "mpicoll", "bench", COLLECTIVES, f"-n{ranks}", "--device=cuda", f"--backends={backends}"]
-        bench += ["--max=64M", "--factor=8", "--seconds=0.5", f"--json={out}/bench.json", f"--csv={out}/bench.csv"]
-        bench += [f"--plot={out}/bench.png"] if _has(python, "matplotlib") else []
-        steps.append(run(f"benchmark of {backends}", bench, deadline))
+    study = [python, str(STUDY), "--device=cuda", f"-n{ranks}", f"--out={out}", f"--collectives={COLLECTIVES}"]
+    study += ["--dtypes=float32", "--max=64M", "--factor=8", "--seconds=0.5", "--deadline=60"]
+    for backends, deadline in (("mpicoll,mpi,nccl,gloo", 190), ("mpicoll,mpi,gloo", 80)):
+        steps.append(run(f"study of {backends}", [*study, f"--backends={backends}"], deadline))
         if steps[-1].code == 0:
             break
     return steps
-
-
-def _has(python: str, module: str) -> bool:
-    return subprocess.run([python, "-c", f"import {module}"], capture_output=True, timeout=60).returncode == 0
 
 
 def write(found: dict[str, object], steps: list[Step], ranks: int, out: Path) -> None:
@@ -133,7 +129,7 @@ def write(found: dict[str, object], steps: list[Step], ranks: int, out: Path) ->
     lines += [f"| {s.name} | {s.verdict} | {s.seconds:.0f} |" for s in steps]
     (out / "summary.md").write_text("\n".join(lines) + "\n")
     for i, step in enumerate(steps):
-        name = "tests" if step.name == "tests" else f"bench-{i}"
+        name = "tests" if step.name == "tests" else f"study-{i}"
         (out / f"{name}.txt").write_text(
             step.output.replace(str(REPOSITORY), ".").replace(str(out), "OUT").replace("\0", "")
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -9,16 +11,19 @@ from mpi4py import MPI
 
 from mpicoll.bench.options import bad
 
-__all__ = ["Session", "open_session"]
+__all__ = ["Session", "most_alike", "open_session"]
 
 
 @dataclass(frozen=True)
 class Session:
-    """The ranks of a benchmark, those of this rank's node, and the device that holds its buffers (as ``cuda:0``)."""
+    """The ranks of a benchmark, those of this rank's node, and the device that holds its buffers (as ``cuda:0``).
+
+    ``sharing`` is the most ranks that have their buffers on one GPU."""
 
     world: MPI.Intracomm
     node: MPI.Comm
     device: str
+    sharing: int = 1
 
     @property
     def on_gpu(self) -> bool:
@@ -37,4 +42,11 @@ def open_session(world: MPI.Intracomm, device: str) -> Session:
     if not torch.cuda.is_available():
         raise bad("--device", "a CUDA GPU that torch can use, for cuda", "a machine without one")
     torch.cuda.set_device(node.rank % torch.cuda.device_count())
-    return Session(world.Dup(), node, f"cuda:{torch.cuda.current_device()}")
+    # Two ranks that each see one GPU may see two different ones, or the same.
+    gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
+    return Session(world.Dup(), node, f"cuda:{torch.cuda.current_device()}", most_alike(world.allgather(gpu)))
+
+
+def most_alike(gpus: Sequence[str]) -> int:
+    """How often the commonest of the ranks' GPUs is there."""
+    return max(Counter(gpus).values())

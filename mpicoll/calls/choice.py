@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mpicoll.schedule import Schedule
 
-__all__ = ["DEVICE", "EXCHANGE", "IPC", "NATIVE", "STAGED", "Choice", "Exchange", "Native"]
+__all__ = ["DEVICE", "EXCHANGE", "IPC", "NATIVE", "STAGED", "Choice", "Exchange", "Native", "algorithm_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +29,14 @@ NATIVE, EXCHANGE = "native", "exchange"
 STAGED, DEVICE, IPC = "staged", "device", "ipc"
 """The names that ``algorithm=`` takes for the routes of device memory: through host memory, by a schedule whose
 reductions happen on the device, or in the memory of the node's ranks, which they open for each other."""
+
+
+def algorithm_of(choice: Choice) -> str:
+    """The name by which ``algorithm=`` asks for this choice."""
+    match choice:
+        case Native():
+            return NATIVE
+        case Exchange():
+            return EXCHANGE
+        case Schedule():
+            return choice.algorithm

@@ -207,7 +207,9 @@ class Base:
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
             record = record_of(call, algorithm, self.size)
             choose = partial(self._choose, record=record)
-            run, lasts = staging.bind(self._fabric, call, algorithm, choose, self._workspace, self._device_calls)
+            run, lasts = staging.bind(
+                self._fabric, call, algorithm, record, choose, self._workspace, self._device_calls
+            )
             if self._agreement is not None:
                 run = self._agreement.before(call, record, run)
             if self._refuses_nans:
@@ -303,6 +305,13 @@ class Base:
         """What the choice of algorithms depends on. ``shares`` may change at the first long call, which finds out
         whether the ranks can share memory."""
         return replace(self._traits, shares=self._fabric.shares)
+
+    @property
+    def last_route(self) -> str:
+        """What has carried out the last call, as in ``native``, ``ring`` or ``staged:ring``. Empty where no call was
+        made, and where a call has one way only, as those of objects."""
+        made = self._recorder.calls()
+        return made[-1].record.route if made else ""
 
     @property
     def any_thread(self) -> bool:

@@ -13,6 +13,7 @@ from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Native
 from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.record import Record
 from mpicoll.devices.registry import device_named
 from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
@@ -25,13 +26,14 @@ when it is asked. It holds no call: a plan that keeps it must not keep arrays.""
 
 
 def bind(
-    fabric: Fabric, call: Call, algorithm: str | None, choose: Choose, workspace: Workspace, device_calls: DeviceCalls
-) -> tuple[Plan, bool]:
+    fabric: Fabric, call: Call, algorithm: str | None, record: Record, choose: Choose, workspace: Workspace,
+    device_calls: DeviceCalls,
+) -> tuple[Plan, bool]:  # fmt: skip
     """The plan of the call, and whether it may serve again: one that copies an array with gaps is bound afresh each
-    time."""
+    time. The ``record`` gets the name of a device's route. That of a host's algorithm is ``choose``'s to note."""
     buffers = [b for b in (call.send, call.recv) if b is not None]
     if any(b.device != "cpu" for b in buffers):
-        return device_calls.bind(call, algorithm), all(b.plain for b in buffers)
+        return device_calls.bind(call, algorithm, record), all(b.plain for b in buffers)
     lasts = all(fabric.usable(b) for b in buffers)
     by_algorithm = partial(choose, algorithm)
     if fabric.settled or not fabric.is_long(call):

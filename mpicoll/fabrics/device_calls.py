@@ -7,8 +7,9 @@ from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import DEVICE, IPC, NATIVE, Choice, Native
+from mpicoll.calls.choice import DEVICE, IPC, NATIVE, STAGED, Choice, Native, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route
 from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
@@ -36,8 +37,8 @@ class DeviceCalls:
             expected = f"memory of the host or of {self.only}, the device of the group"
             raise DeviceError(operation, argument, expected, b.device)
 
-    def bind(self, call: Call, algorithm: str | None) -> Plan:
-        """The plan of a call whose memory lies on a device."""
+    def bind(self, call: Call, algorithm: str | None, record: Record) -> Plan:
+        """The plan of a call whose memory lies on a device. It says its route in the ``record``."""
         buffers = [b for b in (call.send, call.recv) if b is not None]
         self.check(buffers[0], call.operation, "x" if call.send is not None or call.in_place else "out")
         device = device_named(buffers[0].device)
@@ -45,33 +46,41 @@ class DeviceCalls:
             self._kept[device.name] = _Kept(device, self._fabric)
         kept = self._kept[device.name]
         if all(b.plain for b in buffers):
-            return self._plain(kept, call.without_arrays(), algorithm)
+            return self._plain(kept, call.without_arrays(), algorithm, record)
         packed = packing.packed(call, kept.packs)
-        return packing.around(device, call, packed, kept.packs, self._plain(kept, packed, algorithm))
+        return packing.around(device, call, packed, kept.packs, self._plain(kept, packed, algorithm, record))
 
-    def _plain(self, kept: _Kept, call: Call, algorithm: str | None) -> Plan:
+    def _plain(self, kept: _Kept, call: Call, algorithm: str | None, record: Record) -> Plan:
         """The plan of a call on plain memory."""
         route, named = device_route(algorithm)
         fabric, device = self._fabric, kept.device
         choose = partial(self._choose, named)
         choice = choose(call)  # a wrong algorithm is refused here and now
         if algorithm in (None, NATIVE) and self._mpi_takes(call) and _by_mpi_alone(call, choice):
-            return sequence(partial(_wait_for_caller, device), fabric.bind(call, choice, self._workspace))
+            by_mpi = fabric.bind(call, choice, self._workspace)
+            return _recorded(record, NATIVE, sequence(partial(_wait_for_caller, device), by_mpi))
         if route == DEVICE and (call.reduction is None or device.reduces(call.reduction)):
-            by = partial(self._choose, named or between_memories(call))
-            return fabric.bind_on_device(call, by(call), device, kept.scratch)
+            there = self._choose(named or between_memories(call), call)
+            plan = fabric.bind_on_device(call, there, device, kept.scratch)
+            return _recorded(record, f"{DEVICE}:{algorithm_of(there)}", plan)
         if route == IPC and fabric.one_node and ipc.serves(call, device):
-            return ipc.bind(call, kept.peers, kept.scratch, self._staged(kept, call, choose))
-        return self._staged(kept, call, choose)
+            otherwise = self._staged(kept, call, choose, record)
+            return _recorded(record, IPC, ipc.bind(call, kept.peers, kept.scratch, otherwise))
+        return self._staged(kept, call, choose, record)
 
-    def _staged(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice]) -> Plan:
+    def _staged(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice], record: Record) -> Plan:
         fabric = self._fabric
 
-        def on_host(part: Call) -> Plan:
-            return fabric.bind(part, choose(part), self._workspace)
-
         def bound() -> Plan:
-            return staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
+            used: dict[str, None] = {}
+
+            def on_host(part: Call) -> Plan:
+                choice = choose(part)
+                used[algorithm_of(choice)] = None  # the last piece is shorter, and may go another way
+                return fabric.bind(part, choice, self._workspace)
+
+            plan = staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
+            return _recorded(record, f"{STAGED}:{'+'.join(used)}", plan)
 
         plan = bound()  # what cannot be bound is refused here and now
         if fabric.settled or not fabric.is_long(call) or choose(call) == Native():
@@ -96,6 +105,13 @@ def _by_mpi_alone(call: Call, choice: Choice) -> bool:
     """Whether the MPI library alone touches the memory. mpicoll's own arithmetic and copies need host memory."""
     arithmetic = call.reduction is not None and (call.reduction.averages or call.reduction.op.factor is not None)
     return choice == Native() and not arithmetic and not call.in_place
+
+
+def _recorded(record: Record, route: str, plan: Plan) -> Plan:
+    """The plan, which says in the record by which route it goes. It says so in each run, because a call that was bound
+    for ``ipc`` may find that it has to be staged."""
+    record.route = route
+    return sequence(partial(setattr, record, "route", route), plan)
 
 
 def _wait_for_caller(device: Device) -> None:

@@ -26,7 +26,8 @@ ENVIRONMENT = {
     "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,
     "nodes": 1, "shared_memory": True, "ranks": 4, "binding": ["0", "1", "0", "1"],
     "gpus": [], "system": "Linux x86_64", "python": "3.11", "mpicoll": "0.1.0", "mpi": "Open MPI 5.0.11",
-    "mpi_standard": "3.1", "mpi4py": "4.1.2", "numpy": "2.4.6", "torch": None, "nccl": None,
+    "mpi_standard": "3.1", "mpi_takes_gpu_memory": None, "mpi4py": "4.1.2", "numpy": "2.4.6", "torch": None,
+    "gpu_sharing": None, "driver": None, "cuda": None, "nccl": None,
 }  # fmt: skip
 
 
@@ -143,6 +144,24 @@ def test_the_header_names_versions_and_what_does_not_run() -> None:
     assert "torch" not in text
 
 
+def test_a_header_of_a_gpu_names_its_clocks() -> None:
+    found = report()
+    found.clocks["event_p50_us"] = "CUDA events"
+    assert "CUDA events" not in table.header(found)
+    found.environment = {**ENVIRONMENT, "gpus": ["A GPU"] * 4}
+    assert "# event_p50_us: CUDA events" in table.header(found).splitlines()
+
+
+def test_routes_are_named_where_there_are_several() -> None:
+    found = report()
+    assert table.routes(found.lines) == []
+    for i, line in enumerate(found.lines):
+        if line.backend == "mpicoll":
+            route = "staged:native" if i < 6 else "staged:ring"
+            found.lines[i] = replace(line, by={p: replace(m, route=route) for p, m in line.by.items()})
+    assert table.routes(found.lines) == ["# mpicoll took staged:native, staged:ring from 1000000"]
+
+
 def test_json_and_csv_agree(tmp_path: Path) -> None:
     found = report()
     record.write_json(found, tmp_path / "f.json")
@@ -238,6 +257,25 @@ def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     with Progress(3, mine=False) as progress:
         progress.write("another rank's line")
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build\n", "555.42.02"),
+        ("GCC version:  gcc version 12.2.0\n", None),
+    ],
+)
+def test_the_version_of_the_driver(
+    line: str, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mpicoll.bench.measuring import environment
+
+    monkeypatch.setattr(environment, "_DRIVER", tmp_path / "version")
+    assert environment._driver() is None
+    (tmp_path / "version").write_text(line)
+    assert environment._driver() == version
 
 
 @pytest.mark.mpi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,15 @@ import pytest
 from mpi4py import MPI
 
 from mpicoll.bench.backends import Unavailable, open_backend
-from mpicoll.bench.cases.case import Case
+from mpicoll.bench.cases.case import Case, elements
 from mpicoll.bench.cases.memory import Arena, Buffers
 from mpicoll.bench.measuring import floor, opening, sweep
-from mpicoll.bench.measuring.timing import Runner
+from mpicoll.bench.measuring.timing import Runner, clocks, measure
 from mpicoll.bench.options import Options, read
 from mpicoll.bench.report.measurements import Report
 from mpicoll.bench.session import Session, open_session
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.devices.simulated import Simulated
 
 pytestmark = pytest.mark.mpi
 
@@ -65,7 +67,7 @@ class Spoiled:
 
         return run
 
-    def route(self, case: Case) -> str:
+    def route(self) -> str:
         return "spoiled"
 
     def close(self) -> None:
@@ -85,7 +87,7 @@ class Refusing:
 
         return run
 
-    def route(self, case: Case) -> str:
+    def route(self) -> str:
         return "none"
 
     def close(self) -> None:
@@ -202,6 +204,104 @@ def test_each_algorithm_is_a_line(session: Session) -> None:
     }
     assert {(n.backend, n.collective) for n in report.notes} == {("mpicoll:exchange", "bcast")}
     assert "bcast has no algorithm named exchange" in {n.reason for n in report.notes}
+
+
+def test_the_route_is_that_of_the_call_that_ran(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not what the table of measurements would choose."""
+
+    def by_length(operation: str, reduction: Any, nbytes: int, *rest: Any) -> str:
+        return "ring" if nbytes == 16 else "recursive_doubling"
+
+    opened = open_backend("mpicoll", session)
+    monkeypatch.setattr("mpicoll.communicator.base.select", by_length)
+    report = swept(session, options("allreduce"), {"mpicoll": opened})
+    assert {(m.case.bytes, m.route) for _, m in report.measurements} == {(16, "ring"), (65536, "recursive_doubling")}
+    opened.close()
+
+
+def test_routes_of_all_ranks_are_told(session: Session) -> None:
+    case = sweep._case(options("allreduce"), session, COLLECTIVES["allreduce"], 16, "in")
+    pairs, rank = Arena().buffers(case), session.world.rank
+    backend = open_backend("mpi", session)
+    runner = Runner(pairs, [backend.bind(pair) for pair in pairs], lambda: f"that of rank {rank}")
+    measure(session.world, [runner], 0.001)
+    assert runner.routes == [f"that of rank {r}" for r in range(session.world.size)]
+    backend.close()
+
+
+class OnTheDevice(Buffers):
+    """Buffers that lie on the simulated device."""
+
+    device = Simulated()
+
+    def torch(self) -> tuple[Any, Any]:
+        arrays = [None if a is None else self.device.array(a) for a in super().numpy()]
+        return arrays[0], arrays[0] if self.case.in_place else arrays[1]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "route"), [(None, "staged:native"), ("ring", "staged:ring"), ("exchange", "staged:exchange")]
+)
+def test_a_call_on_a_device_says_how_it_was_staged(session: Session, algorithm: str | None, route: str) -> None:
+    on_device = replace(session, device=OnTheDevice.device.name)
+    collective, ranks = COLLECTIVES["allreduce"], session.world.size
+    dtype = options("allreduce").dtype
+    case = Case(collective, elements(collective, 64, dtype, ranks), dtype, "sum", 0, session.world.rank, ranks, "in")
+    backend = open_backend("mpicoll" + (f":{algorithm}" if algorithm else ""), on_device)
+    (pair, *_) = Arena().buffers(case)
+    pair.rewrite()
+    backend.bind(OnTheDevice(case, pair.x, pair.out))()
+    assert backend.route() == route
+    backend.close()
+
+
+class FakeEvent:
+    """A CUDA event of a stream on which each piece of work takes 3 ms."""
+
+    now = 0.0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at = -1.0
+
+    def record(self) -> None:
+        self.at = FakeEvent.now
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return end.at - self.at
+
+
+def test_a_gpu_has_two_clocks(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's, which ends when the GPU is idle, and that of CUDA events."""
+    torch = pytest.importorskip("torch")
+    ends: list[float] = []
+
+    def synchronize() -> None:
+        sleep(0.002)
+        ends.append(FakeEvent.now)
+
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    case = sweep._case(options("barrier"), replace(session, device="cuda:0"), COLLECTIVES["barrier"], 0, "out")
+
+    def call() -> None:
+        FakeEvent.now += 3.0
+
+    pairs = Arena().buffers(case)
+    runner = Runner(pairs, [call] * len(pairs))
+    measure(session.world, [runner], 0.001)
+    assert len(ends) >= len(runner.times) >= 5
+    assert runner.on_device == [3000.0] * len(runner.times)
+    assert min(runner.times) >= 2000
+    assert set(clocks("cuda:0")) == {"times_us", "event_p50_us"}
+
+
+def test_a_host_has_one_clock(session: Session) -> None:
+    opened = open_backend("mpi", session)
+    report = swept(session, options("allreduce"), {"mpi": opened})
+    assert {m.event_p50 for _, m in report.measurements} == {None}
+    assert set(clocks("cpu")) == {"times_us"}
+    opened.close()
 
 
 def test_a_backend_that_is_not_there_is_noted(session: Session) -> None:

@@ -1,4 +1,4 @@
-"""Relative links in README, CONTRIBUTING and docs/ lead to what is there: a file or a folder, and a heading in it."""
+"""Relative links in README, CONTRIBUTING, benchmarks/ and docs/ lead to what is there: a file, a folder, a heading."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts)]
+PAGES = [
+    *sorted([*ROOT.glob("*.md"), *(ROOT / "benchmarks").rglob("*.md")]),
+    *sorted(p for p in (ROOT / "docs").rglob("*.md") if "_build" not in p.parts),
+]
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^()\s]+)\)")
 

@@ -13,8 +13,18 @@ from mpicoll.torch_versions import NEWEST, OLDEST
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 FOR_ADAPTERS = {
-    "abandon", "carry_out", "check_open", "check_tag", "close", "hold_to", "incoming", "outgoing", "plan", "traits",
-}  # fmt: skip
+    "abandon",
+    "carry_out",
+    "check_open",
+    "check_tag",
+    "close",
+    "hold_to",
+    "incoming",
+    "last_route",
+    "outgoing",
+    "plan",
+    "traits",
+}
 """Methods of a Communicator that mpicoll.torch and mpicoll bench call, and a program does not."""
 
 

@@ -61,7 +61,7 @@ def test_files_are_written(tmp_path: Path) -> None:
 @pytest.mark.skipif(find_spec("torch") is None, reason="gloo comes with torch")
 def test_torch_runs_beside_mpi_and_nccl_says_why_not() -> None:
     """Without a network: the ranks of one node meet over the loopback, whatever the host is called."""
-    found = bench("broadcast,allreduce,scan", "--backends", "mpi,mpicoll.torch,torch,gloo,nccl", *QUICK)
+    found = bench("broadcast,allreduce,scan,barrier", "--backends", "mpi,mpicoll.torch,torch,gloo,nccl", *QUICK)
     assert found.code == 0, found.output
     assert "# nccl does not run: " in found.output
     for backend in ("gloo", "mpicoll.torch", "torch"):
@@ -70,7 +70,7 @@ def test_torch_runs_beside_mpi_and_nccl_says_why_not() -> None:
             f"# {backend} does not run allreduce out of place: torch's all_reduce works in place only" in found.output
         )
         measured = [line for line in found.output.splitlines() if line.split()[-1] == backend]
-        assert len(measured) == 4
+        assert len(measured) == 5
 
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="bfloat16 arrays are torch's")

@@ -46,21 +46,36 @@ def test_no_gpus(job: Job) -> None:
 
 
 @pytest.mark.any_mpi
-@pytest.mark.job("mpi_vs_nccl", "--gpus-per-node=0", SIZES=TINY, SECONDS_A_SIZE="0.05")
+@pytest.mark.job(
+    "mpi_vs_nccl", "--gpus-per-node=0", SIZES=TINY, SECONDS_A_SIZE="0.05", DTYPES="float32", BACKENDS="mpi,mpicoll"
+)
 def test_the_comparison(job: Job) -> None:
     assert job.state == "COMPLETED", job.log
     assert job["JobName"] == "compare"
-    found = json.loads(job.results("compare.json").read_text())
-    assert found["environment"]["nodes"] == 2
-    assert found["environment"]["ranks"] == 4
-    table = job.results("compare.txt").read_text()
+    found = json.loads(job.results("results.json").read_text())
+    assert set(found["parts"]) == {f"{collective}-float32" for collective in COLLECTIVES}
+    assert {(part["environment"]["nodes"], part["environment"]["ranks"]) for part in found["parts"].values()} == {
+        (2, 4)
+    }
+    report = job.results("report.md").read_text()
     for collective in COLLECTIVES:
-        assert collective in table
-    for backend in ("mpi", "mpicoll", "mpicoll.torch", "gloo"):
-        assert re.search(rf"\b{re.escape(backend)}\b", table), table
-    assert len(job.results("compare.csv").read_text().splitlines()) > 2 * 4 * len(COLLECTIVES)
-    assert is_png(job.results("compare.png"))
-    assert all(line in job.log for line in table.splitlines())
+        assert re.search(rf"^\| {collective} \|", report, re.MULTILINE), report
+        table = job.results(f"parts/{collective}-float32.txt").read_text()
+        assert all(line in job.log for line in table.splitlines())
+    assert is_png(job.results("float32.png"))
+
+
+@pytest.mark.any_mpi
+@pytest.mark.job(
+    "mpi_vs_nccl", "--gpus-per-node=0", SIZES=TINY, SECONDS_A_SIZE="0.05", DTYPES="bfloat16,no", COLLECTIVES="bcast"
+)
+def test_a_comparison_with_a_part_that_fails(job: Job) -> None:
+    assert job.state == "FAILED", job.log
+    assert "--dtype: expected one of" in job.results("parts/bcast-no.txt").read_text()
+    report = job.results("report.md").read_text()
+    assert "Without a record: bcast-no." in report
+    assert "| collective | mpi | mpicoll | mpicoll.torch | gloo |" in report
+    assert re.search(r"^\| bcast \|( \d[^|]* at 8 \|){4}$", report, re.MULTILINE), report
 
 
 @pytest.mark.job("ddp_train", "--gpus-per-node=0")

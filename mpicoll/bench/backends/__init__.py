@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from mpicoll.bench.cases.case import Case
     from mpicoll.bench.cases.memory import Buffers
     from mpicoll.bench.session import Session
 
@@ -22,7 +21,7 @@ BACKENDS = {
     "mpicoll.torch": "torchlike:open_mpicoll_torch",
     "torch": "torchlike:open_torch",
     "gloo": "torchlike:open_gloo",
-    "nccl": "torchlike:open_nccl",
+    "nccl": "nccl:open_nccl",
 }
 """By the name that ``--backends`` takes: the file, and its function that opens the backend."""
 
@@ -37,8 +36,8 @@ class Backend(Protocol):
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         """The call of ``buffers.case`` on these buffers. It has nothing left to look up. Raises Unavailable."""
 
-    def route(self, case: Case) -> str:
-        """What carries the call out, as far as the backend knows."""
+    def route(self) -> str:
+        """What has carried out the last call, as far as the backend knows."""
 
     def close(self) -> None:
         """Free what the backend holds."""

@@ -9,20 +9,11 @@ from typing import Any
 
 from mpicoll import Communicator
 from mpicoll.bench.backends import Unavailable
-from mpicoll.bench.cases.case import Case
 from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.calls import select
-from mpicoll.machine.gpu import takes_device_memory
 
-__all__ = ["chosen", "open_mpicoll"]
-
-
-def chosen(case: Case, traits: select.Traits, algorithm: str | None = None) -> str:
-    """The algorithm that mpicoll chooses for a case, and whether GPU memory is copied to the host for it."""
-    found = select.select(case.name, case.reduction, case.bytes, traits, case.root, algorithm)
-    staged = case.device != "cpu" and not takes_device_memory()
-    return found + ", through host memory" * staged
+__all__ = ["open_mpicoll"]
 
 
 def open_mpicoll(session: Session, algorithm: str | None) -> ArrayLevel:
@@ -62,8 +53,8 @@ class ArrayLevel:
             named["algorithm"] = self._algorithm
         return partial(getattr(self._comm, case.name), x, **named)
 
-    def route(self, case: Case) -> str:
-        return chosen(case, self._comm.traits, self._algorithm)
+    def route(self) -> str:
+        return self._comm.last_route
 
     def close(self) -> None:
         self._comm.free()

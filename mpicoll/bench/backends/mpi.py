@@ -65,7 +65,7 @@ class Bare:
                 return comm.Barrier
         raise Unavailable(f"no {case.name} in mpi4py")
 
-    def route(self, case: Case) -> str:
+    def route(self) -> str:
         return "native"
 
     def close(self) -> None:

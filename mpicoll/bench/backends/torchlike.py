@@ -1,11 +1,10 @@
-"""The backends with torch's names: ``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and NCCL.
+"""The backends with torch's names: ``mpicoll.torch``, and ``torch.distributed`` over mpicoll, gloo and other groups.
 
 Their functions have the same names and signatures. One class serves all of them; it is given the module to call.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -14,13 +13,12 @@ from importlib.util import find_spec
 from typing import Any
 
 from mpicoll.bench.backends import Unavailable
-from mpicoll.bench.backends.communicator import chosen
 from mpicoll.bench.cases.case import Case
 from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.registration import register
 
-__all__ = ["open_gloo", "open_mpicoll_torch", "open_nccl", "open_torch"]
+__all__ = ["TIMEOUT", "Torchlike", "distributed", "open_gloo", "open_mpicoll_torch", "open_torch", "torch_itself"]
 
 TIMEOUT = timedelta(seconds=120)
 _OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "avg", "band", "bor", "bxor")}
@@ -29,7 +27,7 @@ _OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "av
 class Torchlike:
     """The collectives of a module that has ``torch.distributed``'s functions, on ``group``."""
 
-    def __init__(self, module: Any, route: Callable[[Case], str], group: Any = None) -> None:
+    def __init__(self, module: Any, route: Callable[[], str], group: Any = None) -> None:
         self._module, self._route, self._group = module, route, group
 
     def bind(self, buffers: Buffers) -> Callable[[], object]:
@@ -72,65 +70,43 @@ class Torchlike:
             raise Unavailable(f"torch has no operation {case.op}")
         return getattr(self._module.ReduceOp, _OPS[case.op])
 
-    def route(self, case: Case) -> str:
-        return self._route(case)
+    def route(self) -> str:
+        return self._route()
 
     def close(self) -> None:
         if self._module.is_initialized():
             self._module.destroy_process_group()
 
 
-def _torch() -> Any:
+def torch_itself() -> Any:
+    """The module torch. Raises Unavailable where there is none."""
     if find_spec("torch") is None:
         raise Unavailable("torch is not installed")
     return import_module("torch")
 
 
 def open_mpicoll_torch(session: Session, algorithm: str | None) -> Torchlike:
-    _torch()
+    torch_itself()
     module = import_module("mpicoll.torch")
     module.init_process_group()
-    traits = module.group.WORLD.comm.traits
-    return Torchlike(module, lambda case: chosen(case, traits))
+    comm = module.group.WORLD.comm
+    return Torchlike(module, lambda: comm.last_route)
 
 
 def open_torch(session: Session, algorithm: str | None) -> Torchlike:
-    distributed = _distributed()
-    group = distributed.new_group(backend="mpicoll", timeout=TIMEOUT)
-    return Torchlike(distributed, lambda case: chosen(case, group.comm.traits), group)
+    module = distributed()
+    group = module.new_group(backend="mpicoll", timeout=TIMEOUT)
+    return Torchlike(module, lambda: group.comm.last_route, group)
 
 
 def open_gloo(session: Session, algorithm: str | None) -> Torchlike:
-    return Torchlike(_distributed(), lambda _: "gloo")
+    return Torchlike(distributed(), lambda: "gloo")
 
 
-def open_nccl(session: Session, algorithm: str | None) -> Torchlike:
-    torch = _torch()
-    if not session.on_gpu:
-        gpu = "NCCL works on GPU memory only (--device cuda)"
-        raise Unavailable(gpu if torch.cuda.is_available() else "there is no GPU")
-    if not torch.distributed.is_nccl_available():
-        raise Unavailable("this torch was built without NCCL")
-    if session.node.size > torch.cuda.device_count():
-        _share_gpus(session, torch.cuda.nccl.version())
-    distributed = _distributed()
-    return Torchlike(distributed, lambda _: "nccl", distributed.new_group(backend="nccl", timeout=TIMEOUT))
-
-
-def _share_gpus(session: Session, version: tuple[int, ...]) -> None:
-    """Ask NCCL for several ranks on one GPU, which it refuses by default."""
-    if version >= (2, 30):
-        os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-        os.environ.setdefault("NCCL_MAX_CTAS", "8")
-    else:
-        # Never run. It gives each rank a host of its own, so that NCCL does not see that they share a GPU.
-        os.environ.setdefault("NCCL_HOSTID", f"mpicoll-bench-{session.world.rank}")
-
-
-def _distributed() -> Any:
+def distributed() -> Any:
     """``torch.distributed``, initialised over gloo. MPI tells it the ranks. Collective."""
-    distributed = _torch().distributed
-    if not distributed.is_initialized():
+    module = torch_itself().distributed
+    if not module.is_initialized():
         register()  # a checkout that is not installed has no entry point
-        distributed.init_process_group("gloo", init_method="mpi://", timeout=TIMEOUT)
-    return distributed
+        module.init_process_group("gloo", init_method="mpi://", timeout=TIMEOUT)
+    return module

@@ -38,7 +38,9 @@ def elements(collective: Collective, size: int, dtype: Dtype, ranks: int) -> int
 
 @dataclass(frozen=True)
 class Case:
-    """One measurement: a collective on blocks of ``count`` elements in one placement, seen from one rank."""
+    """One measurement: a collective on blocks of ``count`` elements in one placement, seen from one rank.
+
+    So many ranks are ``sharing`` a GPU."""
 
     collective: Collective
     count: int
@@ -49,6 +51,7 @@ class Case:
     ranks: int
     placement: Placement
     device: str = "cpu"
+    sharing: int = 1
 
     @property
     def name(self) -> str:

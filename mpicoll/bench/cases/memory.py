@@ -69,7 +69,10 @@ class Buffers:
         return self._shaped(lambda raw: raw.view(kind))
 
     def torch(self) -> tuple[Any, Any]:
-        """(x, out) as torch tensors over the same memory."""
+        """(x, out) as torch tensors over the same memory. None if no data moves: torch cannot view it as another dtype
+        then."""
+        if not self.case.collective.moves:
+            return None, None
         import torch
 
         kind = getattr(torch, self.case.dtype.name)

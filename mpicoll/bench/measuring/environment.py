@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
+from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -13,12 +15,15 @@ import mpicoll
 from mpicoll.bench.session import Session
 from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import cpus, fingerprint
+from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.machine.library import library
 from mpicoll.machine.system import huge_pages, version_of
 from mpicoll.transports.shared import possible
 from mpicoll.units import ranges
 
 __all__ = ["environment"]
+
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def environment(session: Session) -> dict[str, Any]:
@@ -37,14 +42,18 @@ def environment(session: Session) -> dict[str, Any]:
         "oversubscribed": oversubscribed(session.node),
         "huge_pages": huge_pages(),
         "gpus": world.allgather(_gpu(session)) if session.on_gpu else [],
+        "gpu_sharing": session.sharing if session.on_gpu else None,
+        "driver": _driver(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "mpicoll": mpicoll.__version__,
         "mpi": library(),
         "mpi_standard": ".".join(map(str, MPI.Get_version())),
+        "mpi_takes_gpu_memory": takes_device_memory() if session.on_gpu else None,
         "mpi4py": version_of("mpi4py"),
         "numpy": version_of("numpy"),
         "torch": version_of("torch"),
+        "cuda": _cuda(),
         "nccl": _nccl(),
     }
 
@@ -62,6 +71,21 @@ def _gpu(session: Session) -> str:
     import torch
 
     return torch.cuda.get_device_name(session.device)
+
+
+def _driver() -> str | None:
+    """The version of NVIDIA's kernel driver."""
+    try:
+        found = re.search(r"Kernel Module(?: for \S+)?\s+([\d.]+)", _DRIVER.read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def _cuda() -> str | None:
+    """The CUDA that torch was built for."""
+    torch: Any = sys.modules.get("torch")
+    return None if torch is None else torch.version.cuda
 
 
 def _nccl() -> str | None:

@@ -20,7 +20,7 @@ from mpicoll.bench.measuring.environment import environment
 from mpicoll.bench.measuring.floor import copy_case, copy_time
 from mpicoll.bench.measuring.opening import agreed, lines_of, open_backends
 from mpicoll.bench.measuring.progress import Progress
-from mpicoll.bench.measuring.timing import Runner, measure
+from mpicoll.bench.measuring.timing import Runner, clocks, measure
 from mpicoll.bench.options import Options, bad
 from mpicoll.bench.report import table
 from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
@@ -37,7 +37,7 @@ def run(options: Options, world: MPI.Intracomm) -> Report:
     """Measure what the options ask for. Collective over ``world``. Rank 0 prints."""
     session = open_session(world, options.device)
     backends, notes = open_backends(lines_of(options, session), session)
-    report = Report(options.command(), _now(), _settings(options), environment(session), notes)
+    report = Report(options.command(), _now(), _settings(options), environment(session), notes, clocks(session.device))
     try:
         sweep(options, session, backends, report)
     finally:
@@ -72,6 +72,8 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
                 progress.step()
             for note in table.merged(report.notes[known:]):
                 progress.write(f"# {note}")
+            for said in table.routes([line for line in report.lines if line.case.collective is collective]):
+                progress.write(said)
             if report.interrupted:
                 break
         progress.write(table.footer(report))
@@ -105,8 +107,9 @@ class _Sweep:
             measure(self.session.world, list(runners.values()), self.options.seconds)
         found: dict[str, dict[Placement, Measurement]] = {name: {} for name in self.backends}
         for (name, placement), runner in runners.items():
-            route = self.backends[name].route(runner.case)
-            found[name][placement] = Measurement(runner.case, name, route, runner.times, runner.wrong)
+            found[name][placement] = Measurement(
+                runner.case, name, "; ".join(runner.routes), runner.times, runner.wrong, runner.on_device
+            )
         first = found[next(iter(found))] if found else {}
         return [Line(name, usual, by, first) for name, by in found.items() if by]
 
@@ -128,7 +131,8 @@ class _Sweep:
 
     def _bound(self, name: str, case: Case) -> Runner:
         pairs = self.arena.buffers(case)
-        return Runner(pairs, [self.backends[name].bind(pair) for pair in pairs])
+        backend = self.backends[name]
+        return Runner(pairs, [backend.bind(pair) for pair in pairs], backend.route)
 
 
 def _how_long(options: Options, sizes: int) -> str:
@@ -141,7 +145,8 @@ def _case(options: Options, session: Session, collective: Collective, size: int,
     rank, ranks = session.world.rank, session.world.size
     count = elements(collective, size, options.dtype, ranks)
     return Case(
-        collective, count, options.dtype, options.op, options.root, rank, ranks, placement, session.device
+        collective, count, options.dtype, options.op, options.root, rank, ranks, placement, session.device,
+        session.sharing,
     )  # fmt: skip
 
 
@@ -149,17 +154,22 @@ def _check_room(options: Options, session: Session, collectives: Sequence[Collec
     """Raise ArgumentError if a node does not have the memory that its ranks need for the largest case."""
     cases = [_case(options, session, c, options.high, p) for c in collectives for p in PLACEMENTS[c.name]]
     need = arena_bytes([*cases, *(copy_case(c.bytes, session.device) for c in cases)])
-    free = session.world.allreduce(_free_memory(), MPI.MIN)
-    if not session.on_gpu and need * session.node.size > free:
+    free = session.world.allreduce(_free_memory(session), MPI.MIN)
+    ranks, where = (session.sharing, "GPU") if session.on_gpu else (session.node.size, "node")
+    if need * ranks > free:
         raise bad(
             "--max",
-            f"buffers of {session.node.size} ranks that fit into the {free >> 20} MiB free on a node",
-            f"{options.high} bytes, for which they need {need * session.node.size >> 20} MiB",
+            f"buffers of {ranks} ranks that fit into the {free >> 20} MiB free on a {where}",
+            f"{options.high} bytes, for which they need {need * ranks >> 20} MiB",
         )
 
 
-def _free_memory() -> int:
-    """Bytes that this machine can give. If it does not say, more than any benchmark needs."""
+def _free_memory(session: Session) -> int:
+    """Bytes that this machine or this rank's GPU can give. If it does not say, more than any benchmark needs."""
+    if session.on_gpu:
+        import torch
+
+        return int(torch.cuda.mem_get_info()[0])
     try:
         found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
     except OSError:

@@ -3,6 +3,9 @@
 All backends take turns, a batch of calls at a time, in a changing order. What disturbs the machine then disturbs all of
 them. Before each call its buffers are rewritten and the ranks meet in a barrier. A call's time is that of the slowest
 rank. After each batch the last result is checked.
+
+The host's clock takes the time of each call. On a GPU the call ends when all work of the GPU is done. There, CUDA
+events take a second time, of the work on the stream alone.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from time import perf_counter_ns
 
 import numpy as np
@@ -21,7 +25,7 @@ from mpicoll.bench.cases.check import wrong
 from mpicoll.bench.cases.data import expected, words
 from mpicoll.bench.cases.memory import Buffers
 
-__all__ = ["Runner", "measure"]
+__all__ = ["Runner", "clocks", "measure"]
 
 ROUNDS = (5, 10)
 """The fewest and the most rounds. In a round each runner makes one batch of calls."""
@@ -32,25 +36,30 @@ UNTIMED = 2
 TRIES = 3
 """Short batches that tell about how long a call takes, before it is measured."""
 
-Times = NDArray[np.float64]
+Times = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass
 class Runner:
     """One line of the table in one placement: a call for each pair of buffers, and what was measured.
 
-    ``times`` has the microseconds of each call on its slowest rank. ``wrong`` counts wrong elements over all ranks and
-    all checks.
+    ``times`` has the microseconds of each call on its slowest rank, by the host's clock. ``on_device`` has those
+    between CUDA events, where there are any. ``wrong`` counts wrong elements over all ranks and all checks. ``route``
+    says what has carried out the last call, and ``routes`` are all that it said on any rank.
     """
 
     pairs: Sequence[Buffers]
     calls: Sequence[Callable[[], object]]
+    route: Callable[[], str] = str
     times: list[float] = field(default_factory=list)
+    on_device: list[float] = field(default_factory=list)
     wrong: int = 0
+    routes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        if self.case.device != "cpu":
-            self.calls = [_until_done(call) for call in self.calls]
+        self._events = None if self.case.device == "cpu" else _Events()
+        if self._events is not None:
+            self.calls = [self._events.around(call) for call in self.calls]
         self._expected = expected(self.case)
         self._turn = 0
 
@@ -59,8 +68,8 @@ class Runner:
         return self.pairs[0].case
 
     def batch(self, world: MPI.Intracomm, calls: int) -> Times:
-        """Microseconds of each of ``calls`` calls on this rank."""
-        times = np.empty(calls)
+        """Microseconds of each of ``calls`` calls on this rank: by the host's clock, and between CUDA events."""
+        times, on_device = np.empty(calls), np.empty(calls if self._events else 0)
         barrier, now = world.Barrier, perf_counter_ns
         collecting = gc.isenabled()
         gc.disable()
@@ -73,10 +82,12 @@ class Runner:
                 start = now()
                 call()
                 times[i] = now() - start
+                if self._events is not None:
+                    on_device[i] = self._events.microseconds()
         finally:
             if collecting:
                 gc.enable()
-        return times / 1e3
+        return times / 1e3, on_device
 
     def check(self) -> int:
         """How many elements of the last call's result are wrong on this rank."""
@@ -85,15 +96,40 @@ class Runner:
         return wrong(self.pairs[self._turn].result(), self._expected, words(self.case.dtype.itemsize)[1])
 
 
-def _until_done(call: Callable[[], object]) -> Callable[[], object]:
-    """The call, ended when the GPU has done its work. Some calls return when the work is only queued."""
-    from torch.cuda import synchronize
+class _Events:
+    """CUDA events on the current stream, before a call and after it."""
 
-    def run() -> None:
-        call()
-        synchronize()
+    def __init__(self) -> None:
+        from torch import cuda
 
-    return run
+        self._begin, self._end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        self._synchronize = cuda.synchronize
+
+    def around(self, call: Callable[[], object]) -> Callable[[], object]:
+        """The call between the events, ended when the GPU has done its work. Some calls return when the work is only
+        queued."""
+
+        def run() -> None:
+            self._begin.record()
+            call()
+            self._end.record()
+            self._synchronize()
+
+        return run
+
+    def microseconds(self) -> float:
+        """The time between the events of the last call, when it has ended."""
+        return float(self._begin.elapsed_time(self._end) * 1e3)
+
+
+def clocks(device: str) -> dict[str, str]:
+    """How each time of a record is taken on this device, by the name of its column."""
+    if device == "cpu":
+        return {"times_us": "host clock, from the call to its return"}
+    return {
+        "times_us": "host clock, from the call to the end of all work on the GPU (torch.cuda.synchronize)",
+        "event_p50_us": "CUDA events on the current stream, before and after the call",
+    }
 
 
 def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float) -> None:
@@ -106,16 +142,22 @@ def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float) -> 
     for _ in range(rounds):
         for i in order.permutation(len(runners)):
             _run(world, runners[i], calls[i])
+    for runner, routes in zip(runners, zip(*world.allgather([r.routes for r in runners]), strict=True), strict=True):
+        runner.routes = list(dict.fromkeys(chain(*routes)))  # a rank of NCCL knows its own connections alone
 
 
 def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> None:
     if calls > 1:
         runner.batch(world, UNTIMED)
-    times = runner.batch(world, calls)
+    times, on_device = runner.batch(world, calls)
+    if (route := runner.route()) not in runner.routes:
+        runner.routes.append(route)
     faults = np.array(runner.check(), np.int64)
     world.Allreduce(MPI.IN_PLACE, times, MPI.MAX)
+    world.Allreduce(MPI.IN_PLACE, on_device, MPI.MAX)
     world.Allreduce(MPI.IN_PLACE, faults, MPI.SUM)
     runner.times += times.tolist()
+    runner.on_device += on_device.tolist()
     runner.wrong += int(faults)
 
 

@@ -18,13 +18,16 @@ __all__ = ["Line", "Measurement", "Note", "Report"]
 
 @dataclass(frozen=True)
 class Measurement:
-    """One case on one backend: the time of each call on its slowest rank, and the wrong elements over all checks."""
+    """One case on one backend: the time of each call on its slowest rank, and the wrong elements over all checks.
+
+    ``route`` is what has carried the calls out. ``on_device`` has the times between CUDA events, on a GPU."""
 
     case: Case
     backend: str
     route: str
     times: list[float]
     wrong: int
+    on_device: list[float] = field(default_factory=list)
 
     @property
     def time(self) -> float:
@@ -38,6 +41,23 @@ class Measurement:
     @property
     def p99(self) -> float:
         return float(np.percentile(self.times, 99))
+
+    @property
+    def event_p50(self) -> float | None:
+        """The median time between CUDA events; None where there are none."""
+        return float(np.percentile(self.on_device, 50)) if self.on_device else None
+
+    @property
+    def caveat(self) -> str:
+        """What the figures do not show. Empty where they are what they seem."""
+        if self.case.sharing == 1:
+            return ""
+        return f"GPU shared by {self.case.sharing} ranks" + ": not NCCL's bandwidth" * (self.backend == "nccl")
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the figures may be compared with other backends'. NCCL is not made for ranks that share a GPU."""
+        return self.backend != "nccl" or not self.caveat
 
     @property
     def algbw(self) -> float:
@@ -58,9 +78,10 @@ class Line:
     first: dict[Placement, Measurement]
 
     def ratio(self, placement: Placement) -> float | None:
-        """This backend's median over that of the first backend. Above 1, this backend is slower."""
+        """This backend's median over that of the first backend. Above 1, this backend is slower. None where there is
+        nothing to compare."""
         mine, first = self.by.get(placement), self.first.get(placement)
-        return mine.p50 / first.p50 if mine and first else None
+        return mine.p50 / first.p50 if mine and first and mine.comparable and first.comparable else None
 
     @property
     def wrong(self) -> int:
@@ -92,7 +113,7 @@ class Report:
     """Everything that a benchmark found.
 
     ``copies`` has the floor, by size: the median time in which each rank copies so many bytes from one buffer to
-    another while all other ranks do the same.
+    another while all other ranks do the same. ``clocks`` says how times were taken.
     """
 
     command: str
@@ -100,6 +121,7 @@ class Report:
     settings: dict[str, Any]
     environment: dict[str, Any]
     notes: list[Note] = field(default_factory=list)
+    clocks: dict[str, str] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
     copies: dict[int, float] = field(default_factory=dict)
     interrupted: bool = False

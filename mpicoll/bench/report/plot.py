@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpicoll.bench.cases.case import PLACEMENTS
-from mpicoll.bench.report.record import Record, Row, load
+from mpicoll.bench.report.record import Record, Row, is_usual, label, load
 from mpicoll.bench.report.style import REFERENCE, SETTINGS, WIDTH, Style, duration, legend, note, styles
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["draw", "main"]
 
-_PLACEMENTS = {"in": "in-place", "out": "out-of-place"}
 _FLOOR = "memory copy"
 
 
@@ -32,7 +30,7 @@ def draw(record: Record, path: Path) -> None:
     import matplotlib
     from matplotlib.figure import Figure
 
-    usual = [row for row in record["rows"] if row["size"] and row["placement"] == _usual(row["collective"])]
+    usual = [row for row in record["rows"] if row["size"] and is_usual(row)]
     names = list(dict.fromkeys(row["collective"] for row in usual))
     looks = styles(row["backend"] for row in record["rows"])
     with matplotlib.rc_context(SETTINGS):
@@ -48,10 +46,6 @@ def draw(record: Record, path: Path) -> None:
         figure.savefig(path)
 
 
-def _usual(collective: str) -> str:
-    return _PLACEMENTS[PLACEMENTS[collective][0]]
-
-
 def _panels(rows: list[Row], copies: list[Row], looks: dict[str, Style], left: Axes, right: Axes) -> dict[str, Any]:
     """Fill both panels of a collective. Returns the lines by their labels."""
     handles = {}
@@ -62,7 +56,8 @@ def _panels(rows: list[Row], copies: list[Row], looks: dict[str, Style], left: A
         at = [row["size"] for row in mine]
         low, high = (np.array([np.percentile(row["times_us"], q) for row in mine]) for q in (10, 90))
         left.fill_between(at, low, high, color=style.color, alpha=0.13, linewidth=0)
-        (handles[backend],) = left.plot(at, [row["p50_us"] for row in mine], **style.line(backend))
+        name = label(mine[0])
+        (handles[name],) = left.plot(at, [row["p50_us"] for row in mine], **style.line(name))
         of_median = [row["busbw_gbs"] * row["time_us"] / row["p50_us"] for row in mine]
         right.plot(at, of_median, **style.line(backend))
     sizes = sorted({row["size"] for row in rows})

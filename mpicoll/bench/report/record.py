@@ -7,12 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+from mpicoll.bench.cases.case import PLACEMENTS
 from mpicoll.bench.report.measurements import Line, Measurement, Report
 from mpicoll.errors import ArgumentError
 
-__all__ = ["SCHEMA", "Record", "Row", "as_dict", "load", "write_csv", "write_json"]
+__all__ = ["SCHEMA", "Record", "Row", "as_dict", "is_usual", "label", "load", "write_csv", "write_json"]
 
 SCHEMA = "mpicoll-bench/1"
+_PLACEMENTS = {"in": "in-place", "out": "out-of-place"}
 
 Record = dict[str, Any]
 """A report as it is written and read."""
@@ -28,6 +30,7 @@ def as_dict(report: Report) -> Record:
         "started": report.started,
         "settings": report.settings,
         "environment": report.environment,
+        "clocks": report.clocks,
         "interrupted": report.interrupted,
         "not_run": [
             {"backend": n.backend, "collective": n.collective, "placement": n.placement, "reason": n.reason}
@@ -51,7 +54,7 @@ def _row(line: Line, m: Measurement) -> Row:
         "redop": c.op if collective.reduces else None,
         "root": c.root if collective.rooted else None,
         "backend": m.backend,
-        "placement": {"out": "out-of-place", "in": "in-place"}[c.placement],
+        "placement": _PLACEMENTS[c.placement],
         "route": m.route,
         "calls": len(m.times),
         "time_us": round(m.time, 3),
@@ -59,18 +62,23 @@ def _row(line: Line, m: Measurement) -> Row:
         "p99_us": round(m.p99, 3),
         "algbw_gbs": round(m.algbw, 6),
         "busbw_gbs": round(m.busbw, 6),
+        "event_p50_us": None if m.event_p50 is None else round(m.event_p50, 3),
         "wrong": m.wrong,
         "ratio": None if ratio is None else round(ratio, 4),
+        "comparable": m.comparable,
+        "caveat": m.caveat,
     }
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Each row is a line, so that people can compare records."""
+    """Each row is a line, so that people can compare records. A file that is there is whole."""
     found = as_dict(report)
     rows = found.pop("rows")
     head = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
     body = ",\n".join(json.dumps(r, separators=(",", ":")) for r in rows)
-    path.write_text(f'{{\n{head},\n"rows": [\n{body}\n]\n}}\n')
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(f'{{\n{head},\n"rows": [\n{body}\n]\n}}\n')
+    unfinished.replace(path)
 
 
 def write_csv(report: Report, path: Path) -> None:
@@ -79,6 +87,17 @@ def write_csv(report: Report, path: Path) -> None:
         writer = csv.DictWriter(f, rows[0].keys() if rows else [])
         writer.writeheader()
         writer.writerows(rows)
+
+
+def is_usual(row: Row) -> bool:
+    """Whether the row is of its collective's usual placement, which all backends have."""
+    return bool(row["placement"] == _PLACEMENTS[PLACEMENTS[row["collective"]][0]])
+
+
+def label(row: Row) -> str:
+    """The row's backend, with what its figures do not show."""
+    caveat = row.get("caveat")  # older records have none
+    return f"{row['backend']} ({caveat})" if caveat else str(row["backend"])
 
 
 def load(path: Path) -> Record:

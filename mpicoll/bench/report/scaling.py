@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.bench.report.record import Record, load
+from mpicoll.bench.report.record import Record, label, load
 from mpicoll.bench.report.style import SETTINGS, WIDTH, Style, duration, legend, styles
 from mpicoll.bench.report.summary import fastest
 from mpicoll.errors import ArgumentError
@@ -42,9 +42,17 @@ def gather(records: list[Record]) -> list[Point]:
             for size in sorted({min(row["size"] for row in of_name), max(row["size"] for row in of_name)}):
                 for backend in dict.fromkeys(row["backend"] for row in of_name if row["size"] == size):
                     row = fastest([row for row in of_name if row["backend"] == backend], size)
-                    what = {key: row[key] for key in ("collective", "backend", "size", "p50_us", "wrong")}
+                    what = {key: row[key] for key in ("collective", "size", "p50_us", "wrong")}
                     bandwidth = row["busbw_gbs"] * row["time_us"] / row["p50_us"]  # of the median, not of the mean
-                    points.append({**what, "busbw_gbs": bandwidth, "nodes": e["nodes"], "ranks": e["ranks"]})
+                    points.append(
+                        {
+                            **what,
+                            "backend": label(row),
+                            "busbw_gbs": bandwidth,
+                            "nodes": e["nodes"],
+                            "ranks": e["ranks"],
+                        }
+                    )
     return points
 
 

@@ -36,8 +36,10 @@ def lines(record: Record) -> list[str]:
 
 
 def fastest(rows: list[Row], size: int) -> Row:
-    """The row of this size with the least median, in either placement."""
-    return min((row for row in rows if row["size"] == size), key=lambda row: float(row["p50_us"]))
+    """The row of this size with the least median, in either placement. Rows that may not be compared count only where
+    there are no others."""
+    of_size = [row for row in rows if row["size"] == size]
+    return min(of_size, key=lambda row: (not row.get("comparable", True), float(row["p50_us"])))
 
 
 def _line(name: str, cells: list[str], smallest: str, largest: str) -> str:

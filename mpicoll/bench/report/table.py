@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from mpicoll.bench.cases.case import PLACEMENTS, Placement
@@ -12,7 +13,7 @@ from mpicoll.bench.report.verdict import verdict
 from mpicoll.collectives import Collective
 from mpicoll.units import size_text
 
-__all__ = ["footer", "header", "heading", "merged", "row"]
+__all__ = ["by_size", "footer", "header", "heading", "merged", "routes", "row"]
 
 _NARROW = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
 _WHAT = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{}}"
@@ -32,6 +33,7 @@ def header(report: Report) -> str:
         + (" | ..." if len(e["binding"]) > 8 else ""),
         f"{e['cpu']}, {e['cores']} cores" + "".join(f"; {gpu}" for gpu in dict.fromkeys(e["gpus"])),
         f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
+        *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
         *map(str, report.notes),
     ]
     return "\n".join(f"# {line}" for line in lines)
@@ -55,7 +57,7 @@ def row(line: Line, width: int, wide: bool = False) -> str:
     cells = ("N/A",) * 4
     if usual:  # the bandwidth, too, is that of the median call
         cells = (_time(usual.p50), _time(usual.p99), f"{usual.busbw * usual.time / usual.p50:.2f}", _ratio(line))
-    return _NARROW.format(size, *cells, line.wrong, line.backend)
+    return _NARROW.format(size, *cells, line.wrong, line.backend) + _caveat(line)
 
 
 def _ratio(line: Line) -> str:
@@ -95,7 +97,14 @@ def _wide_row(line: Line, width: int) -> str:
         _what([c.bytes, c.count, c.dtype.name, op, root, line.backend], width)
         + "".join(_FIGURES.format(*_figures(line.by.get(p))) for p in _GROUPS)
         + _MORE.format(*more)
+        + _caveat(line)
     )
+
+
+def _caveat(line: Line) -> str:
+    """It ends the row, beside the figures that it is about."""
+    caveat = next(iter(line.by.values())).caveat
+    return f"  ({caveat})" if caveat else ""
 
 
 def _figures(m: Measurement | None) -> tuple[str, ...]:
@@ -114,6 +123,25 @@ def merged(notes: Sequence[Note]) -> list[Note]:
         return all(replace(note, placement=p) in notes for p in placements)
 
     return list(dict.fromkeys(replace(n, placement=None) if everywhere(n) else n for n in notes))
+
+
+def routes(lines: Sequence[Line]) -> list[str]:
+    """Comment lines that say what has carried out the calls of each backend that has several ways."""
+    backends = dict.fromkeys(line.backend for line in lines)
+    taken = {
+        b: [(m.case.bytes, m.route) for line in lines if line.backend == b and (m := line.usual)] for b in backends
+    }
+    return [
+        f"# {backend} took {by_size(each)}"
+        for backend, each in taken.items()
+        if {route for _, route in each} - {"native", backend}
+    ]
+
+
+def by_size(taken: Sequence[tuple[int, str]]) -> str:
+    """Routes of ascending sizes, each with the size from which on it was taken."""
+    runs = [(route, next(of_route)[0]) for route, of_route in groupby(taken, key=lambda each: each[1])]
+    return ", ".join(f"{route} from {size_text(size)}" if i else route for i, (route, size) in enumerate(runs))
 
 
 def footer(report: Report) -> str:

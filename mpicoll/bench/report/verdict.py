@@ -32,13 +32,14 @@ class _Range:
 
 
 def verdict(report: Report) -> str:
-    """Comment lines. There are none if fewer than two backends were measured."""
+    """Comment lines. There are none if fewer than two backends can be compared."""
     lines = [
         textwrap.fill(f"{collective.name}: {said}", 80, initial_indent="# ", subsequent_indent="#   ")
         for collective in report.collectives
         if (said := _said([line for line in report.lines if line.case.name == collective.name]))
     ]
-    return "\n".join(lines)
+    caveats = {f"# {m.backend} is not compared: {m.caveat}" for _, m in report.measurements if not m.comparable}
+    return "\n".join([*lines, *sorted(caveats)])
 
 
 def _said(lines: Sequence[Line]) -> str:
@@ -55,7 +56,8 @@ def _said(lines: Sequence[Line]) -> str:
 def _ranges(lines: Sequence[Line]) -> Iterator[_Range]:
     current: _Range | None = None
     for size in dict.fromkeys(line.case.bytes for line in lines):
-        times = {m.backend: m.p50 for line in lines if line.case.bytes == size and (m := line.usual)}
+        of_size = [m for line in lines if line.case.bytes == size and (m := line.usual)]
+        times = {m.backend: m.p50 for m in of_size if m.comparable}
         if len(times) < 2:
             continue
         best = min(times, key=times.__getitem__)

@@ -1,0 +1,161 @@
+"""The report of many benchmarks, from invented records: its ratios, its routes, and what it says of what is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpicoll.bench.report import comparison
+from mpicoll.bench.report.record import SCHEMA, Record, Row
+from mpicoll.errors import ArgumentError
+
+ENVIRONMENT = {
+    **dict.fromkeys(("driver", "cuda", "nccl", "torch", "mpi4py", "mpicoll", "python", "system", "cpu", "mpi"), "1.0"),
+    **dict.fromkeys(("cores", "nodes", "gpu_sharing"), 1),
+    "ranks": 2, "binding": ["0", "1"], "gpus": ["A GPU", "A GPU"], "oversubscribed": False,
+    "mpi_takes_gpu_memory": True,
+}  # fmt: skip
+SHARED = "GPU shared by 2 ranks"
+
+
+def row(backend: str, size: int, us: float, **other: Any) -> Row:
+    found = {
+        "collective": "allreduce", "type": "float32", "placement": "in-place", "redop": "sum", "route": "native",
+        "wrong": 0, "comparable": True, "caveat": "", "time_us": us, "p50_us": us, "times_us": [us],
+        "busbw_gbs": size / us / 1e3,
+    }  # fmt: skip
+    return {**found, "backend": backend, "size": size, **other}
+
+
+def record(rows: list[Row], notes: list[dict[str, Any]] | None = None, **environment: Any) -> Record:
+    return {
+        "schema": SCHEMA, "command": "mpicoll bench", "started": "2026-01-01", "interrupted": False,
+        "settings": {"dtype": rows[0]["type"], "backends": ["mpicoll", "mpi", "nccl"]},
+        "clocks": {"times_us": "host clock", "event_p50_us": "CUDA events"}, "environment": ENVIRONMENT | environment,
+        "not_run": notes or [], "copies": [{"size": 8, "p50_us": 1.0}], "rows": rows,
+    }  # fmt: skip
+
+
+ROWS = [
+    row("mpicoll", 8, 10.0, route="staged:native"),
+    row("mpicoll", 1 << 20, 200.0, route="staged:ring"),
+    row("mpi", 8, 5.0),
+    row("mpi", 1 << 20, 50.0),
+    row("mpi", 1 << 20, 1.0, placement="out-of-place"),
+    row("nccl", 8, 20.0, route="nccl over P2P/CUMEM"),
+    row("nccl", 1 << 20, 100.0, route="nccl over P2P/CUMEM"),
+]
+
+
+def kept(folder: Path, **records: Record) -> Path:
+    """The folder, with these parts in it."""
+    (folder / comparison.PARTS).mkdir()
+    for name, found in records.items():
+        (folder / comparison.PARTS / f"{name}.json").write_text(json.dumps(found))
+    return folder
+
+
+def text(folder: Path) -> str:
+    return comparison.text(comparison.gather(folder), [])
+
+
+def cells(report: str, section: str) -> list[str]:
+    """The cells of the first row of a section's table."""
+    (line,) = [x for x in report.partition(f"## {section}\n")[2].partition("\n## ")[0].splitlines() if "| allr" in x]
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_figures_and_their_ratios_to_nccl(tmp_path: Path) -> None:
+    """Of the usual placement: the other one does not count, even if it is faster."""
+    report = text(kept(tmp_path, one=record(ROWS)))
+    assert report.startswith("# mpicoll, MPI and NCCL on the same GPUs\n")
+    assert cells(report, "float32: latency") == [
+        "allreduce", "10.0 at 8 (0.50)", "5.0 at 8 (0.25)", "20.0 at 8 (1.00)"
+    ]  # fmt: skip
+    assert cells(report, "float32: bandwidth") == [
+        "allreduce", "5.24 at 1M (0.50)", "20.97 at 1M (2.00)", "10.49 at 1M (1.00)"
+    ]  # fmt: skip
+    assert "The number in brackets is the figure divided by NCCL's." in report
+
+
+def test_routes_with_the_size_from_which_they_are_taken(tmp_path: Path) -> None:
+    report = text(kept(tmp_path, one=record(ROWS)))
+    assert cells(report, "float32: what carried out the calls") == [
+        "allreduce", "staged:native, staged:ring from 1M", "native", "nccl over P2P/CUMEM"
+    ]  # fmt: skip
+
+
+def test_nothing_is_compared_with_nccl_on_a_shared_gpu(tmp_path: Path) -> None:
+    full = f"{SHARED}: not NCCL's bandwidth"
+    rows = [
+        {**r, "comparable": r["backend"] != "nccl", "caveat": full if r["backend"] == "nccl" else SHARED} for r in ROWS
+    ]
+    report = text(kept(tmp_path, one=record(rows, gpu_sharing=2)))
+    assert cells(report, "float32: latency") == ["allreduce", "10.0 at 8", "5.0 at 8", "20.0 at 8"]
+    assert "(" not in "".join(cells(report, "float32: bandwidth"))
+    assert f"- {full}.\n" in report
+    assert "no ratios to NCCL, because its figures are those of a shared GPU" in report
+    assert "| ranks on one GPU | 2 |" in report
+
+
+def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
+    notes: list[dict[str, Any]] = [
+        {"backend": "nccl", "collective": None, "placement": None, "reason": "there is no GPU"},
+        {"backend": "mpi", "collective": "scan", "placement": "out", "reason": "not today"},
+        {"backend": "mpi", "collective": "allreduce", "placement": "out", "reason": "only in place"},
+    ]
+    rows = [r for r in ROWS if r["backend"] != "nccl"]
+    report = text(kept(tmp_path, one=record(rows, notes, gpus=[], mpi_takes_gpu_memory=None)))
+    assert report.startswith("# mpicoll and MPI on CPUs\n")
+    assert cells(report, "float32: latency")[-1] == "not here: there is no GPU"
+    assert "NCCL was not measured" in report
+    missing = report.partition("## What did not run\n")[2].partition("##")[0]
+    assert missing.split("\n")[1:3] == ["- nccl: there is no GPU", "- mpi: not today (scan of float32)"]
+    assert "only in place" not in missing
+
+
+def test_parts_of_different_places_and_parts_that_failed(tmp_path: Path) -> None:
+    later = record([row("mpi", 8, 1.0, type="bfloat16")], nccl="2.0") | {"started": "2026-01-02", "interrupted": True}
+    kept(tmp_path, b=record(ROWS), a=later)
+    for name in ("a", "b", "c"):
+        (tmp_path / comparison.PARTS / f"{name}.txt").touch()
+    found = comparison.gather(tmp_path)
+    assert list(found.records) == ["b", "a"]  # in the order in which they were measured
+    assert found.failed == ["c"]
+    report = comparison.text(found, [])
+    assert "Without a record: c." in report
+    assert "Interrupted before all sizes were measured: a." in report
+    assert "These differ: NCCL." in report
+    assert "| NCCL | 1.0 / 2.0 |" in report
+    assert report.index("## float32: latency") < report.index("## bfloat16: latency")
+
+
+def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    kept(tmp_path, one=record(ROWS))
+    monkeypatch.setattr(sys, "argv", ["comparison", str(tmp_path)])
+    assert comparison.main() == 0
+    assert (tmp_path / "float32.png").read_bytes().startswith(b"\x89PNG")
+    assert "![float32](float32.png)" in (tmp_path / "report.md").read_text()
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert [r["p50_us"] for r in found["rows"]] == [r["p50_us"] for r in ROWS]
+    assert "times_us" not in found["rows"][0]
+    assert found["parts"]["one"]["environment"] == ENVIRONMENT
+    assert "# 0 wrong elements in 7 measurements of 1 benchmarks" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("bad", ["wrong", "failed"])
+def test_what_is_wrong_is_in_the_exit_code(bad: str, tmp_path: Path) -> None:
+    kept(tmp_path, one=record([row("mpi", 8, 1.0, wrong=int(bad == "wrong"))]))
+    if bad == "failed":
+        (tmp_path / comparison.PARTS / "two.txt").touch()
+    assert comparison.report(tmp_path) == 1
+
+
+def test_a_folder_without_records(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="comparison: folder: expected records in its folder parts"):
+        comparison.gather(tmp_path)

@@ -1,0 +1,101 @@
+"""The record of a call on device memory names the route that carried it out: what was chosen, or what took over."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll import algorithms
+from mpicoll.guard.files.snapshot import snapshot
+from mpicoll.guard.watch.watched import Watched
+from mpicoll.routes.devices import staged
+from tests.devices.on import OnSimulated
+
+pytestmark = pytest.mark.mpi
+
+
+def called(comm: mpicoll.Communicator, on: OnSimulated, algorithm: str | None, count: int = 30) -> str:
+    """The route by which an allreduce went, whose result is right."""
+    result = comm.allreduce(on.array(np.full(count, comm.rank + 1.0), "float64"), algorithm=algorithm)
+    assert np.all(on.values(result) == comm.size * (comm.size + 1) / 2)
+    return comm.last_route
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "route"),
+    [
+        (None, "staged:native"),
+        ("staged", "staged:native"),
+        ("staged:ring", "staged:ring"),
+        ("ring", "staged:ring"),
+        ("exchange", "staged:exchange"),
+        ("device:ring", "device:ring"),
+        ("ipc", "ipc"),
+    ],
+)
+def test_what_was_asked_for(comm: mpicoll.Communicator, algorithm: str | None, route: str) -> None:
+    on = OnSimulated()
+    assert called(comm, on, algorithm) == route
+    assert called(comm, on, algorithm) == route  # by the plan of the first call
+
+
+def test_device_alone_names_its_schedule(comm: mpicoll.Communicator) -> None:
+    route, _, schedule = called(comm, OnSimulated(), "device").partition(":")
+    assert route == "device"
+    assert schedule == next(iter(algorithms.algorithms("allreduce"))).name
+
+
+def test_an_array_with_gaps(comm: mpicoll.Communicator) -> None:
+    on = OnSimulated()
+    comm.allreduce(on.array(np.zeros(8), "float64")[::2], algorithm="ring")
+    assert comm.last_route == "staged:ring"
+
+
+def test_each_call_has_its_own(comm: mpicoll.Communicator) -> None:
+    on = OnSimulated()
+    x = on.array(np.zeros(3), "float64")
+    routes = [called(comm, on, algorithm) for algorithm in ("ipc", "ring", "ipc")]
+    comm.allreduce(np.zeros(3), algorithm="ring")
+    assert [*routes, comm.last_route] == ["ipc", "staged:ring", "ipc", "ring"]
+    comm.bcast(x, algorithm="staged:native")
+    assert comm.last_route == "staged:native"
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("count", [30, 1 << 17])  # the longer one is bound at its first run
+def test_memory_that_cannot_be_opened_is_staged(comm: mpicoll.Communicator, count: int) -> None:
+    on = OnSimulated()
+    if comm.rank == 0:
+        on.device.fail("open")
+    route, _, algorithm = called(comm, on, "ipc", count).partition(":")
+    assert (route, bool(algorithm)) == ("staged", True)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_memory_that_can_be_opened_again(comm: mpicoll.Communicator) -> None:
+    """The same plan goes one way, and then the other."""
+    on = OnSimulated()
+    x = on.array(np.zeros(3), "float64")
+    if comm.rank == comm.size - 1:
+        on.device.fail("export")
+    routes = []
+    for _ in range(2):
+        comm.allreduce(x, out=x, algorithm="ipc")
+        routes.append(comm.last_route)
+    assert routes == ["staged:native", "ipc"]
+
+
+def test_pieces_that_go_different_ways(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last piece is shorter, and an algorithm may be chosen by length."""
+    monkeypatch.setattr(staged, "PIECE", 64)
+    monkeypatch.setattr(
+        "mpicoll.communicator.base.select", lambda *call: "ring" if call[2] == 64 else "recursive_doubling"
+    )
+    assert called(comm, OnSimulated(), None, 20) == "staged:ring+recursive_doubling"
+
+
+def test_the_files_of_calls_name_it(comm: mpicoll.Communicator) -> None:
+    called(comm, OnSimulated(), "staged:ring")
+    watched = Watched("all", [*range(comm.size)], comm._recorder, [], 1.0, False)
+    assert snapshot(comm.rank, "a test", [watched])["communicators"][0]["calls"][-1]["route"] == "staged:ring"

@@ -12,6 +12,7 @@ die() {
 
 [[ -n ${SLURM_JOB_ID:-} ]] || die "expected a job of Slurm's; given none: submit this script with sbatch"
 
+given_pml=${OMPI_MCA_pml:-}   # before a preset names one
 SITE=${SITE:-auto}   # ethernet, infiniband or slingshot; auto takes the one that fits the network of the first node
 set -a
 {
@@ -173,6 +174,15 @@ except Exception as e:
         export MPICH_GPU_SUPPORT_ENABLED=${MPICH_GPU_SUPPORT_ENABLED:-$gpu_support}
         # source: https://www.intel.com/content/www/us/en/docs/mpi-library/developer-reference-linux/current/gpu-support.html
         export I_MPI_OFFLOAD=${I_MPI_OFFLOAD:-1}
+        # The wheel of Open MPI takes GPU memory through the UCX of mpicoll's extra `cuda`, where that is installed. That
+        # UCX knows no InfiniBand. Images have MPIs of their own.
+        if [[ $gpu_support == 1 && $SITE == ethernet && -z $CONTAINER ]]; then
+            # Empty, it lets this setting replace the preset's.
+            eval "$(OMPI_MCA_pml=$given_pml "${python[@]}" -c '
+from mpicoll.launch import cuda_ucx
+print(cuda_ucx.exports())
+')"
+        fi
     fi
 fi
 

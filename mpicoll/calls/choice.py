@@ -6,7 +6,19 @@ from dataclasses import dataclass
 
 from mpicoll.schedule import Schedule
 
-__all__ = ["DEVICE", "EXCHANGE", "IPC", "NATIVE", "STAGED", "Choice", "Exchange", "Native", "algorithm_of"]
+__all__ = [
+    "DEVICE",
+    "EXCHANGE",
+    "IPC",
+    "NATIVE",
+    "PATHS",
+    "STAGED",
+    "Choice",
+    "Exchange",
+    "Native",
+    "Seen",
+    "algorithm_of",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +41,20 @@ NATIVE, EXCHANGE = "native", "exchange"
 STAGED, DEVICE, IPC = "staged", "device", "ipc"
 """The names that ``algorithm=`` takes for the routes of device memory: through host memory, by a schedule whose
 reductions happen on the device, or in the memory of the node's ranks, which they open for each other."""
+
+PATHS = ("messages", "datatypes", "collectives", "reductions")
+"""The ways in which an MPI library may take memory of a device, or not: messages of memory without gaps, messages of
+derived datatypes, collectives that move data, and collectives that reduce."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the choice of a route for memory of a device depends on, besides the call. It is the same on all ranks of
+    a communicator. ``model`` names what the device is. ``paths`` are those of ``PATHS`` that were tried with it, and
+    worked."""
+
+    model: str
+    paths: frozenset[str]
 
 
 def algorithm_of(choice: Choice) -> str:

@@ -18,12 +18,12 @@ from functools import lru_cache
 from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, STAGED, Choice, Exchange, Native
+from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, STAGED, Choice, Exchange, Native, Seen
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Traits", "between_memories", "choice", "device_route", "explained", "names", "select"]
+__all__ = ["Traits", "between_memories", "choice", "device_route", "explained", "names", "select", "taken_route"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,19 @@ def _expected_instead(
     return f"one that serves {traits.size} ranks and root {root} ({algorithm} does not: {reason})"
 
 
+def taken_route(algorithm: str | None, reduces: bool, seen: Seen) -> str:
+    """The route for a call on device memory. ``algorithm`` is what the call names, and ``reduces`` says whether it is
+    a reduction. A route that hands device memory to the MPI library is taken only if it was seen to work.
+
+    For a call that names none it is ``staged``, because nothing was measured on a GPU. When something is, the rows go
+    here: they hold for one ``seen.model``, as those of the host hold for one CPU."""
+    route = NATIVE if algorithm == NATIVE else device_route(algorithm)[0]
+    needed = {NATIVE: "reductions" if reduces else "collectives", DEVICE: "messages"}.get(route)
+    return route if needed is None or needed in seen.paths else STAGED
+
+
 def device_route(algorithm: str | None) -> tuple[str, str | None]:
-    """The route for a call on device memory, and the algorithm by which it carries its messages out, if one is named:
+    """The route that a call on device memory names, and the algorithm that carries its messages out, if it names one:
     as in ``device:ring``. An algorithm that names no route is that of the host, through which the data goes then."""
     route, _, name = (algorithm or "").partition(":")
     return (route, name or None) if route in (STAGED, DEVICE, IPC) else (STAGED, algorithm)

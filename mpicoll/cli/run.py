@@ -39,6 +39,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--elastic", action="store_true",
         help="go on when ranks are lost: the others get RankLost, and can shrink the communicator (Open MPI 5)",
     )  # fmt: skip
+    parser.add_argument(
+        "--gpu", action="store_true",
+        help="let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda` (never run on a GPU)",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="print the command instead of running it")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
@@ -68,4 +72,5 @@ def _run(args: argparse.Namespace) -> int:
         flags=args.launcher_args,
         dry_run=args.dry_run,
         outlives=args.elastic,
+        gpu=args.gpu,
     )

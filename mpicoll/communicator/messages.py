@@ -73,7 +73,6 @@ class Messages(Base):
         self._device_calls.check(given, operation, "x")
 
         def start() -> Request:
-            staging.order_after_stream(given)
             wire = given if self._fabric.usable(given) else staging.copied_to_host(given)
             try:
                 transfer = self._fabric.start_send(wire, to, tag)
@@ -95,7 +94,6 @@ class Messages(Base):
         self._device_calls.check(taken, operation, "x")
 
         def start() -> Request:
-            staging.order_after_stream(taken)
             wire = taken if self._fabric.usable(taken) else staging.copied_to_host(taken)
             try:
                 transfer = self._fabric.start_recv(wire, of, tag)

@@ -18,7 +18,7 @@ from mpicoll.devices.registry import device_named
 from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
 
-__all__ = ["bind", "copied_to_host", "order_after_stream", "written_back"]
+__all__ = ["bind", "copied_to_host", "written_back"]
 
 Choose = Callable[[str | None, Call], Choice]
 """Chooses how a call is carried out, by the algorithm that is named or by what is known of the ranks' shared memory
@@ -79,12 +79,6 @@ def _through_copies(fabric: Fabric, call: Call, choice: Choice, workspace: Works
 
 
 # -- messages ---------------------------------------------------------------------------------------------------------
-
-
-def order_after_stream(b: Buffer) -> None:
-    """Wait for what the caller has queued: an MPI knows nothing of queues."""
-    if b.device != "cpu":
-        device_named(b.device).current().record().wait()
 
 
 def copied_to_host(b: Buffer) -> Buffer:

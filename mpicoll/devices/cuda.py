@@ -6,8 +6,9 @@ mpicoll allocates from torch's caches, so that a program's own memory and mpicol
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.devices.cuda_peers import exported, opened
 from mpicoll.devices.device import Device, Event, Handle, Queue
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
+from mpicoll.machine.cuda import supported
 
 __all__ = ["Cuda"]
 
@@ -105,9 +107,16 @@ class Cuda(Device):
         return not (unsigned and (reduction.combine in ("MIN", "MAX") or reduction.averages))
 
     def known_to_mpi(self) -> bool:
-        from mpicoll.machine.gpu import takes_device_memory  # it loads MPI, which ranks that are threads do not need
+        from mpicoll.machine.gpu import may_take_device_memory  # it loads MPI, which threads do not need
 
-        return takes_device_memory()
+        return may_take_device_memory()
+
+    @cached_property
+    def model(self) -> str:
+        return f"{self._torch.cuda.get_device_name(self._device)}, CUDA {supported()}"
+
+    def again(self) -> Callable[[], Cuda]:
+        return partial(Cuda, self.name)
 
     def for_mpi(self, address: int, nbytes: int) -> int:
         return address

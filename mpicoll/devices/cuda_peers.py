@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from typing import Any
+
+from mpicoll.machine.cuda import driver
 
 __all__ = ["exported", "opened"]
 
@@ -20,10 +21,10 @@ def exported(address: int) -> tuple[bytes, int] | None:
     """A handle of the allocation at this address, and where in it the address lies. None if it cannot be exported, as
     memory of torch's expandable segments."""
     start, size, handle = ctypes.c_uint64(), ctypes.c_size_t(), _IpcHandle()
-    driver = _driver()
-    if driver.cuMemGetAddressRange_v2(ctypes.byref(start), ctypes.byref(size), ctypes.c_uint64(address)):
+    cuda = driver()
+    if cuda.cuMemGetAddressRange_v2(ctypes.byref(start), ctypes.byref(size), ctypes.c_uint64(address)):
         return None
-    if driver.cuIpcGetMemHandle(ctypes.byref(handle), start):
+    if cuda.cuIpcGetMemHandle(ctypes.byref(handle), start):
         return None
     return bytes(handle), address - start.value
 
@@ -33,10 +34,5 @@ def opened(handle: bytes) -> int | None:
     """Where the allocation of a handle begins in this process. None if it cannot be opened."""
     start = ctypes.c_uint64()
     given = _IpcHandle.from_buffer_copy(handle)
-    failed = _driver().cuIpcOpenMemHandle_v2(ctypes.byref(start), given, ctypes.c_uint(_LAZY_PEER_ACCESS))
+    failed = driver().cuIpcOpenMemHandle_v2(ctypes.byref(start), given, ctypes.c_uint(_LAZY_PEER_ACCESS))
     return None if failed else start.value
-
-
-@cache
-def _driver() -> Any:
-    return ctypes.CDLL("libcuda.so.1")

@@ -8,7 +8,7 @@ mpicoll ever waits for a whole device.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -117,7 +117,17 @@ class Device(ABC):
 
     @abstractmethod
     def known_to_mpi(self) -> bool:
-        """Whether the MPI library sends and receives this device's memory."""
+        """Whether the MPI library says that it takes this device's memory. What it does with it, a try has to show."""
+
+    @property
+    @abstractmethod
+    def model(self) -> str:
+        """What the device is, and its driver, as ``NVIDIA H200, CUDA 13.0``. The MPI library treats all devices of
+        a model alike."""
+
+    @abstractmethod
+    def again(self) -> Callable[[], Device]:
+        """Makes a Device of this device, or of one that is like it, in another process. It can be pickled."""
 
     @abstractmethod
     def for_mpi(self, address: int, nbytes: int) -> int:

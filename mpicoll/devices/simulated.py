@@ -12,7 +12,7 @@ import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -138,6 +138,13 @@ class Simulated(Device):
 
     def known_to_mpi(self) -> bool:
         return self._mpi
+
+    @property
+    def model(self) -> str:
+        return "simulated"
+
+    def again(self) -> Callable[[], Simulated]:
+        return Simulated
 
     def for_mpi(self, address: int, nbytes: int) -> int:
         if any(queue.touches(address, address + nbytes) for queue in list(self._queues)):

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from mpicoll.calls.choice import PATHS
 from mpicoll.doctor.finding import Finding, Level
-from mpicoll.launch.launcher import of_no_rank
+from mpicoll.errors import LaunchError
+from mpicoll.launch.alone import rank_here
 from mpicoll.machine.system import version_of
+from mpicoll.probe.asking import SECONDS, SECONDS_OF_A_JOB, ask
 
 __all__ = ["Gpu", "judge", "look"]
 
-SECONDS = 120.0
-"""How long an answer may take. To import torch from a busy file system takes many seconds."""
+TRIES = len(PATHS) * SECONDS_OF_A_JOB + SECONDS
+"""How many seconds it may take to find out what MPI does with GPU memory. Each path may hang a test job."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,12 @@ class Gpu:
     """Whether torch can use a GPU."""
     nccl: str | None = None
     mpi_takes: bool | None = None
-    """Whether the MPI library takes GPU memory."""
+    """Whether the MPI library says that it takes GPU memory."""
+    paths: tuple[tuple[str, str], ...] = ()
+    """What is wrong with each way in which MPI may take GPU memory, nothing if it works. Empty where it was not tried:
+    one rank of each node tries it."""
+    kept: str = ""
+    """The file that keeps it."""
     failed: tuple[tuple[str, str], ...] = ()
     segments: str = ""
     """The variable that lets torch allocate expandable segments, empty if none does."""
@@ -52,6 +56,7 @@ def look() -> Gpu:
     if driver.get("devices"):
         torch = _answer("torch", failed) if version_of("torch") else {}
         mpi = _answer("mpi", failed)
+    tries = _answer("paths", failed, TRIES) if mpi.get("takes") and torch.get("available") and not rank_here() else {}
     return Gpu(
         driver=driver.get("version"),
         devices=tuple(driver.get("devices", ())),
@@ -61,43 +66,32 @@ def look() -> Gpu:
         torch_works=torch.get("available"),
         nccl=torch.get("nccl"),
         mpi_takes=mpi.get("takes"),
+        paths=tuple(tries.get("paths", {}).items()),
+        kept=tries.get("file", ""),
         failed=tuple(failed),
     )
 
 
-def _answer(question: str, failed: list[tuple[str, str]]) -> dict[str, Any]:
+def _answer(question: str, failed: list[tuple[str, str]], seconds: float = SECONDS) -> dict[str, Any]:
     """What a child process answers. If there is no answer, nothing, and ``failed`` gets the reason."""
-    argv = [sys.executable, "-m", "mpicoll.doctor.probe", question]
     try:
-        # The child is no rank: the launcher's variables would make it take this rank's place in the job.
-        child = subprocess.run(
-            argv, env=of_no_rank(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS
-        )
-    except subprocess.TimeoutExpired:
-        failed.append((question, f"no answer within {SECONDS:.0f} s"))
+        return ask(question, seconds)
+    except LaunchError as e:
+        failed.append((question, e.problem))
         return {}
-    if child.returncode == 0:
-        answer: dict[str, Any] = json.loads(child.stdout.splitlines()[-1])
-        return answer
-    last = (child.stderr.strip().splitlines() or [""])[-1]
-    ended = f"exit code {child.returncode}: {last}"
-    failed.append((question, _signal_name(-child.returncode) if child.returncode < 0 else ended))
-    return {}
-
-
-def _signal_name(number: int) -> str:
-    return f"ended by {signal.Signals(number).name}"
 
 
 _DOES = {
     "driver": "The first use of CUDA",
     "torch": "To ask torch for GPUs",
     "mpi": "To ask MPI whether it takes GPU memory",
+    "paths": "To try what MPI does with GPU memory",
 }
 _CHECK = {
     "driver": "Check the driver with nvidia-smi",
     "torch": "Install a torch that fits the driver: https://pytorch.org/get-started/locally",
     "mpi": "Keep arrays for MPI in host memory, or use an MPI that was built for CUDA",
+    "paths": "Keep arrays for MPI in host memory, or use an MPI that was built for CUDA",
 }
 
 
@@ -105,7 +99,7 @@ def judge(gpu: Gpu) -> Iterator[Finding]:
     """What there is to say of a rank's GPUs."""
     for question, how in gpu.failed:
         # The question to MPI also fails where a process may not begin an MPI world of its own. That breaks no program.
-        level: Level = "warning" if question == "mpi" else "problem"
+        level: Level = "warning" if question in ("mpi", "paths") else "problem"
         yield Finding("GPU", level, f"{_DOES[question]} fails in a test process: {how}", _CHECK[question])
     if gpu.error:
         yield Finding("GPU", "problem", f"the driver does not work: CUDA error {gpu.error}", _CHECK["driver"])
@@ -117,7 +111,8 @@ def judge(gpu: Gpu) -> Iterator[Finding]:
     yield Finding("GPU", "ok", f"{_names(gpu)}; the driver is for CUDA {gpu.driver}")
     yield from _judge_torch(gpu)
     if gpu.mpi_takes:
-        yield Finding("GPU", "ok", "the MPI library takes GPU memory")
+        yield Finding("GPU", "ok", "the MPI library says that it takes GPU memory")
+        yield from _judge_paths(gpu)
     elif gpu.mpi_takes is False:
         remedy = "For arrays on GPUs, use NCCL, or an MPI that was built for CUDA"
         yield Finding("GPU", "warning", "the MPI library takes no GPU memory: arrays go through host memory", remedy)
@@ -142,6 +137,15 @@ def _expandable_segments() -> str:
         if "expandable_segments:true" in os.environ.get(name, "").replace(" ", "").lower():
             return name
     return ""
+
+
+def _judge_paths(gpu: Gpu) -> Iterator[Finding]:
+    for path, wrong in gpu.paths:
+        if wrong:
+            remedy = f"mpicoll does without it. To let it try again, delete {gpu.kept}"
+            yield Finding("GPU", "warning", f"MPI's {path} fail on GPU memory: {wrong}", remedy)
+        else:
+            yield Finding("GPU", "ok", f"MPI's {path} work on GPU memory (two processes on one GPU)")
 
 
 def _names(gpu: Gpu) -> str:

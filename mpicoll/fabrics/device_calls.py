@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import platform
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import DEVICE, IPC, NATIVE, STAGED, Choice, Native, algorithm_of
+from mpicoll.calls.choice import DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, Native, Seen, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
-from mpicoll.calls.select import between_memories, device_route
+from mpicoll.calls.select import between_memories, device_route, taken_route
 from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
 from mpicoll.errors import DeviceError
@@ -52,21 +55,41 @@ class DeviceCalls:
 
     def _plain(self, kept: _Kept, call: Call, algorithm: str | None, record: Record) -> Plan:
         """The plan of a call on plain memory."""
-        route, named = device_route(algorithm)
-        fabric, device = self._fabric, kept.device
+        device, named = kept.device, device_route(algorithm)[1]
         choose = partial(self._choose, named)
-        choice = choose(call)  # a wrong algorithm is refused here and now
-        if algorithm in (None, NATIVE) and self._mpi_takes(call) and _by_mpi_alone(call, choice):
-            by_mpi = fabric.bind(call, choice, self._workspace)
-            return _recorded(record, NATIVE, sequence(partial(_wait_for_caller, device), by_mpi))
+        choose(call)  # a wrong algorithm is refused here and now
+        route = partial(taken_route, algorithm, call.reduction is not None)
+        wanted = route(Seen(device.model, frozenset(PATHS)))
+        plan = self._by(wanted, kept, call, named, record)
+        if plan is None:
+            return self._staged(kept, call, choose, record)
+        if wanted == route(Seen(device.model, frozenset())):
+            return plan
+
+        def as_seen() -> Plan:
+            if route(self._seen(kept)) == wanted:
+                return plan
+            if self._fabric.rank == 0:
+                text = f"{call.operation}: the MPI library does not take memory of {device.name} as '{wanted}' needs it"
+                warnings.warn(f"{text}: the call goes through host memory (see `mpicoll doctor`)", stacklevel=2)
+            return self._staged(kept, call, choose, record)
+
+        return as_seen() if kept.seen is not None else _AtFirst(as_seen)
+
+    def _by(self, route: str, kept: _Kept, call: Call, named: str | None, record: Record) -> Plan | None:
+        """The plan of this route; None, on all ranks alike, if it cannot serve the call."""
+        fabric, device = self._fabric, kept.device
+        if route == NATIVE and _by_mpi_alone(call):
+            bound = _AtFirst(lambda: fabric.bind(_for_mpi(call, device), Native(), self._workspace))
+            return _recorded(record, NATIVE, sequence(partial(_wait_for_caller, device), bound))
         if route == DEVICE and (call.reduction is None or device.reduces(call.reduction)):
             there = self._choose(named or between_memories(call), call)
             plan = fabric.bind_on_device(call, there, device, kept.scratch)
             return _recorded(record, f"{DEVICE}:{algorithm_of(there)}", plan)
         if route == IPC and fabric.one_node and ipc.serves(call, device):
-            otherwise = self._staged(kept, call, choose, record)
+            otherwise = self._staged(kept, call, partial(self._choose, named), record)
             return _recorded(record, IPC, ipc.bind(call, kept.peers, kept.scratch, otherwise))
-        return self._staged(kept, call, choose, record)
+        return None
 
     def _staged(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice], record: Record) -> Plan:
         fabric = self._fabric
@@ -82,13 +105,28 @@ class DeviceCalls:
             plan = staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
             return _recorded(record, f"{STAGED}:{'+'.join(used)}", plan)
 
+        def settled() -> Plan:
+            fabric.settle()
+            return bound()
+
         plan = bound()  # what cannot be bound is refused here and now
         if fabric.settled or not fabric.is_long(call) or choose(call) == Native():
             return plan
-        return _AtFirst(fabric.settle, bound)
+        return _AtFirst(settled)
 
-    def _mpi_takes(self, call: Call) -> bool:
-        return all(b is None or self._fabric.usable(b) for b in (call.send, call.recv))
+    def _seen(self, kept: _Kept) -> Seen:
+        """What the MPI library does with the device's memory. Collective: one rank of each node finds out, and a path
+        works if it works on all nodes."""
+        if kept.seen is None:
+            from mpicoll.probe.seen import seen  # it loads MPI, which ranks that are threads do not need
+
+            fabric = self._fabric
+            nodes = fabric.allgather(platform.node())
+            first = nodes.index(nodes[fabric.rank]) == fabric.rank
+            found = [paths for paths in fabric.allgather(seen(kept.device) if first else None) if paths is not None]
+            working = {path for path in PATHS if not any(paths[path] for paths in found)}
+            kept.seen = Seen(kept.device.model, frozenset(working))
+        return kept.seen
 
 
 class _Kept:
@@ -98,18 +136,21 @@ class _Kept:
         self.device = device
         self.ring = Ring(device)
         self.scratch, self.packs = Scratch(device), Scratch(device)
+        self.seen: Seen | None = None
         self.peers = ipc.Peers(fabric.rank, fabric.size, device, fabric.allgather)
 
 
-def _by_mpi_alone(call: Call, choice: Choice) -> bool:
-    """Whether the MPI library alone touches the memory. mpicoll's own arithmetic and copies need host memory."""
-    arithmetic = call.reduction is not None and (call.reduction.averages or call.reduction.op.factor is not None)
-    return choice == Native() and not arithmetic and not call.in_place
+def _by_mpi_alone(call: Call) -> bool:
+    """Whether the MPI library alone touches the memory. mpicoll's own arithmetic needs host memory. So does the copy in
+    a reduce_scatter that is in place, as it may be on some ranks alone."""
+    if call.reduction is None:
+        return True
+    return not (call.reduction.averages or call.reduction.op.factor is not None or call.collective.scatters)
 
 
 def _recorded(record: Record, route: str, plan: Plan) -> Plan:
     """The plan, which says in the record by which route it goes. It says so in each run, because a call that was bound
-    for ``ipc`` may find that it has to be staged."""
+    for another route may find that it has to be staged."""
     record.route = route
     return sequence(partial(setattr, record, "route", route), plan)
 
@@ -119,15 +160,22 @@ def _wait_for_caller(device: Device) -> None:
     device.current().record().wait()
 
 
-class _AtFirst:
-    """A plan that is bound at its first run, when all ranks are at the same call and can ``settle``."""
+def _for_mpi(call: Call, device: Device) -> Call:
+    """The call at the addresses by which MPI reaches its memory."""
+    send, recv = (
+        None if b is None else replace(b, address=device.for_mpi(b.address, b.nbytes)) for b in (call.send, call.recv)
+    )
+    return replace(call, send=send, recv=recv)
 
-    def __init__(self, settle: Callable[[], None], bind: Callable[[], Plan]) -> None:
-        self._settle, self._bind = settle, bind
+
+class _AtFirst:
+    """A plan that is bound at its first run, when all ranks are at the same call and can find something out."""
+
+    def __init__(self, bind: Callable[[], Plan]) -> None:
+        self._bind = bind
         self._plan: Plan | None = None
 
     def __call__(self) -> None:
         if self._plan is None:
-            self._settle()
             self._plan = self._bind()
         self._plan()

@@ -24,7 +24,6 @@ from mpicoll.fabrics.words import Words
 from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
-from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.machine.library import library
 from mpicoll.machine.patience import Patience
 from mpicoll.routes import exchange, large, native, scheduled
@@ -173,9 +172,6 @@ class MPIFabric(ElasticFabric):
             self._slots = shared.Slots.among(self._comm)
             self.shares = self._slots is not None
             self.settled = True  # last: another thread may look
-
-    def usable(self, b: Buffer) -> bool:
-        return b.plain and (b.device == "cpu" or (b.device.startswith("cuda") and takes_device_memory()))
 
     def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
         return _Messages([self._messages.Isend(moved(piece), dest, tag) for piece in large.pieces(b)], None)

@@ -65,9 +65,6 @@ class ThreadFabric(Fabric):
     def settle(self) -> None:
         """Threads share all their memory, so there is nothing to get."""
 
-    def usable(self, b: Buffer) -> bool:
-        return b.plain and b.device == "cpu"
-
     def post(self, dest: int, posted: Posted) -> None:
         """Let ``dest`` read this memory."""
         with self._job.changed:

@@ -16,6 +16,7 @@ __all__ = [
     "check_not_alone",
     "cores_of_a_rank",
     "launched_rank",
+    "rank_here",
     "ranks_here",
     "started_as",
     "under_launcher",
@@ -43,6 +44,12 @@ def cores_of_a_rank() -> float:
 def ranks_here() -> int:
     """The number of ranks that this rank's launcher has started on this node; 1 where it does not say."""
     return _number("OMPI_COMM_WORLD_LOCAL_SIZE") or _number("MPI_LOCALNRANKS") or 1
+
+
+def rank_here() -> int:
+    """The number of this rank among those of its launcher on this node; 0 where the launcher does not say."""
+    numbers = (_number(v) for v in ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"))
+    return next((n for n in numbers if n is not None), 0)
 
 
 def launched_rank() -> int | None:

@@ -19,14 +19,26 @@ from pathlib import Path
 from typing import Any, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch import elastic, spawned
+from mpicoll.launch import cuda_ucx, elastic, spawned
 from mpicoll.launch.alone import under_launcher
 
-__all__ = ["Command", "Launcher", "attended", "command", "find_launcher", "of_no_rank", "run", "spawn"]
+__all__ = [
+    "Command",
+    "Done",
+    "Launcher",
+    "attended",
+    "command",
+    "find_launcher",
+    "job",
+    "of_no_rank",
+    "run",
+    "spawn",
+]
 
 # The variables that a launcher sets for a rank. If a rank starts a job of its own, that job must not inherit them.
 _OF_A_RANK = re.compile(
-    r"OMPI_COMM_WORLD_\w+|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED"
+    r"OMPI_(COMM_WORLD|WORLD|UNIVERSE)_\w+|OMPI_(NUM_APP_CTX|FILE_LOCATION|COMMAND|ARGV|MCA_(num_procs|initial_wdir))"
+    r"|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED"
     r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)|MPICOLL_ELASTIC"
 )
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
@@ -119,12 +131,14 @@ def command(
     hostfile: str | None = None,
     flags: Sequence[str] = (),
     outlives: bool = False,
+    gpu: bool = False,
 ) -> Command:
     """The command that starts ``nprocs`` ranks of ``python *program``, where an uncaught exception ends all ranks.
 
     With ``here`` all ranks run on this node, even if a batch system has allocated others. ``hostfile`` is a file that
     names the nodes, in the form that the launcher reads. ``flags`` are handed to the launcher. With ``outlives``, ranks
-    go on when others are killed. Raises LaunchError if there is no launcher, or if it cannot do that.
+    go on when others are killed. With ``gpu``, the wheel of Open MPI takes a UCX that knows GPUs. Raises LaunchError if
+    there is no launcher, or if it cannot do that.
     """
     launcher = find_launcher()
     argv = [launcher.path, "-n", str(nprocs)]
@@ -153,6 +167,12 @@ def command(
         # Intel's mpirun is a shell script around mpiexec. A signal would end the script, and not reach the ranks.
         argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path
     adds = {k: v for k, v in adds.items() if k not in os.environ}
+    if gpu:
+        if not launcher.wheel or launcher.vendor != "Open MPI":
+            found = f"run --gpu: expected the wheel of Open MPI; found {launcher.vendor} ({launcher.path})"
+            raise LaunchError(found, "An MPI that was built for CUDA takes GPU memory without this option")
+        adds |= cuda_ucx.variables(os.environ)
+        argv += ["-x", "LD_LIBRARY_PATH", "-x", "UCX_MODULE_DIR"]  # on other nodes, too
     return Command([*argv, *flags, sys.executable, "-m", "mpicoll.rank", *program], adds)
 
 
@@ -164,6 +184,7 @@ def run(
     flags: Sequence[str] = (),
     dry_run: bool = False,
     outlives: bool = False,
+    gpu: bool = False,
 ) -> int:
     """Replace this process by a launcher, which starts ``nprocs`` ranks of ``program``. So the launcher gets all
     signals, its exit code is that of this process, and this function does not return.
@@ -171,15 +192,15 @@ def run(
     With ``outlives``, ranks go on when others are lost. Then this process stays beside the launcher, and the function
     returns the exit code of the job.
 
-    ``program`` is ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``. ``hostfile`` and ``flags``
-    are as in ``command``. With ``dry_run`` it prints the command and returns. Raises ArgumentError if the script or the
-    hostfile does not exist, and LaunchError if there is no MPI.
+    ``program`` is ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``. ``hostfile``, ``flags``
+    and ``gpu`` are as in ``command``. With ``dry_run`` it prints the command and returns. Raises ArgumentError if the
+    script or the hostfile does not exist, and LaunchError if there is no MPI.
     """
     if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
         raise ArgumentError("run", "script", "a file", repr(program[0]))
     if hostfile is not None and not os.path.isfile(hostfile):
         raise ArgumentError("run", "--hostfile", "a file", repr(hostfile))
-    launch = command(program, nprocs, hostfile=hostfile, flags=flags, outlives=outlives)
+    launch = command(program, nprocs, hostfile=hostfile, flags=flags, outlives=outlives, gpu=gpu)
     if dry_run:
         print(launch)
         return 0
@@ -246,20 +267,38 @@ def spawn(fn: Callable[..., object], args: Sequence[Any] = (), nprocs: int = 1) 
             "spawn: this process already is a rank of an MPI job. Start the script without a launcher, and call spawn "
             'only under `if __name__ == "__main__"`, because the new ranks import the script again'
         )
-    call = spawned.pickled_call(fn, args)
+    done = job(spawned.pickled_call(fn, args), nprocs)
+    if done.failure:
+        raise LaunchError(f"spawn: {done.failure}")
+    if done.code:
+        raise LaunchError(f"spawn: a rank ended without an exception, and the launcher with exit code {done.code}")
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a job ended. ``code`` is the launcher's exit code, None if it was ended at its deadline. ``failure`` is the
+    traceback of the first rank that raised, empty if none did."""
+
+    code: int | None
+    failure: str
+
+
+def job(call: bytes, nprocs: int, *, seconds: float | None = None, quiet: bool = False) -> Done:
+    """Let new ranks on this node make a call that ``spawned.pickled_call`` has pickled. No rank is left when this
+    returns. After so many ``seconds`` the job is ended. If it is ``quiet``, nobody sees what its ranks print.
+
+    The job is one of its own, even if this process is a rank. Raises LaunchError if there is no MPI."""
     with tempfile.TemporaryDirectory(prefix="mpicoll-") as folder:
         meeting = Path(folder)
         (meeting / spawned.CALL).write_bytes(call)
-        code = _launch_and_wait(meeting, nprocs)
+        code = _launch_and_wait(meeting, nprocs, seconds, subprocess.DEVNULL if quiet else None)
         failure = meeting / spawned.FAILURE
-        if failure.exists():
-            raise LaunchError(f"spawn: {failure.read_text()}")
-        if code:
-            raise LaunchError(f"spawn: a rank ended without an exception, and the launcher with exit code {code}")
+        return Done(code, failure.read_text() if failure.exists() else "")
 
 
-def _launch_and_wait(meeting: Path, nprocs: int) -> int:
-    """Start the ranks, wait for the launcher, and return its exit code. No rank is left when this returns or raises."""
+def _launch_and_wait(meeting: Path, nprocs: int, seconds: float | None, output: int | None) -> int | None:
+    """Start the ranks, wait for the launcher, and return its exit code, None if time is up. No rank is left when this
+    returns or raises."""
     lifeline = meeting / spawned.LIFELINE
     os.mkfifo(lifeline)
     launch = command(spawned.program(meeting), nprocs, here=True)
@@ -269,10 +308,13 @@ def _launch_and_wait(meeting: Path, nprocs: int) -> int:
             # The launcher gets a session of its own. So a Ctrl-C in the terminal reaches this process alone, which
             # then ends the ranks.
             launcher = subprocess.Popen(
-                launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True
-            )
+                launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
             try:
-                code = launcher.wait()
+                code = launcher.wait(seconds)
+            except subprocess.TimeoutExpired:
+                _end(launcher)
             except BaseException:
                 _end(launcher)
                 raise

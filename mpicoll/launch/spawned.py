@@ -27,8 +27,11 @@ def program(folder: Path) -> list[str]:
     return ["-c", "import sys; from mpicoll.launch.spawned import main; main(sys.argv[1])", str(folder)]
 
 
-def pickled_call(fn: Callable[..., Any], args: Sequence[Any]) -> bytes:
-    """``fn`` and ``args``, with what a new process needs to unpickle them. Raises ArgumentError if it could not."""
+def pickled_call(fn: Callable[..., Any], args: Sequence[Any], imports_main: bool = True) -> bytes:
+    """``fn`` and ``args``, with what a new process needs to unpickle them. Raises ArgumentError if it could not.
+
+    Without ``imports_main``, the new process does not import the script of this one, which may be no more than a
+    program, and would run again."""
     from multiprocessing import spawn
 
     parts = {"fn": fn, "args": tuple(args)}
@@ -40,6 +43,8 @@ def pickled_call(fn: Callable[..., Any], args: Sequence[Any]) -> bytes:
     preparation = spawn.get_preparation_data("mpicoll.spawn")
     del preparation["authkey"]  # it can be pickled only for a process that multiprocessing starts
     main_file = preparation.get("init_main_from_path")
+    if not imports_main:
+        preparation = {k: v for k, v in preparation.items() if not k.startswith("init_main")}
     importable = os.path.exists(main_file) if main_file else _importable(preparation.get("init_main_from_name"))
     if getattr(fn, "__module__", None) == "__main__" and not importable:
         raise ArgumentError(

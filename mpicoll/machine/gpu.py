@@ -1,13 +1,15 @@
-"""Whether the MPI library of this process can send and receive memory of a GPU."""
+"""What the MPI library of this process says about memory of a GPU. Whether it is true, only a try can show."""
 
 from __future__ import annotations
 
 import ctypes
+import re
 from functools import lru_cache
+from pathlib import Path
 
 from mpi4py import MPI
 
-__all__ = ["takes_device_memory"]
+__all__ = ["may_take_device_memory", "takes_device_memory", "ucx_version"]
 
 _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
@@ -28,3 +30,26 @@ def takes_device_memory() -> bool:
         code = library.MPIX_GPU_query_support(_MPICH_CUDA, ctypes.byref(answer))
         return code == MPI.SUCCESS and bool(answer.value)
     return False
+
+
+def may_take_device_memory() -> bool:
+    """Whether the library says yes, or goes through a UCX that has loaded its part for CUDA. Of such a UCX the library
+    itself need not know: then it passes messages of GPU memory, and crashes in its own collectives."""
+    return takes_device_memory() or _mapped("libuct_cuda") is not None
+
+
+def ucx_version() -> str:
+    """The version of the UCX through which the MPI library goes, empty where it goes through none."""
+    file = _mapped("libucp")
+    if file is None:
+        return ""
+    ask = ctypes.CDLL(file).ucp_get_version_string
+    ask.restype = ctypes.c_char_p
+    answer: bytes = ask()
+    return answer.decode()
+
+
+def _mapped(library: str) -> str | None:
+    """The file of a library that this process has loaded."""
+    found = re.search(rf"\s(/\S*/{library}[.\d-]*so\S*)$", Path("/proc/self/maps").read_text(), re.MULTILINE)
+    return None if found is None else found[1]

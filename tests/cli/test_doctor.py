@@ -82,6 +82,7 @@ def findings(report: Report) -> list[str]:
         alone(tasks=1),
         job(4, omp_threads=1, cores=(0, 1, 2, 3)),
         with_gpu(),
+        with_gpu(paths=(("messages", ""), ("reductions", ""))),
         changed(alone(), 0, gpu={"driver": "13.0"}),  # a driver, and no GPU
     ],
 )
@@ -166,6 +167,14 @@ def test_in_order(facts: list[Facts]) -> None:
         (
             with_gpu(mpi_takes=False),
             "warning GPU the MPI library takes no GPU memory: arrays go through host memory",
+        ),
+        (
+            with_gpu(paths=(("messages", ""), ("reductions", "it ends by SIGSEGV")), kept="/cache/file.json"),
+            "warning GPU MPI's reductions fail on GPU memory: it ends by SIGSEGV",
+        ),
+        (
+            with_gpu(failed=(("paths", "no answer within 360 s"),)),
+            "warning GPU To try what MPI does with GPU memory fails in a test process: no answer within 360 s",
         ),
         (
             with_gpu(torch_works=None, failed=(("torch", "ended by SIGSEGV"),)),

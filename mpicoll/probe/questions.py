@@ -1,6 +1,6 @@
 """Questions about GPUs whose answer may crash the process, or never come. So a process of its own answers each.
 
-``python -m mpicoll.doctor.probe QUESTION`` prints the answer as JSON, in its last line.
+``python -m mpicoll.probe.questions QUESTION`` prints the answer as JSON, in its last line.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import ctypes
 import json
 import sys
 from typing import Any
+
+from mpicoll.machine.cuda import driver, supported
 
 __all__ = ["QUESTIONS"]
 
@@ -20,12 +22,11 @@ def _driver() -> dict[str, Any]:
     ``error`` is the number of its error, 0 if there is none."""
     found: dict[str, Any] = {"version": None, "devices": [], "error": 0}
     try:
-        cuda = ctypes.CDLL("libcuda.so.1")
+        cuda = driver()
     except OSError:
         return found
+    found["version"] = supported()
     number, name = ctypes.c_int(), ctypes.create_string_buffer(256)
-    cuda.cuDriverGetVersion(ctypes.byref(number))
-    found["version"] = f"{number.value // 1000}.{number.value % 1000 // 10}"
     error = cuda.cuInit(0)
     if error == _NO_DEVICE:
         return found
@@ -48,13 +49,26 @@ def _torch() -> dict[str, Any]:
 
 
 def _mpi() -> dict[str, Any]:
-    """Whether the MPI library takes the memory of GPUs. To ask it, this process becomes an MPI world of its own."""
-    from mpicoll.machine.gpu import takes_device_memory
+    """Whether the MPI library says that it takes the memory of GPUs. To ask it, this process becomes an MPI world of
+    its own."""
+    from mpicoll.machine.gpu import may_take_device_memory
 
-    return {"takes": takes_device_memory()}
+    return {"takes": may_take_device_memory()}
 
 
-QUESTIONS = {"driver": _driver, "torch": _torch, "mpi": _mpi}
+def _paths() -> dict[str, Any]:
+    """What the MPI library does with the memory of torch's current GPU, and the file that keeps it."""
+    import torch
+
+    from mpicoll.devices.registry import device_named
+    from mpicoll.probe.kept import file
+    from mpicoll.probe.seen import key_of, seen
+
+    device = device_named(f"cuda:{torch.cuda.current_device()}")
+    return {"paths": dict(seen(device)), "file": str(file(key_of(device)))}
+
+
+QUESTIONS = {"driver": _driver, "torch": _torch, "mpi": _mpi, "paths": _paths}
 
 if __name__ == "__main__":
     print("\n" + json.dumps(QUESTIONS[sys.argv[1]]()), flush=True)

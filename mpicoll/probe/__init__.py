@@ -1,0 +1,1 @@
+"""What may crash a process, or never return, is tried in processes of its own."""

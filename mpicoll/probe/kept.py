@@ -1,0 +1,60 @@
+"""What test jobs have shown, kept in the user's cache: one file for each MPI library, driver and device."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from mpicoll.calls.choice import PATHS
+
+__all__ = ["Key", "file", "keep", "kept"]
+
+
+@dataclass(frozen=True)
+class Key:
+    """What an answer holds for: the MPI library and its version, the version of the UCX in use, the device with its
+    driver, and the settings that tell the MPI library which way to go."""
+
+    mpi: str
+    ucx: str
+    device: str
+    settings: Mapping[str, str]
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def name(self) -> str:
+        return sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file(key: Key) -> Path:
+    """Where the answer is kept. Whoever deletes it makes mpicoll try again."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache, "mpicoll", "device-memory", f"{key.name}.json")
+
+
+def kept(key: Key) -> dict[str, str] | None:
+    """By path, what is wrong with it, as it was kept. None if nothing was, or if the file is broken."""
+    try:
+        found = json.loads(file(key).read_text())
+        paths = found["paths"]
+        whole = found["key"] == asdict(key) and set(paths) == set(PATHS)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return paths if whole and all(isinstance(why, str) for why in paths.values()) else None
+
+
+def keep(key: Key, paths: Mapping[str, str]) -> None:
+    """Keep an answer, unless the folder cannot be written to: then other processes find it out again."""
+    target = file(key)
+    written = target.with_suffix(f".{os.getpid()}")
+    with suppress(OSError):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        written.write_text(json.dumps({"key": asdict(key), "paths": dict(paths)}, indent=1) + "\n")
+        written.replace(target)  # it appears as a whole, or not at all

@@ -1,0 +1,44 @@
+"""What the MPI library of this process does with the memory of a device: kept from before, or tried now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from mpicoll.calls.choice import PATHS
+from mpicoll.devices.device import Device
+from mpicoll.launch.launcher import of_no_rank
+from mpicoll.machine.gpu import ucx_version
+from mpicoll.machine.library import library
+from mpicoll.probe.job import FAILS, tried
+from mpicoll.probe.kept import Key, keep, kept
+
+__all__ = ["key_of", "seen"]
+
+_SETTINGS = re.compile(
+    r"OMPI_MCA_(pml|btl|mtl|coll|smsc|accelerator|opal)(_\w+)?|UCX_\w+|FI_\w+|MPICH_\w+|MPIR_CVAR_\w+|I_MPI_\w+"
+)
+"""Variables that tell MPI libraries by which way data goes."""
+_known: dict[Key, Mapping[str, str]] = {}
+
+
+def key_of(device: Device) -> Key:
+    """What an answer on this device holds for."""
+    settings = {k: v for k, v in sorted(of_no_rank().items()) if _SETTINGS.fullmatch(k)}
+    return Key(library(), ucx_version(), device.model, settings)
+
+
+def seen(device: Device) -> Mapping[str, str]:
+    """By path, what is wrong with it: nothing if the MPI library takes the device's memory there.
+
+    A library that says no is believed. To find out the rest, this starts jobs of two ranks, and waits for them."""
+    if not device.known_to_mpi():
+        return dict.fromkeys(PATHS, "the MPI library says that it takes no such memory")
+    key = key_of(device)
+    found = _known.get(key) or kept(key)
+    if found is None:
+        found = tried(device)
+        if not any(why.startswith(FAILS) for why in found.values()):  # else it says nothing of the MPI library
+            keep(key, found)
+    _known[key] = found
+    return found

@@ -1,0 +1,156 @@
+"""What the ranks of a test job do: they hand device memory to the MPI library, and look at what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll.arrays.buffers import Buffer, host_buffer
+from mpicoll.arrays.dtypes import DTYPES
+from mpicoll.devices.device import Device
+from mpicoll.errors import LaunchError
+from mpicoll.launch.lifetime import checked_world
+
+__all__ = ["BEGUN", "RANKS", "RIGHT", "TRIES", "WRONG", "attempt"]
+
+RANKS = 2
+"""A message from a rank to itself takes another way than one to another rank."""
+BEGUN, RIGHT, WRONG = "begun", "right", "wrong"
+"""What a rank notes of a path."""
+LENGTHS = (2, 1 << 18)
+"""Elements of a short and of a long message. MPI libraries send them in different ways."""
+_FLOAT = DTYPES["float32"]
+Array = np.ndarray[Any, Any]
+
+
+def attempt(rank: int, make: Callable[[], Device], cuda: str, paths: tuple[str, ...], folder: str) -> None:
+    """Try the paths one after another, on the device that ``make`` makes; ``cuda`` is its name if it is a GPU. This
+    rank's file in ``folder`` says how far it came: a process that crashes can say nothing any more."""
+    if cuda:
+        import torch  # through which mpicoll reaches GPUs
+
+        torch.cuda.set_device(cuda)
+    device, world = make(), checked_world()
+    if world.size != RANKS:
+        raise LaunchError(f"expected {RANKS} ranks that find each other; found {world.size}")
+    with open(Path(folder, str(rank)), "w", buffering=1) as notes:
+        for path in paths:
+            print(path, BEGUN, file=notes)
+            right = TRIES[path](world, device)
+            print(path, RIGHT if right else WRONG, file=notes)
+            world.Barrier()  # so that a rank that crashes is at the same path as the other
+
+
+class _Vector:
+    """Values in the memory of a device."""
+
+    def __init__(self, device: Device, values: Array) -> None:
+        self._device, self._shape = device, values.shape
+        self._memory = device.allocate(values.nbytes, device.current())
+        host = _described(values)
+        self._buffer = replace(host, array=None, address=self._memory.address, device=device.name)
+        self._copy(host, to_device=True)
+
+    def _copy(self, host: Buffer, to_device: bool) -> None:
+        queue, here, there = self._device.current(), self._device.view(host), self._device.view(self._buffer)
+        queue.copy(*((there, here) if to_device else (here, there)))
+        queue.record().wait()
+
+    def for_mpi(self, count: int, kind: MPI.Datatype = MPI.FLOAT) -> list[Any]:
+        """mpi4py's specification of the memory."""
+        nbytes = self._buffer.nbytes
+        address = self._device.for_mpi(self._buffer.address, nbytes)
+        return [MPI.buffer.fromaddress(address, nbytes), count, kind]
+
+    def holds(self, expected: Array) -> bool:
+        host = np.empty(self._shape, np.float32)
+        self._copy(_described(host), to_device=False)
+        return np.array_equal(host, expected)
+
+
+def _described(values: Array) -> Buffer:
+    return host_buffer(values.reshape(-1).view(np.uint8), values.shape, _FLOAT)
+
+
+def _values(rank: int, *shape: int) -> Array:
+    """Values that no other rank has. Sums of them are exact."""
+    return (np.arange(prod(shape), dtype=np.float32) % 251 + 1000 * (rank + 1)).reshape(shape)
+
+
+def _messages(world: MPI.Intracomm, device: Device) -> bool:
+    """Messages of memory without gaps, in both directions at once."""
+    peer, right = 1 - world.rank, True
+    for n in LENGTHS:
+        sent, got = _Vector(device, _values(world.rank, n)), _Vector(device, np.zeros(n, np.float32))
+        requests = [world.Irecv(got.for_mpi(n), peer), world.Isend(sent.for_mpi(n), peer)]
+        MPI.Request.Waitall(requests)
+        right &= got.holds(_values(peer, n)) and sent.holds(_values(world.rank, n))
+    return right
+
+
+def _datatypes(world: MPI.Intracomm, device: Device) -> bool:
+    """Messages of every second element."""
+    peer, right = 1 - world.rank, True
+    for n in LENGTHS:
+        kind = MPI.FLOAT.Create_vector(n // 2, 1, 2).Commit()
+        sent, got = _Vector(device, _values(world.rank, n)), _Vector(device, np.zeros(n, np.float32))
+        requests = [world.Irecv(got.for_mpi(1, kind), peer), world.Isend(sent.for_mpi(1, kind), peer)]
+        MPI.Request.Waitall(requests)
+        kind.Free()
+        expected = _values(peer, n)
+        expected[1::2] = 0
+        right &= got.holds(expected)
+    return right
+
+
+def _collectives(world: MPI.Intracomm, device: Device) -> bool:
+    """Collectives that move data."""
+    rank, right = world.rank, True
+    for n in LENGTHS:
+        rows = np.stack([_values(r, n) for r in range(RANKS)])
+        mine, told, both = (_Vector(device, values) for values in (rows[rank], rows[rank], rows + 5000 * rank))
+        gathered, collected, exchanged = (_Vector(device, 0 * rows) for _ in range(3))
+        scattered = _Vector(device, 0 * rows[0])
+        world.Bcast(told.for_mpi(n), 0)
+        world.Gather(mine.for_mpi(n), gathered.for_mpi(n), 0)
+        world.Scatter(both.for_mpi(n), scattered.for_mpi(n), 0)
+        world.Allgather(mine.for_mpi(n), collected.for_mpi(n))
+        world.Alltoall(both.for_mpi(n), exchanged.for_mpi(n))
+        right &= told.holds(rows[0]) and gathered.holds(rows if rank == 0 else 0 * rows)
+        right &= scattered.holds(rows[rank]) and collected.holds(rows)
+        right &= exchanged.holds(np.stack([rows[rank] + 5000 * r for r in range(RANKS)]))
+    return right
+
+
+def _reductions(world: MPI.Intracomm, device: Device) -> bool:
+    """Collectives that reduce."""
+    rank, right = world.rank, True
+    for n in LENGTHS:
+        rows = np.stack([_values(r, n) for r in range(RANKS)])
+        given, part = _Vector(device, rows[rank]), n // RANKS
+        total, at_root, prefix, own = (_Vector(device, np.zeros(m, np.float32)) for m in (n, n, n, part))
+        in_place = _Vector(device, rows[rank])
+        world.Allreduce(given.for_mpi(n), total.for_mpi(n))
+        world.Allreduce(MPI.IN_PLACE, in_place.for_mpi(n))
+        world.Reduce(given.for_mpi(n), at_root.for_mpi(n), root=0)
+        world.Scan(given.for_mpi(n), prefix.for_mpi(n))
+        world.Reduce_scatter_block(given.for_mpi(part), own.for_mpi(part))
+        sums = rows.sum(axis=0)
+        right &= total.holds(sums) and in_place.holds(sums) and at_root.holds(sums if rank == 0 else 0 * sums)
+        right &= prefix.holds(rows[: rank + 1].sum(axis=0)) and own.holds(sums[rank * part : (rank + 1) * part])
+    return right
+
+
+TRIES: dict[str, Callable[[MPI.Intracomm, Device], bool]] = {
+    "messages": _messages,
+    "datatypes": _datatypes,
+    "collectives": _collectives,
+    "reductions": _reductions,
+}
+"""What is done for each of ``PATHS``. True if all data was right."""

@@ -1,0 +1,182 @@
+"""Which route a call on device memory takes, by what was seen of the MPI library: the same on all ranks."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll.calls.choice import PATHS
+from mpicoll.devices.simulated import Simulated
+from mpicoll.errors import DeviceError
+from mpicoll.probe import seen
+from tests.devices.faulty import Faulty
+
+N = 100
+
+
+class Other(Simulated):
+    """A model that no other test has."""
+
+    model = "another"
+
+
+@pytest.fixture
+def device() -> Simulated:
+    return Other()
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The devices with which this rank has asked for test jobs. They are not started: what the MPI does is set by
+    ``works``."""
+    asked: list[str] = []
+
+    def tried(device: Simulated) -> dict[str, str]:
+        asked.append(device.name)
+        return {path: "" if path in WORKS else "it ends by SIGSEGV" for path in PATHS}
+
+    monkeypatch.setattr(seen, "tried", tried)
+    monkeypatch.setattr(seen, "kept", lambda key: None)
+    monkeypatch.setattr(seen, "keep", lambda key, found: None)
+    monkeypatch.setattr(seen, "_known", {})
+    monkeypatch.setitem(globals(), "WORKS", set(PATHS))
+    return asked
+
+
+WORKS: set[str] = set()
+
+
+def summed(comm: mpicoll.Communicator, device: Simulated, algorithm: str | None) -> tuple[float, int]:
+    """The sum of all ranks' numbers, and how often the device has copied meanwhile."""
+    x = device.array(np.full(N, comm.rank + 1.0))
+    device.current().record().wait()
+    before = device.counts["copy"]
+    total = comm.allreduce(x, algorithm=algorithm)
+    device.current().record().wait()
+    copies = device.counts["copy"] - before
+    assert np.unique(total.get()).size == 1
+    return float(total.get()[0]), copies
+
+
+def gathered(comm: mpicoll.Communicator, device: Simulated, algorithm: str | None) -> int:
+    """How often the device copies in an allgather, whose result is right."""
+    x = device.array(np.full(N, comm.rank + 1.0))
+    device.current().record().wait()
+    before = device.counts["copy"]
+    rows = comm.allgather(x, algorithm=algorithm)
+    device.current().record().wait()
+    copies = device.counts["copy"] - before
+    np.testing.assert_array_equal(rows.get(), np.repeat(np.arange(1.0, comm.size + 1), N).reshape(comm.size, N))
+    return copies
+
+
+def expected(comm: mpicoll.Communicator) -> float:
+    return comm.size * (comm.size + 1) / 2
+
+
+def test_one_rank_of_a_node_tries_and_tells_the_others(
+    comm: mpicoll.Communicator, device: Simulated, tried: list[str]
+) -> None:
+    for algorithm in ("device", "native", "device"):
+        assert summed(comm, device, algorithm)[0] == expected(comm)
+    assert comm.allgather_object(len(tried)) == [1] + [0] * (comm.size - 1)
+
+
+@pytest.mark.parametrize("algorithm", [None, "staged", "staged:native", "ring", "ipc"])
+def test_a_call_that_cannot_use_it_does_not_ask(
+    comm: mpicoll.Communicator, device: Simulated, tried: list[str], algorithm: str | None
+) -> None:
+    assert summed(comm, device, algorithm)[0] == expected(comm)
+    comm.allreduce(np.ones(3), algorithm="native")
+    assert not tried
+
+
+def test_native_gets_the_memory_where_it_was_seen_to_work(
+    comm: mpicoll.Communicator, device: Simulated, tried: list[str]
+) -> None:
+    for _ in range(2):
+        assert summed(comm, device, "native") == (expected(comm), 0)
+        assert comm.last_route == "native"
+        assert gathered(comm, device, "native") == 0
+    assert summed(comm, device, "staged")[1] > 0
+
+
+def test_in_place_on_some_ranks_alone(comm: mpicoll.Communicator, device: Simulated, tried: list[str]) -> None:
+    x = device.array(np.full(N, comm.rank + 1.0))
+    out = x if comm.rank == 0 else device.array(np.zeros(N))
+    comm.allreduce(x, out=out, algorithm="native")
+    assert (out.get() == expected(comm)).all()
+    blocks = device.array(np.full((comm.size, N), comm.rank + 1.0))
+    own = blocks[0] if comm.rank == 0 else device.array(np.zeros(N))
+    before = device.counts["copy"]
+    comm.reduce_scatter(blocks, out=own, algorithm="native")
+    assert device.counts["copy"] > before, "it goes through the host on all ranks"
+    assert (own.get() == expected(comm)).all()
+    whole = device.array(np.full((comm.size, N), comm.rank + 1.0))
+    given, into = (whole[comm.rank], whole) if comm.rank == 0 else (device.array(np.full(N, comm.rank + 1.0)), None)
+    comm.gather(given, out=into, algorithm="native")
+    if comm.rank == 0:
+        np.testing.assert_array_equal(whole.get(), np.repeat(np.arange(1.0, comm.size + 1), N).reshape(comm.size, N))
+
+
+@pytest.mark.parametrize("works", ["reductions", "collectives"])
+def test_each_kind_of_call_has_its_own_path(
+    comm: mpicoll.Communicator, device: Simulated, tried: list[str], works: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "WORKS", {works})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        total, of_sum = summed(comm, device, "native")
+        of_gather = gathered(comm, device, "native")
+    assert total == expected(comm)
+    assert (of_sum == 0, of_gather == 0) == (works == "reductions", works == "collectives")
+
+
+@pytest.mark.parametrize(("algorithm", "path"), [("device", "messages"), ("native", "reductions")])
+def test_what_was_seen_to_fail_goes_through_the_host(
+    comm: mpicoll.Communicator,
+    device: Simulated,
+    tried: list[str],
+    algorithm: str,
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(globals(), "WORKS", {*PATHS} - {path})
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        total, copies = summed(comm, device, algorithm)
+    assert total == expected(comm)
+    assert copies > 0
+    assert comm.last_route.startswith("staged:")
+    words = [str(w.message) for w in said if "does not take memory" in str(w.message)]
+    assert len(words) == (comm.rank == 0)
+    assert all(f"'{algorithm}'" in text for text in words)
+    assert not comm.closed
+
+
+def test_a_library_that_says_no(comm: mpicoll.Communicator, tried: list[str]) -> None:
+    device = Simulated(mpi=False)
+    with pytest.raises(DeviceError, match="needs no MPI that takes memory of"):
+        summed(comm, device, "device")
+    total, copies = summed(comm, device, "native")
+    assert total == expected(comm)
+    assert copies > 0
+    assert not tried
+
+
+@pytest.mark.slow
+def test_ranks_of_a_job_start_a_job_of_two(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real one, which crashes on one path: no rank of this job notices."""
+    monkeypatch.setattr(seen, "_known", {})
+    device: Any = Faulty("reductions", "crashes")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        total, copies = summed(comm, device, "native")
+    assert total == expected(comm)
+    assert copies > 0
+    assert gathered(comm, device, "native") == 0
+    assert comm.allgather_object(copies) == [copies] * comm.size

@@ -191,7 +191,7 @@ def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
     if owner is not None:
         return _of_owner(x, interface, owner.name)
     torch = loaded_torch()
-    if torch is None or not torch.cuda.is_available():
+    if torch is None or not torch.cuda.is_available() or torch.cuda._is_in_bad_fork():
         expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
         raise DeviceError(operation, argument, expected, f"{type(x).__name__} with a __cuda_array_interface__")
     stream = interface.get("stream")

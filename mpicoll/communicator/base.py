@@ -160,6 +160,10 @@ class Base:
         if self.closed:
             raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
 
+    def hold_to(self, device: str) -> None:
+        """Refuse memory of other devices than this one, such as ``cuda:0``, from now on. The host's is taken."""
+        self._device_calls.only = device
+
     def check_tag(self, operation: str, tag: Any) -> None:
         """Raise ArgumentError, on behalf of ``operation``, unless ``tag`` can be the tag of a message."""
         checked_int(tag, 0, self._fabric.most_tag, operation, "tag")

@@ -70,6 +70,7 @@ class Messages(Base):
         to = checked_rank(dest, self.size, operation, "dest")
         self.check_tag(operation, tag)
         given = as_buffer(x, operation, "x")
+        self._device_calls.check(given, operation, "x")
 
         def start() -> Request:
             wire = self._as_it_lies(given) or staging.copied_to_host(given)
@@ -94,6 +95,7 @@ class Messages(Base):
         if not taken.writable:
             given = "one that is read-only, or whose elements share memory"
             raise ArgumentError(operation, "x", "an array that can be written to", given)
+        self._device_calls.check(taken, operation, "x")
 
         def start() -> Request:
             there = self._as_it_lies(taken)

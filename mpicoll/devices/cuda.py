@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import Any
 
@@ -44,6 +45,9 @@ class Cuda(Device):
         if torch is None or not torch.cuda.is_available():
             expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
             raise DeviceError("mpicoll", "x", expected, name)
+        if torch.cuda._is_in_bad_fork():
+            expected = "a process that was not forked after CUDA had begun (spawn processes that use GPUs)"
+            raise DeviceError("mpicoll", "x", expected, f"{name} in a forked process")
         self.name, self._torch = name, torch
         self._device = torch.device(name)
 
@@ -57,6 +61,11 @@ class Cuda(Device):
 
     def queue(self) -> CudaQueue:
         return CudaQueue(self._torch, self._torch.cuda.Stream(self._device))
+
+    def using(self, queue: Queue) -> AbstractContextManager[None]:
+        assert isinstance(queue, CudaQueue)
+        stream: AbstractContextManager[None] = self._torch.cuda.stream(queue.stream)
+        return stream
 
     def allocate(self, nbytes: int, queue: Queue) -> _Memory:
         torch = self._torch
@@ -170,6 +179,12 @@ class CudaEvent(Event):
     def wait(self) -> None:
         try:
             self.event.synchronize()
+        except RuntimeError as e:
+            raise DeviceFailure(f"the GPU reports: {e}") from e
+
+    def is_past(self) -> bool:
+        try:
+            return bool(self.event.query())
         except RuntimeError as e:
             raise DeviceFailure(f"the GPU reports: {e}") from e
 

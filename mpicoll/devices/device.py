@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -44,6 +45,10 @@ class Event(ABC):
     @abstractmethod
     def wait(self) -> None:
         """Let the host wait until the queue has come to this place. Raises DeviceFailure if its work failed before."""
+
+    @abstractmethod
+    def is_past(self) -> bool:
+        """Whether the queue has come to this place. This does not wait. Raises DeviceFailure if its work failed."""
 
 
 class Queue(ABC):
@@ -89,6 +94,10 @@ class Device(ABC):
     @abstractmethod
     def queue(self) -> Queue:
         """A new queue."""
+
+    @abstractmethod
+    def using(self, queue: Queue) -> AbstractContextManager[None]:
+        """Let this queue be the current one of this thread in a ``with`` statement."""
 
     @abstractmethod
     def allocate(self, nbytes: int, queue: Queue) -> Memory:

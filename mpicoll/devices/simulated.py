@@ -67,16 +67,6 @@ class Simulated(Device):
         memory = self.allocate(int(np.prod(shape, dtype=np.int64)) * storage.itemsize, self.current())
         return SimulatedArray(self, memory, dtype, _described(memory.address, shape, None, storage))
 
-    @contextmanager
-    def using(self, queue: SimulatedQueue) -> Iterator[None]:
-        """Let this queue be the current one of this thread."""
-        before = self._here.__dict__.get("queue")
-        self._here.queue = queue
-        try:
-            yield
-        finally:
-            self._here.queue = before
-
     def fail(self, what: str, number: int = 1) -> None:
         """Let the ``number``-th thing of this kind from now fail. 0 lets none fail any more. What can fail are each
         ``allocation``, ``pinned`` memory, ``export``, ``copy`` and ``kernel``."""
@@ -108,6 +98,15 @@ class Simulated(Device):
         made = SimulatedQueue(self, next(self._seed))
         self._queues.add(made)
         return made
+
+    @contextmanager
+    def using(self, queue: Queue) -> Iterator[None]:
+        before = self._here.__dict__.get("queue")
+        self._here.queue = queue
+        try:
+            yield
+        finally:
+            self._here.queue = before
 
     def allocate(self, nbytes: int, queue: Queue) -> _Memory:
         assert isinstance(queue, SimulatedQueue)

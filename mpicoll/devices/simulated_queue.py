@@ -69,6 +69,15 @@ class SimulatedEvent(Event):
 
     def wait(self) -> None:
         self._passed.wait()
+        self._raise()
+
+    def is_past(self) -> bool:
+        if not self._passed.is_set():
+            return False
+        self._raise()
+        return True
+
+    def _raise(self) -> None:
         if self.failure is not None:
             raise self.failure
 
@@ -88,17 +97,23 @@ class SimulatedQueue(Queue):
         self._work.put(None)
 
     def copy(self, target: Place, source: Place) -> None:
-        self._hand_in("copy", partial(np.copyto, target.bytes, source.bytes), target.bytes.nbytes, target, source)
+        self.hand_in("copy", partial(np.copyto, target.bytes, source.bytes), target.bytes.nbytes, target, source)
 
     def combine(
         self, rows: Sequence[Place], out: Place, reduction: Reduction, factors: Sequence[Any] | None = None
     ) -> None:
         work = partial(kernels.reduce_rows, [row.bytes for row in rows], out.bytes, reduction, factors)
-        self._hand_in("kernel", work, out.bytes.nbytes * (len(rows) + 1), *rows, out)
+        self.hand_in("kernel", work, out.bytes.nbytes * (len(rows) + 1), *rows, out)
 
     def divide(self, values: Place, divisor: int, dtype: Dtype) -> None:
         work = partial(kernels.divide, values.bytes, divisor, dtype)
-        self._hand_in("kernel", work, 2 * values.bytes.nbytes, values)
+        self.hand_in("kernel", work, 2 * values.bytes.nbytes, values)
+
+    def hand_in(self, what: str, work: Callable[[], object], nbytes: int, *places: Place) -> None:
+        """Do this work in the queue's turn. It touches these places, and fails on demand as a ``what``."""
+        self._next += 1
+        self._pending[self._next] = places
+        self._work.put(partial(self._do, self._next, what, work, nbytes))
 
     def record(self) -> SimulatedEvent:
         event = SimulatedEvent()
@@ -119,11 +134,6 @@ class SimulatedQueue(Queue):
     def touches(self, low: int, high: int) -> bool:
         """Whether work is pending on one of these addresses."""
         return any(p.low < high and low < p.high for places in list(self._pending.values()) for p in places)
-
-    def _hand_in(self, what: str, work: Callable[[], object], nbytes: int, *places: Place) -> None:
-        self._next += 1
-        self._pending[self._next] = places
-        self._work.put(partial(self._do, self._next, what, work, nbytes))
 
     def _wait(self, event: Event) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,8 @@ class Gpu:
     kept: str = ""
     """The file that keeps it."""
     failed: tuple[tuple[str, str], ...] = ()
+    segments: str = ""
+    """The variable that lets torch allocate expandable segments, empty if none does."""
 
 
 def look() -> Gpu:
@@ -59,6 +62,7 @@ def look() -> Gpu:
         devices=tuple(driver.get("devices", ())),
         error=driver.get("error", 0),
         torch_cuda=torch.get("cuda"),
+        segments=_expandable_segments(),
         torch_works=torch.get("available"),
         nccl=torch.get("nccl"),
         mpi_takes=mpi.get("takes"),
@@ -122,6 +126,17 @@ def _judge_torch(gpu: Gpu) -> Iterator[Finding]:
     elif gpu.torch_works is False:
         text = f"torch cannot use the GPUs: it was built for CUDA {gpu.torch_cuda}, the driver is for {gpu.driver}"
         yield Finding("GPU", "problem", text, _CHECK["torch"])
+    if gpu.segments:
+        text = f"{gpu.segments} lets torch allocate expandable segments, which other processes cannot open: "
+        remedy = "Unset it to use the algorithm ipc. An MPI that takes GPU memory may be faster without it, too"
+        yield Finding("GPU", "warning", text + "the algorithm ipc goes through host memory", remedy)
+
+
+def _expandable_segments() -> str:
+    for name in ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        if "expandable_segments:true" in os.environ.get(name, "").replace(" ", "").lower():
+            return name
+    return ""
 
 
 def _judge_paths(gpu: Gpu) -> Iterator[Finding]:

@@ -16,6 +16,7 @@ from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route, taken_route
 from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
+from mpicoll.errors import DeviceError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.routes.devices import ipc, packing, staged
 from mpicoll.routes.devices.ring import Ring
@@ -30,10 +31,19 @@ class DeviceCalls:
     def __init__(self, fabric: Fabric, choose: Callable[[str | None, Call], Choice], workspace: Workspace) -> None:
         self._fabric, self._choose, self._workspace = fabric, choose, workspace
         self._kept: dict[str, _Kept] = {}
+        self.only: str | None = None
+        """The device whose memory is taken; None if it may be any device's."""
+
+    def check(self, b: Buffer, operation: str, argument: str) -> None:
+        """Raise DeviceError if the buffer lies on another device than the one that is taken."""
+        if self.only not in (None, b.device) and b.device != "cpu":
+            expected = f"memory of the host or of {self.only}, the device of the group"
+            raise DeviceError(operation, argument, expected, b.device)
 
     def bind(self, call: Call, algorithm: str | None, record: Record) -> Plan:
         """The plan of a call whose memory lies on a device. It says its route in the ``record``."""
         buffers = [b for b in (call.send, call.recv) if b is not None]
+        self.check(buffers[0], call.operation, "x" if call.send is not None or call.in_place else "out")
         kept = self._kept_for(buffers[0])
         device = kept.device
         if all(b.plain for b in buffers):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mpicoll.cli import main
-from mpicoll.doctor import examination
+from mpicoll.doctor import examination, gpu
 from mpicoll.doctor.examination import Facts, judge
 from mpicoll.doctor.finding import TOPICS, Report
 from mpicoll.doctor.gpu import Gpu
@@ -184,6 +184,11 @@ def test_in_order(facts: list[Facts]) -> None:
             with_gpu(mpi_takes=None, failed=(("mpi", "ended by SIGABRT"),)),
             "warning GPU To ask MPI whether it takes GPU memory fails in a test process: ended by SIGABRT",
         ),
+        (
+            with_gpu(segments="PYTORCH_CUDA_ALLOC_CONF"),
+            "warning GPU PYTORCH_CUDA_ALLOC_CONF lets torch allocate expandable segments, which other processes cannot "
+            "open: the algorithm ipc goes through host memory",
+        ),
         # what differs
         (
             changed(job(), 1, world={"library": "Open MPI 4.1.4"}),
@@ -282,6 +287,19 @@ def test_a_file_that_cannot_be_written(
     monkeypatch.setattr(examination, "examine", lambda: judge(job()))
     assert main(["doctor", "--json", str(tmp_path / "nowhere" / "found.json")]) == 2
     assert "doctor: --json: expected a file that can be written; given " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "backend:native,expandable_segments:True", True),
+        ("PYTORCH_ALLOC_CONF", "expandable_segments: true", True),
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False", False),
+    ],
+)
+def test_expandable_segments_are_noticed(name: str, value: str, found: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    assert gpu.look().segments == (name if found else "")
 
 
 def test_only_one_rank_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -125,6 +125,18 @@ def test_no_memory_of_the_device(comm: mpicoll.Communicator, on: OnSimulated, na
 
 
 @pytest.mark.parametrize("route", ROUTES)
+def test_no_memory_of_the_device_on_one_rank(comm: mpicoll.Communicator, on: OnSimulated, route: str) -> None:
+    """It alone raises, before data moves, and may try again: the others have waited for it."""
+    x = laid_out(on, np.full((4, 3), comm.rank), "float32", "strided")
+    if comm.rank == comm.size - 1:
+        on.device.fail("allocation")
+        with pytest.raises(DeviceError, match="for the call to work in"):
+            comm.allreduce(x, out=x, algorithm=route)
+    comm.allreduce(x, out=x, algorithm=route)
+    assert (on.values(x) == sum(range(comm.size))).all()
+
+
+@pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("what", ["copy", "kernel"])
 @pytest.mark.parametrize("name", MOVING)
 def test_work_that_fails(comm: mpicoll.Communicator, name: str, what: str, route: str) -> None:

@@ -130,6 +130,9 @@ class Late(Event):
     def wait(self) -> None:
         pass
 
+    def is_past(self) -> bool:
+        return True
+
 
 class Careless(Queue):
     """A queue for whose work the host does not wait, or that does not wait for others."""

@@ -18,6 +18,7 @@ FOR_ADAPTERS = {
     "check_open",
     "check_tag",
     "close",
+    "hold_to",
     "incoming",
     "last_route",
     "outgoing",

@@ -281,6 +281,44 @@ def test_a_call_ended_midway_on_a_rank_that_leaves(others_wait: bool, capfd: Out
     assert len(ends) == others_wait
 
 
+@pytest.mark.parametrize("agrees", [False, True])
+def test_a_call_fails_on_one_rank(agrees: bool, capfd: Output) -> None:
+    """The rank goes on without the communicator. The others wait for ever, unless they agree on calls: then their
+    waits end by themselves."""
+
+    async def scene(it: Job) -> None:
+        recorders = [rank.joins("f", it.all, agrees=agrees) for rank in it.ranks]
+        for recorder in recorders:
+            begin(recorder, "bcast")
+        recorders[1].close()
+        if agrees:
+            await looks(40)
+            for recorder in recorders:
+                recorder.close()
+            await it.all_leave()
+        else:
+            await until(lambda: bool(ends))
+
+    play(scene)
+    assert (report.HAS_FAILED in capfd.readouterr().err) is not agrees
+    assert len(ends) == (not agrees)
+
+
+def test_a_call_fails_on_all_ranks() -> None:
+    """One after another, and not at once: nobody waits for ever."""
+
+    async def scene(it: Job) -> None:
+        for recorder in it.recorders:
+            begin(recorder, "bcast")
+        for recorder in it.recorders:
+            recorder.close()
+            await looks(4)
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
 def test_what_ranks_agree_on_is_not_judged_before() -> None:
     """With check="full" they find a difference themselves, and the program may catch their error."""
 

@@ -118,6 +118,52 @@ else:
         ("a rank has come to its end, and others wait for it",),
         600,
     ),
+    "a device fails on one rank": Fault(
+        """
+from mpicoll.devices.simulated import Simulated
+from mpicoll.errors import DeviceFailure
+
+device = Simulated()
+on_device = device.array(x)
+device.current().synchronize()
+if rank == 1:
+    device.fail("copy")
+try:
+    comm.allreduce(on_device)
+except DeviceFailure:
+    time.sleep(600)
+""",
+        (
+            "mpicoll: a call has failed on a rank, and others wait for it. The job ends (communicator of ranks 0-2):",
+            "rank 1      call 3: allreduce sum of 6 float64 on simulated",
+            "cannot use the communicator any more",
+        ),
+        600,
+    ),
+    "a device has no memory on one rank": Fault(
+        """
+from mpicoll.devices.simulated import Simulated
+
+device = Simulated()
+on_device = device.array(np.ones((6, 2)))[:, 0]
+if rank == 1:
+    device.fail("allocation")
+comm.allreduce(on_device, out=on_device)
+""",
+        ("DeviceError: allreduce: x: expected", "for the call to work in"),
+        600,
+    ),
+    "another sort of memory on one rank": Fault(
+        """
+from mpicoll.devices.simulated import Simulated
+
+device = Simulated()
+comm.allreduce(long if rank == 1 else device.array(long))  # it may return, with wrong data
+time.sleep(600)
+""",
+        (DIFFERENT, "131072 float64 on simulated", "rank 1"),
+        600,
+    ),
     "two threads": Fault(
         """
 if rank == 0:

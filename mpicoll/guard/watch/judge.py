@@ -23,6 +23,8 @@ __all__ = ["Judge"]
 _SECONDS_TO_ANSWER = 3.0
 _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
+_SECONDS_OF_A_FAILURE = 5.0
+"""How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
 
@@ -219,7 +221,7 @@ class Judge:
         if each.least() > each.compared and not each.are(BROKEN):
             await self._compare(each)
         for rank in each.ranks:
-            if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank):
+            if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank, why):
                 midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
                 await self._end(each, None if midway else each.calls.get(rank, 0), why)
         if each.name not in self._communicators:
@@ -240,9 +242,11 @@ class Judge:
         if process.gone is not None:
             ends = not is_elastic() and process.gone > _SECONDS_OF_THE_LAUNCHER
             return report.IS_GONE if ends else ""
+        if each.states.get(rank) == BROKEN and not is_elastic():
+            return report.HAS_FAILED
         return report.HAS_FREED if each.states.get(rank) == FREED else ""
 
-    async def _is_missed(self, each: _Calls, rank: int) -> bool:
+    async def _is_missed(self, each: _Calls, rank: int, why: str) -> bool:
         """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
         has not told its last ones, numbers say nothing: there, whether they wait in a call."""
         numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
@@ -250,6 +254,8 @@ class Judge:
         if made == each.most() if numbers else each.longest() == SHORT:
             return False
         accounts = await self._ask((other for other in each.ranks if other != rank), "account", name=each.name)
+        if why == report.HAS_FAILED:
+            return any(a["waits"] and a["stuck"] > _SECONDS_OF_A_FAILURE for a in accounts.values() if a)
         return any(account["begun"] > made if numbers else account["waits"] for account in accounts.values() if account)
 
     async def _judge_silence(self) -> None:

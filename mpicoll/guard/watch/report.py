@@ -11,6 +11,7 @@ from mpicoll.units import named
 __all__ = [
     "DIFFERENT",
     "FORGOTTEN",
+    "HAS_FAILED",
     "HAS_FREED",
     "HAS_LEFT",
     "IS_GONE",
@@ -27,6 +28,7 @@ DIFFERENT = "the ranks made different calls. The job ends"
 FORGOTTEN = "the ranks made different calls, before the last ones, which are equal. The job ends"
 HAS_LEFT = "a rank has come to its end, and others wait for it. The job ends"
 IS_GONE = "a rank's process is gone, and others wait for it. The job ends"
+HAS_FAILED = "a call has failed on a rank, and others wait for it. The job ends"
 HAS_FREED = "a rank has freed the communicator, and others still use it. The job ends"
 IS_SILENT = "a rank does not answer, and others wait for its end. The job ends"
 MEANWHILE = "ranks wait in another communicator, too"

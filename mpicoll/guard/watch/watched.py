@@ -92,5 +92,6 @@ class Watched:
             "waits": recorder.under_way and number == begun - 1,
             "message": f"{waits[0][0]}: no message {waits[0][1]}" if waits else None,
             "seconds": self.seconds,
+            "stuck": 0.0 if self.agrees else self.seconds,  # where ranks agree, their waits end by themselves
             "where": whereabouts(),
         }

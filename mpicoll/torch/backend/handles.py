@@ -18,16 +18,23 @@ import torch
 
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
 
-__all__ = ["Handle", "finished", "handle_of"]
+__all__ = ["Handle", "finished", "handle_of", "in_future"]
 
 _CallbackWork: Any = torch._C._distributed_c10d.PythonCallbackWork
+_of_future: Any = torch._C._distributed_c10d._create_work_from_future  # type: ignore[attr-defined]
 
 
 def finished(result: Sequence[torch.Tensor] = ()) -> Any:
     """A Work that is complete. It is all C++, so to wait for it costs the least."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(list(result))
-    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
+    return _of_future(future)
+
+
+def in_future(work: CollectiveWork) -> Any:
+    """A Work for C++ that asks for its future, and goes on when its streams have come to that. A Handle's future knows
+    no streams."""
+    return _of_future(work.get_future())
 
 
 class Handle(_CallbackWork):  # type: ignore[misc]

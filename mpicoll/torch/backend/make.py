@@ -9,7 +9,7 @@ from mpicoll.errors import LaunchError, RankLost
 from mpicoll.launch import elastic, lifetime
 from mpicoll.torch.backend.device_backend import DeviceBackend
 from mpicoll.torch.backend.registered_group import RegisteredGroup
-from mpicoll.torch.backend.torch_features import wants_device_backend
+from mpicoll.torch.backend.torch_features import bound_device, wants_device_backend
 
 __all__ = ["make"]
 
@@ -39,7 +39,7 @@ def make(options: Any, backend_options: Any = None) -> RegisteredGroup | DeviceB
     comm = Communicator(MPIFabric.of_world(members) if members else None)
     if comm.size != (len(members) or size):
         raise RankLost("init_process_group", [])  # one more, since torch has asked who is there
-    g = RegisteredGroup(comm, members or range(size), options.group_id, options.timeout, options.store)
+    g = RegisteredGroup(comm, members or range(size), options.group_id, options.timeout, options.store, bound_device())
     if not members:
         g.local_rank = comm.node.rank
     return DeviceBackend(g) if only_backend else g

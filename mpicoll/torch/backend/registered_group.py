@@ -31,11 +31,21 @@ class RegisteredGroup(TorchCalls, _TorchsGroup):  # type: ignore[misc]
     options = None
     """torch asks for this where a group stands in for its backend. There are no options."""
 
-    def __init__(self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta, store: Any) -> None:
+    def __init__(
+        self,
+        comm: Communicator,
+        ranks: Sequence[int],
+        name: str,
+        timeout: timedelta,
+        store: Any,
+        device: torch.device | None = None,
+    ) -> None:
         _TorchsGroup.__init__(self, comm.rank, comm.size)
         self._name, self._desc, self._store = name, "", store
         self._splits = 0
-        TorchCalls.__init__(self, comm, ranks, name, timeout)
+        TorchCalls.__init__(self, comm, ranks, name, timeout, device)
+        if device is not None:
+            self.bound_device_id = device  # torch's new_group gives it to other groups
         self.reducer_waits = reducer.waits()
         serve_devices(self)
         world().registered.append(self)
@@ -118,7 +128,8 @@ class RegisteredGroup(TorchCalls, _TorchsGroup):  # type: ignore[misc]
         if comm is None:
             return None
         name = group_name or f"{self._name}:split:{self._splits}"
-        part = RegisteredGroup(comm, [self.ranks[r] for r in ranks], name, timeout or self.timeout, self._store)
+        members, timeout = [self.ranks[r] for r in ranks], timeout or self.timeout
+        part = RegisteredGroup(comm, members, name, timeout, self._store, self.device)
         part._desc = group_desc or ""
         return part
 

@@ -16,7 +16,7 @@ from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
-from mpicoll.torch.backend.handles import Handle, finished, handle_of
+from mpicoll.torch.backend.handles import Handle, finished, handle_of, in_future
 from mpicoll.torch.functions import barriers, collectives, lists
 from mpicoll.torch.functions.caller import Caller
 from mpicoll.torch.functions.messages import incoming, outgoing
@@ -37,8 +37,15 @@ class TorchCalls(ProcessGroup):
     reducer_waits = False
     """Whether the backward pass waits a moment for each of DDP's all-reduces."""
 
-    def __init__(self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta) -> None:
-        super().__init__(comm, ranks, name, timeout)
+    def __init__(
+        self,
+        comm: Communicator,
+        ranks: Sequence[int],
+        name: str,
+        timeout: timedelta,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__(comm, ranks, name, timeout, device)
         self._calls = 0
         self._coalescing: list[Work] | None = None
         """The operations since ``_start_coalescing``; None while nothing is coalesced."""
@@ -86,11 +93,15 @@ class TorchCalls(ProcessGroup):
         op, async_op = (dist.ReduceOp.SUM, True) if opts is None else (opts.reduceOp, opts.asyncOp)
         tensor = _only(tensors, "all_reduce")
         work = collectives.all_reduce(tensor, op, self, async_op)
-        if self.reducer_waits and isinstance(work, CollectiveWork) and reducer.called_by_reducer():
-            work.done.wait(reducer.MOMENT)
-            if work.is_completed():
+        if isinstance(work, CollectiveWork) and (self.reducer_waits or work.turn) and reducer.called_by_reducer():
+            if self.reducer_waits:
+                work.done.wait(reducer.MOMENT)
+                if work.is_completed():
+                    self._calls += 1
+                    return finished(work.result())
+            if work.turn:
                 self._calls += 1
-                return finished(work.result())
+                return in_future(work)
         return self._handle(work)
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ import torch.distributed
 
 from mpicoll.errors import LaunchError
 
-__all__ = ["BACKENDS_IN_PYTHON", "RECORDS_BACKENDS_IN_PYTHON", "wants_device_backend"]
+__all__ = ["BACKENDS_IN_PYTHON", "RECORDS_BACKENDS_IN_PYTHON", "bound_device", "wants_device_backend"]
 
 
 def _can_be_made() -> bool:
@@ -55,14 +56,26 @@ def wants_device_backend() -> bool:
 def _named_backends() -> dict[str, str]:
     """The backend of each device in the group that torch is making; empty if torch is making none.
 
-    torch does not pass this to the functions that make backends. So it is read from torch's frame on the stack.
+    torch does not pass this to the functions that make backends.
     """
+    config = _while_torch_makes_a_group().get("backend_config")
+    found: dict[str, str] = {} if config is None else config.get_device_backend_map()
+    return found
+
+
+def bound_device() -> torch.device | None:
+    """The ``device_id`` of the group that torch is making. torch does not pass this, either."""
+    device = _while_torch_makes_a_group().get("device_id")
+    return device if isinstance(device, torch.device) and device.type != "cpu" else None
+
+
+def _while_torch_makes_a_group() -> Mapping[str, Any]:
+    """The variables of torch's function that makes a group, from its frame on the stack; empty if it makes none."""
     frame = sys._getframe()
     while (caller := frame.f_back) is not None:
         frame = caller
         if frame.f_code.co_name == "_new_process_group_helper":
-            found: dict[str, str] = frame.f_locals["backend_config"].get_device_backend_map()
-            return found
+            return frame.f_locals
     return {}
 
 

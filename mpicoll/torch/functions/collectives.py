@@ -12,6 +12,8 @@ What these and the collectives of lists have in common:
 - Tensors are on the CPU or a CUDA GPU, and need not be contiguous. Sparse ones are refused. One that requires grad is
   written in place, outside autograd. All ranks pass the same number of elements and the same dtype. Ranks compare that
   only where a docstring says so.
+- On a GPU, a call comes after what the current stream has to do. When it returns, or when the Work's ``wait`` does, the
+  current stream goes on after the result.
 - Errors: ArgumentError for a wrong argument, with DtypeError and DeviceError as special cases, and StateError if the
   group was destroyed or there is no default group. The rank at fault raises it before any data moves.
 """

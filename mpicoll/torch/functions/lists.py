@@ -191,5 +191,3 @@ def _copy_out(blocks: Iterable[torch.Tensor], tensors: Sequence[torch.Tensor]) -
     """Copy a block to each tensor."""
     for block, tensor in zip(blocks, tensors, strict=True):
         tensor.detach().copy_(block.view(tensor.shape))
-    if tensors and tensors[0].is_cuda:  # the caller may wait on another stream than this thread's
-        torch.cuda.current_stream(tensors[0].device).synchronize()

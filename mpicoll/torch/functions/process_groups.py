@@ -59,7 +59,8 @@ def init_process_group(
     """Make the default group, of all ranks of MPI.COMM_WORLD. All ranks call this.
 
     Every ``backend`` that torch knows means MPI. Rank and size come from MPI: ``rank`` and ``world_size`` need not be
-    given, and are compared with MPI's. ``init_method``, ``store``, ``pg_options`` and ``device_id`` change nothing.
+    given, and are compared with MPI's. ``init_method``, ``store`` and ``pg_options`` change nothing. With ``device_id``
+    the group takes tensors of the CPU and of this device alone; others raise DeviceError.
     ``timeout`` is how long ``monitored_barrier`` waits, and how long a collective may take. After that, the job ends.
     With MPICOLL_CHECK=full, TimeoutError is raised instead.
 
@@ -71,12 +72,13 @@ def init_process_group(
     if enable_reconfigure:
         raise ArgumentError("init_process_group", "enable_reconfigure", "False: the ranks are MPI's", "True")
     checked_timeout("init_process_group", timeout)
+    device = _checked_device("init_process_group", device_id)
     comm = Communicator()
     for argument, given, actual in (("world_size", world_size, comm.size), ("rank", rank, comm.rank)):
         if given not in (-1, actual):
             comm.free()
             raise _contradiction(comm, argument, given, actual)
-    g = ProcessGroup(comm, range(comm.size), group_name or "default", timeout or _TIMEOUT)
+    g = ProcessGroup(comm, range(comm.size), group_name or "default", timeout or _TIMEOUT, device)
     g.local_rank = comm.node.rank
     world().groups = [g]
 
@@ -108,14 +110,18 @@ def new_group(
 
     The group's ranks are in ascending order, or in that of ``ranks`` if ``sort_ranks`` is False. All its members call
     this; other ranks may, too. (torch demands that of them, unless ``use_local_synchronization``.) Ranks that are
-    together in several groups make them in the same order. ``backend`` is any that torch knows; ``pg_options`` and
-    ``device_id`` change nothing. ``timeout`` None is the default group's.
+    together in several groups make them in the same order. ``backend`` is any that torch knows; ``pg_options`` changes
+    nothing. ``timeout`` and ``device_id`` None are the default group's.
 
-    Raises ArgumentError if ``ranks`` are not different global ranks, at least one.
+    Raises ArgumentError if ``ranks`` are not different global ranks, at least one, or if ``device_id`` is not the
+    default group's, which has one.
     """
     parent = _default("new_group")
     _check_backend("new_group", backend)
     checked_timeout("new_group", timeout)
+    device = _checked_device("new_group", device_id) or parent.device
+    if parent.device not in (None, device):
+        raise ArgumentError("new_group", "device_id", f"{parent.device}, the default group's", str(device))
     chosen = _ints(range(parent.size()) if ranks is None else ranks)
     if not all(0 <= r < parent.size() for r in chosen) or len(set(chosen)) != len(chosen) or not chosen:
         raise ArgumentError(
@@ -131,7 +137,7 @@ def new_group(
     comm = parent.comm.subset(chosen)
     if comm is None:
         return GroupMember.NON_GROUP_MEMBER
-    g = ProcessGroup(comm, chosen, group_desc or f"group {world().made}", timeout or parent.timeout)
+    g = ProcessGroup(comm, chosen, group_desc or f"group {world().made}", timeout or parent.timeout, device)
     world().groups.append(g)
     return g
 
@@ -217,6 +223,16 @@ def _check_backend(operation: str, backend: Any) -> None:
     names = [part.rpartition(":")[2] for part in str(backend).lower().split(",")]
     if not all(name in known for name in names):
         raise ArgumentError(operation, "backend", f"None or one of {', '.join(sorted(known))}", repr(backend))
+
+
+def _checked_device(operation: str, device_id: Any) -> torch.device | None:
+    """The device that ``device_id`` means. A CPU holds a group to nothing, as if there were none."""
+    if device_id is None or (isinstance(device_id, torch.device) and device_id.type == "cpu"):
+        return None
+    device = torch.device("cuda", device_id) if type(device_id) is int and 0 <= device_id < 128 else device_id
+    if not isinstance(device, torch.device) or device.type != "cuda" or device.index is None:
+        raise ArgumentError(operation, "device_id", "a CUDA device with an index, or the index", repr(device_id))
+    return device
 
 
 def _ints(ranks: Any) -> list[int]:

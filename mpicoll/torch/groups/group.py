@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import get_ident
 from typing import Any
 
@@ -15,6 +15,7 @@ from mpicoll.calls.rules import DEFAULT_TIMEOUT
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import StateError
 from mpicoll.torch.groups.agreement import Agreement
+from mpicoll.torch.groups.turns import Queues
 from mpicoll.torch.groups.work import CollectiveWork, Work
 from mpicoll.torch.groups.worker import Worker
 
@@ -24,15 +25,25 @@ __all__ = ["ProcessGroup"]
 class ProcessGroup:
     """Some ranks of the job. Rank r of ``comm`` and of the group is the global rank ``ranks[r]``.
 
-    Programs get one from ``new_group`` or as ``group.WORLD``, and pass it as ``group``.
+    Programs get one from ``new_group`` or as ``group.WORLD``, and pass it as ``group``. If ``device`` is not None, it
+    takes tensors of the host and of this device alone.
     """
 
-    def __init__(self, comm: Communicator, ranks: Sequence[int], name: str, timeout: timedelta) -> None:
-        self.comm = comm
+    def __init__(
+        self,
+        comm: Communicator,
+        ranks: Sequence[int],
+        name: str,
+        timeout: timedelta,
+        device: torch.device | None = None,
+    ) -> None:
+        self.comm, self.device = comm, device
+        if device is not None:
+            comm.hold_to(str(device))
         self.ranks = tuple(ranks)
         self.group_name = name
         self.timeout = timeout
-        self.worker = Worker(self.comm.queued)
+        self.worker, self.queues = Worker(self.comm.queued), Queues()
         self.inside = 0
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
         self.callers: dict[str, Any] = {}
@@ -97,15 +108,14 @@ class ProcessGroup:
             finally:
                 self.inside = outer
             return None
-        if devices := {tensor.device for tensor in (*result, *given) if tensor.is_cuda}:
-            _synchronize(devices)  # the worker's current stream is not the caller's
-            run = partial(_run_to_the_end, run, devices)
+        turn = self.queues.turn((*result, *given))
         if not self.comm.any_thread:
             _warn_that_it_blocks()
-            work = CollectiveWork(run, list(result))
+            work = CollectiveWork(run, list(result), turn)
             work.carry_out()
+            work.let_go()
             return work
-        work = self.worker.submit(operation, run, list(result))
+        work = self.worker.submit(operation, run, list(result), turn)
         if async_op:
             return work
         if self.worker.is_here():  # submit has carried it out. `inside` belongs to the program's thread.
@@ -142,18 +152,6 @@ class ProcessGroup:
         finally:
             self.comm.close("it was destroyed")
             self.callers.clear()  # they refer to the group
-
-
-def _synchronize(devices: Iterable[torch.device]) -> None:
-    """Wait for this thread's current streams."""
-    for device in devices:
-        torch.cuda.current_stream(device).synchronize()
-
-
-def _run_to_the_end(run: Callable[[], None], devices: Iterable[torch.device]) -> None:
-    """Let ``run`` end with its results in memory: whoever waits for it does so on another stream."""
-    run()
-    _synchronize(devices)
 
 
 @lru_cache(maxsize=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic, sleep
 
@@ -12,8 +13,9 @@ import torch
 from torch.autograd import profiler
 
 from mpicoll.communicator.messages import Request
-from mpicoll.errors import ArgumentError, StateError, TimeoutError
+from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.guard.sites import Site
+from mpicoll.torch.groups.turns import Turn
 
 __all__ = ["CollectiveWork", "MessageWork", "Work"]
 
@@ -31,8 +33,9 @@ class Work(ABC):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Wait until the operation is complete, and return True.
 
-        Raises what the operation raised. Raises TimeoutError when ``timeout`` has passed: the operation goes on, and
-        the program may wait for it again.
+        The results on a device may still be on their way then: the current stream goes on after them. Raises what the
+        operation raised. Raises TimeoutError when ``timeout`` has passed: the operation goes on, and the program may
+        wait for it again.
         """
 
     @abstractmethod
@@ -48,7 +51,7 @@ class Work(ABC):
         """What the operation raised; None if it raised nothing so far."""
 
     def synchronize(self) -> None:
-        """Wait, as :meth:`wait` does. (Over NCCL a stream waits; here results are in memory when the wait ends.)"""
+        """Wait, as :meth:`wait` does."""
         self.wait()
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
@@ -68,21 +71,28 @@ def _seconds(timeout: timedelta | None) -> float | None:
 
 
 class CollectiveWork(Work):
-    """A collective in the queue of a group's worker. ``run`` carries it out, and writes the tensors of ``result``."""
+    """A collective in the queue of a group's worker. ``run`` carries it out, and writes the tensors of ``result``.
+
+    ``turn`` is its place in the queues of devices, None if all its tensors are the host's.
+    """
 
     site: Site | None = None
     """Where the program has handed it in."""
     handed_in: float | None = None
     """And when, in seconds of ``time.monotonic``."""
 
-    def __init__(self, run: Callable[[], None], result: list[torch.Tensor]) -> None:
-        self._run, self._result = run, result
-        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+    def __init__(self, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None) -> None:
+        self._run, self._result, self.turn = run, result, turn
+        devices: list[int | str | torch.device] = [] if turn is None else [*turn.known_to_torch]
+        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
+        self._late = turn is not None and not devices
+        """Whether the future is complete only at the end of the device's work, because it knows no streams of it."""
         self.done = done = threading.Event()
-        """Set when the collective and its future are complete."""
+        """Set when the collective and its future are complete, but for what devices still have to do."""
         self.served = threading.Event()
-        """Set after ``done``, when the callbacks of the future have returned too."""
-        self._future.add_done_callback(lambda _: done.set())
+        """Set after ``done``, when devices have done it, and the callbacks of the future have returned too."""
+        if not self._late:
+            self._future.add_done_callback(lambda _: done.set())
         self._unsettled = threading.Lock()
         self._exception: Exception | None = None
         self._future_taken = False
@@ -91,13 +101,31 @@ class CollectiveWork(Work):
 
     def carry_out(self) -> None:
         """Run the collective in this thread. What it raises is kept for those who wait."""
-        failure = None
-        try:
-            self._run()
-        except Exception as e:  # wait() raises it
-            failure = e
-        del self._run  # and the tensors that it read
-        self._settle(failure)
+        if (turn := self.turn) is None:
+            failure = _failure_of(self._run)
+            self._run = _nothing  # drop the tensors that it read
+            self._settle(failure)
+            return
+
+        def run_there() -> None:
+            stack.enter_context(turn)
+            turn.take(self._run)
+
+        with ExitStack() as stack:  # the future's callbacks, too, work on the group's queues
+            self._settle(_failure_of(run_there))
+
+    def let_go(self) -> None:
+        """Wait until devices have come to the end of the collective, and drop the tensors that it read."""
+        if self.turn is not None:
+            try:
+                self.turn.wait()
+            except DeviceFailure as e:
+                if self._exception is None:
+                    self._exception, self.failed_unseen = e, not self._future_taken
+            if self._late:
+                self._complete(self._exception)
+        self._run = _nothing
+        self.served.set()
 
     def give_up(self, why: Exception) -> None:
         """Make the collective fail with ``why``, unless it is complete."""
@@ -108,11 +136,17 @@ class CollectiveWork(Work):
         if not self._unsettled.acquire(blocking=False):
             return
         self._exception = failure
-        # The future's callbacks run here. They may wait for this Work, and start collectives of their own.
+        self.failed_unseen = failure is not None and not self._future_taken
+        if self._late:
+            self.done.set()
+        else:
+            self._complete(failure)
+
+    def _complete(self, failure: Exception | None) -> None:
+        """Complete the future. Its callbacks run here. They may wait for this Work, and start collectives."""
         if failure is None:
             self._future.set_result(self._result)
         else:
-            self.failed_unseen = not self._future_taken
             self._future.set_exception(failure)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -126,10 +160,12 @@ class CollectiveWork(Work):
         if self._exception is not None:
             self.failed_unseen = False
             raise self._exception
+        if self.turn is not None:
+            self.turn.follow()
         return True
 
     def is_completed(self) -> bool:
-        return self.done.is_set()
+        return self.done.is_set() and (self.turn is None or self._exception is not None or self.turn.is_past())
 
     def exception(self) -> BaseException | None:
         self.failed_unseen = False
@@ -148,6 +184,18 @@ class CollectiveWork(Work):
         """A future of the tensors that the collective writes. The future raises what the collective raised."""
         self._future_taken, self.failed_unseen = True, False
         return self._future
+
+
+def _failure_of(run: Callable[[], None]) -> Exception | None:
+    try:
+        run()
+    except Exception as e:  # wait() raises it
+        return e
+    return None
+
+
+def _nothing() -> None:
+    """In the place of a collective that is over."""
 
 
 class MessageWork(Work):

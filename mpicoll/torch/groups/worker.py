@@ -16,6 +16,7 @@ from mpicoll.errors import RankLost
 from mpicoll.fabrics.job import Seat, here, work_for
 from mpicoll.guard import sites
 from mpicoll.guard.recorder import Queued
+from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.groups.work import CollectiveWork
 
 __all__ = ["Worker"]
@@ -40,17 +41,20 @@ class Worker:
         self._under_way: CollectiveWork | None = None
         self._failed: list[CollectiveWork] = []
 
-    def submit(self, operation: str, run: Callable[[], None], result: list[torch.Tensor]) -> CollectiveWork:
-        """Put ``run``, which writes the tensors of ``result``, into the queue."""
+    def submit(
+        self, operation: str, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None
+    ) -> CollectiveWork:
+        """Put ``run``, which writes the tensors of ``result``, into the queue. ``turn`` is its place on devices."""
         if self._thread is None:
             # A daemon: otherwise the interpreter would wait at its end for a thread that waits for work.
             self._thread = threading.Thread(target=self._serve, args=[here.seat], name="mpicoll", daemon=True)
             self._thread.start()
-        work = CollectiveWork(run, result)
+        work = CollectiveWork(run, result, turn)
         work.site, _ = sites.site_of(sys._getframe(1))
         work.handed_in = monotonic()
         if self.is_here():  # a callback calls: on every rank, its collective comes before all that is in the queue
             self._serve_one(work)
+            self._let_go(work)
         else:
             self._queued.append((operation, work.site, work.handed_in))
             self.idle = work.served.is_set  # a method of the event: it does not keep the tensors of the work alive
@@ -98,14 +102,26 @@ class Worker:
         work.carry_out()
         sites.here.site = sites.here.handed_in = None
         self._under_way = outer
-        work.served.set()
+
+    def _let_go(self, work: CollectiveWork) -> None:
+        work.let_go()
         if work.failed_unseen:
             self._failed.append(work)
 
     def _serve(self, seat: Seat | None) -> None:
         work_for(seat)
+        before = None  # a collective whose end the devices may not have come to
         while (work := self._queue.get()) is not None:
             with suppress(IndexError):  # the group was aborted
                 self._queued.popleft()
             self._serve_one(work)
+            if before is not None:
+                self._let_go(before)
+                before = None
+            if work.turn is None or self._queue.empty():
+                self._let_go(work)
+            else:  # meanwhile the next one begins
+                before = work
             del work  # and its tensors, before the thread waits for the next one
+        if before is not None:
+            self._let_go(before)

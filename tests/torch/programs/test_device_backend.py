@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
-from mpicoll.errors import ArgumentError, LaunchError
+from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.device_backend import DeviceBackend
 from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
@@ -139,6 +139,21 @@ def test_other_groups(ours_on_the_cpu: DeviceBackend) -> None:
     assert isinstance(ours, mpicoll.torch.ProcessGroup)
     mpicoll.torch.all_reduce(x, group=ours)
     assert x.item() == size * size
+
+
+@needs_one
+@pytest.mark.parametrize(("backend", "ours"), [("cpu:mpicoll,cuda:gloo", "cpu"), ("cpu:gloo,cuda:mpicoll", "cuda")])
+def test_each_device_has_its_backend(backend: str, ours: str) -> None:
+    """In the default group and in one that is made of it. mpicoll.torch's own functions take neither."""
+    dist.init_process_group(backend, "mpi://")
+    for group in (dist.group.WORLD, dist.new_group()):
+        made: Any = group
+        for device in ("cpu", "cuda"):
+            assert isinstance(made._get_backend(torch.device(device)), DeviceBackend) == (device == ours)
+        with pytest.raises(ArgumentError, match="group: expected a group of mpicoll"):
+            mpicoll.torch.all_reduce(torch.ones(1), group=group)
+    with pytest.raises(StateError, match="there is no default group"):
+        mpicoll.torch.all_reduce(torch.ones(1))
 
 
 @needs_one

@@ -1,0 +1,119 @@
+"""How CUDA's device uses torch's streams, on an invented torch that notes what it is asked. Needs no GPU."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mpicoll.arrays.buffers import as_buffer
+from mpicoll.devices import registry
+from mpicoll.devices.cuda import Cuda, CudaEvent, CudaQueue
+from mpicoll.errors import DeviceError, DeviceFailure, StateError
+
+
+class InventedTorch:
+    """What ``torch.cuda`` is asked for."""
+
+    def __init__(self) -> None:
+        self.capturing = self.forked = False
+        self.streams: list[Any] = ["the default one"]
+        self.cuda = SimpleNamespace(
+            is_available=lambda: True,
+            _is_in_bad_fork=lambda: self.forked,
+            is_current_stream_capturing=lambda: self.capturing,
+            current_stream=lambda device: self.streams[-1],
+            Stream=lambda device: SimpleNamespace(),
+            stream=self.stream,
+        )
+
+    class Tensor:
+        pass
+
+    @staticmethod
+    def device(name: str) -> str:
+        return name
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        self.streams.append(stream)
+        yield
+        self.streams.pop()
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[InventedTorch]:
+    made = InventedTorch()
+    monkeypatch.setitem(sys.modules, "torch", made)
+    registry._cuda.clear()
+    yield made
+    registry._cuda.clear()
+
+
+def test_the_current_stream(torch: InventedTorch) -> None:
+    device = registry.device_named("cuda:0")
+    assert isinstance(device, Cuda)
+    assert device.current().stream == "the default one"
+    queue = device.queue()
+    with device.using(queue):
+        assert device.current().stream is queue.stream
+    assert device.current().stream == "the default one"
+
+
+def test_a_stream_that_captures_a_graph(torch: InventedTorch) -> None:
+    device = registry.device_named("cuda:0")
+    torch.capturing = True
+    with pytest.raises(StateError, match="cuda:0: the current stream is capturing a CUDA graph, which cannot hold a c"):
+        device.current()
+
+
+def test_events() -> None:
+    class Failed:
+        def query(self) -> bool:
+            raise RuntimeError("an illegal memory access")
+
+        synchronize = query
+
+    assert CudaEvent(SimpleNamespace(query=lambda: True)).is_past()
+    assert not CudaEvent(SimpleNamespace(query=lambda: False)).is_past()
+    for ask in (CudaEvent(Failed()).is_past, CudaEvent(Failed()).wait):
+        with pytest.raises(DeviceFailure, match="the GPU reports: an illegal memory access"):
+            ask()
+
+
+def test_a_queue_waits_for_an_event(torch: InventedTorch) -> None:
+    waited: list[Any] = []
+    event = object()
+    stream = SimpleNamespace(wait_event=waited.append, record_event=lambda: event)
+    queue = CudaQueue(torch, stream)
+    queue.wait_for(queue.record())
+    assert waited == [event]
+
+
+class OnAGpu:
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (4096, False), "shape": (1,), "typestr": "<f4", "strides": None, "version": 3}
+
+
+def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) -> None:
+    """The child has none of its parent's devices, and gets an error with a name for a new one."""
+    registry.device_named("cuda:0")
+    child = os.fork()
+    if not child:
+        torch.forked = True
+        try:
+            registry.device_named("cuda:0")
+        except DeviceError as e:
+            os._exit(0 if "not forked after CUDA had begun" in str(e) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert isinstance(registry.device_named("cuda:0"), Cuda)
+    torch.forked = True
+    with pytest.raises(DeviceError, match="allreduce: x: expected GPU memory that this process can reach"):
+        as_buffer(OnAGpu(), "allreduce", "x")

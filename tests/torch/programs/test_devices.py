@@ -1,0 +1,131 @@
+"""The registered backend on tensors of a simulated device: torch.distributed's functions, and DDP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import mpicoll.torch
+from mpicoll.devices.simulated_queue import Costs
+from mpicoll.errors import DeviceError
+from mpicoll.torch.backend.registered_group import RegisteredGroup
+from mpicoll.torch.backend.torch_features import bound_device
+from mpicoll.torch.groups import turns
+from mpicoll.torch.groups.work import CollectiveWork
+from tests.devices.tensors import SimulatedGpu, values
+
+
+@pytest.fixture
+def gpu() -> SimulatedGpu:
+    return SimulatedGpu(Costs(delay=1e-3))
+
+
+def test_functions(gpu: SimulatedGpu, rank: int, size: int) -> None:
+    x = gpu.tensor(np.full(5, rank, np.float32))
+    dist.all_reduce(x)
+    total = sum(range(size))
+    assert values(x) == [total] * 5
+    outs = [torch.empty_like(x) for _ in range(size)]
+    work = dist.all_gather(outs, x, async_op=True)
+    work.wait()
+    assert [values(out) for out in outs] == [[total] * 5] * size
+    whole = x.new_empty(5 * size)
+    work = dist.all_gather_into_tensor(whole, x, async_op=True)
+    assert values(work.get_future().wait()[0]) == [total] * 5 * size
+    dist.reduce_scatter_tensor(x, whole)
+    assert values(x) == [size * total] * 5
+
+
+def ddp_step(gpu: SimulatedGpu, rank: int, size: int) -> tuple[list[Any], list[Any]]:
+    """The gradients after a step on the device, and what they must be."""
+    torch.manual_seed(0)
+    host = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.ReLU(), torch.nn.Linear(40, 3))
+    inputs = torch.randn(size, 4, 6)
+    there = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.ReLU(), torch.nn.Linear(40, 3))
+    for mine, layer in zip(host, there, strict=True):
+        for name, p in mine.named_parameters():
+            setattr(layer, name, torch.nn.Parameter(gpu.tensor(p)))
+    with gpu.takes_new_tensors():
+        model = DistributedDataParallel(there, bucket_cap_mb=1e-4)
+        model(gpu.tensor(inputs[rank])).square().mean().backward()
+    found = [values(p.grad) for p in there.parameters()]
+    (sum(host(x).square().mean() for x in inputs) / size).backward()
+    return found, [p.grad.tolist() for p in host.parameters()]
+
+
+def is_right(found: list[Any], expected: list[Any]) -> bool:
+    return all(np.allclose(f, e, atol=1e-5) for f, e in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("overlap", ["0", "1"])
+def test_ddp(gpu: SimulatedGpu, rank: int, size: int, overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buckets are on the device, and the collectives come after the kernels of the backward pass."""
+    monkeypatch.setattr(dist.group.WORLD, "reducer_waits", overlap == "0")
+    for _ in range(5):
+        copies = gpu.counts["copy"]
+        assert is_right(*ddp_step(gpu, rank, size))
+        assert gpu.counts["copy"] > copies
+
+
+def the_future_is_complete_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CollectiveWork, "_late", property(lambda self: False, lambda self, late: None), raising=False)
+
+
+def calls_do_not_wait_for_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def enter(self: turns.Turn) -> None:
+        for device, queue in self._queues:
+            self._stack.enter_context(device.using(queue))
+
+    monkeypatch.setattr(turns.Turn, "__enter__", enter)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    "broken", [the_future_is_complete_too_early, calls_do_not_wait_for_the_backward_pass], ids=lambda b: b.__name__
+)
+def test_a_broken_order_of_ddp_is_found(
+    gpu: SimulatedGpu, rank: int, size: int, broken: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    monkeypatch.setattr(gpu, "check", lambda place: None)  # memory that is used too late shows in the values
+    found = 0
+    for _ in range(20):
+        wrong = torch.tensor([not is_right(*ddp_step(gpu, rank, size))], dtype=torch.int64)
+        dist.all_reduce(wrong)
+        found += int(wrong)
+        if found:
+            break
+    assert found
+
+
+def test_the_device_of_a_new_group_is_found() -> None:
+    """torch refuses device_id where it sees no GPU. So this looks as mpicoll does while torch makes a group."""
+
+    def _new_process_group_helper(device_id: Any) -> torch.device | None:
+        return bound_device()
+
+    assert _new_process_group_helper(torch.device("cuda", 2)) == torch.device("cuda", 2)
+    assert _new_process_group_helper(torch.device("cpu")) is None
+    assert _new_process_group_helper(None) is None
+    assert bound_device() is None
+
+
+def test_a_group_of_torch_s_holds_tensors_to_its_device(gpu: SimulatedGpu, size: int) -> None:
+    world: Any = dist.group.WORLD
+    comm = world.comm.split(0)
+    group = RegisteredGroup(comm, range(size), "held", world.timeout, None, gpu.torch_device)
+    x, y = gpu.tensor([1.0]), SimulatedGpu().tensor([1.0])
+    with pytest.raises(DeviceError, match=f"all_reduce: tensor: .* {gpu.name}, the device of the group; given cuda:"):
+        mpicoll.torch.all_reduce(y, group=group)
+    mpicoll.torch.all_reduce(x, group=group)
+    assert values(x) == [size]
+    part = group.split_group(range(size))
+    assert part is not None
+    assert part.device == part.bound_device_id == gpu.torch_device
+    part.shutdown()
+    group.shutdown()

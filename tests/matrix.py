@@ -53,7 +53,9 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/bench/test_nccl.py":        ((1,),            ()),
     "tests/bench/test_output.py":      ((2,),            (2,)),
     "tests/bench/test_sweep.py":       ((1, 2),          (3,)),
-    "tests/devices/test_routes.py":    ((1, 2, 4),       (2, 3)),
+    # The device is the same on both; MPICH is slow where there are more ranks than cores.
+    "tests/devices/test_routes.py":    ((1, 2, 3, 4),    (2,)),
+    "tests/devices/test_order.py":     ((2, 3),          (2,)),
     # No ranks: these start programs as people do,
     "tests/integrations":              ((JOBS,),         (JOBS,)),
     "tests/integrations/test_accelerate.py": ((),        (JOBS,)),
@@ -109,9 +111,9 @@ IN_THREADS = ["tests/torch", "tests/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]
 """Of two ranks on the first MPI, and of what knows no MPI: for every day."""
-WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "2", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
-"""What is not ranks of one job is run by two processes. Jobs wait more than they compute, and a file's share what its
-fixtures have made."""
+WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "3", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
+"""What is not ranks of one job is run by several processes. Jobs wait more than they compute, and a file's share what
+its fixtures have made."""
 TAIL = 100
 FRAMES = re.compile(r'  File ".*(/_pytest/|/pytest/|/pluggy/|/mpi4py/run|<frozen runpy>)')  # around every test
 

@@ -54,7 +54,8 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/bench/test_output.py":      ((2,),            (2,)),
     "tests/bench/test_sweep.py":       ((1, 2),          (3,)),
     # The device is the same on both; MPICH is slow where there are more ranks than cores.
-    "tests/devices/test_routes.py":    ((1, 2, 3, 4),    (2,)),
+    "tests/devices":                   ((1, 2, 3, 4),    (1, 2, 3, 4)),
+    "tests/devices/test_dtypes.py":    ((2, 3),          (2,)),
     "tests/devices/test_order.py":     ((2, 3),          (2,)),
     # No ranks: these start programs as people do,
     "tests/integrations":              ((JOBS,),         (JOBS,)),

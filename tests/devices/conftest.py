@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import mpicoll
+from mpicoll.routes.devices import staged
 from tests.devices.on import On, everywhere, made
 
 DEVICES = [pytest.param(name, marks=[pytest.mark.cuda] if name == "cuda" else []) for name in everywhere()]
@@ -42,3 +43,8 @@ def comm() -> Iterator[mpicoll.Communicator]:
     yield made
     if not made.closed:
         made.free()
+
+
+@pytest.fixture(params=[staged.PIECE, 48], ids=["one piece", "many pieces"])
+def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staged, "PIECE", request.param)

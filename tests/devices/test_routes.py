@@ -2,74 +2,14 @@
 
 from __future__ import annotations
 
-import zlib
-from typing import Any
-
 import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll import Op, algorithms
-from mpicoll.arrays.dtypes import DTYPES, OPS
-from mpicoll.collectives import COLLECTIVES
+from mpicoll import algorithms
 from mpicoll.errors import ArgumentError
-from mpicoll.routes.devices import staged
-from tests import oracle
-from tests.devices.on import LAYOUTS, ROUTES, Array, On, laid_out, routes_of
-
-MOVING = [name for name in COLLECTIVES if name != "barrier"]
-FACTORS = (2.0, -1.0, 0.5, 4.0)
-
-
-@pytest.fixture(params=[staged.PIECE, 48], ids=["one piece", "many pieces"])
-def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "PIECE", request.param)
-
-
-def check(comm: mpicoll.Communicator, on: On, name: str, route: str, dtype: str, op: str, shape: tuple[int, ...],
-          layout: str, root: int = 0) -> None:  # fmt: skip
-    """One call with an output of its own, and one in place where there is such a call."""
-    table, where = COLLECTIVES[name], f"{name} by {route}: {op} of {shape} {dtype}, {layout}, root {root}"
-    rng = np.random.default_rng(zlib.crc32(where.encode()))
-    whole = (comm.size, *shape) if table.gives == "p" else shape
-    inputs = [oracle.values(rng, dtype, whole, op) for _ in range(comm.size)]
-    factors = FACTORS[: comm.size]
-    expected = oracle.outcome(name, inputs, op, root, dtype, factors)[comm.rank]
-    arguments: dict[str, Any] = {"algorithm": route}
-    if table.rooted:
-        arguments["root"] = root
-    if table.reduces:
-        arguments["op"] = Op.premul_sum(factors[comm.rank]) if op == "premul_sum" else op
-    x = laid_out(on, inputs[comm.rank], dtype, layout)
-    if name != "bcast" and (name == "scatter" or layout != "plain"):
-        blocks = (comm.size,) if table.gets == "p" else ()
-        if table.gets_at(comm.rank, root):
-            arguments["out"] = laid_out(on, np.ones((*blocks, *shape), inputs[0].dtype), dtype, layout)
-    call = getattr(comm, name)
-    result = call(x, **arguments)
-    if expected is not None:
-        same(on.values(result), expected, where)
-    if name != "bcast":
-        same(on.values(x), inputs[comm.rank].ravel(), where + ": its input")
-    if table.reduces and table.elementwise:
-        call(x, **{**arguments, "out": x})
-        left = expected if expected is not None else inputs[comm.rank].ravel()
-        if table.gets_at(comm.rank, root):
-            same(on.values(x), left, where + ", in place")
-
-
-def same(found: Array, expected: Array, where: str) -> None:
-    np.testing.assert_array_equal(np.ravel(found), expected, err_msg=where)
-
-
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("route", ROUTES)
-@pytest.mark.parametrize("name", MOVING)
-def test_every_dtype_and_op(comm: mpicoll.Communicator, on: On, name: str, route: str) -> None:
-    for op in OPS if COLLECTIVES[name].reduces else ["sum"]:
-        for i, (dtype, kind) in enumerate((d.name, d.kind) for d in DTYPES.values()):
-            if kind in OPS[op][0] or not COLLECTIVES[name].reduces:
-                check(comm, on, name, route, dtype, op, (5,), "plain", root=i % comm.size)
+from tests.devices.checks import MOVING, check, same
+from tests.devices.on import LAYOUTS, ROUTES, On, laid_out, routes_of
 
 
 @pytest.mark.usefixtures("pieces")
@@ -80,6 +20,17 @@ def test_every_layout_and_size(comm: mpicoll.Communicator, on: On, name: str, ro
         for shape in ((), (0,), (1,), (3, 7), (101,)):
             for dtype in ("float32", "bfloat16"):
                 check(comm, on, name, route, dtype, "sum", shape, layout, comm.size - 1)
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_by_mpi_alone(comm: mpicoll.Communicator, on: On, name: str) -> None:
+    """What MPI libraries can reduce."""
+    if not on.device.known_to_mpi():
+        pytest.skip("this MPI takes no memory of the device")
+    for layout in LAYOUTS:
+        for dtype, op in (("float32", "sum"), ("float64", "max"), ("int32", "prod")):
+            for shape in ((), (0,), (3, 7), (101,)):
+                check(comm, on, name, "native", dtype, op, shape, layout, comm.size - 1)
 
 
 @pytest.mark.usefixtures("pieces")

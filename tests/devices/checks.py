@@ -1,0 +1,53 @@
+"""A collective on the memory of a device, and what the host's oracle says of it."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+import mpicoll
+from mpicoll import Op
+from mpicoll.collectives import COLLECTIVES
+from tests import oracle
+from tests.devices.on import Array, On, laid_out
+
+MOVING = [name for name in COLLECTIVES if name != "barrier"]
+FACTORS = (2.0, -1.0, 0.5, 4.0)
+
+
+def check(comm: mpicoll.Communicator, on: On, name: str, route: str, dtype: str, op: str, shape: tuple[int, ...],
+          layout: str, root: int = 0) -> None:  # fmt: skip
+    """One call with an output of its own, and one in place where there is such a call."""
+    table, where = COLLECTIVES[name], f"{name} by {route}: {op} of {shape} {dtype}, {layout}, root {root}"
+    rng = np.random.default_rng(zlib.crc32(where.encode()))
+    whole = (comm.size, *shape) if table.gives == "p" else shape
+    inputs = [oracle.values(rng, dtype, whole, op) for _ in range(comm.size)]
+    factors = FACTORS[: comm.size]
+    expected = oracle.outcome(name, inputs, op, root, dtype, factors)[comm.rank]
+    arguments: dict[str, Any] = {"algorithm": route}
+    if table.rooted:
+        arguments["root"] = root
+    if table.reduces:
+        arguments["op"] = Op.premul_sum(factors[comm.rank]) if op == "premul_sum" else op
+    x = laid_out(on, inputs[comm.rank], dtype, layout)
+    if name != "bcast" and (name == "scatter" or layout != "plain"):
+        blocks = (comm.size,) if table.gets == "p" else ()
+        if table.gets_at(comm.rank, root):
+            arguments["out"] = laid_out(on, np.ones((*blocks, *shape), inputs[0].dtype), dtype, layout)
+    call = getattr(comm, name)
+    result = call(x, **arguments)
+    if expected is not None:
+        same(on.values(result), expected, where)
+    if name != "bcast":
+        same(on.values(x), inputs[comm.rank].ravel(), where + ": its input")
+    if table.reduces and table.elementwise:
+        call(x, **{**arguments, "out": x})
+        left = expected if expected is not None else inputs[comm.rank].ravel()
+        if table.gets_at(comm.rank, root):
+            same(on.values(x), left, where + ", in place")
+
+
+def same(found: Array, expected: Array, where: str) -> None:
+    np.testing.assert_array_equal(np.ravel(found), expected, err_msg=where)

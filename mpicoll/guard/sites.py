@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import sysconfig
 import threading
@@ -9,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["Site", "here", "is_library", "is_program", "line_of", "place_of", "site_of", "whereabouts"]
+__all__ = ["Site", "frames_now", "here", "is_library", "is_program", "line_of", "place_of", "site_of", "whereabouts"]
 
 Site = tuple[CodeType, int]
 """A frame's code, and the index of the instruction that it is at. A frame itself would keep the program's arrays."""
@@ -70,9 +71,20 @@ def line_of(site: Site) -> int:
     return next((line for start, end, line in code.co_lines() if start <= at < end), None) or code.co_firstlineno
 
 
+def frames_now() -> dict[int, FrameType]:
+    """The innermost frame of each thread, by the thread's number."""
+    collecting = gc.isenabled()
+    gc.disable()  # to collect here would block CPython 3.11 for ever: github.com/python/cpython/issues/106883
+    try:
+        return sys._current_frames()
+    finally:
+        if collecting:
+            gc.enable()
+
+
 def whereabouts(thread: int | None = None) -> str:
     """Where the thread is now (the main thread if None): the program's frames, the innermost one first."""
-    frame = sys._current_frames().get(thread or threading.main_thread().ident or 0)
+    frame = frames_now().get(thread or threading.main_thread().ident or 0)
     places: list[str] = []
     while frame is not None and len(places) < 3:
         file = frame.f_code.co_filename

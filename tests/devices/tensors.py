@@ -32,10 +32,10 @@ _indices = itertools.cycle(range(64, 128))
 
 
 class SimulatedGpu(Simulated):
-    """A simulated device that is called ``cuda:64`` or so."""
+    """A simulated device that is called ``cuda:64`` or so. Unless ``mpi`` says so, the MPI does not take its memory."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+        super().__init__(*arguments, **{"mpi": False, **options})
         self.capturing = 0
         """The number of the thread whose current queue is as if it captured a CUDA graph."""
         self.torch_device = torch.device("cuda", next(_indices))

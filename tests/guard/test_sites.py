@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -61,3 +62,31 @@ def test_where_another_thread_is() -> None:
     thread.join()
     assert said.startswith("test_sites.py:")
     assert whereabouts(thread.ident or 1) == "its end"
+
+
+COLLECTS = """
+import gc, threading
+from mpicoll.guard.sites import frames_now
+
+class Cycle:
+    def __init__(self):
+        self.me, self.local = self, threading.local()
+        self.local.x = 1
+
+go = threading.Event()
+for _ in range(20):
+    threading.Thread(target=go.wait, daemon=True).start()
+gc.disable()
+kept = [Cycle() for _ in range(10)]
+gc.collect(0)  # into the next generation, which is collected while the frames of the threads are made
+del kept
+gc.set_threshold(1, 1, 1000)
+gc.enable()
+assert len(frames_now()) == 21
+assert gc.isenabled()
+"""
+
+
+def test_garbage_is_not_collected_meanwhile() -> None:
+    """CPython 3.11 would wait for itself."""
+    subprocess.run([sys.executable, "-c", COLLECTS], check=True, timeout=60)

@@ -50,7 +50,8 @@ def test_every_function(groups: list[Group], gpu: SimulatedGpu, function: str) -
 
 @ours_alone("torch's functions have no argument for the algorithm")
 @pytest.mark.parametrize("algorithm", ["staged", "device", "ipc"])
-def test_routes(gpu: SimulatedGpu, algorithm: str) -> None:
+def test_routes(algorithm: str) -> None:
+    gpu = SimulatedGpu(Costs(delay=1e-3), mpi=True)
     for n in (3, 70):
         x = gpu.tensor(np.zeros(n, np.float32))
         x.fill_(2)

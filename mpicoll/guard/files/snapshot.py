@@ -14,7 +14,7 @@ from typing import Any
 
 import mpicoll
 from mpicoll.guard.recorder import BROKEN, Made, Message, Queued
-from mpicoll.guard.sites import Site, line_of
+from mpicoll.guard.sites import Site, frames_now, line_of
 from mpicoll.guard.watch.watched import Watched
 
 __all__ = ["DONE", "ENDED_MIDWAY", "UNDER_WAY", "snapshot"]
@@ -105,7 +105,7 @@ def _of_clock(when: float) -> float:
 
 def _threads() -> list[dict[str, Any]]:
     """What each other thread of Python's does now, the innermost frame first."""
-    frames = sys._current_frames()
+    frames = frames_now()
     found = []
     for thread in threading.enumerate():
         if thread.ident in frames and thread is not threading.current_thread():

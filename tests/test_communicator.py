@@ -284,8 +284,31 @@ def test_after_an_object_that_is_refused_all_goes_on(comm: mpicoll.Communicator)
     with pytest.raises(ValueError, match=r"^not here$"):  # every rank gets it, so that they all have made the call
         comm.allgather_object(Refuses(travels=True) if comm.rank == 0 else 1)
     assert not comm._recorder.under_way
+    with pytest.raises(ArgumentError, match=r"^send_object: obj: .*not this one"):
+        comm.send_object(Refuses(travels=False), 0)
     assert comm.allgather_object(comm.rank) == [*range(comm.size)]
     comm.barrier()
+
+
+class RefusesOnce:
+    """An object that raises when it is pickled for the first time."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.times += 1
+        if self.times == 1:
+            raise RuntimeError("only once")
+        return int, ()
+
+
+def test_an_object_is_refused_before_anything_moves(comm: mpicoll.Communicator) -> None:
+    """However it behaves later: the other ranks have not been met in a call."""
+    if comm.rank == 0:
+        with pytest.raises(ArgumentError, match=r"^bcast_object: obj: .*only once"):
+            comm.bcast_object(RefusesOnce())
+    assert comm.bcast_object("next" if comm.rank == 0 else None) == "next"
 
 
 def test_objects(comm: mpicoll.Communicator) -> None:

@@ -25,7 +25,7 @@ from mpicoll.calls.rules import NAN, checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
 from mpicoll.communicator.requests import UnderWay
-from mpicoll.errors import ArgumentError, MessageError, MpicollError, RankLost, StateError
+from mpicoll.errors import MessageError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
@@ -142,9 +142,6 @@ class Base:
                 raise
         try:
             yield
-        except ArgumentError:  # before anything was sent
-            recorder.retract()
-            raise
         except StateError:
             recorder.under_way = False
             raise  # ranks that are threads: what broke their job is said by every later call

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
@@ -11,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.communicator.base import Base
-from mpicoll.errors import ArgumentError, MpicollError, TimeoutError
+from mpicoll.errors import ArgumentError, TimeoutError
 
 __all__ = ["Objects"]
 
@@ -34,41 +33,37 @@ class Objects(Base):
     Objects are pickled. An object that cannot be pickled raises ArgumentError, and nothing is sent then.
     """
 
-    @contextmanager
-    def _moving(self, operation: str) -> Iterator[None]:
-        """What pickling raises, before anything is sent, becomes an ArgumentError; what MPI reports, a MessageError."""
+    def _pickled(self, operation: str, obj: Any) -> bytes:
+        """The object as bytes. They are made before the call begins, and read after it has ended. So whatever an
+        object does meanwhile, all ranks make the same calls."""
         self.check_open(operation)
         try:
-            yield
-        except (pickle.PicklingError, AttributeError, TypeError) as e:
+            return self._fabric.dumps(obj)
+        except Exception as e:
             raise ArgumentError(operation, "obj", "an object that can be pickled", str(e)) from e
+
+    @contextmanager
+    def _collective(self, operation: str, root: int | None = None) -> Iterator[None]:
+        """A collective of bytes that were pickled."""
+        with self._making(operation, operation if root is None else f"{operation} root {root}"):
+            try:
+                yield
+            except self._failure as e:
+                raise self._error(operation, e) from e
+
+    @contextmanager
+    def _message(self, operation: str, which: str) -> Iterator[None]:
+        """A message of bytes that were pickled."""
+        self.check_open(operation)
+        try:
+            with self._under_way.waiting(operation, which):
+                yield
         except TimeoutError as e:
             self._end_midway(operation, e)
             raise
         except self._failure as e:
             self._end_midway(operation, e)
             raise self._error(operation, e) from e
-
-    @contextmanager
-    def _collective(self, operation: str, given: Any, root: int | None = None) -> Iterator[None]:
-        """A collective in which this rank gives an object. Where ranks agree on it first, the object is pickled before:
-        a rank that cannot must not leave the others in the call."""
-        words = operation if root is None else f"{operation} root {root}"
-        if self._agreement is not None:
-            _check_pickles(operation, given)
-        unread: Exception | None = None
-        with self._making(operation, words):
-            try:
-                yield
-            except self._failure as e:
-                raise self._error(operation, e) from e
-            except MpicollError:
-                raise
-            except Exception as e:
-                _check_pickles(operation, given)  # if this passes, all has moved
-                unread = e
-        if unread is not None:
-            raise unread
 
     @overload
     def bcast_object(self, obj: None = None, root: int = ...) -> Any: ...
@@ -79,19 +74,25 @@ class Objects(Base):
     def bcast_object(self, obj: Any = None, root: int = 0) -> Any:
         """Send the root's ``obj`` to all ranks. Every rank gets it. The ``obj`` of the other ranks is not used."""
         root = checked_rank(root, self.size, "bcast_object", "root")
-        with self._collective("bcast_object", obj if self.rank == root else None, root):
-            return self._fabric.bcast(obj, root)
+        given = self._pickled("bcast_object", obj) if self.rank == root else None
+        with self._collective("bcast_object", root):
+            moved = self._fabric.bcast(given, root)
+        return self._fabric.loads(moved)
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """Gather every rank's ``obj``. The root gets the list of them, in rank order; the other ranks get None."""
         root = checked_rank(root, self.size, "gather_object", "root")
-        with self._collective("gather_object", obj, root):
-            return self._fabric.gather(obj, root)
+        given = self._pickled("gather_object", obj)
+        with self._collective("gather_object", root):
+            moved = self._fabric.gather(given, root)
+        return None if moved is None else [*map(self._fabric.loads, moved)]
 
     def allgather_object(self, obj: T) -> list[T]:
         """Gather every rank's ``obj``. Every rank gets the list of them, in rank order."""
-        with self._collective("allgather_object", obj):
-            return self._fabric.allgather(obj)
+        given = self._pickled("allgather_object", obj)
+        with self._collective("allgather_object"):
+            moved = self._fabric.allgather(given)
+        return [*map(self._fabric.loads, moved)]
 
     @overload
     def scatter_object(self, objs: None = None, root: int = ...) -> Any: ...
@@ -106,8 +107,9 @@ class Objects(Base):
         """
         root = checked_rank(root, self.size, "scatter_object", "root")
         given = self._one_each("scatter_object", objs) if self.rank == root else None
-        with self._collective("scatter_object", given, root):
-            return self._fabric.scatter(given, root)
+        with self._collective("scatter_object", root):
+            moved = self._fabric.scatter(given, root)
+        return self._fabric.loads(moved)
 
     def alltoall_object(self, objs: Sequence[T]) -> list[T]:
         """Exchange objects: rank r gets the list of every rank's ``objs[r]``, in rank order.
@@ -115,8 +117,9 @@ class Objects(Base):
         ``objs`` is a sequence of one object a rank.
         """
         given = self._one_each("alltoall_object", objs)
-        with self._collective("alltoall_object", given):
-            return self._fabric.alltoall(given)
+        with self._collective("alltoall_object"):
+            moved = self._fabric.alltoall(given)
+        return [*map(self._fabric.loads, moved)]
 
     def allreduce_object(self, obj: T, op: str | Callable[[T, T], T] = "sum") -> T:
         """Reduce every rank's ``obj``, in rank order. Every rank gets the result.
@@ -134,29 +137,22 @@ class Objects(Base):
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
         self.check_tag("send_object", tag)
         to = checked_rank(dest, self.size, "send_object", "dest")
-        under_way = self._under_way
-        with self._moving("send_object"), under_way.waiting("send_object", f"was taken by rank {to} (tag {tag})"):
-            self._fabric.send(obj, to, tag, under_way.timeout)
+        given = self._pickled("send_object", obj)
+        with self._message("send_object", f"was taken by rank {to} (tag {tag})"):
+            self._fabric.send(given, to, tag, self._under_way.timeout)
 
     def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it."""
         self.check_tag("recv_object", tag)
         of = None if source is None else checked_rank(source, self.size, "recv_object", "source")
         whom = "any rank" if of is None else f"rank {of}"
-        under_way = self._under_way
-        with self._moving("recv_object"), under_way.waiting("recv_object", f"came from {whom} (tag {tag})"):
-            return self._fabric.recv(of, tag, under_way.timeout)
+        with self._message("recv_object", f"came from {whom} (tag {tag})"):
+            moved = self._fabric.recv(of, tag, self._under_way.timeout)
+        return self._fabric.loads(moved)
 
-    def _one_each(self, operation: str, objs: Any) -> Sequence[Any]:
+    def _one_each(self, operation: str, objs: Any) -> list[bytes]:
+        """Each rank's object, pickled."""
         if not isinstance(objs, Sequence) or len(objs) != self.size:
             given = f"{len(objs)}" if isinstance(objs, Sequence) else repr(objs)
             raise ArgumentError(operation, "objs", f"a sequence of {self.size} objects, one for each rank", given)
-        return objs
-
-
-def _check_pickles(operation: str, given: Any) -> None:
-    """Raise ArgumentError if this cannot be pickled. MPI pickles before it sends, so that nothing was sent then."""
-    try:
-        pickle.dumps(given)
-    except Exception as e:
-        raise ArgumentError(operation, "obj", "an object that can be pickled", str(e)) from e
+        return [self._pickled(operation, obj) for obj in objs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -31,6 +31,9 @@ class DeviceCalls:
     def __init__(self, fabric: Fabric, choose: Callable[[str | None, Call], Choice], workspace: Workspace) -> None:
         self._fabric, self._choose, self._workspace = fabric, choose, workspace
         self._kept: dict[str, _Kept] = {}
+        self._known: Seen | None = None
+        """What is known of the MPI library. It is one for all devices: a rank may change its device, and others not."""
+        self._has_tried = False
         self.only: str | None = None
         """The device whose memory is taken; None if it may be any device's."""
 
@@ -55,35 +58,45 @@ class DeviceCalls:
         """The plan of a call on plain memory."""
         device, named = kept.device, device_route(algorithm)[1]
         choose = partial(self._choose, named)
-        choice = choose(call)  # a wrong algorithm is refused here and now
-        names_none = algorithm is None and choice == Native()
-        route = partial(taken_route, NATIVE if names_none else algorithm, call.reduction is not None)
+        choose(call)  # a wrong algorithm is refused here and now
+        if algorithm is None:
+            return self._by_what_is_known(kept, call, choose, record)
+        route = partial(taken_route, algorithm, call.reduction is not None)
         wanted = route(Seen(device.model, frozenset(PATHS)))
         plan = self._by(wanted, kept, call, named, record)
         if plan is None:
             return self._staged(kept, call, choose, record)
         if wanted == route(Seen(device.model, frozenset())):
             return plan
-        if names_none:
-            return self._native_or(self._staged(kept, call, choose, record), plan, route, kept)
 
         def as_seen() -> Plan:
-            if route(self._seen(kept)) == wanted:
+            if route(self._tried(device)) == wanted:
                 return plan
             if self._fabric.rank == 0:
                 text = f"{call.operation}: the MPI library does not take memory of {device.name} as '{wanted}' needs it"
                 warnings.warn(f"{text}: the call goes through host memory (see `mpicoll doctor`)", stacklevel=2)
             return self._staged(kept, call, choose, record)
 
-        return as_seen() if kept.seen is not None else _AtFirst(as_seen)
+        return _AtFirst(as_seen)
 
-    def _native_or(self, otherwise: Plan, native: Plan, route: Callable[[Seen], str], kept: _Kept) -> Plan:
-        """The plan of a call that names no route. It starts no test job: what it takes is known already, or not."""
+    def _by_what_is_known(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice], record: Record) -> Plan:
+        """The plan of a call that names no route. It starts no test job: what it needs is known already, or not.
 
-        def as_known() -> Plan:
-            return native if route(self._known(kept)) == NATIVE else otherwise
+        Ranks may find plans of different ages. So each run decides, by what is the same on all of them then."""
+        otherwise = self._staged(kept, call, choose, record)
+        native = self._by(NATIVE, kept, call, None, record)
+        if native is None or not self._fabric.library:
+            return otherwise
+        works = partial(taken_route, NATIVE, call.reduction is not None)
 
-        return _AtFirst(as_known) if kept.known is None else as_known()
+        def run() -> None:
+            at = self._known or self._find_out(kept.device, tries=False)
+            if works(at) == NATIVE and choose(call) == Native():
+                native()
+            else:
+                otherwise()
+
+        return run
 
     def _by(self, route: str, kept: _Kept, call: Call, named: str | None, record: Record) -> Plan | None:
         """The plan of this route; None, on all ranks alike, if it cannot serve the call."""
@@ -123,29 +136,28 @@ class DeviceCalls:
             return plan
         return _AtFirst(settled)
 
-    def _seen(self, kept: _Kept) -> Seen:
-        """What the MPI library does with the device's memory, which is tried now if it never was. Collective."""
-        if kept.seen is None:
-            from mpicoll.probe.seen import seen  # it loads MPI, which ranks that are threads do not need
+    def _tried(self, device: Device) -> Seen:
+        """What the MPI library does with memory of this device, and of the other ranks' devices. Collective."""
+        if not self._has_tried:
+            self._find_out(device, tries=True)
+            self._has_tried = True
+        assert self._known is not None
+        return self._known
 
-            kept.seen = kept.known = self._on_all_nodes(kept.device, seen)
-        return kept.seen
+    def _find_out(self, device: Device, tries: bool) -> Seen:
+        """One rank of each node finds out, and a path works if it works on all nodes. Where ranks have different
+        devices, these count together. What nobody has tried is tried now if ``tries``. Collective."""
+        from mpicoll.probe.seen import known, seen  # it loads MPI, which ranks that are threads do not need
 
-    def _known(self, kept: _Kept) -> Seen:
-        """What is known of that. Collective."""
-        if kept.known is None:
-            from mpicoll.probe.seen import known
-
-            kept.known = self._on_all_nodes(kept.device, known)
-        return kept.known
-
-    def _on_all_nodes(self, device: Device, asked: Callable[[Device], Mapping[str, str]]) -> Seen:
-        """One rank of each node finds out, and a path works if it works on all nodes."""
         fabric = self._fabric
         nodes = fabric.allgather(platform.node())
         first = nodes.index(nodes[fabric.rank]) == fabric.rank
-        found = [paths for paths in fabric.allgather(asked(device) if first else None) if paths is not None]
-        return Seen(device.model, frozenset(path for path in PATHS if not any(paths[path] for paths in found)))
+        mine = (device.model, (seen if tries else known)(device) if first else None)
+        told = fabric.allgather(mine)
+        working = {path for path in PATHS if not any(paths is not None and paths[path] for _, paths in told)}
+        models = {model for model, _ in told}
+        self._known = Seen(models.pop() if len(models) == 1 else "", frozenset(working))
+        return self._known
 
     def for_message(self, b: Buffer) -> Buffer | None:
         """A device's buffer, as MPI can send or receive it where it lies. None where this rank does not know that MPI
@@ -176,10 +188,6 @@ class _Kept:
         self.device = device
         self.ring = Ring(device)
         self.scratch, self.packs = Scratch(device), Scratch(device)
-        self.seen: Seen | None = None
-        """What was tried."""
-        self.known: Seen | None = None
-        """What was known without a try, when a call asked first."""
         self.sends: bool | None = None
         """Whether this rank hands this memory to MPI in messages. Others may do otherwise."""
         self.peers = ipc.Peers(fabric.rank, fabric.size, device, fabric.allgather)

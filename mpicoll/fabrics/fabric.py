@@ -5,6 +5,7 @@ A Communicator knows only this of an MPI library, or of threads. It checks all a
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -65,6 +66,9 @@ class Fabric(ABC):
     """Whether several threads of this rank may use the fabric at the same time."""
     address: Callable[[Any], int]
     """Where a NumPy array's memory begins."""
+    dumps: Callable[[Any], bytes] = pickle.dumps
+    loads: Callable[[Any], Any] = pickle.loads
+    """How programs' objects become bytes, and objects again."""
 
     @property
     def elastic(self) -> ElasticFabric | None:

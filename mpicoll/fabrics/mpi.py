@@ -42,6 +42,9 @@ class MPIFabric(ElasticFabric):
 
     failure = MPI.Exception
     address = staticmethod(MPI.Get_address)
+    # A program may have told mpi4py to pickle in another way. See MPI.pickle in mpi4py's manual.
+    dumps = staticmethod(lambda obj: MPI.pickle.dumps(obj))
+    loads = staticmethod(lambda data: MPI.pickle.loads(data))
 
     def __init__(
         self,

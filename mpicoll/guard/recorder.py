@@ -139,11 +139,6 @@ class Recorder:
         self._next = at + 1
         self.under_way = True
 
-    def retract(self) -> None:
-        """The last call has not been made after all: an argument was wrong."""
-        self.under_way = False
-        self._next -= 1
-
     def close(self) -> None:
         """No more calls can come. One that is under way ends midway."""
         if self.state == OPEN:
@@ -151,8 +146,8 @@ class Recorder:
         self.under_way = False
 
     def _check_within(self, record: Record, frame: FrameType) -> None:
-        """Raise StateError unless this thread makes the call under way, and this one within it: an object may do so
-        while it is pickled."""
+        """Raise StateError unless this thread makes the call under way, and this one within it, as a signal's handler
+        may do."""
         around: FrameType | None = frame
         while around is not None and (self._makes(around) or around.f_code.co_filename == contextlib.__file__):
             around = around.f_back  # this call's own frames

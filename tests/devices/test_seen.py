@@ -125,6 +125,30 @@ def test_a_call_that_names_no_route_uses_what_was_tried_before(
         assert another.last_route == "native"
 
 
+def test_plans_of_different_ages_take_the_same_route(
+    comm: mpicoll.Communicator, device: Simulated, tried: list[str]
+) -> None:
+    """One rank finds its plan again, and the others have a new array, after a call has tried."""
+    x = device.array(np.full(N, 1.0))
+    out = device.array(np.zeros(N))
+    comm.allreduce(x, out=out)
+    assert comm.last_route.startswith("staged")
+    comm.allreduce(x, out=out, algorithm="native")
+    if comm.rank:
+        x = device.array(np.full(N, 1.0))
+    comm.allreduce(x, out=out)
+    assert comm.allgather_object((comm.last_route, out.get()[0])) == [("native", comm.size)] * comm.size
+
+
+@pytest.mark.parametrize("algorithm", [None, "native", "device"])
+def test_one_rank_changes_its_device(comm: mpicoll.Communicator, tried: list[str], algorithm: str | None) -> None:
+    one, two = Other(), Other()
+    for here in (one, two if comm.rank == 0 else one):
+        assert summed(comm, here, algorithm)[0] == expected(comm)
+    route = comm.last_route
+    assert comm.allgather_object(route) == [route] * comm.size
+
+
 def sent(comm: mpicoll.Communicator, device: Simulated) -> int:
     """How often the device copies when each rank sends to the next, and the right data arrives."""
     x, y = (device.array(np.full(N, value)) for value in (comm.rank + 1.0, 0.0))

@@ -73,8 +73,10 @@ def line_of(site: Site) -> int:
 
 def frames_now() -> dict[int, FrameType]:
     """The innermost frame of each thread, by the thread's number."""
+    if sys.version_info >= (3, 12):
+        return sys._current_frames()
     collecting = gc.isenabled()
-    gc.disable()  # to collect here would block CPython 3.11 for ever: github.com/python/cpython/issues/106883
+    gc.disable()  # to collect here would block this version for ever: github.com/python/cpython/issues/106883
     try:
         return sys._current_frames()
     finally:

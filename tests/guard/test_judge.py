@@ -304,6 +304,23 @@ def test_a_call_fails_on_one_rank(agrees: bool, capfd: Output) -> None:
     assert len(ends) == (not agrees)
 
 
+def test_a_call_fails_on_one_rank_and_another_has_not_come() -> None:
+    """The failed one had done its part: the call may end when the late rank comes."""
+
+    async def scene(it: Job) -> None:
+        for recorder in it.recorders[:2]:
+            begin(recorder, "gather")
+        it.recorders[1].close()
+        await looks(40)
+        begin(it.recorders[2], "gather")
+        for recorder in it.recorders:
+            recorder.under_way = False
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
 def test_a_call_fails_on_all_ranks() -> None:
     """One after another, and not at once: nobody waits for ever."""
 

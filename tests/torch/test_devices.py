@@ -210,7 +210,22 @@ def test_work_that_fails_on_all_ranks(gpu: SimulatedGpu) -> None:
 
 
 def test_a_failure_at_the_end_is_not_lost(gpu: SimulatedGpu) -> None:
-    """The copy of the result fails, when the collective itself is over. Nobody waits: the group's end raises it."""
+    """The copy of the result fails, when the collective itself is over."""
+    group = dist.new_group()
+    x = gpu.tensor([1.0])
+    values(x)
+    gpu.fail("copy", 2)
+    work = dist.all_reduce(x, group=group, async_op=True)
+    while not work.is_completed():  # it does not raise
+        pass
+    assert not work.is_success()
+    with pytest.raises(DeviceFailure, match="a copy of 4 bytes failed"):
+        work.wait()
+    dist.destroy_process_group(group)
+
+
+def test_a_failure_that_nobody_waits_for_is_not_lost(gpu: SimulatedGpu) -> None:
+    """The group's end raises it."""
     group = dist.new_group()
     x = gpu.tensor([1.0])
     values(x)

@@ -254,8 +254,9 @@ class Judge:
         if made == each.most() if numbers else each.longest() == SHORT:
             return False
         accounts = await self._ask((other for other in each.ranks if other != rank), "account", name=each.name)
-        if why == report.HAS_FAILED:
-            return any(a["waits"] and a["stuck"] > _SECONDS_OF_A_FAILURE for a in accounts.values() if a)
+        if why == report.HAS_FAILED:  # while one of them has not come, the others may wait for that one
+            there = [a for other, a in accounts.items() if a and each.states.get(other) == OPEN]
+            return bool(there) and all(a["waits"] and a["stuck"] > _SECONDS_OF_A_FAILURE for a in there)
         return any(account["begun"] > made if numbers else account["waits"] for account in accounts.values() if account)
 
     async def _judge_silence(self) -> None:

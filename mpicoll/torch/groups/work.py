@@ -120,12 +120,16 @@ class CollectiveWork(Work):
             try:
                 self.turn.wait()
             except DeviceFailure as e:
-                if self._exception is None:
-                    self._exception, self.failed_unseen = e, not self._future_taken
+                self._fail_late(e)
             if self._late:
                 self._complete(self._exception)
         self._run = _nothing
         self.served.set()
+
+    def _fail_late(self, failure: DeviceFailure) -> None:
+        """Note that a device has failed, after the collective itself was over."""
+        if self._exception is None:
+            self._exception, self.failed_unseen = failure, not self._future_taken
 
     def give_up(self, why: Exception) -> None:
         """Make the collective fail with ``why``, unless it is complete."""
@@ -165,7 +169,15 @@ class CollectiveWork(Work):
         return True
 
     def is_completed(self) -> bool:
-        return self.done.is_set() and (self.turn is None or self._exception is not None or self.turn.is_past())
+        if not self.done.is_set():
+            return False
+        if self.turn is None or self._exception is not None:
+            return True
+        try:
+            return self.turn.is_past()
+        except DeviceFailure as e:
+            self._fail_late(e)
+            return True
 
     def exception(self) -> BaseException | None:
         self.failed_unseen = False

@@ -167,10 +167,10 @@ except Exception as e:
         DEVICE=cuda no_gpus=
         # MPI takes GPU memory only if this is set, and if mpi4py was built against a library that can.
         # source: https://eth-cscs.github.io/cscs-docs/software/communication/cray-mpich
-        # Beside NCCL, such an MPI can wait for ever. A script that trains over NCCL does not need it.
+        # Beside NCCL, such an MPI can wait for ever. So a job that uses NCCL does without it.
         # source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/mpi.html#inter-gpu-communication-with-cuda-aware-mpi
         gpu_support=1
-        [[ ${BACKEND:-} != nccl ]] || gpu_support=0
+        [[ ,${BACKEND:-},${BACKENDS:-}, != *,nccl,* ]] || gpu_support=0
         export MPICH_GPU_SUPPORT_ENABLED=${MPICH_GPU_SUPPORT_ENABLED:-$gpu_support}
         # source: https://www.intel.com/content/www/us/en/docs/mpi-library/developer-reference-linux/current/gpu-support.html
         export I_MPI_OFFLOAD=${I_MPI_OFFLOAD:-1}

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mpicoll.calls.choice import PATHS
 from mpicoll.doctor.finding import Finding, Level
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import rank_here
 from mpicoll.machine.system import version_of
-from mpicoll.probe.asking import SECONDS, SECONDS_OF_A_JOB, ask
+from mpicoll.probe.asking import SECONDS, SECONDS_OF_ALL_JOBS, ask
+from mpicoll.probe.kept import NOT_TRIED
 
 __all__ = ["Gpu", "judge", "look"]
 
-TRIES = len(PATHS) * SECONDS_OF_A_JOB + SECONDS
-"""How many seconds it may take to find out what MPI does with GPU memory. Each path may hang a test job."""
+TRIES = SECONDS_OF_ALL_JOBS + SECONDS
+"""How many seconds it may take to find out what MPI does with GPU memory. The other ranks wait for that in MPI."""
 
 
 @dataclass(frozen=True)
@@ -140,12 +140,18 @@ def _expandable_segments() -> str:
 
 
 def _judge_paths(gpu: Gpu) -> Iterator[Finding]:
+    untried: dict[str, list[str]] = {}
     for path, wrong in gpu.paths:
-        if wrong:
+        if wrong.startswith(NOT_TRIED):
+            untried.setdefault(wrong, []).append(path)
+        elif wrong:
             remedy = f"mpicoll does without it. To let it try again, delete {gpu.kept}"
             yield Finding("GPU", "warning", f"MPI's {path} fail on GPU memory: {wrong}", remedy)
         else:
             yield Finding("GPU", "ok", f"MPI's {path} work on GPU memory (two processes on one GPU)")
+    for why, paths in untried.items():
+        remedy = "mpicoll does without it. The next process tries again"
+        yield Finding("GPU", "warning", f"MPI's {', '.join(paths)} on GPU memory {why}", remedy)
 
 
 def _names(gpu: Gpu) -> str:

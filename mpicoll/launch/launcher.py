@@ -41,6 +41,8 @@ _OF_A_RANK = re.compile(
     r"|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED"
     r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)|MPICOLL_ELASTIC"
 )
+# Where the ranks of a job may run, as job scripts say it for all of their nodes. A job within a rank has its own flags.
+_PLACES = re.compile(r"PRTE_MCA_(rmaps|hwloc)_\w+|OMPI_MCA_(rmaps|hwloc)_base_\w+")
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 _SECONDS_TO_END = 10.0
 
@@ -60,17 +62,22 @@ class Launcher:
 
 @dataclass(frozen=True)
 class Command:
-    """The command line that starts a job, and the environment variables that it needs besides."""
+    """The command line that starts a job, and the environment variables that it needs besides. Variables that
+    place ranks do not hold for a job that runs ``here``."""
 
     argv: list[str]
     adds: dict[str, str]
+    here: bool = False
 
     def __str__(self) -> str:
         return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in self.adds.items()), shlex.join(self.argv)])
 
     def environment(self) -> dict[str, str]:
         """The environment in which to execute it."""
-        return of_no_rank() | self.adds
+        given = of_no_rank()
+        if self.here:
+            given = {k: v for k, v in given.items() if not _PLACES.fullmatch(k)}
+        return given | self.adds
 
 
 def of_no_rank() -> dict[str, str]:
@@ -143,6 +150,10 @@ def command(
     launcher = find_launcher()
     argv = [launcher.path, "-n", str(nprocs)]
     adds: dict[str, str] = {}
+    if outlives and gpu:
+        raise LaunchError(
+            "run: expected --elastic or --gpu, not both; given both: Open MPI hangs if it uses UCX in such a job"
+        )
     if outlives:
         elastic.check_launcher(launcher.vendor, launcher.version)
         argv += ["--with-ft", "ulfm"]
@@ -173,7 +184,7 @@ def command(
             raise LaunchError(found, "An MPI that was built for CUDA takes GPU memory without this option")
         adds |= cuda_ucx.variables(os.environ)
         argv += ["-x", "LD_LIBRARY_PATH", "-x", "UCX_MODULE_DIR"]  # on other nodes, too
-    return Command([*argv, *flags, sys.executable, "-m", "mpicoll.rank", *program], adds)
+    return Command([*argv, *flags, sys.executable, "-m", "mpicoll.rank", *program], adds, here)
 
 
 def run(

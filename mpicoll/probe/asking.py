@@ -11,12 +11,14 @@ from typing import Any
 from mpicoll.errors import LaunchError
 from mpicoll.launch.launcher import of_no_rank
 
-__all__ = ["SECONDS", "SECONDS_OF_A_JOB", "ask"]
+__all__ = ["SECONDS", "SECONDS_OF_ALL_JOBS", "SECONDS_OF_A_JOB", "ask"]
 
 SECONDS = 120.0
 """How long an answer may take. To import torch from a busy file system takes many seconds."""
 SECONDS_OF_A_JOB = 60.0
 """How long a test job may take, which also imports torch."""
+SECONDS_OF_ALL_JOBS = 150.0
+"""How long all test jobs together may take. Other ranks wait for the rank that starts them."""
 
 
 def ask(question: str, seconds: float = SECONDS) -> dict[str, Any]:

@@ -12,7 +12,10 @@ from pathlib import Path
 
 from mpicoll.calls.choice import PATHS
 
-__all__ = ["Key", "file", "keep", "kept"]
+__all__ = ["NOT_TRIED", "Key", "file", "keep", "kept"]
+
+NOT_TRIED = "could not be tried"
+"""What an answer begins with that says nothing of the MPI library. It is not kept: the next process may get another."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,15 @@ def file(key: Key) -> Path:
 
 
 def kept(key: Key) -> dict[str, str] | None:
-    """By path, what is wrong with it, as it was kept. None if nothing was, or if the file is broken."""
+    """By path, what is wrong with it, as far as it was kept. None if nothing was, or if the file is broken."""
     try:
         found = json.loads(file(key).read_text())
         paths = found["paths"]
-        whole = found["key"] == asdict(key) and set(paths) == set(PATHS)
-    except (OSError, ValueError, TypeError, KeyError):
+        ours = found["key"] == asdict(key) and set(paths) <= set(PATHS)
+        whole = all(isinstance(why, str) for why in paths.values())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return paths if whole and all(isinstance(why, str) for why in paths.values()) else None
+    return paths if ours and whole else None
 
 
 def keep(key: Key, paths: Mapping[str, str]) -> None:

@@ -10,8 +10,8 @@ from mpicoll.devices.device import Device
 from mpicoll.launch.launcher import of_no_rank
 from mpicoll.machine.gpu import ucx_version
 from mpicoll.machine.library import library
-from mpicoll.probe.job import FAILS, tried
-from mpicoll.probe.kept import Key, keep, kept
+from mpicoll.probe.job import tried
+from mpicoll.probe.kept import NOT_TRIED, Key, keep, kept
 
 __all__ = ["key_of", "known", "seen"]
 
@@ -31,23 +31,26 @@ def key_of(device: Device) -> Key:
 def seen(device: Device) -> Mapping[str, str]:
     """By path, what is wrong with it: nothing if the MPI library takes the device's memory there.
 
-    A library that says no is believed. To find out the rest, this starts jobs of two ranks, and waits for them."""
+    A library that says no is believed. To find out the rest, this starts jobs of two ranks, and waits for them. What
+    could not be tried counts as not working in this process, and the next one tries again."""
     if not device.known_to_mpi():
         return dict.fromkeys(PATHS, "the MPI library says that it takes no such memory")
     key = key_of(device)
-    found = _known.get(key) or kept(key)
-    if found is None:
-        found = tried(device)
-        if not any(why.startswith(FAILS) for why in found.values()):  # else it says nothing of the MPI library
-            keep(key, found)
+    found = _known.get(key) or kept(key) or {}
+    if len(found) < len(PATHS):
+        now = tried(device)
+        shown = {**found, **{path: why for path, why in now.items() if not why.startswith(NOT_TRIED)}}
+        if shown:
+            keep(key, shown)
+        found = {**now, **shown}
     _known[key] = found
     return found
 
 
 def known(device: Device) -> Mapping[str, str]:
     """The same, but nothing is tried: what nobody has tried counts as not working."""
+    found: Mapping[str, str] = {}
     if device.known_to_mpi():
         key = key_of(device)
-        if found := _known.get(key) or kept(key):
-            return found
-    return dict.fromkeys(PATHS, "nobody has tried")
+        found = _known.get(key) or kept(key) or {}
+    return {**dict.fromkeys(PATHS, "nobody has tried"), **found}

@@ -173,8 +173,14 @@ def test_in_order(facts: list[Facts]) -> None:
             "warning GPU MPI's reductions fail on GPU memory: it ends by SIGSEGV",
         ),
         (
-            with_gpu(failed=(("paths", "no answer within 360 s"),)),
-            "warning GPU To try what MPI does with GPU memory fails in a test process: no answer within 360 s",
+            with_gpu(
+                paths=(("messages", ""), *((p, "could not be tried: no mpirun") for p in ("datatypes", "reductions")))
+            ),
+            "warning GPU MPI's datatypes, reductions on GPU memory could not be tried: no mpirun",
+        ),
+        (
+            with_gpu(failed=(("paths", "no answer within 270 s"),)),
+            "warning GPU To try what MPI does with GPU memory fails in a test process: no answer within 270 s",
         ),
         (
             with_gpu(torch_works=None, failed=(("torch", "ended by SIGSEGV"),)),

@@ -64,6 +64,11 @@ def test_what_the_ranks_get(package: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "UCX_MODULE_DIR" not in str(launcher.command(["x.py"], 2))
 
 
+def test_not_in_an_elastic_job() -> None:
+    with pytest.raises(LaunchError, match="expected --elastic or --gpu, not both; given both"):
+        launcher.command(["x.py"], 2, gpu=True, outlives=True)
+
+
 def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_ucx, "find_spec", lambda name: None)
     with pytest.raises(

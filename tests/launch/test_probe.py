@@ -10,8 +10,12 @@ import pytest
 
 from mpicoll.calls.choice import PATHS
 from mpicoll.devices.simulated import Simulated
+from mpicoll.doctor import examination, gpu
+from mpicoll.launch import launcher
+from mpicoll.launch.launcher import Done
 from mpicoll.probe import job, kept, seen
 from mpicoll.probe.kept import Key
+from mpicoll.probe.tries import BEGUN
 from tests.devices.faulty import Faulty
 from tests.launch.jobs import slowness
 
@@ -60,7 +64,67 @@ def test_an_mpi_that_crashes(path: str) -> None:
 @pytest.mark.parametrize("path", PATHS)
 def test_an_mpi_that_hangs(path: str) -> None:
     seconds = 10 * slowness()
-    assert job.tried(Faulty(path, "hangs"), seconds) == {**RIGHT, path: f"it does not end within {seconds:g} s"}
+    why = f"could not be tried: the test job does not end within {seconds:.0f} s"
+    assert job.tried(Faulty(path, "hangs"), seconds) == {**RIGHT, path: why}
+
+
+def test_all_jobs_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each path hangs: the jobs for the first three take all the time."""
+    given, clock = [], [0.0]
+
+    def hangs(device: object, paths: tuple[str, ...], seconds: float) -> tuple[list[dict[str, str]], str]:
+        given.append(seconds)
+        clock[0] += seconds + 1
+        return [{paths[0]: BEGUN}] * 2, "could not be tried: the test job does not end"
+
+    monkeypatch.setattr(job, "_job", hangs)
+    monkeypatch.setattr(job, "monotonic", lambda: clock[0])
+    found = job.tried(Simulated(), 60, 150)
+    assert given == [60, 60, 28]
+    assert [why.rpartition(": ")[2] for why in found.values()] == ["the test job does not end"] * 3 + [
+        "no time was left"
+    ]
+    assert gpu.TRIES < examination.SECONDS, "the other ranks would not wait for it"
+
+
+@pytest.mark.parametrize(
+    ("done", "why", "is_kept"),
+    [
+        (Done(139, ""), "it ends by SIGSEGV", True),
+        (Done(6, ""), "it ends by SIGABRT", True),
+        (Done(14, ""), "the test job ends with exit code 14", True),
+        (
+            Done(1, "rank 0 failed:\n\nmpi4py.MPI.Exception: Bad address, error stack:\nin Send\n"),
+            "mpi4py.MPI.Exc",
+            True,
+        ),
+        (Done(1, "rank 1 failed:\n\nTraceback\nMemoryError\n"), "could not be tried: MemoryError", False),
+        (Done(137, ""), "could not be tried: the test job ends with exit code 137", False),
+        (Done(None, ""), "could not be tried: the test job does not end within 60 s", False),
+    ],
+)
+def test_what_may_pass_is_not_kept(
+    done: Done, why: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
+    """What the other paths have shown is kept. A process tries once."""
+    monkeypatch.setattr(job, "_notes", lambda file: {**dict.fromkeys(PATHS, "right"), PATHS[-1]: BEGUN})
+    jobs: list[Done] = []
+
+    def started(*args: object, **more: object) -> Done:
+        jobs.append(done)
+        return done
+
+    monkeypatch.setattr(launcher, "job", started)
+    device = Simulated()
+    found = seen.seen(device)
+    assert seen.seen(device) == found
+    assert len(jobs) == 1
+    assert found[PATHS[-1]].startswith(why)
+    assert kept.kept(seen.key_of(device)) == (found if is_kept else dict.fromkeys(PATHS[:-1], ""))
+    monkeypatch.setattr(seen, "_known", {})  # as in another process
+    assert seen.known(device)[PATHS[-1]].startswith(why if is_kept else "nobody has tried")
+    assert seen.seen(device) == found
+    assert len(jobs) == (1 if is_kept else 2)
 
 
 def test_without_a_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
@@ -68,7 +132,7 @@ def test_without_a_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cac
     monkeypatch.setenv("PATH", str(tmp_path))
     found = seen.seen(Simulated())
     assert set(found) == set(PATHS)
-    assert all(why.startswith("the test job does not start: no mpirun or mpiexec") for why in found.values())
+    assert all(why.startswith("could not be tried: no mpirun or mpiexec") for why in found.values())
     assert not cache.exists(), "this says nothing of the MPI library"
 
 
@@ -130,7 +194,8 @@ def test_a_broken_file_is_no_answer(text: str) -> None:
 
 def test_a_file_of_other_paths_is_no_answer(cache: Path) -> None:
     kept.keep(KEY, RIGHT)
-    for paths in ({"messages": ""}, dict.fromkeys(PATHS), {**RIGHT, "windows": ""}):
+    others: list[object] = [[], ["messages"], dict.fromkeys(PATHS), {**RIGHT, "windows": ""}]
+    for paths in others:
         written = json.loads(kept.file(KEY).read_text())
         kept.file(KEY).write_text(json.dumps({**written, "paths": paths}))
         assert kept.kept(KEY) is None

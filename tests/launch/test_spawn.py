@@ -11,7 +11,7 @@ import pytest
 
 import mpicoll
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch import launcher
+from mpicoll.launch import launcher, spawned
 from tests.launch.jobs import ended, python, run, script, started, until
 
 # Each function is called in 3 ranks, by its name on the command line.
@@ -73,6 +73,22 @@ SCRIPT = """
             args.append({"key": "value"})
         print("returned", mpicoll.spawn(globals()[name], tuple(args), nprocs=3))
 """
+
+
+def test_variables_that_place_ranks_do_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Job scripts set them for all nodes of the job. With the flags of a job on this node, Open MPI refuses them."""
+    places = {
+        "PRTE_MCA_rmaps_default_mapping_policy": "slot:PE=2",
+        "PRTE_MCA_hwloc_default_binding_policy": "core",
+        "OMPI_MCA_rmaps_base_mapping_policy": "slot:PE=2",
+        "OMPI_MCA_hwloc_base_binding_policy": "core",
+    }
+    for name, value in places.items():
+        monkeypatch.setenv(name, value)
+    done = launcher.job(spawned.pickled_call(print, (), imports_main=False), 3, seconds=60, quiet=True)
+    assert done == launcher.Done(0, "")
+    assert not set(places) & set(launcher.command(["x.py"], 2, here=True).environment())
+    assert set(places) <= set(launcher.command(["x.py"], 2).environment()), "`mpicoll run` places ranks as it is told"
 
 
 @pytest.mark.parametrize("initialised", ["", "initialised"])

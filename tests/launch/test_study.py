@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
+import sys
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +18,12 @@ from mpicoll.bench.report.record import SCHEMA
 from tests.launch.jobs import REPOSITORY, Done, python
 
 STUDY = str(REPOSITORY / "benchmarks" / "mpi_vs_nccl" / "study.py")
+TEMPLATE = str(REPOSITORY / "slurm" / "mpi_vs_nccl.sbatch")
+COMMON = """
+python=({python}) DEVICE=cpu SLURM_NTASKS=1
+mkdir -p "$RESULTS"
+launch() {{ "${{python[@]}}" "$@"; }}
+"""
 QUICK = ("--max", "1K", "--factor", "128", "--seconds", "0.01")
 
 
@@ -76,3 +85,32 @@ def test_a_record_of_other_settings_does_not_count(tmp_path: Path, asked: dict[s
     settings = {"high": 1024, "factor": 2, "ranks": 2, "device": "cpu"}
     part.record.write_text(json.dumps({"schema": SCHEMA, "interrupted": False, "settings": settings}))
     assert part.is_done(Namespace(**(usual | asked))) == done
+
+
+@pytest.mark.slow
+def test_the_template_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``compare`` without Slurm: a part counts if it is complete, and of the same settings."""
+    (tmp_path / "common.sh").write_text(COMMON.format(python=shlex.quote(sys.executable)))
+    given = {
+        "MPICOLL_SLURM": str(tmp_path), "RESULTS": str(tmp_path), "COLLECTIVES": "bcast", "DTYPES": "float32",
+        "BACKENDS": "mpicoll,nccl", "SIZES": "--max 8", "SECONDS_A_SIZE": "0.01",
+    }  # fmt: skip
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    record = tmp_path / "parts" / "bcast-float32.json"
+
+    def begun() -> str:
+        done = subprocess.run(["bash", TEMPLATE], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = json.loads(record.read_text())
+        assert found["settings"]["backends"] == ["mpicoll"]
+        assert not found["interrupted"]
+        return str(found["started"])
+
+    first = begun()
+    assert begun() == first
+    record.write_text(record.read_text().replace('"interrupted": false', '"interrupted": true'))
+    second = begun()
+    assert second != first
+    monkeypatch.setenv("SIZES", "--max 16")
+    assert begun() != second

@@ -208,7 +208,7 @@ def _busbw(row: Row) -> float:
 
 
 def _ratio(mine: float, nccl: list[float]) -> str:
-    return f" ({mine / nccl[0]:.2f})" if nccl else ""
+    return f" ({mine / nccl[0]:.2f})" if any(nccl) else ""  # the bus bandwidth of one rank is 0
 
 
 def _routes(mine: list[Row], _: list[Row]) -> str:

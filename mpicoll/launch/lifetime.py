@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+from collections.abc import Callable
 from functools import lru_cache
 from io import StringIO
 from types import TracebackType
@@ -18,7 +19,7 @@ from mpicoll.launch.alone import check_may_initialise, check_not_alone
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Closable", "checked_world", "progress", "watch"]
+__all__ = ["Closable", "before_finalize", "checked_world", "progress", "watch"]
 
 
 class Closable(Protocol):
@@ -30,6 +31,10 @@ class Closable(Protocol):
     def abandon(self, why: str) -> None:
         """Do the same in a process that must not call MPI."""
 
+
+before_finalize: list[Callable[[], object]] = []
+"""Called when the program finalises MPI, which can still be called then. MPI_Finalize itself may wait for other ranks.
+No other thread of Python's works meanwhile, because mpi4py keeps the interpreter's lock."""
 
 _living: weakref.WeakSet[Closable] = weakref.WeakSet()
 """All such objects that exist."""
@@ -94,6 +99,8 @@ def _prepare() -> None:
     _check_arithmetic()
 
     def finalised(*_: object) -> None:
+        for do in before_finalize:
+            do()
         for closable in list(_living):
             closable.close("MPI was finalised")
 

@@ -17,7 +17,7 @@ from mpicoll.guard.watch.meeting import Meeting, listen
 from mpicoll.guard.watch.watched import Watched
 from mpicoll.launch.elastic import lost
 from mpicoll.launch.failure import before_end
-from mpicoll.launch.lifetime import progress
+from mpicoll.launch.lifetime import before_finalize, progress
 from mpicoll.units import named
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def compare(watched: Watched) -> None:
 
 
 def _leave() -> None:
-    """At the end of the program: wait until the calls of all ranks are known to be the same."""
+    """At the end of the program or of MPI: wait until the calls of all ranks are known to be the same."""
     for watcher in _watchers.values():
         watcher.leave()
         while not watcher.has_left(_SECONDS_TO_PROGRESS):
@@ -120,6 +120,7 @@ def _leave() -> None:
 # Python calls what was registered last first. This comes before the libraries that use communicators register theirs,
 # so that they can still make calls at their end.
 atexit.register(_leave)
+before_finalize.append(_leave)
 
 
 def _dump(why: str) -> None:

@@ -196,13 +196,18 @@ def test_a_stream_that_captures_a_graph(gpu: SimulatedGpu, async_op: bool) -> No
     assert values(x) == [dist.get_world_size() ** 2]
 
 
-def test_work_that_fails_on_all_ranks(gpu: SimulatedGpu) -> None:
-    """The device fails at the copy of what goes out: the Work raises it, and the group's collectives are at an end."""
+def with_a_copy_that_fails(gpu: SimulatedGpu, number: int) -> tuple[Any, Any]:
+    """A group and its Work, on which the copy of this number fails: the first one goes out, and the second in."""
     group = dist.new_group()
     x = gpu.tensor([1.0])
     values(x)
-    gpu.fail("copy", 1)
-    work = dist.all_reduce(x, group=group, async_op=True)
+    gpu.fail("copy", number)
+    return group, dist.all_reduce(x, group=group, async_op=True)
+
+
+def test_work_that_fails_on_all_ranks(gpu: SimulatedGpu) -> None:
+    """The device fails at the copy of what goes out: the Work raises it, and the group's collectives are at an end."""
+    _, work = with_a_copy_that_fails(gpu, 1)
     with pytest.raises(DeviceFailure, match="a copy of 4 bytes failed"):
         work.wait()
     assert not work.is_success()
@@ -211,11 +216,7 @@ def test_work_that_fails_on_all_ranks(gpu: SimulatedGpu) -> None:
 
 def test_a_failure_at_the_end_is_not_lost(gpu: SimulatedGpu) -> None:
     """The copy of the result fails, when the collective itself is over."""
-    group = dist.new_group()
-    x = gpu.tensor([1.0])
-    values(x)
-    gpu.fail("copy", 2)
-    work = dist.all_reduce(x, group=group, async_op=True)
+    group, work = with_a_copy_that_fails(gpu, 2)
     while not work.is_completed():  # it does not raise
         pass
     assert not work.is_success()
@@ -226,11 +227,7 @@ def test_a_failure_at_the_end_is_not_lost(gpu: SimulatedGpu) -> None:
 
 def test_a_failure_that_nobody_waits_for_is_not_lost(gpu: SimulatedGpu) -> None:
     """The group's end raises it."""
-    group = dist.new_group()
-    x = gpu.tensor([1.0])
-    values(x)
-    gpu.fail("copy", 2)
-    work = dist.all_reduce(x, group=group, async_op=True)
+    group, work = with_a_copy_that_fails(gpu, 2)
     with pytest.raises(DeviceFailure, match="a copy of 4 bytes failed"):
         dist.destroy_process_group(group)
     assert not work.is_success()

@@ -257,11 +257,15 @@ class Base:
         """
         # What a collective leaves that a loss has ended may raise anything.
         error = self._error(operation, e) if isinstance(e, self._failure) or self._is_cut(e) else None
-        if self._watched is not None and isinstance(error, MessageError):
-            watcher.compare(self._watched)  # different calls are the likely reason; if so, the job ends with a table
+        if self._watched is not None and isinstance(e, Exception) and not isinstance(e, MpicollError):
+            # Different calls are the likely reason. They may have taken each other's messages, which raises anything.
+            # If so, the job ends with a table.
+            watcher.compare(self._watched)
         if isinstance(e, StateError):
-            self._recorder.under_way = False
-            return  # ranks that are threads: what broke their job is said by every later call
+            # A stream that captures, before anything was sent. Other ranks may have been refused before they began. Or
+            # ranks are threads: what broke their job is said by every later call.
+            self._recorder.retract()
+            return
         _cut_short.append((plan, e.__traceback__, _frames()))
         self._end_midway(operation, e)
         if error is not None:

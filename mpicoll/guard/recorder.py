@@ -139,6 +139,11 @@ class Recorder:
         self._next = at + 1
         self.under_way = True
 
+    def retract(self) -> None:
+        """The last call has not been made after all: it was refused before anything was sent."""
+        self.under_way = False
+        self._next -= 1
+
     def close(self) -> None:
         """No more calls can come. One that is under way ends midway."""
         if self.state == OPEN:

@@ -84,6 +84,17 @@ def test_what_is_kept(count: int) -> None:
     assert [each.number for each in recorder.calls(count - 1)] == [count - 1] * (count > 0)
 
 
+@pytest.mark.parametrize("count", [1, LENGTH, LENGTH + 1])
+def test_a_call_that_is_taken_back(count: int) -> None:
+    calls = some(count)
+    recorder = made(calls)
+    recorder.begin(Record("wrong"))
+    recorder.retract()
+    assert (recorder.begun, recorder.hash(count)) == (count, made(calls).hash(count))
+    make(recorder, RECORDS[0])
+    assert recorder.hash(count + 1) == made([*calls, RECORDS[0]]).hash(count + 1)
+
+
 def test_one_call_at_a_time() -> None:
     """Also if two threads make their calls at the same line."""
     recorder, refused = Recorder(), []

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import mpicoll
 from mpicoll.devices.simulated_queue import Costs
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError, TimeoutError
 from mpicoll.routes.devices import staged
@@ -194,6 +195,22 @@ def test_a_stream_that_captures_a_graph(gpu: SimulatedGpu, async_op: bool) -> No
     pending.wait()
     dist.all_reduce(x)
     assert values(x) == [dist.get_world_size() ** 2]
+
+
+def test_a_call_that_is_refused_does_not_count(gpu: SimulatedGpu) -> None:
+    """One rank finds its plan again and begins the call. The others are refused before that."""
+    comm = mpicoll.Communicator()
+    x = gpu.tensor([1.0])
+    comm.allreduce(x, out=x)
+    if comm.rank:
+        x = gpu.tensor([1.0])
+    gpu.capturing = threading.get_ident()
+    with pytest.raises(StateError, match="the current stream is capturing"):
+        comm.allreduce(x, out=x)
+    gpu.capturing = 0
+    begun = comm._recorder.begun
+    assert comm.allgather_object(begun) == [begun] * comm.size
+    comm.free()
 
 
 def with_a_copy_that_fails(gpu: SimulatedGpu, number: int) -> tuple[Any, Any]:

@@ -91,6 +91,11 @@ class TracedRecorder(Recorder):
         if ended and self._events is not None:
             self._events.end(self, True)
 
+    def retract(self) -> None:
+        if self._events is not None:
+            self._events.end(self, False)
+        super().retract()
+
 
 def recorder_for(trace: str) -> Recorder:
     """The recorder of a communicator. ``trace`` names the trace's file, and is empty where there is none."""

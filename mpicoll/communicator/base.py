@@ -257,7 +257,8 @@ class Base:
         """
         # What a collective leaves that a loss has ended may raise anything.
         error = self._error(operation, e) if isinstance(e, self._failure) or self._is_cut(e) else None
-        if self._watched is not None and isinstance(e, Exception) and not isinstance(e, MpicollError):
+        unexpected = error is None and isinstance(e, Exception) and not isinstance(e, MpicollError)
+        if self._watched is not None and (unexpected or isinstance(error, MessageError)):
             # Different calls are the likely reason. They may have taken each other's messages, which raises anything.
             # If so, the job ends with a table.
             watcher.compare(self._watched)

@@ -143,6 +143,8 @@ class Recorder:
         """The last call has not been made after all: it was refused before anything was sent."""
         self.under_way = False
         self._next -= 1
+        if self._handed_in and self._handed_in[-1][0] == self._first + self._next:
+            self._handed_in.pop()
 
     def close(self) -> None:
         """No more calls can come. One that is under way ends midway."""

@@ -9,6 +9,7 @@ import pytest
 from tests.torch import api
 
 if TYPE_CHECKING:
+    from tests.devices.tensors import SimulatedGpu
     from tests.torch.cases import Group
 
 
@@ -44,3 +45,14 @@ def rank(default_group: bool) -> int:
 @pytest.fixture
 def size(default_group: bool) -> int:
     return api.dist.get_world_size() if default_group else -1
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
+    """A simulated GPU, on which calls of more than 64 bytes go in several pieces."""
+    from mpicoll.devices.simulated_queue import Costs
+    from mpicoll.routes.devices import staged
+    from tests.devices.tensors import SimulatedGpu
+
+    monkeypatch.setattr(staged, "PIECE", 64)
+    return SimulatedGpu(Costs(delay=1e-3))

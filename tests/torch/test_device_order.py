@@ -15,9 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.devices.simulated_queue import Costs
 from mpicoll.errors import DeviceFailure
-from mpicoll.routes.devices import staged
 from mpicoll.torch.groups import turns
 from mpicoll.torch.groups.work import CollectiveWork
 from tests.devices.tensors import SimulatedGpu, SimulatedTensor, values
@@ -28,16 +26,6 @@ TOGETHER = 12
 """Calls between two looks at their results."""
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(autouse=True)
-def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "PIECE", 64)
-
-
-@pytest.fixture
-def gpu() -> SimulatedGpu:
-    return SimulatedGpu(Costs(delay=1e-3))
 
 
 class Program:

@@ -15,7 +15,6 @@ import torch
 import mpicoll
 from mpicoll.devices.simulated_queue import Costs
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError, TimeoutError
-from mpicoll.routes.devices import staged
 from tests.devices.tensors import SimulatedGpu, values
 from tests.torch.api import dist, ours_alone
 from tests.torch.cases import FUNCTIONS, Case, Group, run
@@ -23,16 +22,6 @@ from tests.torch.cases import FUNCTIONS, Case, Group, run
 ASYNC = ("none", "all", "some")
 
 pytestmark = pytest.mark.processes
-
-
-@pytest.fixture(autouse=True)
-def short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(staged, "PIECE", 64)
-
-
-@pytest.fixture
-def gpu() -> SimulatedGpu:
-    return SimulatedGpu(Costs(delay=1e-3))
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)

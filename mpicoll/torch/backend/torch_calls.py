@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
@@ -37,18 +36,9 @@ class TorchCalls(ProcessGroup):
     reducer_waits = False
     """Whether the backward pass waits a moment for each of DDP's all-reduces."""
 
-    def __init__(
-        self,
-        comm: Communicator,
-        ranks: Sequence[int],
-        name: str,
-        timeout: timedelta,
-        device: torch.device | None = None,
-    ) -> None:
-        super().__init__(comm, ranks, name, timeout, device)
-        self._calls = 0
-        self._coalescing: list[Work] | None = None
-        """The operations since ``_start_coalescing``; None while nothing is coalesced."""
+    _calls = 0
+    _coalescing: list[Work] | None = None
+    """The operations since ``_start_coalescing``; None while nothing is coalesced."""
 
     # -- what a call returns ------------------------------------------------------------------------------------------
 

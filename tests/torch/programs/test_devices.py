@@ -11,18 +11,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
-from mpicoll.devices.simulated_queue import Costs
 from mpicoll.errors import DeviceError
 from mpicoll.torch.backend.registered_group import RegisteredGroup
 from mpicoll.torch.backend.torch_features import bound_device
 from mpicoll.torch.groups import turns
 from mpicoll.torch.groups.work import CollectiveWork
 from tests.devices.tensors import SimulatedGpu, values
-
-
-@pytest.fixture
-def gpu() -> SimulatedGpu:
-    return SimulatedGpu(Costs(delay=1e-3))
 
 
 def test_functions(gpu: SimulatedGpu, rank: int, size: int) -> None:

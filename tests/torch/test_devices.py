@@ -187,18 +187,16 @@ def test_a_stream_that_captures_a_graph(gpu: SimulatedGpu, async_op: bool) -> No
 
 
 def test_a_call_that_is_refused_does_not_count(gpu: SimulatedGpu) -> None:
-    """One rank finds its plan again and begins the call. The others are refused before that."""
+    """Other ranks may be refused before they begin it: in the queue of a group that has work, for one."""
     comm = mpicoll.Communicator()
     x = gpu.tensor([1.0])
     comm.allreduce(x, out=x)
-    if comm.rank:
-        x = gpu.tensor([1.0])
+    begun = comm._recorder.begun
     gpu.capturing = threading.get_ident()
     with pytest.raises(StateError, match="the current stream is capturing"):
         comm.allreduce(x, out=x)
     gpu.capturing = 0
-    begun = comm._recorder.begun
-    assert comm.allgather_object(begun) == [begun] * comm.size
+    assert comm._recorder.begun == begun
     comm.free()
 
 

@@ -24,7 +24,9 @@ from torch.distributed import ReduceOp
 from mpicoll.arrays.dtypes import Op
 from mpicoll.torch.functions import collectives, lists
 from mpicoll.torch.functions.caller import Caller, joined_caller
+from mpicoll.torch.functions.reduce_op import GivenOp
 from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.groups.world import GivenGroup
 
 __all__ = [
     "all_gather",
@@ -70,14 +72,14 @@ def _linear(there: Map, back: Map, outs: Tensors, xs: Tensors) -> tuple[torch.Te
 # -- the functions ----------------------------------------------------------------------------------------------------
 
 
-def broadcast(tensor: torch.Tensor, src: int, group: Any = None) -> torch.Tensor:
+def broadcast(tensor: torch.Tensor, src: int, group: GivenGroup = None) -> torch.Tensor:
     """The source's ``tensor``. The other ranks pass any tensor of its shape and dtype."""
     caller = joined_caller("broadcast", group)
     g, root = caller.group, caller.root("src", src, None)
     return _linear(_broadcast(g, root), _reduce(g, root), _like(caller, tensor), [tensor])[0]
 
 
-def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Any = None) -> torch.Tensor:
+def reduce(tensor: torch.Tensor, dst: int, op: GivenOp = ReduceOp.SUM, group: GivenGroup = None) -> torch.Tensor:
     """The reduction of all ranks' ``tensor`` at the destination, zeros elsewhere."""
     caller = joined_caller("reduce", group)
     g, root = caller.group, caller.root("dst", dst, None)
@@ -85,7 +87,7 @@ def reduce(tensor: torch.Tensor, dst: int, op: Any = ReduceOp.SUM, group: Any = 
     return _linear(_reduce(g, root, op), back, _like(caller, tensor), [tensor])[0]
 
 
-def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None) -> torch.Tensor:
+def all_reduce(tensor: torch.Tensor, op: GivenOp = ReduceOp.SUM, group: GivenGroup = None) -> torch.Tensor:
     """The reduction of all ranks' ``tensor``."""
     caller = joined_caller("all_reduce", group)
     g = caller.group
@@ -93,14 +95,14 @@ def all_reduce(tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: Any = None) 
     return _linear(_all_reduce(g, op), back, _like(caller, tensor), [tensor])[0]
 
 
-def gather(tensor: torch.Tensor, dst: int = 0, group: Any = None) -> tuple[torch.Tensor, ...]:
+def gather(tensor: torch.Tensor, dst: int = 0, group: GivenGroup = None) -> tuple[torch.Tensor, ...]:
     """All ranks' ``tensor`` in rank order at the destination, zeros elsewhere."""
     caller = joined_caller("gather", group)
     g, root = caller.group, caller.root("dst", dst, None)
     return _linear(_gather(g, root), _scatter(g, root), _like(caller, tensor, g.size()), [tensor])
 
 
-def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: Any = None) -> torch.Tensor:
+def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: GivenGroup = None) -> torch.Tensor:
     """The source's ``tensors[rank]``. The other ranks pass a list of any tensors of the same shape and dtype."""
     caller = joined_caller("scatter", group)
     g, root = caller.group, caller.root("src", src, None)
@@ -108,7 +110,7 @@ def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: Any = None) ->
     return _linear(_scatter(g, root), _gather(g, root), _like(caller, xs[0]), xs)[0]
 
 
-def all_gather(tensor: torch.Tensor, group: Any = None) -> tuple[torch.Tensor, ...]:
+def all_gather(tensor: torch.Tensor, group: GivenGroup = None) -> tuple[torch.Tensor, ...]:
     """All ranks' ``tensor``, in rank order."""
     caller = joined_caller("all_gather", group)
     g = caller.group
@@ -116,7 +118,7 @@ def all_gather(tensor: torch.Tensor, group: Any = None) -> tuple[torch.Tensor, .
 
 
 def reduce_scatter(
-    output: torch.Tensor, input_list: Sequence[torch.Tensor], op: Any = ReduceOp.SUM, group: Any = None
+    output: torch.Tensor, input_list: Sequence[torch.Tensor], op: GivenOp = ReduceOp.SUM, group: GivenGroup = None
 ) -> torch.Tensor:
     """The reduction of all ranks' ``input_list[rank]``, in the memory of ``output``."""
     caller = joined_caller("reduce_scatter", group)
@@ -127,7 +129,7 @@ def reduce_scatter(
     return _linear(_reduce_scatter(g, op), back, [output], xs)[0]
 
 
-def _all_gather_base(output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any = None) -> torch.Tensor:
+def _all_gather_base(output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: GivenGroup = None) -> torch.Tensor:
     """All ranks' ``input_tensor`` one after another, in the memory of ``output_tensor``."""
     caller = joined_caller("all_gather_into_tensor", group)
     g = caller.group
@@ -137,7 +139,7 @@ def _all_gather_base(output_tensor: torch.Tensor, input_tensor: torch.Tensor, gr
 
 
 def all_to_all(
-    output_tensor_list: Sequence[torch.Tensor], input_tensor_list: Sequence[torch.Tensor], group: Any = None
+    output_tensor_list: Sequence[torch.Tensor], input_tensor_list: Sequence[torch.Tensor], group: GivenGroup = None
 ) -> tuple[torch.Tensor, ...]:
     """All ranks' ``input_tensor_list[rank]``, in the memory of the tensors of ``output_tensor_list``."""
     caller = joined_caller("all_to_all", group)
@@ -152,7 +154,7 @@ def all_to_all_single(
     input: torch.Tensor,
     output_split_sizes: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
 ) -> torch.Tensor:
     """The block of rows that each rank's ``input`` has for this rank, in the memory of ``output``.
 
@@ -179,7 +181,7 @@ def _broadcast(g: ProcessGroup, root: int) -> Map:
     return run
 
 
-def _reduce(g: ProcessGroup, root: int, op: Any = ReduceOp.SUM) -> Map:
+def _reduce(g: ProcessGroup, root: int, op: GivenOp = ReduceOp.SUM) -> Map:
     def run(outs: Tensors, xs: Tensors) -> None:
         collectives.reduce(outs[0].copy_(xs[0]), op=op, group=g, group_dst=root)
         if g.rank() != root:
@@ -202,7 +204,7 @@ def _scatter(g: ProcessGroup, root: int) -> Map:
     return lambda outs, xs: lists.scatter(outs[0], xs if g.rank() == root else None, group=g, group_src=root)
 
 
-def _all_reduce(g: ProcessGroup, op: Any = ReduceOp.SUM) -> Map:
+def _all_reduce(g: ProcessGroup, op: GivenOp = ReduceOp.SUM) -> Map:
     return lambda outs, xs: collectives.all_reduce(outs[0].copy_(xs[0]), op, g)
 
 
@@ -210,7 +212,7 @@ def _all_gather(g: ProcessGroup) -> Map:
     return lambda outs, xs: lists.all_gather(outs, xs[0], g)
 
 
-def _reduce_scatter(g: ProcessGroup, op: Any = ReduceOp.SUM) -> Map:
+def _reduce_scatter(g: ProcessGroup, op: GivenOp = ReduceOp.SUM) -> Map:
     return lambda outs, xs: lists.reduce_scatter(outs[0], xs, op, g)
 
 
@@ -243,7 +245,7 @@ def _times(weight: complex, run: Map) -> Map:
     return scaled
 
 
-def _weight(caller: Caller, op: Any, xs: Tensors) -> complex:
+def _weight(caller: Caller, op: GivenOp, xs: Tensors) -> complex:
     """The factor of this rank's gradient in a reduction with ``op``.
 
     Raises ArgumentError if a gradient is wanted and the reduction has none.

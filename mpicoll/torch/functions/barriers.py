@@ -13,6 +13,7 @@ from mpicoll.errors import TimeoutError
 from mpicoll.torch.functions.caller import caller_of, checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
+from mpicoll.torch.groups.world import GivenGroup
 
 __all__ = ["barrier", "monitored_barrier"]
 
@@ -30,7 +31,7 @@ _PAUSE = 1e-4
 
 
 def barrier(
-    group: Any = None,
+    group: GivenGroup = None,
     async_op: bool = False,
     device_ids: Any = None,
     timeout: timedelta | None = None,
@@ -50,7 +51,7 @@ def barrier(
     return caller.do(lambda: comm.carry_out(plan, "barrier"), [], async_op)
 
 
-def monitored_barrier(group: Any = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
     """A barrier that raises TimeoutError after ``timeout`` and names the ranks that did not come.
 
     Rank 0 of the group waits for all ranks and names all that are missing: it always does what torch does if

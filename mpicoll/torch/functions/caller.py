@@ -13,10 +13,10 @@ from torch.autograd import profiler
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.dtypes import Op
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
-from mpicoll.torch.functions.reduce_op import op_of
+from mpicoll.torch.functions.reduce_op import GivenOp, op_of
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
-from mpicoll.torch.groups.world import joined, member, world
+from mpicoll.torch.groups.world import GivenGroup, joined, member, world
 
 if TYPE_CHECKING:
     from mpicoll.calls.plan import Bound
@@ -90,7 +90,7 @@ class Caller:
             only = f"only the {owner}, rank {g.global_rank(root)}, passes a list"
             raise self.error(argument, f"None on rank {g.global_rank(g.rank())}: {only}", f"a list of {len(xs)}")
 
-    def op(self, op: Any) -> str | Op:
+    def op(self, op: GivenOp) -> str | Op:
         """mpicoll's operation for torch's ``op``."""
         return op_of(op, self.operation)
 
@@ -143,7 +143,7 @@ class Caller:
             return self.group.in_turn(self.operation, run, result, async_op, given)
 
 
-def caller_of(operation: str, group: Any, stacklevel: int = 4) -> Caller | None:
+def caller_of(operation: str, group: GivenGroup, stacklevel: int = 4) -> Caller | None:
     """This rank as the caller of ``operation`` in the group that ``group`` means. None if it is not in the group.
 
     Such a rank is warned. The warning names the line of the program, ``stacklevel`` frames above :func:`member`.
@@ -159,7 +159,7 @@ def caller_of(operation: str, group: Any, stacklevel: int = 4) -> Caller | None:
     return caller
 
 
-def joined_caller(operation: str, group: Any) -> Caller:
+def joined_caller(operation: str, group: GivenGroup) -> Caller:
     """The same, but raise ArgumentError if this rank is not in the group."""
     return Caller(operation, joined(group, operation))
 

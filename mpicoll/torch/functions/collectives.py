@@ -31,10 +31,10 @@ from torch.distributed import ReduceOp
 from mpicoll.calls.arguments import checked_counts
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.torch.functions.caller import Caller, caller_of, renamed
-from mpicoll.torch.functions.reduce_op import op_of
+from mpicoll.torch.functions.reduce_op import GivenOp, op_of
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
-from mpicoll.torch.groups.world import member, world
+from mpicoll.torch.groups.world import GivenGroup, member, world
 
 __all__ = [
     "all_gather_into_tensor",
@@ -57,8 +57,8 @@ _EXCHANGED = {**_INPUT_OUTPUT, "sendcounts": "input_split_sizes", "recvcounts": 
 
 def all_reduce(
     tensor: torch.Tensor,
-    op: Any = ReduceOp.SUM,
-    group: Any = None,
+    op: GivenOp = ReduceOp.SUM,
+    group: GivenGroup = None,
     async_op: bool = False,
     *,
     algorithm: str | None = None,
@@ -95,7 +95,7 @@ def all_reduce(
 def broadcast(
     tensor: torch.Tensor,
     src: int | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
     async_op: bool = False,
     group_src: int | None = None,
     *,
@@ -111,8 +111,8 @@ def broadcast(
 def reduce(
     tensor: torch.Tensor,
     dst: int | None = None,
-    op: Any = ReduceOp.SUM,
-    group: Any = None,
+    op: GivenOp = ReduceOp.SUM,
+    group: GivenGroup = None,
     async_op: bool = False,
     group_dst: int | None = None,
     *,
@@ -132,7 +132,7 @@ def reduce(
 def all_gather_into_tensor(
     output_tensor: torch.Tensor,
     input_tensor: torch.Tensor,
-    group: Any = None,
+    group: GivenGroup = None,
     async_op: bool = False,
     *,
     algorithm: str | None = None,
@@ -153,8 +153,8 @@ def all_gather_into_tensor(
 def reduce_scatter_tensor(
     output: torch.Tensor,
     input: torch.Tensor,
-    op: Any = ReduceOp.SUM,
-    group: Any = None,
+    op: GivenOp = ReduceOp.SUM,
+    group: GivenGroup = None,
     async_op: bool = False,
     *,
     algorithm: str | None = None,
@@ -182,7 +182,7 @@ def all_to_all_single(
     input: torch.Tensor,
     output_split_sizes: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
     async_op: bool = False,
     *,
     algorithm: str | None = None,

@@ -14,7 +14,9 @@ from torch.distributed import ReduceOp
 
 from mpicoll.torch.functions.caller import caller_of
 from mpicoll.torch.functions.collectives import input_to_output
+from mpicoll.torch.functions.reduce_op import GivenOp
 from mpicoll.torch.groups.work import Work
+from mpicoll.torch.groups.world import GivenGroup
 
 __all__ = ["all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"]
 
@@ -28,7 +30,7 @@ _EXCHANGED = {"x": "input_tensor_list", "out": "output_tensor_list"}
 def all_gather(
     tensor_list: Sequence[torch.Tensor],
     tensor: torch.Tensor,
-    group: Any = None,
+    group: GivenGroup = None,
     async_op: bool = False,
     *,
     algorithm: str | None = None,
@@ -58,7 +60,7 @@ def gather(
     tensor: torch.Tensor,
     gather_list: Sequence[torch.Tensor] | None = None,
     dst: int | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
     async_op: bool = False,
     group_dst: int | None = None,
     *,
@@ -96,7 +98,7 @@ def scatter(
     tensor: torch.Tensor,
     scatter_list: Sequence[torch.Tensor] | None = None,
     src: int | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
     async_op: bool = False,
     group_src: int | None = None,
     *,
@@ -129,8 +131,8 @@ def scatter(
 def reduce_scatter(
     output: torch.Tensor,
     input_list: Sequence[torch.Tensor],
-    op: Any = ReduceOp.SUM,
-    group: Any = None,
+    op: GivenOp = ReduceOp.SUM,
+    group: GivenGroup = None,
     async_op: bool = False,
     *,
     algorithm: str | None = None,
@@ -152,7 +154,7 @@ def reduce_scatter(
 def all_to_all(
     output_tensor_list: Sequence[torch.Tensor],
     input_tensor_list: Sequence[torch.Tensor],
-    group: Any = None,
+    group: GivenGroup = None,
     async_op: bool = False,
     *,
     algorithm: str | None = None,

@@ -18,12 +18,13 @@ from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, renamed
 from mpicoll.torch.groups.work import MessageWork, Work
+from mpicoll.torch.groups.world import GivenGroup
 
 __all__ = ["P2POp", "batch_isend_irecv", "incoming", "irecv", "isend", "outgoing", "recv", "send"]
 
 
 def send(
-    tensor: torch.Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
+    tensor: torch.Tensor, dst: int | None = None, group: GivenGroup = None, tag: int = 0, group_dst: int | None = None
 ) -> None:
     """Send ``tensor``. Returns when the program may write to it again."""
     caller = caller_of("send", group)
@@ -34,7 +35,7 @@ def send(
 
 
 def recv(
-    tensor: torch.Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
+    tensor: torch.Tensor, src: int | None = None, group: GivenGroup = None, tag: int = 0, group_src: int | None = None
 ) -> int:
     """Receive into ``tensor``, from any rank if ``src`` and ``group_src`` are None.
 
@@ -53,7 +54,7 @@ def recv(
 
 
 def isend(
-    tensor: torch.Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
+    tensor: torch.Tensor, dst: int | None = None, group: GivenGroup = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
     """Start to send ``tensor``. The program must not write to it before the Work is complete."""
     caller = caller_of("isend", group)
@@ -64,7 +65,7 @@ def isend(
 
 
 def irecv(
-    tensor: torch.Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
+    tensor: torch.Tensor, src: int | None = None, group: GivenGroup = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
     """Start to receive into ``tensor``, from any rank if ``src`` and ``group_src`` are None."""
     caller = caller_of("irecv", group)
@@ -85,7 +86,7 @@ class P2POp:
         op: Callable[..., Work | None],
         tensor: torch.Tensor,
         peer: int | None = None,
-        group: Any = None,
+        group: GivenGroup = None,
         tag: int = 0,
         group_peer: int | None = None,
     ) -> None:

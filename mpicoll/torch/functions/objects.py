@@ -14,6 +14,7 @@ import torch
 
 from mpicoll.errors import MessageError
 from mpicoll.torch.functions.caller import Caller, caller_of
+from mpicoll.torch.groups.world import GivenGroup
 
 __all__ = [
     "all_gather_object",
@@ -25,7 +26,7 @@ __all__ = [
 ]
 
 
-def all_gather_object(object_list: list[Any], obj: Any, group: Any = None, weights_only: bool = False) -> None:
+def all_gather_object(object_list: list[Any], obj: Any, group: GivenGroup = None, weights_only: bool = False) -> None:
     """``object_list[r]``, of a list with an element for each rank, becomes rank r's ``obj``."""
     caller = _begin("all_gather_object", group, weights_only)
     if caller is not None:
@@ -37,7 +38,7 @@ def gather_object(
     obj: Any,
     object_gather_list: list[Any] | None = None,
     dst: int | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
     group_dst: int | None = None,
     weights_only: bool = False,
 ) -> None:
@@ -62,7 +63,7 @@ def gather_object(
 def broadcast_object_list(
     object_list: list[Any],
     src: int | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
     device: torch.device | None = None,
     group_src: int | None = None,
     weights_only: bool = False,
@@ -85,7 +86,7 @@ def scatter_object_list(
     scatter_object_output_list: list[Any],
     scatter_object_input_list: list[Any] | None = None,
     src: int | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
     group_src: int | None = None,
     weights_only: bool = False,
 ) -> None:
@@ -109,7 +110,7 @@ def scatter_object_list(
 def send_object_list(
     object_list: list[Any],
     dst: int | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
     device: torch.device | None = None,
     group_dst: int | None = None,
     use_batch: bool = False,
@@ -127,7 +128,7 @@ def send_object_list(
 def recv_object_list(
     object_list: list[Any],
     src: int | None = None,
-    group: Any = None,
+    group: GivenGroup = None,
     device: torch.device | None = None,
     group_src: int | None = None,
     use_batch: bool = False,
@@ -150,7 +151,7 @@ def recv_object_list(
     return g.global_rank(sender)
 
 
-def _begin(operation: str, group: Any, weights_only: bool) -> Caller | None:
+def _begin(operation: str, group: GivenGroup, weights_only: bool) -> Caller | None:
     caller = caller_of(operation, group, stacklevel=5)
     if caller is not None and weights_only:
         raise caller.error("weights_only", "False: objects travel pickled here", repr(weights_only))

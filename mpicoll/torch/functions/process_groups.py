@@ -14,7 +14,7 @@ from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.torch.functions.caller import checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.world import GroupMember, joined, member, world
+from mpicoll.torch.groups.world import GivenGroup, GroupMember, joined, member, world
 
 __all__ = [
     "destroy_process_group",
@@ -142,7 +142,7 @@ def new_group(
     return g
 
 
-def destroy_process_group(group: Any = None) -> None:
+def destroy_process_group(group: GivenGroup = None) -> None:
     """Complete what is pending and destroy ``group``, or all groups if it is the default group.
 
     All ranks of the group call this. Raises the failure of an asynchronous collective that the program has not seen.
@@ -162,22 +162,22 @@ def destroy_process_group(group: Any = None) -> None:
         g.close()
 
 
-def get_rank(group: Any = None) -> int:
+def get_rank(group: GivenGroup = None) -> int:
     """This process's rank in the group; -1 if it is not in the group."""
     return -1 if group == GroupMember.NON_GROUP_MEMBER else joined(group, "get_rank").rank()
 
 
-def get_world_size(group: Any = None) -> int:
+def get_world_size(group: GivenGroup = None) -> int:
     """The number of ranks in the group; -1 if this process is not in the group."""
     return -1 if group == GroupMember.NON_GROUP_MEMBER else joined(group, "get_world_size").size()
 
 
-def get_backend(group: Any = None) -> str:
+def get_backend(group: GivenGroup = None) -> str:
     """``"mpicoll"``, whatever ``backend`` the group was made with."""
     return joined(group, "get_backend").name()
 
 
-def get_group_rank(group: Any, global_rank: int) -> int:
+def get_group_rank(group: GivenGroup, global_rank: int) -> int:
     """The rank in ``group`` of the global rank ``global_rank``."""
     ranks = list(joined(group, "get_group_rank").ranks)
     if global_rank not in ranks:
@@ -185,7 +185,7 @@ def get_group_rank(group: Any, global_rank: int) -> int:
     return ranks.index(global_rank)
 
 
-def get_global_rank(group: Any, group_rank: int) -> int:
+def get_global_rank(group: GivenGroup, group_rank: int) -> int:
     """The global rank of the rank ``group_rank`` of ``group``."""
     g = joined(group, "get_global_rank")
     if type(group_rank) is not int or not 0 <= group_rank < g.size():
@@ -193,7 +193,7 @@ def get_global_rank(group: Any, group_rank: int) -> int:
     return g.global_rank(group_rank)
 
 
-def get_process_group_ranks(group: Any) -> list[int]:
+def get_process_group_ranks(group: GivenGroup) -> list[int]:
     """The global ranks of the group (None: the default group), in the order of the group."""
     return list(joined(group, "get_process_group_ranks").ranks)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.distributed import ReduceOp
@@ -10,7 +10,10 @@ from torch.distributed import ReduceOp
 from mpicoll.arrays.dtypes import Op
 from mpicoll.errors import ArgumentError
 
-__all__ = ["op_of"]
+__all__ = ["GivenOp", "op_of"]
+
+GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
+"""What a caller may pass as ``op``: an instance of ReduceOp, or a constant such as ReduceOp.SUM."""
 
 _OPS = {
     "sum": ReduceOp.SUM,
@@ -27,7 +30,7 @@ _NAMES = {id(op): name for name, op in _OPS.items()}
 """mpicoll's name of each of torch's constants, by the constant's id: to hash one takes longer than a short message."""
 
 
-def op_of(op: Any, operation: str) -> str | Op:
+def op_of(op: GivenOp, operation: str) -> str | Op:
     """mpicoll's operation for torch's ``op``: a constant such as ReduceOp.SUM, or an instance of ReduceOp."""
     name = _NAMES.get(id(op))
     if name is not None:

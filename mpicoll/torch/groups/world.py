@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 import warnings
-from typing import Any, ClassVar
+from typing import ClassVar, TypeAlias
 
 import torch
 import torch.distributed
@@ -15,7 +15,10 @@ from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.job import Seat, here
 from mpicoll.torch.groups.group import ProcessGroup
 
-__all__ = ["GroupMember", "group", "joined", "member", "world"]
+__all__ = ["GivenGroup", "GroupMember", "group", "joined", "member", "world"]
+
+GivenGroup: TypeAlias = ProcessGroup | torch.distributed.ProcessGroup | int | None
+"""What a caller may pass as ``group``: a group, None for the default one, or the int GroupMember.NON_GROUP_MEMBER."""
 
 _torchs = torch.distributed.distributed_c10d._world
 
@@ -107,7 +110,7 @@ class group(metaclass=_HasDefaultGroup):
     """``group.WORLD`` is the default group; None before ``init_process_group``."""
 
 
-def member(given: Any, operation: str, stacklevel: int = 3) -> ProcessGroup | None:
+def member(given: GivenGroup, operation: str, stacklevel: int = 3) -> ProcessGroup | None:
     """The group that ``given`` means: None is the default group. Returns None if this rank is not in the group.
 
     The warning for such a rank names the line ``stacklevel`` frames above this one. Raises StateError if the group was
@@ -133,7 +136,7 @@ def member(given: Any, operation: str, stacklevel: int = 3) -> ProcessGroup | No
     raise ArgumentError(operation, "group", expected, repr(given))
 
 
-def joined(given: Any, operation: str) -> ProcessGroup:
+def joined(given: GivenGroup, operation: str) -> ProcessGroup:
     """The group that ``given`` means. Raises ArgumentError if this rank is not in it."""
     found = None if given == GroupMember.NON_GROUP_MEMBER else member(given, operation)
     if found is None:

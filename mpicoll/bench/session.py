@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 from mpi4py import MPI
 
-from mpicoll.bench.options import bad
+from mpicoll.errors import ArgumentError
 
 __all__ = ["Session", "most_alike", "open_session"]
 
@@ -36,11 +36,13 @@ def open_session(world: MPI.Intracomm, device: str) -> Session:
     if device == "cpu":
         return Session(world.Dup(), node, "cpu")
     if find_spec("torch") is None:
-        raise bad("--device", "torch with CUDA to be installed for cuda", "an environment without torch")
+        raise ArgumentError(
+            "bench", "--device", "torch with CUDA to be installed for cuda", "an environment without torch"
+        )
     import torch
 
     if not torch.cuda.is_available():
-        raise bad("--device", "a CUDA GPU that torch can use, for cuda", "a machine without one")
+        raise ArgumentError("bench", "--device", "a CUDA GPU that torch can use, for cuda", "a machine without one")
     torch.cuda.set_device(node.rank % torch.cuda.device_count())
     # Two ranks that each see one GPU may see two different ones, or the same.
     gpu = str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)

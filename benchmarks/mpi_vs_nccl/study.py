@@ -23,11 +23,13 @@ from mpicoll.bench.report import comparison
 from mpicoll.bench.report.record import load
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
+from mpicoll.launch.launcher import end
 from mpicoll.units import nbytes
 
 SIZES = {"cuda": ("1G", "4", "1.5"), "cpu": ("256K", "32", "0.1")}
 """The largest size, the factor and the seconds for each size, by device."""
 SECONDS_TO_END = 20.0
+"""What a benchmark may take to end its ranks."""
 
 
 @dataclass(frozen=True)
@@ -70,25 +72,15 @@ class Part:
             try:
                 code = process.wait(asked.deadline)
             except subprocess.TimeoutExpired:
-                _end(process)
+                end(process, SECONDS_TO_END)
                 return f"no end within {asked.deadline:g} s"
             except KeyboardInterrupt:  # the benchmark has it, too, and ends after the size under way
                 process.wait()
                 raise
             except BaseException:
-                _end(process)
+                end(process, SECONDS_TO_END)
                 raise
         return "done" if code == 0 else f"ended with {code}"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a benchmark, which ends its ranks."""
-    process.terminate()
-    try:
-        process.wait(SECONDS_TO_END)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 def parts(asked: argparse.Namespace) -> Iterator[Part]:

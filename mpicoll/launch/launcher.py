@@ -28,6 +28,7 @@ __all__ = [
     "Launcher",
     "attended",
     "command",
+    "end",
     "find_launcher",
     "job",
     "of_no_rank",
@@ -241,7 +242,7 @@ def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None
             interrupted()
             return launcher.wait()
     except BaseException:
-        _end(launcher)
+        end(launcher)
         raise
 
 
@@ -325,9 +326,9 @@ def _launch_and_wait(meeting: Path, nprocs: int, seconds: float | None, output: 
             try:
                 code = launcher.wait(seconds)
             except subprocess.TimeoutExpired:
-                _end(launcher)
+                end(launcher)
             except BaseException:
-                _end(launcher)
+                end(launcher)
                 raise
     finally:
         if code != 0:
@@ -335,13 +336,14 @@ def _launch_and_wait(meeting: Path, nprocs: int, seconds: float | None, output: 
     return code
 
 
-def _end(launcher: subprocess.Popen[bytes]) -> None:
-    launcher.terminate()
+def end(process: subprocess.Popen[bytes], seconds: float = _SECONDS_TO_END) -> None:
+    """Tell a process to end, and kill it if it has not ended after so many seconds."""
+    process.terminate()
     try:
-        launcher.wait(_SECONDS_TO_END)
+        process.wait(seconds)
     except subprocess.TimeoutExpired:
-        launcher.kill()
-        launcher.wait()
+        process.kill()
+        process.wait()
 
 
 def _wait_for_ranks_to_end(lifeline: Path) -> None:

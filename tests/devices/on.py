@@ -121,6 +121,15 @@ def laid_out(on: On, values: Array, dtype: str, layout: str) -> Any:
     return on.array(values, dtype)
 
 
+def later_and_later(device: Simulated) -> Iterator[None]:
+    """Rounds in which the device is later each time.
+
+    A wrong order shows where the device is later than the host. On a slow machine that takes long delays."""
+    for i in range(10):
+        device.costs = Costs(delay=1e-3 * 2**i)
+        yield
+
+
 def routes_of(on: On) -> tuple[str, ...]:
     """The routes that there are for the device."""
     return ROUTES if on.device.known_to_mpi() else tuple(route for route in ROUTES if route != "device")

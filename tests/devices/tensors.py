@@ -26,7 +26,7 @@ from mpicoll.devices.simulated import Simulated
 from mpicoll.devices.simulated_queue import Place, SimulatedQueue
 from mpicoll.errors import StateError
 
-__all__ = ["SimulatedGpu", "SimulatedTensor", "values"]
+__all__ = ["SimulatedGpu", "SimulatedTensor", "on_any_rank", "values"]
 
 _indices = itertools.cycle(range(64, 128))
 
@@ -196,3 +196,10 @@ def _extent(x: torch.Tensor) -> int:
 def values(x: torch.Tensor) -> Any:
     """The values, as a list, when the current queue has come to them."""
     return x.detach().cpu().tolist()
+
+
+def on_any_rank(dist: Any, wrong: int) -> bool:
+    """Whether something is wrong on one of the ranks. ``dist`` is the module whose default group they are."""
+    total = torch.tensor([int(wrong)])
+    dist.all_reduce(total)
+    return bool(total)

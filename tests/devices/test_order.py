@@ -19,7 +19,7 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.devices.device import Event, Queue
 from mpicoll.routes.devices import staged
 from tests import oracle
-from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, routes_of
+from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, later_and_later, routes_of
 
 SEED = int(os.environ.get("MPICOLL_SEED", "1"))
 CALLS = 10_000
@@ -192,14 +192,15 @@ BROKEN: list[Callable[[mpicoll.Communicator, Any], None]] = [
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.__name__)
 def test_a_broken_order_is_found(comm: mpicoll.Communicator, broken: Any) -> None:
-    on = OnSimulated(delay=2e-3)
+    on = OnSimulated()
     broken(comm, on.device)
-    assert is_found(comm, Program(comm, on, 5, ("staged",)))
+    assert is_found(comm, on, "staged")
 
 
-def is_found(comm: mpicoll.Communicator, program: Program) -> bool:
-    """Whether one of a thousand results is wrong on any rank."""
-    return any(sum(comm.allgather_object(program.wrong_results(40))) for _ in range(25))
+def is_found(comm: mpicoll.Communicator, on: OnSimulated, route: str) -> bool:
+    """Whether a result is wrong on any rank."""
+    program = Program(comm, on, 5, (route,))
+    return any(sum(comm.allgather_object(program.wrong_results(40))) for _ in later_and_later(on.device))
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -208,10 +209,9 @@ def test_a_broken_order_is_found_on_the_caller_s_queue(
 ) -> None:
     """Short calls, and those on the device, use the caller's queue alone. So all that can be left out is that the host
     waits for it."""
-    on = OnSimulated(delay=2e-3)
+    on = OnSimulated()
     current = on.device.current
     monkeypatch.setattr(on.device, "for_mpi", lambda address, nbytes: on.device._arena.real(address))
-    program = Program(comm, on, 5, (route,))
 
     class CarelessDevice:
         def __getattr__(self, name: str) -> Any:
@@ -221,4 +221,4 @@ def test_a_broken_order_is_found_on_the_caller_s_queue(
             return Careless(current(), host_waits=False)
 
     monkeypatch.setattr("mpicoll.fabrics.device_calls.device_named", lambda name: CarelessDevice())
-    assert is_found(comm, program)
+    assert is_found(comm, on, route)

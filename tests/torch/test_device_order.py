@@ -18,7 +18,8 @@ import torch
 from mpicoll.errors import DeviceFailure
 from mpicoll.torch.groups import turns
 from mpicoll.torch.groups.work import CollectiveWork
-from tests.devices.tensors import SimulatedGpu, SimulatedTensor, values
+from tests.devices.on import later_and_later
+from tests.devices.tensors import SimulatedGpu, SimulatedTensor, on_any_rank, values
 from tests.torch.api import dist
 
 SEED = int(os.environ.get("MPICOLL_SEED", "1"))
@@ -151,14 +152,7 @@ def test_a_broken_order_is_found(gpu: SimulatedGpu, broken: Any, monkeypatch: py
     broken(monkeypatch)
     monkeypatch.setattr(gpu, "check", lambda place: None)  # memory that is used too late shows in the values
     program = Program(gpu, 5)
-    found = 0
-    for _ in range(25):
-        wrong = torch.tensor([program.wrong_results(TOGETHER)])
-        dist.all_reduce(wrong)
-        found += int(wrong)
-        if found:
-            break
-    assert found
+    assert any(on_any_rank(dist, program.wrong_results(TOGETHER)) for _ in later_and_later(gpu))
 
 
 def test_memory_that_is_given_back_too_early_is_found(gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +163,7 @@ def test_memory_that_is_given_back_too_early_is_found(gpu: SimulatedGpu, monkeyp
 
     monkeypatch.setattr(CollectiveWork, "let_go", let_go)
     alone = [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]
-    for _ in range(200):
+    for _ in (i for _ in later_and_later(gpu) for i in range(20)):
         x: SimulatedTensor | None = gpu.tensor(np.ones(30, np.float32))
         work = dist.all_reduce(x, group=alone, async_op=True)
         x = None

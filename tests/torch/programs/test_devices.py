@@ -16,7 +16,8 @@ from mpicoll.torch.backend.registered_group import RegisteredGroup
 from mpicoll.torch.backend.torch_features import bound_device
 from mpicoll.torch.groups import turns
 from mpicoll.torch.groups.work import CollectiveWork
-from tests.devices.tensors import SimulatedGpu, values
+from tests.devices.on import later_and_later
+from tests.devices.tensors import SimulatedGpu, on_any_rank, values
 
 
 def test_functions(gpu: SimulatedGpu, rank: int, size: int) -> None:
@@ -87,14 +88,7 @@ def test_a_broken_order_of_ddp_is_found(
 ) -> None:
     broken(monkeypatch)
     monkeypatch.setattr(gpu, "check", lambda place: None)  # memory that is used too late shows in the values
-    found = 0
-    for _ in range(20):
-        wrong = torch.tensor([not is_right(*ddp_step(gpu, rank, size))], dtype=torch.int64)
-        dist.all_reduce(wrong)
-        found += int(wrong)
-        if found:
-            break
-    assert found
+    assert any(on_any_rank(dist, not is_right(*ddp_step(gpu, rank, size))) for _ in later_and_later(gpu))
 
 
 def test_the_device_of_a_new_group_is_found() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from mpicoll.guard.watch.channel import heard, say
 from mpicoll.guard.watch.meeting import Meeting, listen
+from mpicoll.guard.watch.watched import SECONDS_TO_HEAR
 from tests.guard.invented import Job, Rank, begin, ends, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
@@ -96,6 +97,24 @@ def test_the_judge_is_gone() -> None:
         await until(it.ranks[2].ended)
         assert not ends
         await until(lambda: bool(ends))
+        it.ranks[1].member.may_leave.set()
+
+    play(scene)
+
+
+def test_the_judge_is_gone_while_ranks_wait() -> None:
+    """A launcher that ends them comes first: else a rank whose fellow has killed the judge would blame it once more."""
+
+    async def scene(it: Job) -> None:
+        begin(it.recorders[1], "bcast")
+        waits = it.ranks[1].member.watched["c"]
+        await until(lambda: waits.seconds >= 2 * SECONDS_TO_HEAR)
+        it.looking.cancel()
+        it.server.close()
+        for process in it.judge._processes.values():
+            process.writer.transport.abort()
+        await until(lambda: bool(ends))
+        assert it.ranks[1].member._since_lost >= 2.0
         it.ranks[1].member.may_leave.set()
 
     play(scene)

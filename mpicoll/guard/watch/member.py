@@ -23,6 +23,8 @@ _CHANGES = 2.0
 _BEAT, _BEAT_WHILE_WAITING = 30.0, 3.0
 """Seconds between two messages to which the judge answers that it is there."""
 _SECONDS_TO_DUMP = 5.0
+_SECONDS_FOR_LAUNCHER = 2.0
+"""A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
 
 Dump = Callable[[str, dict[str, int]], Message]
 
@@ -41,6 +43,8 @@ class Member:
         """The judge's process, after it has said which."""
         self._silent = self._since_told = self._since_beat = 0.0
         """Seconds since the judge was heard, and since it was told of all changes, and asked whether it is there."""
+        self._since_lost = 0.0
+        """And since the judge was lost."""
         self._leaving = self._lost = False
         self._compared: dict[str, asyncio.Event] = {}
         self._dumped = asyncio.Event()
@@ -90,6 +94,7 @@ class Member:
             self._silent += LOOK
             self._since_told += LOOK
             self._since_beat += LOOK
+            self._since_lost += LOOK if self._lost else 0.0
             self._tell(everything=self._since_told >= _CHANGES)
             self._check_judge()
 
@@ -124,7 +129,8 @@ class Member:
             self._end("is at its end", "does not answer")
         for each in self._all():
             late = each.state()[2] == TIME_IS_UP and each.seconds >= each.timeout + SECONDS_TO_HEAR
-            judge_has_ended = self._lost and each.cut is None  # or else MPI tells, and the communicator is cut
+            # Where a communicator can be cut, MPI tells that the judge has ended.
+            judge_has_ended = self._since_lost >= _SECONDS_FOR_LAUNCHER and each.cut is None
             if (late and self._silent >= SECONDS_TO_HEAR) or (judge_has_ended and each.seconds >= SECONDS_TO_HEAR):
                 account = each.account(None)
                 does = account["words"] if account["waits"] else account["message"]

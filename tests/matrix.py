@@ -67,6 +67,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/launch/test_bench.py":      ((JOBS,),         ()),
     "tests/launch/test_code_blocks.py": ((JOBS,),        ()),
     "tests/launch/test_ddp_step.py":   ((JOBS,),         ()),
+    "tests/launch/test_entry_point.py": ((),             (JOBS,)),
     "tests/launch/test_examples.py":   ((JOBS,),         ()),
     "tests/launch/test_jobs.py":       ((JOBS,),         ()),
     "tests/launch/test_matrix.py":     ((JOBS,),         ()),

@@ -31,11 +31,10 @@ TESTS = [
 ]  # fmt: skip
 """Groups, DDP, FSDP2, DTensor and functional collectives, with the functions that few call: they use torch's own."""
 JOBS = [
-    f"tests/launch/test_registration.py::test_{name}"
-    for name in (
-        "importing_torch_loads_no_mpi", "without_mpi4py", "registered_once", "under_a_launcher",
-        "a_backend_for_each_device", "alone", "debug_detail",
-    )
+    "tests/launch/test_entry_point.py",
+    *(f"tests/launch/test_registration.py::test_{name}" for name in (
+        "under_a_launcher", "a_backend_for_each_device", "debug_detail"
+    )),
 ]  # fmt: skip
 """How torch finds the backend and ranks find each other. What follows is mpicoll's, whichever torch there is."""
 

@@ -8,27 +8,40 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
+from mpicoll.launch.launcher import find_launcher
 from tests.processes import Job, job
 
 DEADLINE = 90.0
 """What a job may take where an empty one takes ``EMPTY``: a machine that is busy, or slow, is given more."""
 EMPTY = 3.0
 REPOSITORY = Path(__file__).parents[2]
+MPICH = find_launcher().vendor == "MPICH"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """What Open MPI's own launcher wants to see if root starts it."""
+
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Done:
     code: int
     output: str
+
+
+def half(cases: Iterable[T], on_both: Collection[T] = ()) -> list[T]:
+    """Every second one of these cases, and those for both MPIs: what does not depend on the MPI runs on one of the two.
+
+    A case takes seconds, because it starts a job."""
+    return [case for i, case in enumerate(cases) if case in on_both or i % 2 == MPICH]
 
 
 def script(folder: Path, text: str, name: str = "script.py") -> str:

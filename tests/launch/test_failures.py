@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.launch import launcher
-from tests.launch.jobs import Done, done, run, script
+from tests.launch.jobs import Done, done, half, run, script
 
 BEGIN = """
 import sys
@@ -105,7 +105,8 @@ def plainly(n: int, *program: str) -> Done:
     return done(*command.argv[: before + 1], *program, env=command.adds)
 
 
-# One of each way in which a rank's mistake comes to light: these are also started by `mpicoll run`, which has its own.
+# One of each way in which a rank's mistake comes to light. How a job ends depends on the launcher. So these run on both
+# MPIs, and also start by `mpicoll run`, which has its own.
 WAYS = (
     "wrong root",
     "ranks disagree, found on the worker's thread",
@@ -117,7 +118,7 @@ WAYS = (
 @pytest.mark.parametrize(
     ("mistake", "start"),
     [
-        *(pytest.param(mistake, plainly, id=f"{mistake}-mpirun") for mistake in MISTAKES),
+        *(pytest.param(mistake, plainly, id=f"{mistake}-mpirun") for mistake in half(MISTAKES, on_both=WAYS)),
         *(pytest.param(mistake, run, id=f"{mistake}-mpicoll run") for mistake in WAYS),
     ],
 )

@@ -13,16 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.launch.launcher import find_launcher
 from tests.launch import fuzzed
 from tests.launch.faults import DIFFERENT, FAULTS
-from tests.launch.jobs import Done, ended, run, script, started, until
+from tests.launch.jobs import MPICH, Done, ended, half, run, script, started, until
 
 pytestmark = pytest.mark.slow
-MPICH = find_launcher().vendor == "MPICH"
-# Which of them does not depend on the MPI runs on one of the two.
-HERE = [name for i, name in enumerate(FAULTS) if not FAULTS[name].any_mpi or i % 2 == MPICH]
-FIELDS_HERE = [field for i, field in enumerate(fuzzed.FIELDS) if i % 2 == MPICH]
+
+
+THE_MPI_S = [name for name in FAULTS if not FAULTS[name].any_mpi]
 
 
 def said_once(result: Done) -> None:
@@ -30,7 +28,7 @@ def said_once(result: Done) -> None:
     assert len(titles) <= 1, result.output
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", half(FAULTS, on_both=THE_MPI_S))
 def test_a_fault_ends_the_job(name: str, tmp_path: Path) -> None:
     fault = FAULTS[name]
     result = run(3, script(tmp_path, fault.program()), env={"MPICOLL_TIMEOUT": str(fault.seconds)})
@@ -42,7 +40,7 @@ def test_a_fault_ends_the_job(name: str, tmp_path: Path) -> None:
     assert result.code != 0 or (MPICH and "_exit" in name), result.output
 
 
-@pytest.mark.parametrize("field", FIELDS_HERE)
+@pytest.mark.parametrize("field", half(fuzzed.FIELDS))
 def test_a_field_that_differs(field: str) -> None:
     """After random calls that are equal. The table names the rank, unless the MPI itself ends the job first."""
     seed = int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30)))
@@ -97,7 +95,7 @@ WRONG_IN_TORCH = {
 }
 
 
-@pytest.mark.parametrize("wrong", [[*WRONG_IN_TORCH][MPICH]])
+@pytest.mark.parametrize("wrong", half(WRONG_IN_TORCH))
 def test_different_calls_in_torch(wrong: str, tmp_path: Path) -> None:
     lines = "\n".join(f"    {line}" for line in WRONG_IN_TORCH[wrong].splitlines())
     result = run(3, script(tmp_path, TORCH + lines))
@@ -175,10 +173,9 @@ comm.allreduce(x)
 """,
 }
 ALWAYS = ("exactly two rings", "a message that nobody waits for", "MPI.Finalize by the program", "a forked child")
-RIGHT_HERE = [name for i, name in enumerate(RIGHT) if name in ALWAYS or i % 2 == MPICH]
 
 
-@pytest.mark.parametrize("name", RIGHT_HERE)
+@pytest.mark.parametrize("name", half(RIGHT, on_both=ALWAYS))
 def test_no_false_alarm(name: str, tmp_path: Path) -> None:
     begin = "import os, sys, time\nimport numpy as np\nimport mpicoll\n\ncomm = mpicoll.Communicator()\n"
     begin += "rank, x = comm.rank, np.ones(6)\nfor _ in range(3): comm.allreduce(x)\n"
@@ -227,7 +224,7 @@ print("went on")
 """
 
 
-@pytest.mark.parametrize("what", [what for i, what in enumerate(BREAKS) if i % 2 == MPICH])
+@pytest.mark.parametrize("what", half(BREAKS))
 def test_a_watcher_that_fails_ends_nothing(what: str, tmp_path: Path) -> None:
     """The program goes on, and is told that nobody watches any more."""
     begin = "import time\nimport numpy as np\nfrom mpicoll.launch.alone import launched_rank\nimport mpicoll\n"
@@ -253,7 +250,7 @@ UNDER_WAY = {"in a call": "if rank == 1: time.sleep(600)\ncomm.barrier()", "in P
 
 @pytest.mark.parametrize("where", UNDER_WAY)
 @pytest.mark.parametrize("who", ["the launcher", "a rank"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM][:: -1 if MPICH else 1][:1])
+@pytest.mark.parametrize("number", half([signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_ends_the_job(where: str, who: str, number: signal.Signals, tmp_path: Path) -> None:
     """Python runs a rank's handler of SIGINT when its call returns. If it does not, the call's timeout ends the job."""
     lines = "\n".join(f"    {line}" for line in UNDER_WAY[where].splitlines())

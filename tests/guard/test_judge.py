@@ -182,6 +182,9 @@ def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
             for r in (0, 2):
                 begin(it.recorders[r], "bcast")
             await until(lambda: bool(ends))
+            gone = it.judge._processes[1].gone
+            assert gone is not None
+            assert gone > 5.0  # by then, a launcher has ended the others, and said why
         else:
             del it.ranks[1]
             await it.all_leave()

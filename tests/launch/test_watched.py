@@ -54,9 +54,11 @@ def test_a_field_that_differs(field: str) -> None:
         table = re.findall(r"  ranks? ([-\d, ]+?) +call \d+: (.*?), at ", result.output.split(DIFFERENT)[1])
         words = dict(table)
         assert [words[who] for who in words].count(words[odd]) == 1 < len(words), result.output
-    else:
-        assert MPICH, result.output
+    elif MPICH:
         assert "Fatal error" in result.output, result.output
+    else:  # Open MPI's scans write beyond the end of their memory where a longer message comes
+        assert "scan" in result.output, result.output
+        assert result.code in (128 + signal.SIGSEGV, 128 + signal.SIGABRT), result.output
     said_once(result)
 
 

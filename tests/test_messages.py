@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 import threading
 import time
@@ -210,18 +211,23 @@ def test_a_receive_that_a_signal_interrupts_as_it_ends(comm: mpicoll.Communicato
         x = np.zeros(1000)
         request = comm.irecv(x, 1)
         before = signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+        def wait() -> None:
+            comm.send_object(os.getpid(), 1)
+            request.wait()  # the handler runs once MPI's wait has returned
+
         try:
             with pytest.raises(KeyboardInterrupt):
-                request.wait()  # the handler runs once MPI's wait has returned
+                wait()
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
         request.wait()
         assert request.source == 1
         assert x.all()
     elif comm.rank == 1:
-        time.sleep(0.3)
+        process = comm.recv_object(0)
+        time.sleep(0.3)  # in which rank 0 comes to its wait
+        os.kill(process, signal.SIGALRM)
         comm.send(np.ones(1000), 0)
     comm.barrier()
 

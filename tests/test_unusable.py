@@ -205,17 +205,22 @@ def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch
     room = np.zeros(2 * n, np.float32)[::2] if out == "strided" else None
     if pair is not None and rank == 0:
         before = signal.signal(signal.SIGALRM, cut)
-        signal.setitimer(signal.ITIMER_REAL, 0.05)
+
+        def reduce() -> None:
+            MPI.COMM_WORLD.send(os.getpid(), 1)
+            pair.reduce(x, out=room, algorithm="binomial_tree")
+
         try:
             with pytest.raises(Cut):
-                pair.reduce(x, out=room, algorithm="binomial_tree")
+                reduce()
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
         # What it reads, and what it writes.
         assert sum(it.nbytes for it in arrays_in(base._cut_short[-1])) >= 2 * x.nbytes
     elif pair is not None:
-        time.sleep(0.3)
+        process = MPI.COMM_WORLD.recv(source=0)
+        time.sleep(0.5)  # in which rank 0 comes to its call
+        os.kill(process, signal.SIGALRM)
         pair.reduce(x, algorithm="binomial_tree")
     MPI.COMM_WORLD.Barrier()
 

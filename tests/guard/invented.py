@@ -27,11 +27,15 @@ def let_time_fly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look counts as half a second, and comes after a few milliseconds. No end of a job ends this process."""
     for module in (judge, member):
         monkeypatch.setattr(module, "happens", _soon)
-    monkeypatch.setattr(judge, "_SECONDS_TO_ANSWER", 0.3)
     monkeypatch.setattr(ending, "end", ends.append)
     monkeypatch.setattr(ending, "prepare_to_end", lambda silent: None)
     monkeypatch.setattr(member, "is_first", lambda what: True)
     ends.clear()
+
+
+def give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge does not wait so long for an answer that never comes."""
+    monkeypatch.setattr(judge, "_SECONDS_TO_ANSWER", 1.0)
 
 
 async def _soon(event: asyncio.Event, seconds: float) -> bool:

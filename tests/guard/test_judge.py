@@ -9,7 +9,7 @@ import pytest
 from mpicoll.guard.recorder import FREED, LENGTH
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import say
-from tests.guard.invented import Job, begin, ends, let_time_fly, looks, play, until
+from tests.guard.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
 
@@ -134,8 +134,9 @@ def test_a_rank_leaves_long_before_others(capfd: Output) -> None:
     assert not ends
 
 
-def test_a_rank_is_silent(capfd: Output) -> None:
+def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers nothing: it is stopped. The others wait in a call until their time is up."""
+    give_up_soon(monkeypatch)
 
     async def scene(it: Job) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", it.meeting.port)
@@ -156,7 +157,9 @@ def test_a_rank_is_silent(capfd: Output) -> None:
     assert [each["pid"] for each in ends[0]] == [ending.this_process()["pid"]]
 
 
-def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output) -> None:
+def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_up_soon(monkeypatch)
+
     async def scene(it: Job) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", it.meeting.port)
         say(writer, {"token": it.meeting.token, "rank": 2, "process": ending.this_process()})

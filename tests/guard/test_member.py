@@ -9,7 +9,7 @@ import pytest
 from mpicoll.guard.watch.channel import heard, say
 from mpicoll.guard.watch.meeting import Meeting, listen
 from mpicoll.guard.watch.watched import SECONDS_TO_HEAR
-from tests.guard.invented import Job, Rank, begin, ends, let_time_fly, looks, play, until
+from tests.guard.invented import Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
 
@@ -19,7 +19,9 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     let_time_fly(monkeypatch)
 
 
-def test_a_connection_is_lost_and_made_again(capfd: Output) -> None:
+def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_up_soon(monkeypatch)
+
     async def scene(it: Job) -> None:
         it.make()
         await until(lambda: it.compared() == 1)
@@ -137,9 +139,7 @@ def unused_port() -> int:
     return meeting.port
 
 
-def test_another_program_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mpicoll.guard.watch.channel._SECONDS_TO_CONNECT", 0.2)
-
+def test_another_program_listens() -> None:
     async def scene() -> None:
         async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             say(writer, await heard(reader) or {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -173,8 +174,10 @@ def test_a_thread_reads_while_calls_are_made() -> None:
     sys.setswitchinterval(1e-5)  # Python lets each thread run for 5 ms otherwise
     for thread in threads:
         thread.start()
-    for record in calls:
+    for i, record in enumerate(calls):
         make(recorder, record)
+        while i == 2 * LENGTH and not read and all(thread.is_alive() for thread in threads):
+            time.sleep(0.001)  # until they look
     done.set()
     for thread in threads:
         thread.join()

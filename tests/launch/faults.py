@@ -168,8 +168,10 @@ time.sleep(600)
         """
 if rank == 0:
     threading.Thread(target=comm.allreduce, args=[x], daemon=True).start()
-time.sleep(1 if rank == 0 else 2)
-comm.allreduce(x)
+    while not comm._recorder.under_way:
+        time.sleep(0.01)
+    comm.allreduce(x)
+time.sleep(600)
 """,
         ("StateError: allreduce sum of 6 float64: this communicator is in another call now",),
         600,

@@ -133,6 +133,19 @@ def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: obj
     assert "Segmentation fault" not in result.output
 
 
+# Ranks that fail are said together if they fail within half a second. So they meet before that.
+MEET = """\
+from mpicoll.launch.alone import launched_rank
+import mpicoll, numpy as np
+comm = mpicoll.Communicator()
+"""
+MEET_WITHOUT_MPI = """\
+import pathlib, time
+from mpicoll.launch.alone import launched_rank
+here = pathlib.Path(__file__).parent
+(here / f"rank{launched_rank()}").touch()
+while len(list(here.glob("rank*"))) < 3: time.sleep(0.01)
+"""
 FAILURES = {
     "of the program": "raise KeyError('of the program')",
     "of a call": "comm.allreduce(np.ones(2), op='nope')",
@@ -144,9 +157,7 @@ FAILURES = {
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: str, who: str) -> None:
     """No frame of what starts the program or of mpicoll's inside, no box of the launcher's, and the ranks' numbers."""
-    begin = "from mpicoll.launch.alone import launched_rank\n"
-    if failure != "before MPI is initialised":
-        begin += "import mpicoll, numpy as np\ncomm = mpicoll.Communicator()\n"
+    begin = MEET_WITHOUT_MPI if failure == "before MPI is initialised" else MEET
     fails = f"def step():\n    {FAILURES[failure]}\n"
     which = "launched_rank() == 1" if who == "one rank" else "True"
     wait = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"

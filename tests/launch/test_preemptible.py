@@ -14,7 +14,8 @@ from tests.launch.jobs import REPOSITORY, ended, run, started, until
 pytest.importorskip("torch")
 
 EXAMPLE = str(REPOSITORY / "examples" / "preemptible.py")
-STEPS = 1500
+MORE = 1500
+"""Steps after the one at which it was stopped."""
 
 
 def folder(parent: Path, name: str) -> Path:
@@ -24,12 +25,9 @@ def folder(parent: Path, name: str) -> Path:
 
 def test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     whole, parts = folder(tmp_path, "whole"), folder(tmp_path, "parts")
-    program = [EXAMPLE, "--steps", str(STEPS)]
-    assert run(2, *program, str(whole)).code == 0
-
-    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", *program, str(parts)]
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", EXAMPLE, "--steps", str(10**9), str(parts)]
     with started(*argv) as (it, output):
-        until(lambda: f"steps 0 to {STEPS}" in output.read_text(), "it trains")
+        until(lambda: "steps 0 to" in output.read_text(), "it trains")
         it.process.send_signal(signal.SIGUSR1)
         first = ended(it, output)
     assert first.code == 0, first.output
@@ -37,9 +35,12 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert stopped, first.output
     assert not (parts / "finished").exists()
 
+    steps = int(stopped[1]) + MORE
+    program = [EXAMPLE, "--steps", str(steps)]
+    assert run(2, *program, str(whole)).code == 0
     second = run(2, *program, str(parts))
     assert second.code == 0, second.output
-    assert f"steps {stopped[1]} to {STEPS}" in second.output
+    assert f"steps {stopped[1]} to {steps}" in second.output
     assert (parts / "finished").read_text() == (whole / "finished").read_text()
     assert float((parts / "finished").read_text().split()[-1]) < 0.05
     assert sorted(path.name for path in parts.iterdir()) == ["checkpoint.pt", "finished"]
@@ -48,5 +49,5 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     (parts / "finished").unlink()
     third = run(2, *program, str(parts))
     assert third.code == 0, third.output
-    assert f"steps {STEPS} to {STEPS}" in third.output
+    assert f"steps {steps} to {steps}" in third.output
     assert (parts / "finished").read_text() == (whole / "finished").read_text()

@@ -21,6 +21,8 @@ from tests.launch.jobs import slowness
 
 KEY = Key("Open MPI 5.0.11", "1.22.0", "NVIDIA H200, CUDA 13.0", {"OMPI_MCA_pml": "ucx"})
 RIGHT = dict.fromkeys(PATHS, "")
+ENOUGH = 600.0
+"""Seconds for jobs that end by themselves."""
 
 
 @pytest.fixture(autouse=True)
@@ -44,18 +46,18 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_mpi_that_takes_it() -> None:
-    assert job.tried(Simulated()) == RIGHT
+    assert job.tried(Simulated(), ENOUGH, ENOUGH) == RIGHT
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_mpi_that_lies(path: str) -> None:
-    assert job.tried(Faulty(path, "lies")) == {**RIGHT, path: "wrong data arrives"}
+    assert job.tried(Faulty(path, "lies"), ENOUGH, ENOUGH) == {**RIGHT, path: "wrong data arrives"}
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_mpi_that_crashes(path: str) -> None:
     """The MPI is given an address that nobody may touch. It crashes, or the system refuses to copy from there."""
-    found = job.tried(Faulty(path, "crashes"))
+    found = job.tried(Faulty(path, "crashes"), ENOUGH, ENOUGH)
     assert {p for p, why in found.items() if why} == {path}
     assert "SIG" in found[path] or "MPI" in found[path] or "exit code" in found[path]
 

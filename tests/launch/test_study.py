@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 import sys
 from argparse import Namespace
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ import pytest
 
 from benchmarks.mpi_vs_nccl.study import Part
 from mpicoll.bench.report.record import SCHEMA
-from tests.launch.jobs import REPOSITORY, Done, python
+from tests.launch.jobs import REPOSITORY, Done, done, python
 
 STUDY = str(REPOSITORY / "benchmarks" / "mpi_vs_nccl" / "study.py")
 TEMPLATE = str(REPOSITORY / "slurm" / "mpi_vs_nccl.sbatch")
@@ -100,8 +99,8 @@ def test_the_template_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pyte
     record = tmp_path / "parts" / "bcast-float32.json"
 
     def begun() -> str:
-        done = subprocess.run(["bash", TEMPLATE], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = done("bash", TEMPLATE)
+        assert result.code == 0, result.output
         found = json.loads(record.read_text())
         assert found["settings"]["backends"] == ["mpicoll"]
         assert not found["interrupted"]

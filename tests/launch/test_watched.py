@@ -52,9 +52,11 @@ def test_a_field_that_differs(field: str) -> None:
         table = re.findall(r"  ranks? ([-\d, ]+?) +call \d+: (.*?), at ", result.output.split(DIFFERENT)[1])
         words = dict(table)
         assert [words[who] for who in words].count(words[odd]) == 1 < len(words), result.output
-    else:
-        assert MPICH, result.output
+    elif MPICH:
         assert "Fatal error" in result.output, result.output
+    else:  # Open MPI's scans write beyond the end of their memory where a longer message comes
+        assert "scan" in result.output, result.output
+        assert result.code in (128 + signal.SIGSEGV, 128 + signal.SIGABRT), result.output
     said_once(result)
 
 
@@ -126,15 +128,16 @@ comm.allgather_object({"rank": rank} if rank else None)
 comm.gather(x, out=np.ones((3, 6)) if rank == 0 else None)
 """,
     "messages one after another": """
-end = time.monotonic() + 8
-while time.monotonic() < end:
+end = time.monotonic() + 7
+while x[0]:
     if rank == 0:
         time.sleep(0.001)
+    if rank != 1:
+        x[0] = time.monotonic() < end
+    if rank == 0:
         comm.send(x, 1)
     elif rank == 1:
-        comm.recv(x, 0)
-    if time.monotonic() > end - 1:
-        break
+        comm.recv(x, 0)  # rank 0 says which is the last one
 if rank == 1:
     request = comm.irecv(x, 0)
     time.sleep(1.5)
@@ -270,24 +273,31 @@ def ranks_of(output: Path) -> list[int]:
     return [int(told[str(rank)]) for rank in range(3)]
 
 
-UNTIL_LATER = """
-end = time.monotonic() + 14
-while comm.allreduce(np.array([time.monotonic() < end]), op="min")[0]:
-    pass
+UNTIL_ASKED = """
+from pathlib import Path
+
+calls, enough = (Path(__file__).with_name(name) for name in ("calls", "enough"))
+while comm.allreduce(np.array([not enough.exists()]), op="min")[0]:
+    if rank == 0:
+        calls.write_text(str(comm._recorder.begun))
 print("went on")
 """
 
 
 def test_stopped_and_continued_in_time(tmp_path: Path) -> None:
     """Each rank in turn, for longer than the timeout in all: nothing has happened."""
-    program = script(tmp_path, textwrap.dedent(WAITS) + UNTIL_LATER)
+    program = script(tmp_path, textwrap.dedent(WAITS) + UNTIL_ASKED)
+    calls = tmp_path / "calls"
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", program]
-    with started(*argv, env={"MPICOLL_TIMEOUT": "6"}) as (it, output):
+    with started(*argv, env={"MPICOLL_TIMEOUT": "8"}) as (it, output):
         for pid in ranks_of(output):
+            until(calls.exists, "the ranks make calls", output)
             os.kill(pid, signal.SIGSTOP)
             time.sleep(3)
+            before = calls.read_text()
             os.kill(pid, signal.SIGCONT)
-            time.sleep(0.5)
+            until(lambda: calls.read_text() not in ("", before), "the ranks go on", output)  # noqa: B023
+        (tmp_path / "enough").touch()
         result = ended(it, output)
     assert result.code == 0, result.output
     assert result.output.count("went on") == 3, result.output

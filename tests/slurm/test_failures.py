@@ -95,7 +95,7 @@ def test_a_job_that_is_stuck_says_what_it_does(launcher: str, released: Job, env
 def test_a_node_that_is_lost(environment: Environment, cluster: Cluster, tmp_path: Path) -> None:
     """It answers nobody, and no connection is closed. A cluster of its own: other tests need both nodes of theirs."""
     launcher = "mpirun" if environment.pmi == "pmix" else "srun-pmi2"
-    with Cluster(patience=20) as own:
+    with Cluster(patience=30) as own:  # by then the ranks have said what they see
         job = submit(
             own,
             tmp_path,
@@ -103,7 +103,7 @@ def test_a_node_that_is_lost(environment: Environment, cluster: Cluster, tmp_pat
             "--no-requeue",
             "slurm/multi_node.sbatch",
             MPICOLL_ENV=str(environment.path),
-            MPICOLL_TIMEOUT="15",
+            MPICOLL_TIMEOUT="8",
             PROGRAM=f"{PROGRAMS}/busy.py",
             LAUNCHER=launcher,
         )

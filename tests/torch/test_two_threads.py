@@ -14,9 +14,6 @@ import torch
 from mpicoll.errors import StateError
 from tests.torch.api import dist
 
-WITHIN = 0.1
-"""Seconds after which the first thread is surely in MPI."""
-
 
 class Aside(threading.Thread):
     """Another thread; ``join`` raises what it raised."""
@@ -61,9 +58,8 @@ def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None
     said = r"two threads called its collectives at once.* dist\.new_group\(\), which an async_save takes"
     if rank == 0:
         one = Aside(lambda: first(group))
-        while not group.inside:
-            pass
-        time.sleep(WITHIN)
+        while not group.comm._recorder.under_way:
+            time.sleep(0.001)
         for _ in range(2):
             with pytest.raises(StateError, match=said):
                 second(group)

@@ -173,6 +173,21 @@ def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypat
     assert report.IS_SILENT in capfd.readouterr().err
 
 
+def test_a_rank_computes_while_others_are_at_their_end() -> None:
+    """It says seldom that it is there. A timeout of calls that is short does not make that a silence."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        for rank in it.ranks[:2]:
+            rank.member.leave()
+        await until(lambda: it.judge._processes[2].silent >= 25.0 or bool(ends))
+        await it.all_leave()
+
+    play(scene, timeout=5.0)
+    assert not ends
+
+
 @pytest.mark.parametrize("others_wait", [True, False])
 def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
     """Others that wait in a call are told of it. If all calls were made, they may end."""

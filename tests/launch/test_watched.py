@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch import fuzzed
-from tests.launch.faults import DIFFERENT, FAULTS
+from tests.launch.faults import DIFFERENT, FAULTS, IS_GONE
 from tests.launch.jobs import MPICH, Done, ended, half, run, script, started, until
 
 pytestmark = pytest.mark.slow
@@ -57,6 +57,29 @@ def test_a_field_that_differs(field: str) -> None:
     else:  # Open MPI's scans write beyond the end of their memory where a longer message comes
         assert "scan" in result.output, result.output
         assert result.code in (128 + signal.SIGSEGV, 128 + signal.SIGABRT), result.output
+    said_once(result)
+
+
+@pytest.mark.skipif(not MPICH, reason="Open MPI's launcher waits for all who hold a rank's output")
+def test_a_rank_ends_and_leaves_a_child(tmp_path: Path) -> None:
+    """The child has been forked. It must not hold the connection by whose end the others see that the rank is gone."""
+    program = """
+        import os, time
+        import mpicoll
+
+        comm = mpicoll.Communicator()
+        first = comm.bcast_object(os.getpid())
+        if comm.rank == 1:
+            if os.fork():
+                os._exit(0)
+            while os.path.exists(f"/proc/{first}"):
+                time.sleep(0.1)
+            os._exit(0)
+        comm.barrier()
+    """
+    result = run(3, script(tmp_path, program))
+    assert result.code != 0, result.output
+    assert IS_GONE in result.output, result.output
     said_once(result)
 
 
@@ -282,6 +305,23 @@ while comm.allreduce(np.array([not enough.exists()]), op="min")[0]:
         calls.write_text(str(comm._recorder.begun))
 print("went on")
 """
+
+
+def test_first_ranks_that_differ(tmp_path: Path) -> None:
+    """Each communicator is compared by a first rank of some communicator. Ranks leave all of them at once."""
+    program = """
+        import mpicoll
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        halves = mpicoll.Communicator(world.Split(world.rank // 2))
+        for comm in (halves, mpicoll.Communicator(world.Split(0, -world.rank)), mpicoll.Communicator()):
+            comm.barrier()
+        print("went on")
+    """
+    result = run(3, script(tmp_path, program))
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 3
 
 
 def test_stopped_and_continued_in_time(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import happens, heard, say
 from mpicoll.guard.watch.meeting import Message
-from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME_IS_UP, WARN
+from mpicoll.guard.watch.watched import BEAT, LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME_IS_UP, WARN
 from mpicoll.launch.elastic import is_elastic
 
 __all__ = ["Judge"]
@@ -79,7 +79,7 @@ class Judge:
 
     def __init__(self, token: str, timeout: float, tasks: asyncio.TaskGroup, trace: Trace | None = None) -> None:
         self._token, self._timeout, self._tasks, self._trace = token, timeout, tasks, trace
-        self._writers: set[asyncio.StreamWriter] = set()
+        self.writers: set[asyncio.StreamWriter] = set()
         self._processes: dict[int, _Process] = {}
         self._communicators: dict[str, _Calls] = {}
         self._questions: dict[int, asyncio.Future[Any]] = {}
@@ -98,11 +98,11 @@ class Judge:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its begin to its end."""
-        self._writers.add(writer)
+        self.writers.add(writer)
         hello = None if self._dismissed else await heard(reader)
         if hello is not None and hello.get("token") == self._token:
             await self._serve_process(hello["rank"], hello["process"], reader, writer)
-        self._writers.discard(writer)
+        self.writers.discard(writer)
         writer.close()
 
     async def _serve_process(
@@ -188,7 +188,7 @@ class Judge:
         self._dismissed = True
         for process in self._processes.values():
             say(process.writer, {"leave": True})
-        for writer in self._writers:
+        for writer in self.writers:
             writer.close()
 
     def _all_have_left(self) -> bool:
@@ -263,7 +263,7 @@ class Judge:
         """End the job if processes wait at their end for one that does not answer any more."""
         left = [rank for rank, process in self._processes.items() if process.leaving]
         for rank, process in self._processes.items():
-            silent = process.gone is None and process.silent > self._timeout + SECONDS_TO_HEAR
+            silent = process.gone is None and process.silent > max(self._timeout, BEAT) + SECONDS_TO_HEAR
             each = next((each for each in self._communicators.values() if rank in each.ranks), None)
             if left and silent and each is not None:
                 await self._end(each, None, report.IS_SILENT)

@@ -13,15 +13,13 @@ from mpicoll.guard.elastic import failure
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import connect, happens, heard, say
 from mpicoll.guard.watch.meeting import Meeting, Message
-from mpicoll.guard.watch.watched import LONG, LOOK, SECONDS_TO_HEAR, TIME_IS_UP, Watched
+from mpicoll.guard.watch.watched import BEAT, BEAT_WHILE_WAITING, LONG, LOOK, SECONDS_TO_HEAR, TIME_IS_UP, Watched
 from mpicoll.launch.failure import is_first
 
 __all__ = ["Member"]
 
 _CHANGES = 2.0
 """Seconds between two messages that say no more than that calls were made."""
-_BEAT, _BEAT_WHILE_WAITING = 30.0, 3.0
-"""Seconds between two messages to which the judge answers that it is there."""
 _SECONDS_TO_DUMP = 5.0
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
@@ -78,6 +76,11 @@ class Member:
         writer.close()
         return True
 
+    @property
+    def writers(self) -> list[asyncio.StreamWriter]:
+        """The connection to the judge, if there is one."""
+        return [] if self._writer is None else [self._writer]
+
     def _reach(self, problem: str) -> None:
         if not self.reached.done():
             self.reached.set_result(problem)
@@ -118,7 +121,7 @@ class Member:
                 each.told = state
         if states or (self._leaving and everything):
             say(self._writer, {"states": states, "leaving": self._leaving})
-        if self._since_beat >= (_BEAT_WHILE_WAITING if waits else _BEAT):
+        if self._since_beat >= (BEAT_WHILE_WAITING if waits else BEAT):
             self._since_beat = 0.0
             say(self._writer, {"beat": True})
 

@@ -88,6 +88,18 @@ class Thread:
         except TimeoutError:
             pass  # a rank does not answer, and the error that the caller has says enough
 
+    def let_go(self) -> None:
+        """In a forked child: close its copies of the connections. Else the others would not see that the parent ends.
+
+        The numbers of the files stay taken, because objects that are the parent's still use them."""
+        writers = [*self.member.writers, *(self._judge.writers if self._judge is not None else [])]
+        sockets = [self._sock, *(writer.get_extra_info("socket") for writer in writers)]
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for number in [each.fileno() for each in sockets if each is not None]:
+            if number >= 0:
+                os.dup2(nothing, number, inheritable=False)
+        os.close(nothing)
+
     def end(self) -> None:
         """Let the thread end: its judge is lost."""
         with suppress(RuntimeError):  # it has ended

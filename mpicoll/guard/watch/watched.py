@@ -9,10 +9,12 @@ from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.sites import place_of, whereabouts
 from mpicoll.guard.watch.meeting import Message
 
-__all__ = ["LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched"]
+__all__ = ["BEAT", "BEAT_WHILE_WAITING", "LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched"]
 
 LOOK = 0.5
 """Seconds between two looks at a process's communicators."""
+BEAT, BEAT_WHILE_WAITING = 30.0, 3.0
+"""Seconds between two messages to which the judge answers that it is there."""
 SECONDS_TO_HEAR = 10.0
 """Seconds that a process has beyond a timeout, until others think that it does not answer."""
 _LONG, _VERY_LONG = 1.0, 60.0
@@ -70,12 +72,13 @@ class Watched:
     def state(self) -> tuple[int, str, int]:
         """How many calls can be compared, whether more can come, and how long the oldest wait has lasted."""
         recorder = self.recorder
+        state = recorder.state  # before the calls: the program may make some, and free the communicator, meanwhile
         # Where ranks agree on a call, they compare it themselves.
         calls = recorder.begun - (self.agrees and recorder.under_way)
         limit = self.timeout + (_GRACE if self.agrees else 0.0)
         reached = [self.seconds >= each for each in (_LONG, _VERY_LONG, limit)]
         wait = TIME_IS_UP if reached[2] else reached[:2].count(True)
-        return calls, recorder.state, wait
+        return calls, state, wait
 
     def account(self, number: int | None) -> Message:
         """What this rank says of the call with this number (of the last one if None), and what it does now."""

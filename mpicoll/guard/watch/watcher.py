@@ -111,8 +111,10 @@ def compare(watched: Watched) -> None:
 
 def _leave() -> None:
     """At the end of the program or of MPI: wait until the calls of all ranks are known to be the same."""
-    for watcher in _watchers.values():
+    watchers = [*_watchers.values()]
+    for watcher in watchers:  # all of them, before any wait: other ranks may wait for them in another order
         watcher.leave()
+    for watcher in watchers:
         while not watcher.has_left(_SECONDS_TO_PROGRESS):
             progress()  # messages of this rank may still be under way
 
@@ -137,6 +139,8 @@ _of_parent: list[Thread] = []
 
 
 def _in_child() -> None:
+    for watcher in _watchers.values():
+        watcher.let_go()
     _of_parent.extend(_watchers.values())
     _watchers.clear()  # the thread is the parent's alone
 

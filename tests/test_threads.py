@@ -136,6 +136,14 @@ def test_ranks_that_disagree_are_told() -> None:
 @pytest.mark.parametrize(
     ("mine", "others"),
     [
+        (
+            lambda comm: comm.alltoallv(np.ones(5), [1, 2, 2], [2] * 3),
+            lambda comm: comm.alltoallv(np.ones(6), [2] * 3, [2] * 3),
+        ),
+        (
+            lambda comm: comm.allgatherv(np.ones(1), [1, 2, 3]),
+            lambda comm: comm.allgatherv(np.ones(3 - comm.rank), [3, 2, 1]),
+        ),
         (lambda comm: comm.allreduce(np.ones(3)), lambda comm: comm.allreduce(np.ones(4))),
         (lambda comm: comm.allreduce(np.ones(3)), lambda comm: comm.allreduce(np.ones(3), "max")),
         (lambda comm: comm.bcast(np.ones(3), 0), lambda comm: comm.bcast(np.ones(3), 1)),
@@ -143,7 +151,7 @@ def test_ranks_that_disagree_are_told() -> None:
         (lambda comm: comm.allgather(np.ones(3)), lambda comm: comm.allgather(np.ones(3), algorithm="ring")),
         (lambda comm: comm.bcast(np.ones(3, np.int64)), lambda comm: comm.bcast(np.ones(3))),
     ],
-    ids=["counts", "ops", "roots", "collectives", "algorithms", "dtypes"],
+    ids=["an alltoallv's counts", "uneven counts", "counts", "ops", "roots", "collectives", "algorithms", "dtypes"],
 )
 def test_ranks_that_make_different_calls_are_told(mine: Any, others: Any) -> None:
     with mpicoll.threads(3) as ranks, pytest.raises((MessageError, StateError)):

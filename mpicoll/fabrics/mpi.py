@@ -151,9 +151,11 @@ class MPIFabric(ElasticFabric):
             case Exchange():
                 return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace, self._slots))
             case Schedule():
+                if call.extent_is_common:
+                    return scheduled.bind(self._comm, call, choice, workspace, self._slots)
                 # Ranks that do not know how long the call is cannot agree on whether it uses shared memory.
-                slots = self._slots if call.extent_is_common else None
-                return scheduled.bind(self._comm, call, choice, workspace, slots)
+                plan = scheduled.bind(self._comm, call, choice, workspace, None)
+                return sequence(large.compared(self._comm, call), plan)
 
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
         if not isinstance(choice, Schedule):

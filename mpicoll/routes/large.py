@@ -19,9 +19,10 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, sequence
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import MessageError
 from mpicoll.transports.memory import moved
 
-__all__ = ["MAX_COUNT", "bind", "if_any", "pieces"]
+__all__ = ["MAX_COUNT", "bind", "compared", "if_any", "pieces"]
 
 MAX_COUNT = 2**31 - 1
 """The largest count that every MPI library takes. Not all of them have the large counts of MPI-4."""
@@ -56,17 +57,40 @@ def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], Plan]) -> Plan
 
 
 def if_any(comm: MPI.Intracomm, call: Call, direct: Plan) -> Plan:
-    """``direct``, unless a rank's buffers are too long for it. A rank knows only its own buffers, so all ranks must
-    tell each other first."""
-    own_extent, longest = np.array([call.extent(comm.size)]), np.array([0])
+    """An alltoallv by ``direct``, unless a rank's buffers are too long for it. A rank knows only its own buffers, so
+    all ranks must tell each other first."""
+    compare = compared(comm, call)
     call = call.without_arrays()
 
     def run() -> None:
-        comm.Allreduce(own_extent, longest, MPI.MAX)
-        plan = direct if longest[0] <= MAX_COUNT else bind(comm, call, lambda _: direct)
+        plan = direct if compare() <= MAX_COUNT else bind(comm, call, lambda _: direct)
         plan()
 
     return run
+
+
+def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], int]:
+    """A function that compares what ranks send in an alltoallv with what others expect of them, and returns the number
+    of elements in the longest buffer of all. MPI takes a message that is too short, and says nothing.
+
+    It raises MessageError on the rank that expects another number."""
+    assert call.sendcounts is not None
+    assert call.recvcounts is not None
+    expected = np.array(call.recvcounts, np.int64)
+    tells, told = np.empty((2, comm.size, 2), np.int64)
+    tells[:, 0], tells[:, 1] = call.sendcounts, call.extent(comm.size)
+    operation = call.operation
+
+    def compare() -> int:
+        comm.Alltoall(tells, told)
+        differ = np.flatnonzero(told[:, 0] != expected)
+        if differ.size:
+            r = int(differ[0])
+            said = f"expected {expected[r]} elements, as recvcounts says; given {told[r, 0]}"
+            raise MessageError(f"{operation}: rank {r}'s message: {said}")
+        return int(told[:, 1].max())
+
+    return compare
 
 
 def _in_parts(call: Call) -> Iterator[Call]:

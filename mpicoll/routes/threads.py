@@ -76,4 +76,6 @@ def _described(call: Call, schedule: Schedule, reduction: Reduction | None, size
     if buffer is not None:
         length = f"{call.extent(size)} " if call.extent_is_common else ""
         words.append(f"of {length}{buffer.dtype}")
+    if call.uneven and call.extent_is_common:
+        words.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
     return " ".join([*words, f"root {call.root}"])

@@ -75,6 +75,9 @@ class Threads(Transport[Region]):
             kernels.combination(self._reduction, first, second, target)()
 
     def copy(self, source: Region, target: Region) -> None:
+        given, expected = (sum(run.size for run in region) for region in (source, target))
+        if given != expected:  # NumPy would repeat a single element
+            raise MessageError(f"{self._what}: expected a message of {expected} elements; given {given}")
         for from_, into in zip(source, target, strict=True):
             np.copyto(into, from_)
 

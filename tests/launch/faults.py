@@ -182,6 +182,17 @@ time.sleep(600)
         (DIFFERENT, "allgather_object", "bcast_object root 0"),
         600,
     ),
+    "an alltoallv's counts": Fault(
+        "comm.alltoallv(np.ones(6 - (rank == 0)), [2, 2 - (rank == 0), 2], [2, 2, 2])",
+        ("alltoallv: rank 0's message: expected 2 elements, as recvcounts says; given 1",),
+        600,
+        any_mpi=False,
+    ),
+    "an alltoallv's counts, in a schedule": Fault(
+        "comm.alltoallv(np.ones(6 - (rank == 0)), [2, 2 - (rank == 0), 2], [2, 2, 2], algorithm='pairwise')",
+        ("alltoallv: rank 0's message: expected 2 elements, as recvcounts says; given 1",),
+        600,
+    ),
     "one call less": Fault(
         "for _ in range(3 if rank else 2): comm.bcast(x)", (DIFFERENT, "bcast of 6", "barrier"), 600
     ),

@@ -46,7 +46,7 @@ def hook(kind: type[BaseException], value: BaseException, trace: TracebackType |
             # torch.distributed's hook collects what is written to stderr, and may not live to print it.
             stream = sys.__stderr__ if isinstance(sys.stderr, StringIO) and sys.__stderr__ else sys.stderr
             stream.write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {kind.__name__}\n{report}")
-            stream.flush()
+            _flush(stream)
 
 
 def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackType | None:
@@ -126,8 +126,8 @@ def _socket_name(what: str) -> str:
 
 def end_job(status: int) -> None:
     """End all ranks of the job, with ``status`` as its exit code. MPI need not be initialised."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush(sys.stdout)
+    _flush(sys.stderr)
     # Another rank may be about to print the report of all ranks that failed. To end the job now would prevent that.
     time.sleep(_SECONDS_TO_GATHER + _SECONDS_TO_READ)
     launcher = os.getppid()
@@ -149,6 +149,12 @@ def end_job(status: int) -> None:
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
         time.sleep(_SECONDS_TO_CONNECT)
+
+
+def _flush(stream: object) -> None:
+    """Flush it, if it can be: a program may have put an object of its own in its place, or have closed it."""
+    with suppress(Exception):
+        stream.flush()  # type: ignore[attr-defined]
 
 
 def _name(process: int) -> str:

@@ -19,7 +19,7 @@ from mpicoll.launch.alone import check_may_initialise, check_not_alone
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Closable", "before_finalize", "checked_world", "progress", "watch"]
+__all__ = ["Closable", "before_finalize", "checked_world", "is_forked", "progress", "watch"]
 
 
 class Closable(Protocol):
@@ -78,6 +78,11 @@ def checked_world() -> MPI.Intracomm:
     return MPI.COMM_WORLD
 
 
+def is_forked() -> bool:
+    """Whether this process was forked from one that uses MPI, and so cannot use it."""
+    return _forked
+
+
 def watch(closable: Closable) -> None:
     """Close this object when MPI is finalised, and abandon it in a forked process."""
     _living.add(closable)
@@ -130,13 +135,14 @@ def _end_job_with_a_failing_rank() -> None:
     previous_hook = sys.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        previous_hook(kind, value, trace)
-        if isinstance(sys.stderr, StringIO) and sys.__stderr__:
-            # torch.distributed's hook around this one collects what is written to stderr, and may not live to print it.
-            sys.__stderr__.write(sys.stderr.getvalue())
-            sys.__stderr__.flush()
-            sys.stderr.truncate(0)
         try:
+            previous_hook(kind, value, trace)
+            if isinstance(sys.stderr, StringIO) and sys.__stderr__:
+                # torch.distributed's hook around this one collects what is written to stderr, and may not live to print
+                # it.
+                sys.__stderr__.write(sys.stderr.getvalue())
+                sys.__stderr__.flush()
+                sys.stderr.truncate(0)
             if issubclass(kind, Exception):  # and not what a user has typed
                 for do in failure.before_end:
                     do(f"{kind.__name__}: {value}")

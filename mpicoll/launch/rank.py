@@ -46,7 +46,7 @@ def main() -> None:
     except BaseException as error:
         status = error.code if isinstance(error, SystemExit) else 1
         if status is not None and status != 0 and not _finalised():
-            code = status if isinstance(status, int) else 1
+            code = (status & 0xFF if isinstance(status, int) else 0) or 1  # 256 would be 0 to those who see the code
             elastic.fails(code)
             # It is done at exit, after the traceback was printed.
             atexit.register(failure.end_job, code)

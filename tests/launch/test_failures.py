@@ -173,6 +173,22 @@ def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: s
     assert len([line for line in lines if not line.startswith(" ")]) == 3, result.output
 
 
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "sys.exit(256)",  # 0, to those who see no more than eight bits of it
+        "sys.stderr.close()\n    raise KeyError",
+        "sys.stdout = Tee()\n    raise KeyError",
+    ],
+)
+def test_others_that_compute_are_ended(tmp_path: Path, fails: str) -> None:
+    begin = "import sys, time\nimport mpicoll\nclass Tee:\n    def write(self, text): sys.__stdout__.write(text)\n"
+    begin += "comm = mpicoll.Communicator()\ncomm.barrier()\n"
+    program = f"{begin}if comm.rank == 1:\n    {fails}\ntime.sleep(600)\nprint('went on')\n"
+    result = run(2, script(tmp_path, program))
+    assert result.code != 0, result.output
+
+
 def test_failures_that_differ_are_said_each(tmp_path: Path) -> None:
     fails = f"{BEGIN}dist.barrier()\nif rank < 2: raise KeyError(f'of rank {{rank}}')\ndist.barrier()\n"
     result = run(3, script(tmp_path, fails))

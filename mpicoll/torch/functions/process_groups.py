@@ -12,6 +12,7 @@ import torch.distributed
 
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.functions.caller import checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.world import GivenGroup, GroupMember, joined, member, world
@@ -162,24 +163,30 @@ def destroy_process_group(group: GivenGroup = None) -> None:
         g.close()
 
 
+def _asked(group: GivenGroup, operation: str) -> ProcessGroup:
+    """The group about which something is asked. A forked process, such as a worker of a DataLoader, may ask, too."""
+    found = world().default if group is None else group
+    return found if isinstance(found, ProcessGroup) and is_forked() else joined(group, operation)
+
+
 def get_rank(group: GivenGroup = None) -> int:
     """This process's rank in the group; -1 if it is not in the group."""
-    return -1 if group == GroupMember.NON_GROUP_MEMBER else joined(group, "get_rank").rank()
+    return -1 if group == GroupMember.NON_GROUP_MEMBER else _asked(group, "get_rank").rank()
 
 
 def get_world_size(group: GivenGroup = None) -> int:
     """The number of ranks in the group; -1 if this process is not in the group."""
-    return -1 if group == GroupMember.NON_GROUP_MEMBER else joined(group, "get_world_size").size()
+    return -1 if group == GroupMember.NON_GROUP_MEMBER else _asked(group, "get_world_size").size()
 
 
 def get_backend(group: GivenGroup = None) -> str:
     """``"mpicoll"``, whatever ``backend`` the group was made with."""
-    return joined(group, "get_backend").name()
+    return _asked(group, "get_backend").name()
 
 
 def get_group_rank(group: GivenGroup, global_rank: int) -> int:
     """The rank in ``group`` of the global rank ``global_rank``."""
-    ranks = list(joined(group, "get_group_rank").ranks)
+    ranks = list(_asked(group, "get_group_rank").ranks)
     if global_rank not in ranks:
         raise ArgumentError("get_group_rank", "global_rank", f"one of the group's ranks, {ranks}", repr(global_rank))
     return ranks.index(global_rank)
@@ -187,7 +194,7 @@ def get_group_rank(group: GivenGroup, global_rank: int) -> int:
 
 def get_global_rank(group: GivenGroup, group_rank: int) -> int:
     """The global rank of the rank ``group_rank`` of ``group``."""
-    g = joined(group, "get_global_rank")
+    g = _asked(group, "get_global_rank")
     if type(group_rank) is not int or not 0 <= group_rank < g.size():
         raise ArgumentError("get_global_rank", "group_rank", f"a rank, 0 to {g.size() - 1}", repr(group_rank))
     return g.global_rank(group_rank)
@@ -195,7 +202,7 @@ def get_global_rank(group: GivenGroup, group_rank: int) -> int:
 
 def get_process_group_ranks(group: GivenGroup) -> list[int]:
     """The global ranks of the group (None: the default group), in the order of the group."""
-    return list(joined(group, "get_process_group_ranks").ranks)
+    return list(_asked(group, "get_process_group_ranks").ranks)
 
 
 def get_node_local_rank(fallback_rank: int | None = None) -> int:

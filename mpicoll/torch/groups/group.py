@@ -57,7 +57,7 @@ class ProcessGroup:
     @property
     def timeout(self) -> timedelta:
         """How long ``monitored_barrier`` waits where it is given no timeout, and how long a collective may take:
-        MPICOLL_TIMEOUT, if that is less."""
+        MPICOLL_TIMEOUT, if that is less, or if this is torch's default of 30 minutes."""
         return self._timeout
 
     @timeout.setter
@@ -65,7 +65,10 @@ class ProcessGroup:
         self._timeout = timeout
         seconds, of_all = timeout.total_seconds(), self.comm.traits.rules.timeout
         if seconds > 0:
-            self.comm.timeout = seconds if of_all == DEFAULT_TIMEOUT else min(seconds, of_all)
+            if seconds == DEFAULT_TIMEOUT:  # torch passes it where the program passes none
+                self.comm.timeout = of_all
+            else:
+                self.comm.timeout = seconds if of_all == DEFAULT_TIMEOUT else min(seconds, of_all)
 
     def rank(self) -> int:
         """This process's rank in the group."""

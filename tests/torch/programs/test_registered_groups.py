@@ -148,6 +148,17 @@ def test_default_of_gloo(without_group: None) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.parametrize(("given", "seconds"), [(None, 7200), (60, 60), (9999, 7200)])
+def test_the_environment_s_timeout(
+    without_group: None, given: float | None, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPICOLL_TIMEOUT", "7200")
+    dist.init_process_group("mpicoll", timeout=None if given is None else timedelta(seconds=given))
+    world: Any = dist.group.WORLD
+    assert world.comm.timeout == seconds
+    dist.destroy_process_group()
+
+
 def test_time_limit_of_a_group(rank: int, size: int) -> None:
     group = dist.new_group(timeout=timedelta(seconds=1))
     dist.barrier()  # so that those that come are there in time

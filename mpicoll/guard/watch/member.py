@@ -196,6 +196,7 @@ class Member:
     def leave(self) -> None:
         """Tell the judge that this process makes no more calls. ``may_leave`` is set when it may go."""
         self._leaving = True
+        self._silent = 0.0  # so far, this process has seldom asked the judge whether it is there
         if self._lost:
             self.may_leave.set()
         self._tell(everything=True)

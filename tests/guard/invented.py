@@ -11,6 +11,7 @@ import pytest
 
 from mpicoll.calls.record import Record
 from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.sites import is_program
 from mpicoll.guard.watch import ending, judge, member
 from mpicoll.guard.watch.channel import LIMIT
 from mpicoll.guard.watch.judge import Judge
@@ -18,6 +19,7 @@ from mpicoll.guard.watch.meeting import Meeting, Message, listen
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.watched import LOOK, Watched
 
+is_program(__file__)  # from now on this is known, so that the first call that is made here looks like all others
 FASTER = 50
 ends: list[list[Message]] = []
 """Each end of a job, with the processes that do not answer."""

@@ -6,9 +6,10 @@ import asyncio
 
 import pytest
 
+from mpicoll.guard.recorder import FREED, OPEN, Recorder
 from mpicoll.guard.watch.channel import heard, say
 from mpicoll.guard.watch.meeting import Meeting, listen
-from mpicoll.guard.watch.watched import SECONDS_TO_HEAR
+from mpicoll.guard.watch.watched import BEAT, SECONDS_TO_HEAR, Watched
 from tests.guard.invented import Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
@@ -120,6 +121,35 @@ def test_the_judge_is_gone_while_ranks_wait() -> None:
         it.ranks[1].member.may_leave.set()
 
     play(scene)
+
+
+def test_a_rank_that_has_long_not_heard_of_the_judge_comes_to_its_end() -> None:
+    """It asks seldom while it computes. That is no silence of the judge."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        member = it.ranks[2].member
+        member._silent = BEAT
+        member.leave()
+        member._check_judge()
+        await it.all_leave()
+
+    play(scene, timeout=5.0)
+    assert not ends
+
+
+def test_a_communicator_is_freed_during_a_look() -> None:
+    """What is told of its state is no later than what is told of its calls."""
+
+    class Freed(Recorder):
+        @property
+        def begun(self) -> int:
+            found = super().begun
+            self.state = FREED
+            return found
+
+    assert Watched("c", [0], Freed(), [], 600.0, False).state()[1] == OPEN
 
 
 def test_nobody_listens(unused_port: int) -> None:

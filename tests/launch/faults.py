@@ -193,6 +193,7 @@ time.sleep(600)
         ("alltoallv: rank 0's message: expected 2 elements, as recvcounts says; given 1",),
         600,
     ),
+    "without stderr": Fault("os.close(2)\ncomm.allgather_object(1) if rank else comm.bcast_object(1)", (), 600),
     "one call less": Fault(
         "for _ in range(3 if rank else 2): comm.bcast(x)", (DIFFERENT, "bcast of 6", "barrier"), 600
     ),

@@ -4,7 +4,6 @@ cannot go on together."""
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -329,7 +328,7 @@ class Judge:
     async def _warn(self, each: _Calls) -> None:
         accounts, missing = await self._accounts(each, None)
         if any(account["seconds"] > 0 for account in accounts.values()):
-            _print(report.text(report.SLOW, each.ranks, accounts, missing))
+            report.show(report.text(report.SLOW, each.ranks, accounts, missing))
 
     async def _dump(self, why: str) -> None:
         """Let all processes write their files."""
@@ -350,7 +349,7 @@ class Judge:
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
-            _print(text)
+            report.show(text)
 
     async def _end(self, each: _Calls, number: int | None, why: str) -> None:
         """Say why, let all processes write their files, and end the job. Where ranks can be lost, a call may fail
@@ -362,7 +361,7 @@ class Judge:
         fails = is_elastic() and why in (report.TIME_IS_UP, report.DIFFERENT)
         said = why.removesuffix(". The job ends") if fails else why
         text = report.text(said, each.ranks, accounts, missing, latest=number is None)
-        _print(text)
+        report.show(text)
         await self._say_who_else_waits(each)
         await self._dump(why)
         # A process that has ended is not among them: another program's may have its number by now.
@@ -390,10 +389,4 @@ class Judge:
             if each is not ended and each.ranks and each.longest() >= LONG:
                 accounts, missing = await self._accounts(each, None)
                 if any(account["seconds"] > 0 for account in accounts.values()):
-                    _print(report.text(report.MEANWHILE, each.ranks, accounts, missing))
-
-
-def _print(text: str) -> None:
-    """To stderr, though another thread may hold Python's own lock of it."""
-    if text:
-        os.write(2, text.encode(errors="replace") + b"\n")
+                    report.show(report.text(report.MEANWHILE, each.ranks, accounts, missing))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from time import monotonic
@@ -148,8 +147,8 @@ class Member:
 
     def _end(self, does: str, why: str) -> None:
         if is_first("judge"):
-            text = f"mpicoll: rank {self.rank} {does}. The first rank, which compares ranks, {why}. The job ends\n"
-            os.write(2, text.encode())
+            first = f"The first rank, which compares ranks, {why}"
+            report.show(f"mpicoll: rank {self.rank} {does}. {first}. The job ends")
         ending.end([self._judge] if self._judge is not None and not self._lost else [])
 
     # -- what the judge and the program ask ---------------------------------------------------------------------------
@@ -214,7 +213,7 @@ class Member:
             say(self._writer, {"dump": why})
             if await happens(self._dumped, _SECONDS_TO_DUMP):
                 return
-        os.write(2, report.files({self.rank: self._dump(why, {})}).encode() + b"\n")
+        report.show(report.files({self.rank: self._dump(why, {})}))
 
     async def compare(self, watched: Watched) -> None:
         """Let the judge compare the calls of a communicator now. If they differ, it ends the job."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
 from mpicoll.guard.watch.meeting import Message
@@ -20,6 +22,7 @@ __all__ = [
     "SLOW",
     "TIME_IS_UP",
     "files",
+    "show",
     "text",
     "why_silent",
 ]
@@ -101,3 +104,12 @@ def files(written: dict[int, Message]) -> str:
     for failure, who in failures.items():
         lines.append(f"mpicoll: {named(who)} could not write the last calls to {failure}")
     return "\n".join(lines)
+
+
+def show(said: str) -> None:
+    """Write this to stderr, though another thread may hold Python's own lock of it.
+
+    If the program has closed it, nobody can read this. Then the job must end all the same."""
+    if said:
+        with suppress(OSError):
+            os.write(2, said.encode(errors="replace") + b"\n")

@@ -18,6 +18,7 @@ from mpicoll.guard.files.demand import when_asked
 from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.files.trace import Trace
 from mpicoll.guard.files.traced import Events
+from mpicoll.guard.watch import report
 from mpicoll.guard.watch.channel import LIMIT
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.meeting import Meeting
@@ -63,7 +64,7 @@ class Thread:
                 said = (
                     f"mpicoll: the watcher of rank {self.member.rank} has failed. From now on, calls are not compared"
                 )
-                os.write(2, f"{said}, and may wait for ever\n{traceback.format_exc()}".encode())
+                report.show(f"{said}, and may wait for ever\n{traceback.format_exc().rstrip()}")
                 self.member.give_up()
                 if self._judge is not None:
                     self._judge.dismiss()

@@ -13,6 +13,7 @@ from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.places import checked_trace
 from mpicoll.guard.files.traced import TracedRecorder
 from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.watch import report
 from mpicoll.guard.watch.meeting import Meeting, listen
 from mpicoll.guard.watch.watched import Watched
 from mpicoll.launch.elastic import lost
@@ -97,7 +98,7 @@ def _common_watcher(fabric: Fabric, ranks: list[int], timeout: float) -> Thread 
         apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
         said = f"mpicoll: {named(apart)} cannot reach the first rank's watcher"
         why = next(filter(None, problems))
-        os.write(2, f"{said} at {why}. Calls are not compared, and may wait for ever\n".encode())
+        report.show(f"{said} at {why}. Calls are not compared, and may wait for ever")
     return None
 
 

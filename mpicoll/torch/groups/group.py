@@ -65,10 +65,9 @@ class ProcessGroup:
         self._timeout = timeout
         seconds, of_all = timeout.total_seconds(), self.comm.traits.rules.timeout
         if seconds > 0:
-            if seconds == DEFAULT_TIMEOUT:  # torch passes it where the program passes none
-                self.comm.timeout = of_all
-            else:
-                self.comm.timeout = seconds if of_all == DEFAULT_TIMEOUT else min(seconds, of_all)
+            # Either is the default where nobody has given one: torch passes it, too.
+            given = [each for each in (seconds, of_all) if each != DEFAULT_TIMEOUT]
+            self.comm.timeout = min(given, default=DEFAULT_TIMEOUT)
 
     def rank(self) -> int:
         """This process's rank in the group."""

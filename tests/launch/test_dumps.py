@@ -120,6 +120,35 @@ def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
     shutil.rmtree(folder)
 
 
+def test_on_demand_wherever_the_job_writes(tmp_path: Path) -> None:
+    """Who asks knows neither the directory nor the environment in which a rank has begun. If the rank cannot write its
+    files, the answer says why."""
+    program = """
+    import os, pathlib, shutil, time
+    import mpicoll
+
+    os.chdir(pathlib.Path(__file__).parent)
+    os.environ["MPICOLL_DUMP"] = "calls"
+    comm = mpicoll.Communicator()
+    comm.barrier()
+    del os.environ["MPICOLL_DUMP"]
+    os.chdir("/")
+    pathlib.Path(__file__).with_name(f"pid{comm.rank}").write_text(str(os.getpid()))
+    time.sleep(600)
+    """
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, program)]
+    with started(*argv) as (_, output):
+        until(lambda: all((tmp_path / f"pid{rank}").exists() for rank in range(2)), "ranks have begun", output)
+        pid = int((tmp_path / "pid1").read_text())
+        asked = python("-m", "mpicoll", "doctor", "--dump", str(pid))
+        assert (asked.code, asked.output.strip()) == (0, str(tmp_path / "calls"))
+        assert said(tmp_path / "calls", 1)["pid"] == pid
+        shutil.rmtree(tmp_path / "calls")
+        (tmp_path / "calls").write_text("this is no folder")
+        with pytest.raises(ArgumentError, match=f"{pid}, which cannot write its files .*FileExistsError"):
+            ask_for_dump(pid)
+
+
 def test_the_programs_own_handler_stays(tmp_path: Path) -> None:
     program = """
     import os, signal

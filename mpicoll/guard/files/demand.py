@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
-import json
 import os
 import signal
 import subprocess
-import tempfile
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 from mpicoll.errors import ArgumentError, TimeoutError
-from mpicoll.guard.files.places import DEFAULT
+from mpicoll.guard.files.answer import answers
 
 __all__ = ["SIGNAL", "ask_for_dump", "ask_slurm_job", "when_asked"]
 
@@ -59,21 +57,22 @@ def ask_for_dump(pid: int) -> Path:
     """Ask the job of this process, which runs on this node, for its files. Returns the folder in which the process has
     written its own."""
     process = Path("/proc", str(pid))
+    asked = time.time()
     try:
         caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
-        environ = (process / "environ").read_bytes()
+        if not int(caught.split()[1], 16) >> (SIGNAL - 1) & 1:
+            raise _refused(f"{pid}, which has made none, or has MPICOLL_CHECK=off")
+        [*answers(process)]  # it can be asked
+        os.kill(pid, SIGNAL)
+        while time.time() - asked < _SECONDS_TO_WRITE:
+            answer = next((answer for answer in answers(process) if answer["written"] >= asked), None)
+            if answer is not None and answer["failure"]:
+                raise _refused(f"{pid}, which cannot write its files ({answer['failure']})")
+            if answer is not None:
+                return Path(answer["folder"])
+            time.sleep(0.05)
     except OSError as e:
         raise _refused(f"{pid} ({e.strerror})") from e
-    if not int(caught.split()[1], 16) >> (SIGNAL - 1) & 1:
-        raise _refused(f"{pid}, which has made none, or has MPICOLL_CHECK=off")
-    given = next((v for v in environ.decode(errors="replace").split("\0") if v.startswith("MPICOLL_DUMP=")), "")
-    asked = time.time()
-    os.kill(pid, SIGNAL)
-    while time.time() - asked < _SECONDS_TO_WRITE:
-        for folder in _folders(process, given.partition("=")[2]):
-            if any(_is_of(file, pid, asked) for file in folder.glob("rank*.json")):
-                return folder
-        time.sleep(0.05)
     raise TimeoutError(f"ask_for_dump: process {pid} wrote nothing within {_SECONDS_TO_WRITE:g} s")
 
 
@@ -97,18 +96,3 @@ def ask_slurm_job(job: str) -> None:
 
 def _refused(given: str) -> ArgumentError:
     return ArgumentError("ask_for_dump", "pid", "a rank's process, which has made a Communicator", given)
-
-
-def _folders(process: Path, given: str) -> Iterator[Path]:
-    """Where the process may write."""
-    if given:
-        yield (process / "cwd").resolve() / given
-    yield from Path(tempfile.gettempdir()).glob(DEFAULT + "*")
-
-
-def _is_of(file: Path, pid: int, since: float) -> bool:
-    try:
-        known = json.loads(file.read_text())
-    except OSError:  # another user's
-        return False
-    return bool(known["pid"] == pid and known["written"] >= since)

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from mpicoll.guard.files.answer import Answer
 from mpicoll.guard.files.flight import recording
 from mpicoll.guard.files.places import checked_folder, default_folder
 from mpicoll.guard.files.snapshot import snapshot
@@ -25,18 +26,21 @@ class Dump:
     def __init__(self, rank: int, given: str, job: str, communicators: Callable[[], Iterable[Watched]]) -> None:
         self._rank, self._communicators = rank, communicators
         self._folder = checked_folder(given) if given else default_folder(job)
+        self._answer = Answer()
 
     def write(self, why: str, since: dict[str, int]) -> Message:
         """Write the files, and say in which folder they are, or why they could not be written. ``since`` is the first
         call of each communicator that counts for torchfrtrace."""
+        message = {"folder": str(self._folder), "failure": ""}
         try:
             known = snapshot(self._rank, why, self._communicators())
             self._folder.mkdir(mode=0o700, exist_ok=True)
             _write(self._folder / PICKLE.format(self._rank), pickle.dumps(recording(known, since)))
             _write(self._folder / JSON.format(self._rank), json.dumps(known, indent=1).encode())
         except Exception as e:  # whatever it is, it must not hide what the files are for
-            return {"folder": "", "failure": f"{self._folder}: {type(e).__name__}: {e}"}
-        return {"folder": str(self._folder), "failure": ""}
+            message = {"folder": "", "failure": f"{self._folder}: {type(e).__name__}: {e}"}
+        self._answer.say(message)
+        return message
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from mpicoll.errors import ArgumentError
 
-__all__ = ["DEFAULT", "checked_folder", "checked_trace", "default_folder"]
+__all__ = ["checked_folder", "checked_trace", "default_folder"]
 
-DEFAULT = "mpicoll-calls-"
+_DEFAULT = "mpicoll-calls-"
 """How the names of folders begin that nobody has named."""
 
 
 def default_folder(job: str) -> Path:
     """The same for all processes of the job on one node."""
-    return Path(tempfile.gettempdir(), DEFAULT + job)
+    return Path(tempfile.gettempdir(), _DEFAULT + job)
 
 
 def checked_folder(given: str) -> Path:

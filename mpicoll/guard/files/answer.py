@@ -1,0 +1,43 @@
+"""What a process says of the files that it has written last, for those who ask from another process.
+
+Only the process itself knows its folder: it may have changed its directory or its environment since it began. So it
+says so in a piece of memory with a name, which others find among its open files."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from mpicoll.guard.watch.meeting import Message
+
+__all__ = ["Answer", "answers"]
+
+_NAME = "mpicoll-files"
+
+
+class Answer:
+    """That of this process. It is empty until files were written."""
+
+    def __init__(self) -> None:
+        self._memory: int | None = None
+        with suppress(OSError):  # a container may forbid it: then nobody can ask
+            self._memory = os.memfd_create(_NAME)
+
+    def say(self, message: Message) -> None:
+        """Say this of the files that were written now, in the place of what was said before."""
+        if self._memory is not None:
+            text = json.dumps({**message, "written": time.time()}).encode()
+            with suppress(OSError):  # no memory left: whoever asks gives up in time
+                os.ftruncate(self._memory, os.pwrite(self._memory, text, 0))
+
+
+def answers(process: Path) -> Iterator[Message]:
+    """What a process says, as in ``/proc/17``. Raises OSError if its open files may not be seen."""
+    for file in (process / "fd").iterdir():
+        with suppress(OSError, ValueError):  # it closes files meanwhile, and writes an answer
+            if os.readlink(file).startswith(f"/memfd:{_NAME}"):
+                yield json.loads(file.read_text())

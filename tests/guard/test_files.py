@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
+from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mpicoll.calls.record import Record
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.guard.files import traced
 from mpicoll.guard.files.flight import kept_by_all, recording
-from mpicoll.guard.files.trace import by_this_clock, difference
+from mpicoll.guard.files.trace import Trace, by_this_clock, difference
 from mpicoll.guard.recorder import LENGTH
 
 OPERATIONS = [
@@ -75,3 +81,37 @@ def test_a_clock_that_drifts() -> None:
     assert by_this_clock(101.0, readings) == pytest.approx(100.0)
     assert by_this_clock(203.0, readings) == pytest.approx(200.0, abs=0.1)
     assert by_this_clock(5.0, []) == 5.0
+
+
+@pytest.mark.parametrize("answers", [[0, 1, 2], [0, 2]], ids=["all answer", "one is silent"])
+def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank tells it in pieces. A rank that is missing is not counted."""
+    monkeypatch.setattr(traced, "_PIECE", 1000)
+    calls = [Record(f"allgatherv counts {[number] * 20}") for number in range(100)]
+    events = {}
+    for rank in answers:
+        events[rank] = traced.Events()
+        recorder = traced.TracedRecorder()
+        recorder.keep_in(events[rank], "c.1")
+        for record in calls:
+            recorder.begin(record)
+            recorder.under_way = record is calls[-1]
+    longest = 0
+
+    async def ask(ranks: Iterable[int], what: str, **more: Any) -> dict[int, Any]:
+        nonlocal longest
+        if what == "clock":
+            return {}
+        told = {rank: json.dumps(events[rank].told(more["first"])) for rank in ranks if rank in events}
+        longest = max([longest, *map(len, told.values())])
+        return {rank: json.loads(each) for rank, each in told.items()}
+
+    file = tmp_path / "trace.json"
+    said = asyncio.run(Trace(file).write([0, 1, 2], ask))
+    assert said == f"mpicoll: the trace of {'3' if len(answers) == 3 else '2 of 3'} ranks is in {file}"
+    rows = [row for row in json.loads(file.read_text())["traceEvents"] if row["ph"] == "X"]
+    for rank in answers:
+        assert [row["name"] for row in rows if row["pid"] == rank] == [record.words for record in calls]
+        assert [row["args"]["state"] for row in rows if row["pid"] == rank][-2:] == ["done", "under way"]
+    assert {row["tid"] for row in rows} == {0}
+    assert longest < 2000

@@ -43,14 +43,30 @@ class Trace:
         """Write what all these ranks tell. Returns a line that says where it is, or why it could not be written."""
         ranks = [*ranks]
         await asyncio.gather(*(self.read_clock(rank, ask) for rank in ranks))
-        told = await ask(ranks, "trace", seconds=seconds)
+        all_told = await asyncio.gather(*(_told(rank, ask, seconds) for rank in ranks))
+        told = {rank: of for rank, of in zip(ranks, all_told, strict=True) if of is not None}
         try:
             new = self._file.with_name(self._file.name + ".new")
             new.write_text(json.dumps(chrome(told, self._clocks)))
             new.replace(self._file)
         except OSError as e:
             return f"mpicoll: the trace could not be written to {self._file}: {e}"
-        return f"mpicoll: the trace of {len(told)} ranks is in {self._file}"
+        all_ranks = f"{len(ranks)} ranks" if len(told) == len(ranks) else f"{len(told)} of {len(ranks)} ranks"
+        return f"mpicoll: the trace of {all_ranks} is in {self._file}"
+
+
+async def _told(rank: int, ask: Ask, seconds: float) -> Any:
+    """What a rank tells, in one or more messages. None if it does not answer."""
+    events: list[Any] = []
+    rest = 0
+    while rest is not None:
+        answers = await ask([rank], "trace", seconds=seconds, first=rest)
+        if rank not in answers:
+            return None
+        told = answers[rank]
+        events += told["events"]
+        rest = told["rest"]
+    return {**told, "events": events}
 
 
 def difference(readings: list[tuple[float, float, float]]) -> Reading:

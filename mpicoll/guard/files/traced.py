@@ -16,9 +16,13 @@ __all__ = ["MOST", "Events", "TracedRecorder", "recorder_for"]
 
 MOST = 100_000
 """The last calls of a process that are in a trace."""
+_PIECE = 1 << 22
+"""Characters after which what is told goes on in another message."""
 
 Event = tuple[str, int, Record, Site, int, float, float]
 """Communicator, number, call, site, thread, begin and duration."""
+Told = list[Any]
+"""The same as plain values, and how far the call has come."""
 
 
 class Events:
@@ -28,6 +32,7 @@ class Events:
         self._ended: deque[Event] = deque(maxlen=MOST)
         self._under_way: dict[TracedRecorder, Event] = {}
         self._threads: dict[int, str] = {}
+        self._to_tell: list[tuple[Event, str]] = []
 
     def begin(self, recorder: TracedRecorder, event: Event) -> None:
         """A call begins. Its duration is not known yet."""
@@ -42,20 +47,34 @@ class Events:
         if event is not None and counts:
             self._ended.append((*event[:6], monotonic() - event[5]))
 
-    def told(self) -> dict[str, Any]:
-        """All of them, as plain values."""
-        now = monotonic()
-        under_way = [(*event[:6], now - event[5]) for event in [*self._under_way.values()]]
-        events = [(event, "done") for event in [*self._ended]] + [(event, "under way") for event in under_way]
+    def told(self, first: int) -> dict[str, Any]:
+        """All of them as plain values, from number ``first`` on. What does not fit into one message is told when
+        somebody asks for ``rest``."""
+        if first == 0:
+            now = monotonic()
+            under_way = [(*event[:6], now - event[5]) for event in [*self._under_way.values()]]
+            self._to_tell = [(event, "done") for event in [*self._ended]]
+            self._to_tell += [(event, "under way") for event in under_way]
+        told: list[Told] = []
+        size = 0
+        for event, state in self._to_tell[first:]:
+            told.append(_plain(event, state))
+            size += len(str(told[-1]))
+            if size >= _PIECE:
+                break
+        last = first + len(told)
         return {
             "host": socket.gethostname(),
             "main": threading.main_thread().ident,
-            "threads": list(self._threads.items()),
-            "events": [
-                [name, number, call.words, call.nbytes, call.route, place_of(site), thread, begun, seconds, state]
-                for (name, number, call, site, thread, begun, seconds), state in events
-            ],
+            "threads": [*self._threads.items()],
+            "events": told,
+            "rest": last if last < len(self._to_tell) else None,
         }
+
+
+def _plain(event: Event, state: str) -> Told:
+    name, number, call, site, thread, begun, seconds = event
+    return [name, number, call.words, call.nbytes, call.route, place_of(site), thread, begun, seconds, state]
 
 
 class TracedRecorder(Recorder):

@@ -30,7 +30,7 @@ class Member:
     """This process, rank ``rank`` of the job's world. ``dump`` writes its last calls to files and says where, and
     ``events`` tells all of them for a trace."""
 
-    def __init__(self, rank: int, meeting: Meeting, dump: Dump, events: Callable[[], Message]) -> None:
+    def __init__(self, rank: int, meeting: Meeting, dump: Dump, events: Callable[[int], Message]) -> None:
         self.rank, self._meeting, self._dump, self._events = rank, meeting, dump, events
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
@@ -180,7 +180,7 @@ class Member:
             case "clock":
                 return monotonic()
             case "trace":
-                return self._events()
+                return self._events(question["first"])
         each = self.watched.get(question["name"])
         if each is None:
             return None

@@ -30,7 +30,7 @@ from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard import nans
-from mpicoll.guard.agreement import Agreement
+from mpicoll.guard.agreement import Agreement, same_check
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.traced import recorder_for
 from mpicoll.guard.recorder import Queued
@@ -88,6 +88,8 @@ class Base:
         lifetime.watch(self)
         self._watched = None
         try:
+            if not isinstance(comm, Fabric):  # else it was made of another communicator, and has its check
+                same_check(fabric, check)
             self._agreement = self._agreement_of(check)
             if check != "off" and self.size > 1:
                 waits, agrees = self._under_way.waits, self._agreement is not None

@@ -12,6 +12,7 @@ from mpicoll.communicator.objects import Objects
 from mpicoll.communicator.uneven import Uneven
 from mpicoll.errors import ArgumentError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
+from mpicoll.guard.limit import limited
 from mpicoll.guard.recorder import FREED
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ class Communicator(Collectives, Uneven, Messages, Objects):
     def __init__(
         self, comm: MPI.Comm | Fabric | None = None, check: str | None = None, timeout: float | None = None
     ) -> None:
-        super().__init__(comm, check, timeout)
+        with limited("making a communicator"):
+            super().__init__(comm, check, timeout)
         self._check = check
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
@@ -118,7 +120,8 @@ class Communicator(Collectives, Uneven, Messages, Objects):
             raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(mine))
         if self.rank not in mine:
             return None
-        return Communicator(self._fabric.subset(mine), self._check, self._timeout)
+        with limited("subset"):
+            return Communicator(self._fabric.subset(mine), self._check, self._timeout)
 
     def shrink(self) -> Communicator:
         """Make a communicator of the ranks that are left, in the same order. Collective among them.
@@ -135,12 +138,13 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         self.close("it was shrunk")
         fabric.cut()  # a rank may still be in a call
         while True:
-            try:
-                made = Communicator(fabric.shrink(), self._check, self._timeout)
-            except RankLost:  # another one
-                made = None
-            if fabric.all_could(made is not None) and made is not None:
-                return made
+            with limited("shrink"):
+                try:
+                    made = Communicator(fabric.shrink(), self._check, self._timeout)
+                except RankLost:  # another one
+                    made = None
+                if fabric.all_could(made is not None) and made is not None:
+                    return made
             if made is not None:
                 made.close("its ranks are to be shrunk again")
 

@@ -12,10 +12,11 @@ from functools import partial
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, sequence
 from mpicoll.calls.record import Record
-from mpicoll.errors import MismatchError, TimeoutError
+from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
+from mpicoll.units import named
 
-__all__ = ["Agreement"]
+__all__ = ["Agreement", "same_check"]
 
 Counts = tuple[int, ...] | None
 
@@ -59,3 +60,14 @@ class Agreement:
             who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
             raise TimeoutError(f"{operation}: {who} did not come within {self.timeout:g} s, to {words}")
         raise MismatchError(operation, dict(enumerate(fabric.allgather(words))))
+
+
+def same_check(fabric: Fabric, check: str) -> None:
+    """Raise ArgumentError on all ranks unless they give a new communicator the same ``check``. Collective.
+
+    A rank that agrees on calls would wait for one that does not."""
+    given = fabric.allgather(check)
+    if len({*given}) > 1:
+        ranks = {each: [rank for rank, said in enumerate(given) if said == each] for each in given}
+        said = ", ".join(f"{each!r} on {named(of)}" for each, of in ranks.items())
+        raise ArgumentError("Communicator", "check", "the same on all ranks", said)

@@ -69,6 +69,19 @@ FAULTS = {
         ("Unable to allocate",),
         600,
     ),
+    "makes no communicator": Fault(
+        "if rank == 1: sys.exit()\nmpicoll.Communicator()",
+        (" in making a communicator, at script.py:12 in fault", "not all of its ranks have come. The job ends"),
+    ),
+    "is in no subset": Fault(
+        "comm.subset([2, 0]) if rank == 2 else time.sleep(600)",
+        ("mpicoll: rank 2 has waited for", " in subset, at script.py:11 in fault"),
+    ),
+    "gives another check": Fault(
+        "mpicoll.Communicator(check='full' if rank else None)",
+        ("Communicator: check: expected the same on all ranks; given 'watch' on rank 0, 'full' on ranks 1-2",),
+        600,
+    ),
     # Ranks wait for each other in two places.
     "two groups in different order": Fault(
         """

@@ -26,6 +26,8 @@ __all__ = ["MAX_COUNT", "bind", "compared", "if_any", "pieces"]
 
 MAX_COUNT = 2**31 - 1
 """The largest count that every MPI library takes. Not all of them have the large counts of MPI-4."""
+_TOO_LONG = 1 << 62
+"""Added to the counts that a rank tells others, if its buffers are too long for one call."""
 
 
 def pieces(buffer: Buffer) -> Iterator[Buffer]:
@@ -63,32 +65,37 @@ def if_any(comm: MPI.Intracomm, call: Call, direct: Plan) -> Plan:
     call = call.without_arrays()
 
     def run() -> None:
-        plan = direct if compare() <= MAX_COUNT else bind(comm, call, lambda _: direct)
+        plan = bind(comm, call, lambda _: direct) if compare() else direct
         plan()
 
     return run
 
 
-def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], int]:
-    """A function that compares what ranks send in an alltoallv with what others expect of them, and returns the number
-    of elements in the longest buffer of all. MPI takes a message that is too short, and says nothing.
+def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
+    """A function that compares what ranks send in an alltoallv with what others expect of them, and returns whether a
+    rank's buffers are too long for one call. MPI takes a message that is too short, and says nothing.
 
     It raises MessageError on the rank that expects another number."""
     assert call.sendcounts is not None
     assert call.recvcounts is not None
+    tells, told = np.array(call.sendcounts, np.int64), np.empty(comm.size, np.int64)
+    if call.extent(comm.size) > MAX_COUNT:
+        tells += _TOO_LONG
+    outgoing, incoming = ([numbers, 1, MPI.INT64_T] for numbers in (tells, told))
     expected = np.array(call.recvcounts, np.int64)
-    tells, told = np.empty((2, comm.size, 2), np.int64)
-    tells[:, 0], tells[:, 1] = call.sendcounts, call.extent(comm.size)
-    operation = call.operation
+    as_usual, operation = expected.tobytes(), call.operation
 
-    def compare() -> int:
-        comm.Alltoall(tells, told)
-        differ = np.flatnonzero(told[:, 0] != expected)
+    def compare() -> bool:
+        comm.Alltoall(outgoing, incoming)
+        if told.tobytes() == as_usual:  # NumPy takes a microsecond to compare numbers
+            return False
+        counts = told % _TOO_LONG
+        differ = np.flatnonzero(counts != expected)
         if differ.size:
             r = int(differ[0])
-            said = f"expected {expected[r]} elements, as recvcounts says; given {told[r, 0]}"
+            said = f"expected {expected[r]} elements, as recvcounts says; given {counts[r]}"
             raise MessageError(f"{operation}: rank {r}'s message: {said}")
-        return int(told[:, 1].max())
+        return True
 
     return compare
 

@@ -21,6 +21,7 @@ from mpicoll.torch.functions.caller import Caller
 from mpicoll.torch.functions.messages import incoming, outgoing
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
+from mpicoll.torch.uncompiled import uncompiled
 
 __all__ = ["TorchCalls"]
 
@@ -30,6 +31,7 @@ _FINISHED = finished()
 """What every synchronous call returns."""
 
 
+@uncompiled
 class TorchCalls(ProcessGroup):
     """A group with torch's methods for collectives and messages."""
 

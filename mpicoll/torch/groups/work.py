@@ -16,6 +16,7 @@ from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.guard.sites import Site
 from mpicoll.torch.groups.turns import Turn
+from mpicoll.torch.uncompiled import uncompiled
 
 __all__ = ["CollectiveWork", "MessageWork", "Work"]
 
@@ -70,6 +71,7 @@ def _seconds(timeout: timedelta | None) -> float | None:
     return timeout.total_seconds()
 
 
+@uncompiled
 class CollectiveWork(Work):
     """A collective in the queue of a group's worker. ``run`` carries it out, and writes the tensors of ``result``.
 
@@ -210,6 +212,7 @@ def _nothing() -> None:
     """In the place of a collective that is over."""
 
 
+@uncompiled
 class MessageWork(Work):
     """A message under way. ``global_rank`` gives the global rank of a rank of the message's group."""
 

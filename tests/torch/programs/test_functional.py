@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+import mpicoll.torch
 from tests.torch.programs.rows import refused_without_backends_in_python, row, total
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 has other names for some
@@ -141,6 +144,30 @@ def test_compiled_torch_distributed(rank: int, size: int) -> None:
 
     expected = total(size) + size
     assert torch.equal(program(row(rank)), size * expected.sum() + expected)
+
+
+@pytest.mark.parametrize("api", [dist, mpicoll.torch], ids=["torch.distributed", "mpicoll.torch"])
+def test_compiled_around_collectives(api: Any, rank: int, size: int) -> None:
+    """torch.compile makes no operators of these: the function that calls them is compiled before and after each."""
+
+    @torch.compile(backend="aot_eager")
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        api.broadcast(y, 0)
+        parts = [torch.empty(3) for _ in range(size)]
+        api.all_gather(parts, y * rank)
+        api.scatter(y, parts if rank == 0 else None, 0)
+        work = api.all_reduce(y, async_op=True)
+        z = x * 2
+        work.wait()
+        api.send(z, (rank + 1) % size) if rank % 2 == 0 else api.recv(z, (rank - 1) % size)
+        api.barrier()
+        return y + z
+
+    if size % 2 == 0:  # everybody sends or receives
+        whole = (row(0) + 1) * sum(range(size))
+        for _ in range(2):
+            assert torch.equal(program(row(rank)), whole + 2 * row(rank - rank % 2))
 
 
 # -- several as one ---------------------------------------------------------------------------------------------------

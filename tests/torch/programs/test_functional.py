@@ -103,6 +103,29 @@ def test_functions(rank: int, size: int) -> None:
     assert torch.equal(ring, row((rank - 1) % size))
 
 
+def test_other_calls_on_their_results(rank: int, size: int) -> None:
+    """Who uses a result waits for it. It has no memory of its own, so a call writes where the result lies."""
+    world: Any = dist.group.WORLD
+
+    def result() -> torch.Tensor:
+        found: torch.Tensor = functional.all_reduce(row(rank), "sum", world)
+        assert type(found) is functional.AsyncCollectiveTensor
+        return found
+
+    x, parts, block = result(), [result() for _ in range(size)], result()
+    dist.all_reduce(x)
+    assert torch.equal(x + 0, size * total(size))
+    dist.all_gather(parts, result() + rank)
+    assert all(torch.equal(part + 0, total(size) + r) for r, part in enumerate(parts))
+    work = dist.reduce_scatter(block, parts, async_op=True)
+    work.wait()
+    assert torch.equal(block + 0, size * (total(size) + rank))
+    assert torch.equal(world.comm.allreduce(result(), "avg"), total(size))
+    transposed = functional.all_reduce(rows(rank, size), "sum", world).t()
+    dist.broadcast(transposed, 0)
+    assert torch.equal(transposed + 0, torch.stack([rows(r, size) for r in range(size)]).sum(0).t())
+
+
 def test_gradients(rank: int, size: int) -> None:
     """These functions have gradients."""
     x = row(rank).requires_grad_()

@@ -167,8 +167,9 @@ class TorchCalls(ProcessGroup):
         input_split_sizes: Sequence[int],
         opts: Any = DEFAULTS,
     ) -> Any:
-        expected, sent = output_split_sizes or None, input_split_sizes or None  # torch passes [] for equal blocks
-        return self._handle(collectives.all_to_all_single(output, input, expected, sent, self, opts.asyncOp))
+        return self._handle(
+            collectives.all_to_all_single(output, input, output_split_sizes, input_split_sizes, self, opts.asyncOp)
+        )
 
     @also_simple
     def barrier(self, opts: Any = DEFAULTS) -> Any:

@@ -167,7 +167,7 @@ def joined_caller(operation: str, group: GivenGroup) -> Caller:
 
 def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> ArgumentError:
     """The Communicator's error as one of ``operation``, whose caller knows the arguments by other ``names``."""
-    expected = re.sub(r"\b(x|out)\b", lambda found: names.get(found[0], found[0]), e.expected)
+    expected = re.sub(r"\b(xs?|out)\b", lambda found: names.get(found[0], found[0]), e.expected)
     return type(e)(operation, names.get(e.argument, e.argument), expected, e.given)
 
 

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 _IN_PLACE = {"x": "tensor"}
-_INPUT_OUTPUT = {"x": "input", "out": "output"}
+_INPUT_OUTPUT = {"xs": "input", "out": "output"}
 _GATHERED = {"x": "input_tensor", "out": "output_tensor"}
 _EXCHANGED = {**_INPUT_OUTPUT, "sendcounts": "input_split_sizes", "recvcounts": "output_split_sizes"}
 """The Communicator's names of arguments, and the names of them here."""

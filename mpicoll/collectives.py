@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-__all__ = ["COLLECTIVES", "Collective", "canonical", "even_and_uneven"]
+__all__ = ["COLLECTIVES", "Collective", "canonical", "even_and_uneven", "input_of"]
 
 Block = TypeVar("Block")
 Vector = Sequence[Block]
@@ -177,3 +177,9 @@ def even_and_uneven(operation: str) -> tuple[Collective, bool]:
     """The collective of a Communicator's method, and whether its blocks are uneven: ``allgatherv`` is ``allgather``."""
     uneven = operation not in COLLECTIVES
     return COLLECTIVES[operation.removesuffix("v") if uneven else operation], uneven
+
+
+def input_of(operation: str) -> str:
+    """The name of the input of a Communicator's method: ``xs`` where the input has one block for each rank."""
+    table = COLLECTIVES.get(operation.removesuffix("v"))
+    return "xs" if table is not None and table.gives == "p" else "x"

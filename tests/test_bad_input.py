@@ -77,7 +77,13 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
     "reduce_scatter of no blocks": (
         lambda c, y: c.reduce_scatter(np.ones(())),
         ArgumentError,
-        ["reduce_scatter: x:", "shape ()"],
+        ["reduce_scatter: xs:", "xs may have any shape", "shape ()"],
+    ),
+    "alltoall of no array": (lambda c, y: c.alltoall(None), ArgumentError, ["alltoall: xs: expected an array"]),  # type: ignore[call-overload]
+    "scatter of no blocks": (
+        lambda c, y: c.scatter(np.ones(()), c.rank),
+        ArgumentError,
+        ["scatter: xs: expected shape (", "shape ()"],
     ),
     "another dtype": (
         lambda c, y: c.allreduce(np.ones(y.size, "f4"), out=y),
@@ -94,7 +100,7 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
     "alltoall onto itself": (
         lambda c, y: c.alltoall(y[: 4 * c.size], y[: 4 * c.size]),
         ArgumentError,
-        ["alltoall: out:"],
+        ["alltoall: out: expected memory that does not overlap xs's", "memory that overlaps it"],
     ),
     "read-only input in place": (
         lambda c, y: c.allreduce(x := fixed(np.ones(2)), out=x),
@@ -163,7 +169,7 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
     "alltoallv of too few rows": (
         lambda c, y: c.alltoallv(np.ones((c.size, 2)), [2] * c.size, [2] * c.size),
         ArgumentError,
-        ["alltoallv: x:", "rows of 2"],
+        ["alltoallv: xs:", "rows of 2"],
     ),
     "send to nobody": (lambda c, y: c.send(y, c.size), ArgumentError, ["send: dest:"]),
     "receive from nobody": (lambda c, y: c.irecv(y, -2), ArgumentError, ["irecv: source:", "-2"]),

@@ -158,6 +158,8 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
         given = f"a {type(x).__name__}, which has none ({e})"
         raise ArgumentError(operation, argument, "a tensor with memory of its own", given) from e
     if address == 0 and x.numel():
+        if hasattr(x, "trigger_wait"):  # an AsyncCollectiveTensor has none: it stands for a result, which it waits for
+            return _of_torch(x.trigger_wait(), operation, argument)
         raise ArgumentError(operation, argument, "a tensor with memory of its own", "one whose storage was freed")
     strides = tuple(s * size for s in x.stride())
     contiguous = x.is_contiguous()

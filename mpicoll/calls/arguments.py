@@ -8,7 +8,7 @@ from typing import Any
 
 from mpicoll.errors import ArgumentError
 
-__all__ = ["MOST_INT", "checked_counts", "checked_int", "checked_rank", "sequence_of"]
+__all__ = ["MOST_INT", "as_rank", "checked_counts", "checked_int", "checked_rank", "sequence_of"]
 
 MOST_INT = 2**31 - 1
 """The largest int of C. MPI's colours and keys are such ints."""
@@ -34,13 +34,18 @@ def sequence_of(given: Any, operation: str, argument: str, what: str) -> Sequenc
         raise ArgumentError(operation, argument, f"a sequence of {what}", repr(given)) from None
 
 
+def as_rank(given: Any) -> int:
+    """``given`` as an int; -1, which is nobody's rank, if it is none."""
+    try:
+        return -1 if isinstance(given, bool) else index(given)
+    except TypeError:
+        return -1
+
+
 def checked_rank(rank: Any, size: int, operation: str, argument: str) -> int:
     """``rank`` as an int. Raises ArgumentError if it is none of ``size`` ranks."""
-    try:
-        number = index(rank)
-    except TypeError:
-        number = -1
-    if isinstance(rank, bool) or not 0 <= number < size:
+    number = as_rank(rank)
+    if not 0 <= number < size:
         raise ArgumentError(operation, argument, f"a rank, 0 to {size - 1}", repr(rank))
     return number
 

@@ -10,7 +10,7 @@ from typing import Any
 from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.arrays.dtypes import Reduction, reduction
 from mpicoll.calls.arguments import checked_counts, checked_rank
-from mpicoll.collectives import Collective, even_and_uneven
+from mpicoll.collectives import Collective, even_and_uneven, input_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 
 __all__ = ["Call", "checked"]
@@ -40,6 +40,11 @@ class Call:
     def operation(self) -> str:
         """The name of the Communicator's method."""
         return f"{self.collective.name}v" if self.uneven else self.collective.name
+
+    @property
+    def input(self) -> str:
+        """The method's name of the rank's input."""
+        return input_of(self.operation)
 
     @property
     def extent_is_common(self) -> bool:
@@ -99,7 +104,7 @@ def checked(
     root = checked_rank(root, size, operation, "root")
     # A bcast has one array on each rank, which the root reads and the others write to.
     has_x = table.gives_at(rank, root) or table.elementwise
-    send = as_buffer(x, operation, "x") if has_x else None
+    send = as_buffer(x, operation, input_of(operation)) if has_x else None
     recv = None
     in_place = False
     if table.gets_at(rank, root):
@@ -117,7 +122,7 @@ def checked(
         _check_sizes(call, size)
     if recv is not None and not recv.writable and not call.only_read_at(rank):
         given = "one that is read-only, or whose elements share memory"
-        raise ArgumentError(operation, "x" if in_place else "out", "an array that can be written to", given)
+        raise ArgumentError(operation, call.input if in_place else "out", "an array that can be written to", given)
     if in_place:
         return replace(call, send=None)
     return call if send is None or recv is None else _apart(call, send, recv, rank, size)
@@ -136,12 +141,13 @@ def _check_sizes(call: Call, size: int) -> None:
     send, recv, table = call.send, call.recv, call.collective
     blocks = table.given_blocks(size)
     if send is not None and send.count % blocks:
-        raise ArgumentError(call.operation, "x", f"a multiple of {size} elements, one block for each rank", _size(send))
+        whole = f"a multiple of {size} elements, one block for each rank"
+        raise ArgumentError(call.operation, call.input, whole, _size(send))
     if send is None or recv is None:
         return
     expected = send.count // blocks * table.gotten_blocks(size)
     if recv.count != expected:
-        raise ArgumentError(call.operation, "out", f"{expected} elements for x of {send.count}", _size(recv))
+        raise ArgumentError(call.operation, "out", f"{expected} elements for {call.input} of {send.count}", _size(recv))
 
 
 def _with_counts(call: Call, rank: int, size: int, sendcounts: Any, recvcounts: Any) -> Call:
@@ -155,7 +161,10 @@ def _with_counts(call: Call, rank: int, size: int, sendcounts: Any, recvcounts: 
     if table.gets == "p":
         received = checked_counts(recvcounts, size, name, "recvcounts" if both_needed else "counts")
     row_size = _row_size(call)
-    for argument, b, counts, other_counts in (("x", call.send, sent, received), ("out", call.recv, received, sent)):
+    for argument, b, counts, other_counts in (
+        (call.input, call.send, sent, received),
+        ("out", call.recv, received, sent),
+    ):
         if b is None:
             continue
         rows = sum(counts) if counts is not None else other_counts[rank]  # type: ignore[index]
@@ -173,7 +182,7 @@ def _row_size(call: Call) -> int:
     buffer = call.send or call.recv
     assert buffer is not None
     if not buffer.shape:
-        raise ArgumentError(call.operation, "x", "an array of rows (at least one dimension)", "a scalar array")
+        raise ArgumentError(call.operation, call.input, "an array of rows (at least one dimension)", "a scalar array")
     return prod(buffer.shape[1:])
 
 
@@ -181,9 +190,9 @@ def _apart(call: Call, send: Buffer, recv: Buffer, rank: int, size: int) -> Call
     """The call, made in place where input and output share memory. Raises an error where they differ in dtype or
     device, or overlap in another way."""
     if recv.dtype != send.dtype:
-        raise DtypeError(call.operation, "out", f"dtype {send.dtype}, as x has", str(recv.dtype))
+        raise DtypeError(call.operation, "out", f"dtype {send.dtype}, as {call.input} has", str(recv.dtype))
     if recv.device != send.device:
-        raise DeviceError(call.operation, "out", f"memory on {send.device}, where x is", recv.device)
+        raise DeviceError(call.operation, "out", f"memory on {send.device}, where {call.input} is", recv.device)
     if not memory_overlaps(send, recv):
         return call
     table = call.collective
@@ -195,8 +204,8 @@ def _apart(call: Call, send: Buffer, recv: Buffer, rank: int, size: int) -> Call
     same_layout = (send.plain and recv.plain) or (send.shape, send.strides) == (recv.shape, recv.strides)
     if table.elementwise and table.reduces and send.address == recv.address and same_layout:
         return replace(call, send=None, in_place=True)
-    expected = "memory that does not overlap x's (or, for a call in place, exactly the rank's own block)"
-    raise ArgumentError(call.operation, "out", expected, "memory that overlaps x's")
+    expected = f"memory that does not overlap {call.input}'s (or, for a call in place, exactly the rank's own block)"
+    raise ArgumentError(call.operation, "out", expected, "memory that overlaps it")
 
 
 def _is_own_block(part: Buffer, whole: Buffer, rank: int, size: int, counts: Sequence[int] | None) -> bool:

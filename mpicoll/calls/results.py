@@ -12,6 +12,7 @@ from numpy import ndarray
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_counts
+from mpicoll.collectives import input_of
 from mpicoll.errors import ArgumentError
 
 __all__ = ["block", "like", "one_each", "rows"]
@@ -33,16 +34,16 @@ def one_each(operation: str, x: ArrayLike, size: int) -> Any:
 
 def block(operation: str, xs: ArrayLike | None, size: int) -> Any:
     """An array of the shape of one block of ``xs``, which has one block for each rank."""
-    b = as_buffer(xs, operation, "x")
+    b = as_buffer(xs, operation, "xs")
     if not b.shape or b.shape[0] != size:
-        expected = f"shape ({size}, ...), one block for each rank (x may have any shape if out is given)"
-        raise ArgumentError(operation, "x", expected, f"shape {b.shape}")
+        expected = f"shape ({size}, ...), one block for each rank (xs may have any shape if out is given)"
+        raise ArgumentError(operation, "xs", expected, f"shape {b.shape}")
     return b.like(b.shape[1:])
 
 
 def rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, rank: int | None = None) -> Any:
     """An array of rows like those of ``x``: the rows of one rank, or of all ranks if ``rank`` is None."""
-    b = as_buffer(x, operation, "x")
+    b = as_buffer(x, operation, input_of(operation))
     rows_of = checked_counts(counts, size, operation, "counts")
     shape = (sum(rows_of) if rank is None else rows_of[rank], *b.shape[1:])
     try:

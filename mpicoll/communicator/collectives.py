@@ -239,7 +239,7 @@ class Collectives(Base):
         ``xs``.
         """
         if out is None:
-            b = as_buffer(xs, "alltoall", "x")
+            b = as_buffer(xs, "alltoall", "xs")
             out = b.like(b.shape)
         self._run("alltoall", xs, out, None, 0, algorithm)
         return out

@@ -46,7 +46,7 @@ class DeviceCalls:
     def bind(self, call: Call, algorithm: str | None, record: Record) -> Plan:
         """The plan of a call whose memory lies on a device. It says its route in the ``record``."""
         buffers = [b for b in (call.send, call.recv) if b is not None]
-        self.check(buffers[0], call.operation, "x" if call.send is not None or call.in_place else "out")
+        self.check(buffers[0], call.operation, call.input if call.send is not None or call.in_place else "out")
         kept = self._kept_for(buffers[0])
         device = kept.device
         if all(b.plain for b in buffers):

@@ -23,7 +23,7 @@ def before(call: Call, rank: int, size: int, copied_to_host: Callable[[Buffer], 
         look: Callable[[], Buffer] = partial(given.part, 0, given.count)  # a plan keeps no arrays
     else:
         look = partial(copied_to_host, given)
-    return sequence(partial(_check, call.operation, rank, look), plan)
+    return sequence(partial(_check, call.operation, call.input, rank, look), plan)
 
 
 def _given(call: Call, rank: int, size: int) -> Buffer | None:
@@ -38,7 +38,7 @@ def _given(call: Call, rank: int, size: int) -> Buffer | None:
     return call.recv.part(start, start + counts[rank])
 
 
-def _check(operation: str, rank: int, look: Callable[[], Buffer]) -> None:
+def _check(operation: str, argument: str, rank: int, look: Callable[[], Buffer]) -> None:
     at = kernels.first_nan(look())
     if at is not None:
-        raise ArgumentError(operation, "x", "no NaN, as the check demands", f"NaN at index {at} on rank {rank}")
+        raise ArgumentError(operation, argument, "no NaN, as the check demands", f"NaN at index {at} on rank {rank}")

@@ -12,6 +12,7 @@ from mpicoll.launch.alone import launched_rank
 
 torch_versions.check(torch.__version__, speaks=launched_rank() in (None, 0))
 
+from mpicoll.torch.functions import barriers, collectives, lists, messages, objects
 from mpicoll.torch.functions.barriers import barrier, monitored_barrier
 from mpicoll.torch.functions.collectives import (
     all_gather_into_tensor,
@@ -50,6 +51,7 @@ from mpicoll.torch.functions.process_groups import (
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
 from mpicoll.torch.groups.world import GroupMember, group
+from mpicoll.torch.uncompiled import uncompiled
 
 __all__ = [
     "GroupMember",
@@ -97,5 +99,10 @@ __all__ = [
     "send",
     "send_object_list",
 ]
+
+# torch.compile may look into the functions of process_groups: in a graph, a rank is a constant.
+for _module in (barriers, collectives, lists, messages, objects):
+    for _name in _module.__all__:
+        uncompiled(getattr(_module, _name))
 
 registration.register()

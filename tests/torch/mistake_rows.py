@@ -82,6 +82,11 @@ def of_roots(call: Callable[..., Call], argument: str, optional: bool = False) -
         f"{in_group}={wrong}": (partial(_with, call, {in_group: wrong}), ArgumentError, in_group, "rank", repr(wrong))
         for wrong in (-1, 99, "0", True)
     }
+    for name, numbers in (("array", np.zeros(2, int)), ("tensor", torch.zeros(2))):
+        rows |= {
+            f"{which}: {name}": (partial(_with, call, {which: numbers}), ArgumentError, which, "rank", name)
+            for which in (argument, in_group)
+        }
     both = {argument: 0, in_group: 0}
     rows["both"] = partial(_with, call, both), ArgumentError, argument, f"{argument} or {in_group}, not both", "=0"
     if not optional:

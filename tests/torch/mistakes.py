@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed
 
@@ -157,6 +158,9 @@ TABLE: dict[str, dict[str, Any]] = {
             lambda s: _splits(s, [1] * (s.size + 1), [2] * s.size),
             ArgumentError, "input_split_sizes", "{size} counts of rows, one for each rank", "[1,",
         ),
+        "one split": (
+            lambda s: _splits(s, 2, [2] * s.size), ArgumentError, "input_split_sizes", "a sequence of ints", "2",
+        ),
         "negative split": (
             lambda s: _splits(s, [2] * s.size, [-2] * s.size),
             ArgumentError, "output_split_sizes", "none negative", "[-2",
@@ -192,6 +196,9 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     "P2POp": {
         "op": (lambda s: lambda: D.P2POp(D.send, s.t(4), 0), ArgumentError, "op", "isend or", "send"),
+        "array": (
+            lambda s: lambda: D.P2POp(np.zeros(2), s.t(4), 0), ArgumentError, "op", "isend or", "array",
+        ),
         "torch's op": (
             lambda s: lambda: D.P2POp(torch.distributed.isend, s.t(4), 0),
             ArgumentError, "op", "mpicoll.torch.isend", "isend",
@@ -272,10 +279,21 @@ TABLE: dict[str, dict[str, Any]] = {
             lambda s: lambda: D.get_group_rank(D.GroupMember.NON_GROUP_MEMBER, 0),
             ArgumentError, "group", "this rank is in", "-100",
         ),
+        "array": (
+            lambda s: lambda: D.get_group_rank(D.group.WORLD, np.zeros(2, int)),
+            ArgumentError, "global_rank", "group's ranks", "array",
+        ),
+        "group array": (
+            lambda s: lambda: D.get_group_rank(np.zeros(2), 0), ArgumentError, "group", "a group of", "array",
+        ),
     },
     "get_global_rank": {
         "rank": (
             lambda s: lambda: D.get_global_rank(D.group.WORLD, 99), ArgumentError, "group_rank", "0 to {size-1}", "99",
+        ),
+        "array": (
+            lambda s: lambda: D.get_global_rank(D.group.WORLD, np.zeros(2, int)),
+            ArgumentError, "group_rank", "0 to {size-1}", "array",
         ),
     },
 }  # fmt: skip

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed
@@ -207,6 +208,16 @@ def test_all_that_need_a_group_are_tried_without() -> None:
 # -- other groups -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("number", [np.int64, np.array, torch.tensor])
+def test_a_root_that_is_no_int_of_python(number: Callable[[int], Any], rank: int, size: int) -> None:
+    """Whatever Python can use as an index will do."""
+    x = torch.tensor([float(rank)])
+    dist.broadcast(x, group_src=number(size - 1))
+    assert x.item() == size - 1
+    dist.reduce(x, dst=number(0))
+    assert x.item() == (size - 1) * (size if rank == 0 else 1)
+
+
 def test_names_of_ranks(groups: list[Group], rank: int, size: int) -> None:
     for g in groups:
         if g.rank is None:
@@ -220,8 +231,9 @@ def test_names_of_ranks(groups: list[Group], rank: int, size: int) -> None:
         assert dist.get_process_group_ranks(g.handle) == g.ranks
         handle = dist.group.WORLD if through_torch() and g.handle is None else g.handle
         for in_group, global_rank in enumerate(g.ranks):
-            assert dist.get_group_rank(handle, global_rank) == in_group
-            assert dist.get_global_rank(handle, in_group) == global_rank
+            for number in (int, np.int64):
+                assert dist.get_group_rank(handle, number(global_rank)) == in_group
+                assert dist.get_global_rank(handle, number(in_group)) == global_rank
     assert 0 <= dist.get_node_local_rank() < size
     assert dist.get_node_local_rank(fallback_rank=99) == dist.get_node_local_rank()
     if through_torch():  # whose word it is, and which knows only its environment

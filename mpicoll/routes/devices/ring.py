@@ -9,6 +9,7 @@ import numpy as np
 
 from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.arrays.dtypes import Dtype
+from mpicoll.collectives import input_of
 from mpicoll.devices.device import Device, Event
 from mpicoll.errors import DeviceError
 
@@ -59,4 +60,4 @@ class Ring:
             return np.empty(nbytes, np.uint8)
         except MemoryError as e:
             expected = f"{nbytes} bytes of host memory, to go through from {self.device.name}"
-            raise DeviceError(operation, "x", expected, "a machine that has none left") from e
+            raise DeviceError(operation, input_of(operation), expected, "a machine that has none left") from e

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpicoll.collectives import input_of
 from mpicoll.devices.device import Device, Event, Memory, Queue
 from mpicoll.errors import DeviceError
 
@@ -37,7 +38,7 @@ class Scratch:
                 self._size = size
             except MemoryError as e:
                 expected = f"{size} bytes of {self._device.name} for the call to work in"
-                raise DeviceError(operation, "x", expected, str(e)) from e
+                raise DeviceError(operation, input_of(operation), expected, str(e)) from e
         start = self._memory[-1].address
         return [start + sum(rooms[:i]) for i in range(len(rooms))]
 

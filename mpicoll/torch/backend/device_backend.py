@@ -10,6 +10,7 @@ from weakref import proxy
 import torch
 
 from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
+from mpicoll.torch.uncompiled import uncompiled
 
 if TYPE_CHECKING:
     from mpicoll.torch.backend.registered_group import RegisteredGroup
@@ -68,6 +69,7 @@ def _forwarded(name: str) -> Callable[..., Any]:
 
 for _name, _ours in FORWARDED.items():
     setattr(DeviceBackend, _name, _forwarded(_ours))
+uncompiled(DeviceBackend)
 
 
 def serve_devices(group: RegisteredGroup) -> None:

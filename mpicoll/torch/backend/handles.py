@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
+from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work, seconds_of
 
 __all__ = ["Handle", "finished", "handle_of", "in_future"]
 
@@ -117,7 +117,8 @@ class Several(Work):
         self._works = works
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        deadline = None if timeout is None else monotonic() + timeout.total_seconds()
+        seconds = seconds_of(timeout)
+        deadline = None if seconds is None else monotonic() + seconds
         for work in self._works:
             work.wait(None if deadline is None else timedelta(seconds=max(0.0, deadline - monotonic())))
         return True

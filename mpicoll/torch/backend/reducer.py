@@ -35,9 +35,9 @@ def called_by_reducer() -> bool:
     """Whether DDP's reducer called the function that calls this one.
 
     The reducer is C++. Autograd's engine, C++ too, calls it. So the function's caller is the Python that started the
-    engine, or nobody if the engine uses a thread of its own. A DeviceBackend may stand between.
+    engine, or nobody if the engine uses a thread of its own. Functions of this package may stand between.
     """
     caller = sys._getframe(1).f_back
-    if caller is not None and caller.f_globals.get("__name__") == "mpicoll.torch.backend.device_backend":
+    while caller is not None and caller.f_globals.get("__package__") == __package__:
         caller = caller.f_back
     return caller is None or caller.f_globals.get("__name__") == "torch.autograd.graph"

@@ -10,17 +10,18 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.handles import Handle, finished, handle_of, in_future
+from mpicoll.torch.backend.simple_forms import DEFAULTS, also_simple
 from mpicoll.torch.functions import barriers, collectives, lists
 from mpicoll.torch.functions.caller import Caller
 from mpicoll.torch.functions.messages import incoming, outgoing
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
+from mpicoll.torch.uncompiled import uncompiled
 
 __all__ = ["TorchCalls"]
 
@@ -30,6 +31,7 @@ _FINISHED = finished()
 """What every synchronous call returns."""
 
 
+@uncompiled
 class TorchCalls(ProcessGroup):
     """A group with torch's methods for collectives and messages."""
 
@@ -77,12 +79,10 @@ class TorchCalls(ProcessGroup):
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: Any, opts: Any = None) -> Any:
-        if isinstance(tensors, torch.Tensor):
-            tensors = [tensors]
-        op, async_op = (dist.ReduceOp.SUM, True) if opts is None else (opts.reduceOp, opts.asyncOp)
+    @also_simple
+    def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
-        work = collectives.all_reduce(tensor, op, self, async_op)
+        work = collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp)
         if isinstance(work, CollectiveWork) and (self.reducer_waits or work.turn) and reducer.called_by_reducer():
             if self.reducer_waits:
                 work.done.wait(reducer.MOMENT)
@@ -94,78 +94,87 @@ class TorchCalls(ProcessGroup):
                 return in_future(work)
         return self._handle(work)
 
-    def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> Any:
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         works = [collectives.all_reduce(t, opts.reduceOp, self, opts.asyncOp) for t in tensors]
         return self._handle_of_all(works, tensors)
 
-    def reduce(self, tensors: Tensors, opts: Any) -> Any:
+    @also_simple
+    def reduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "reduce")
         return self._handle(
             collectives.reduce(tensor, None, opts.reduceOp, self, opts.asyncOp, group_dst=opts.rootRank)
         )
 
-    def broadcast(self, tensors: Tensors, opts: Any) -> Any:
+    @also_simple
+    def broadcast(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "broadcast")
         return self._handle(collectives.broadcast(tensor, None, self, opts.asyncOp, group_src=opts.rootRank))
 
-    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
-        outs, tensor = _only(outputs, "all_gather"), _only(inputs, "all_gather")
-        return self._handle(lists.all_gather(outs, tensor, self, _is_async(opts)))
+    @also_simple
+    def allgather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
+        outs, tensor = _only(output_tensors, "all_gather"), _only(input_tensors, "all_gather")
+        return self._handle(lists.all_gather(outs, tensor, self, opts.asyncOp))
 
-    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Any:
-        return self._handle(collectives.all_gather_into_tensor(output, input, self, _is_async(opts)))
+    def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
+        return self._handle(collectives.all_gather_into_tensor(output, input, self, opts.asyncOp))
 
-    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Any:
+    def allgather_coalesced(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         works = [
-            lists.all_gather([outs[k] for outs in outputs], tensor, self, _is_async(opts))
+            lists.all_gather([outs[k] for outs in outputs], tensor, self, opts.asyncOp)
             for k, tensor in enumerate(inputs)
         ]
         return self._handle_of_all(works, [t for outs in outputs for t in outs])
 
-    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
+    def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
-        works = [collectives.all_gather_into_tensor(o, i, self, _is_async(opts)) for o, i in pairs]
+        works = [collectives.all_gather_into_tensor(o, i, self, opts.asyncOp) for o, i in pairs]
         return self._handle_of_all(works, outputs)
 
-    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Any:
-        outs = outputs[0] if outputs else None
-        tensor = _only(inputs, "gather")
+    @also_simple
+    def gather(self, output_tensors: Sequence[Tensors], input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
+        outs = output_tensors[0] if output_tensors else None
+        tensor = _only(input_tensors, "gather")
         return self._handle(lists.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank))
 
-    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
-        ins = inputs[0] if inputs else None
-        tensor = _only(outputs, "scatter")
+    @also_simple
+    def scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
+        ins = input_tensors[0] if input_tensors else None
+        tensor = _only(output_tensors, "scatter")
         return self._handle(lists.scatter(tensor, ins, None, self, opts.asyncOp, group_src=opts.rootRank))
 
-    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Any:
-        output, ins = _only(outputs, "reduce_scatter"), _only(inputs, "reduce_scatter")
+    @also_simple
+    def reduce_scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
+        output, ins = _only(output_tensors, "reduce_scatter"), _only(input_tensors, "reduce_scatter")
         return self._handle(lists.reduce_scatter(output, ins, opts.reduceOp, self, opts.asyncOp))
 
-    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any) -> Any:
+    def reduce_scatter_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
         return self._handle(collectives.reduce_scatter_tensor(output, input, opts.reduceOp, self, opts.asyncOp))
 
-    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Any:
+    def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = DEFAULTS) -> Any:
         pairs = zip(outputs, inputs, strict=True)
         works = [collectives.reduce_scatter_tensor(o, i, opts.reduceOp, self, opts.asyncOp) for o, i in pairs]
         return self._handle_of_all(works, outputs)
 
-    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
-        return self._handle(lists.all_to_all(outputs, inputs, self, _is_async(opts)))
+    def alltoall(self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = DEFAULTS) -> Any:
+        return self._handle(lists.all_to_all(output_tensors, input_tensors, self, opts.asyncOp))
 
+    @also_simple
     def all_to_all_single(
         self,
         output: torch.Tensor,
         input: torch.Tensor,
         output_split_sizes: Sequence[int],
         input_split_sizes: Sequence[int],
-        opts: Any = None,
+        opts: Any = DEFAULTS,
     ) -> Any:
-        expected, sent = output_split_sizes or None, input_split_sizes or None  # torch passes [] for equal blocks
-        return self._handle(collectives.all_to_all_single(output, input, expected, sent, self, _is_async(opts)))
+        return self._handle(
+            collectives.all_to_all_single(output, input, output_split_sizes, input_split_sizes, self, opts.asyncOp)
+        )
 
-    def barrier(self, opts: Any = None) -> Any:
-        if opts is None or opts.asyncOp or opts.timeout <= timedelta(0):  # torch passes a negative one if none is given
-            return self._handle(barriers.barrier(self, _is_async(opts)))
+    @also_simple
+    def barrier(self, opts: Any = DEFAULTS) -> Any:
+        if opts.asyncOp or opts.timeout <= timedelta(0):  # torch passes a negative one if none is given
+            return self._handle(barriers.barrier(self, opts.asyncOp))
         handle = self._handle(barriers.barrier(self, async_op=True))
         try:
             handle.wait(opts.timeout)
@@ -185,11 +194,11 @@ class TorchCalls(ProcessGroup):
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def send(self, tensors: Tensors, dst: int, tag: int) -> Any:
-        return self._message(outgoing(Caller("send", self), _only(tensors, "send"), dst, tag)())
+    def send(self, tensors: Tensors, dstRank: int, tag: int) -> Any:
+        return self._message(outgoing(Caller("send", self), _only(tensors, "send"), dstRank, tag)())
 
-    def recv(self, tensors: Tensors, src: int, tag: int) -> Any:
-        return self._message(incoming(Caller("recv", self), _only(tensors, "recv"), src, tag)())
+    def recv(self, tensors: Tensors, srcRank: int, tag: int) -> Any:
+        return self._message(incoming(Caller("recv", self), _only(tensors, "recv"), srcRank, tag)())
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         return self._message(incoming(Caller("recv", self), _only(tensors, "recv"), None, tag)())
@@ -203,10 +212,7 @@ class TorchCalls(ProcessGroup):
 
 def _only(given: Sequence[Any], operation: str) -> Any:
     """The one element of a list. torch passes lists for the sake of NCCL's several GPUs of one process."""
-    if len(given) != 1:
-        raise ArgumentError(operation, "tensors", "one tensor", f"{len(given)}")
+    if not isinstance(given, (list, tuple)) or len(given) != 1:
+        shown = f"{len(given)}" if isinstance(given, (list, tuple)) else repr(given)[:100]
+        raise ArgumentError(operation, "tensors", "one tensor", shown)
     return given[0]
-
-
-def _is_async(opts: Any) -> bool:
-    return True if opts is None else bool(opts.asyncOp)

@@ -12,6 +12,7 @@ from torch.autograd import profiler
 
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.dtypes import Op
+from mpicoll.calls.arguments import as_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 from mpicoll.torch.functions.reduce_op import GivenOp, op_of
 from mpicoll.torch.groups.group import ProcessGroup
@@ -103,18 +104,18 @@ class Caller:
             both = f"{argument}={given}, group_{argument}={in_group}"
             raise self.error(argument, f"{argument} or group_{argument}, not both", both)
         if in_group is not None:
-            size = self.group.size()
-            if type(in_group) is not int or not 0 <= in_group < size:
+            size, rank = self.group.size(), as_rank(in_group)
+            if not 0 <= rank < size:
                 raise self.error(f"group_{argument}", f"a rank of the group, 0 to {size - 1}", repr(in_group))
-            return in_group
+            return rank
         if given is None:
             given = default
         if given is None:
             raise self.error(argument, f"a rank ({argument} or group_{argument})", "neither")
-        ranks = self.group.ranks
-        if isinstance(given, bool) or given not in ranks:
+        ranks, rank = self.group.ranks, as_rank(given)
+        if rank not in ranks:
             raise self.error(argument, f"one of the group's ranks, {list(ranks)}", repr(given))
-        return ranks.index(given)
+        return ranks.index(rank)
 
     # -- what the call does -------------------------------------------------------------------------------------------
 
@@ -166,7 +167,7 @@ def joined_caller(operation: str, group: GivenGroup) -> Caller:
 
 def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> ArgumentError:
     """The Communicator's error as one of ``operation``, whose caller knows the arguments by other ``names``."""
-    expected = re.sub(r"\b(x|out)\b", lambda found: names.get(found[0], found[0]), e.expected)
+    expected = re.sub(r"\b(xs?|out)\b", lambda found: names.get(found[0], found[0]), e.expected)
     return type(e)(operation, names.get(e.argument, e.argument), expected, e.given)
 
 

@@ -28,7 +28,7 @@ import torch
 from torch.autograd import profiler
 from torch.distributed import ReduceOp
 
-from mpicoll.calls.arguments import checked_counts
+from mpicoll.calls.arguments import checked_counts, sequence_of
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.torch.functions.caller import Caller, caller_of, renamed
 from mpicoll.torch.functions.reduce_op import GivenOp, op_of
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 _IN_PLACE = {"x": "tensor"}
-_INPUT_OUTPUT = {"x": "input", "out": "output"}
+_INPUT_OUTPUT = {"xs": "input", "out": "output"}
 _GATHERED = {"x": "input_tensor", "out": "output_tensor"}
 _EXCHANGED = {**_INPUT_OUTPUT, "sendcounts": "input_split_sizes", "recvcounts": "output_split_sizes"}
 """The Communicator's names of arguments, and the names of them here."""
@@ -199,9 +199,11 @@ def all_to_all_single(
     caller.memory("input", input)
     caller.memory("output", output)
     # Equal blocks get split sizes too: some ranks may pass sizes and others not, and all must make the same MPI calls.
-    sent = _split_sizes(caller, "input", input, input_split_sizes)
-    expected = _split_sizes(caller, "output", output, output_split_sizes)
-    if output_split_sizes is None and input_split_sizes is None and output.numel() != input.numel():
+    input_rows = _listed(caller, "input_split_sizes", input_split_sizes)
+    output_rows = _listed(caller, "output_split_sizes", output_split_sizes)
+    sent = _split_sizes(caller, "input", input, input_rows)
+    expected = _split_sizes(caller, "output", output, output_rows)
+    if output_rows is None and input_rows is None and output.numel() != input.numel():
         given = f"{output.numel()} (shape {tuple(output.shape)})"
         raise caller.error("output", f"{input.numel()} elements for input of {input.numel()}", given)
     g, counts = caller.group, {"sendcounts": sent, "recvcounts": expected}
@@ -248,11 +250,16 @@ def input_to_output(
     return caller.do(run, [out], async_op)
 
 
-def _split_sizes(caller: Caller, argument: str, x: torch.Tensor, sizes: Any) -> Sequence[int]:
-    """The rows of each block of ``x``: ``sizes``, or equal ones if ``sizes`` is None or empty."""
+def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:
+    """``sizes`` as a list; None if there are none, for which torch also passes an empty list."""
+    return None if sizes is None else sequence_of(sizes, caller.operation, argument, "ints") or None
+
+
+def _split_sizes(caller: Caller, argument: str, x: torch.Tensor, sizes: Sequence[Any] | None) -> Sequence[int]:
+    """The rows of each block of ``x``: ``sizes``, or equal ones if ``sizes`` is None."""
     size, name = caller.group.size(), f"{argument}_split_sizes"
     rows = x.shape[0] if x.dim() else 0
-    if sizes is None or len(sizes) == 0:
+    if sizes is None:
         if x.dim() == 0 or rows % size:
             raise caller.error(argument, f"a multiple of {size} rows, or {name}", f"shape {tuple(x.shape)}")
         return [rows // size] * size

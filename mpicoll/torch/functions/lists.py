@@ -21,9 +21,9 @@ from mpicoll.torch.groups.world import GivenGroup
 __all__ = ["all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"]
 
 _GATHERED = {"x": "tensor"}
-_SCATTERED = {"x": "scatter_list", "out": "tensor"}
-_REDUCED = {"x": "input_list", "out": "output"}
-_EXCHANGED = {"x": "input_tensor_list", "out": "output_tensor_list"}
+_SCATTERED = {"xs": "scatter_list", "out": "tensor"}
+_REDUCED = {"xs": "input_list", "out": "output"}
+_EXCHANGED = {"xs": "input_tensor_list", "out": "output_tensor_list"}
 """The Communicator's names of arguments, and the names of them here."""
 
 

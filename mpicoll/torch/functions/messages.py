@@ -90,7 +90,7 @@ class P2POp:
         tag: int = 0,
         group_peer: int | None = None,
     ) -> None:
-        if op not in (isend, irecv):
+        if op is not isend and op is not irecv:
             raise ArgumentError("P2POp", "op", "mpicoll.torch.isend or mpicoll.torch.irecv", repr(op))
         caller = joined_caller("P2POp", group)
         self.op, self.tensor, self.group, self.tag = op, caller.tensor("tensor", tensor), group, tag

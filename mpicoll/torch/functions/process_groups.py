@@ -10,12 +10,13 @@ from typing import Any
 import torch
 import torch.distributed
 
+from mpicoll.calls.arguments import as_rank, checked_rank
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.functions.caller import checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.world import GivenGroup, GroupMember, joined, member, world
+from mpicoll.torch.groups.world import GivenGroup, GroupMember, is_no_group, joined, member, world
 
 __all__ = [
     "destroy_process_group",
@@ -171,12 +172,12 @@ def _asked(group: GivenGroup, operation: str) -> ProcessGroup:
 
 def get_rank(group: GivenGroup = None) -> int:
     """This process's rank in the group; -1 if it is not in the group."""
-    return -1 if group == GroupMember.NON_GROUP_MEMBER else _asked(group, "get_rank").rank()
+    return -1 if is_no_group(group) else _asked(group, "get_rank").rank()
 
 
 def get_world_size(group: GivenGroup = None) -> int:
     """The number of ranks in the group; -1 if this process is not in the group."""
-    return -1 if group == GroupMember.NON_GROUP_MEMBER else _asked(group, "get_world_size").size()
+    return -1 if is_no_group(group) else _asked(group, "get_world_size").size()
 
 
 def get_backend(group: GivenGroup = None) -> str:
@@ -186,18 +187,16 @@ def get_backend(group: GivenGroup = None) -> str:
 
 def get_group_rank(group: GivenGroup, global_rank: int) -> int:
     """The rank in ``group`` of the global rank ``global_rank``."""
-    ranks = list(_asked(group, "get_group_rank").ranks)
-    if global_rank not in ranks:
+    ranks, rank = list(_asked(group, "get_group_rank").ranks), as_rank(global_rank)
+    if rank not in ranks:
         raise ArgumentError("get_group_rank", "global_rank", f"one of the group's ranks, {ranks}", repr(global_rank))
-    return ranks.index(global_rank)
+    return ranks.index(rank)
 
 
 def get_global_rank(group: GivenGroup, group_rank: int) -> int:
     """The global rank of the rank ``group_rank`` of ``group``."""
     g = _asked(group, "get_global_rank")
-    if type(group_rank) is not int or not 0 <= group_rank < g.size():
-        raise ArgumentError("get_global_rank", "group_rank", f"a rank, 0 to {g.size() - 1}", repr(group_rank))
-    return g.global_rank(group_rank)
+    return g.global_rank(checked_rank(group_rank, g.size(), "get_global_rank", "group_rank"))
 
 
 def get_process_group_ranks(group: GivenGroup) -> list[int]:

@@ -16,8 +16,9 @@ from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.guard.sites import Site
 from mpicoll.torch.groups.turns import Turn
+from mpicoll.torch.uncompiled import uncompiled
 
-__all__ = ["CollectiveWork", "MessageWork", "Work"]
+__all__ = ["CollectiveWork", "MessageWork", "Work", "seconds_of"]
 
 _PAUSE = 1e-4
 """Seconds between two looks at a message, when the wait for it has a timeout."""
@@ -62,14 +63,16 @@ class Work(ABC):
         raise StateError("get_future: only a collective has a future: wait() for this Work, or ask is_completed()")
 
 
-def _seconds(timeout: timedelta | None) -> float | None:
+def seconds_of(timeout: timedelta | None) -> float | None:
+    """The timeout of a ``wait`` in seconds, at most as many as Python can wait for. None is no limit."""
     if timeout is None:
         return None
     if not isinstance(timeout, timedelta):
         raise ArgumentError("wait", "timeout", "a datetime.timedelta", repr(timeout))
-    return timeout.total_seconds()
+    return min(timeout.total_seconds(), threading.TIMEOUT_MAX)
 
 
+@uncompiled
 class CollectiveWork(Work):
     """A collective in the queue of a group's worker. ``run`` carries it out, and writes the tensors of ``result``.
 
@@ -156,9 +159,9 @@ class CollectiveWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         if profiler._is_profiler_enabled:
             with profiler.record_function("mpicoll:wait"):
-                in_time = self.done.wait(_seconds(timeout))
+                in_time = self.done.wait(seconds_of(timeout))
         else:
-            in_time = self.done.wait(_seconds(timeout))
+            in_time = self.done.wait(seconds_of(timeout))
         if not in_time:
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self._exception is not None:
@@ -210,6 +213,7 @@ def _nothing() -> None:
     """In the place of a collective that is over."""
 
 
+@uncompiled
 class MessageWork(Work):
     """A message under way. ``global_rank`` gives the global rank of a rank of the message's group."""
 
@@ -219,7 +223,7 @@ class MessageWork(Work):
         self._completed = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        seconds = _seconds(timeout)
+        seconds = seconds_of(timeout)
         if self._exception is not None:
             raise self._exception
         try:

@@ -15,7 +15,7 @@ from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.job import Seat, here
 from mpicoll.torch.groups.group import ProcessGroup
 
-__all__ = ["GivenGroup", "GroupMember", "group", "joined", "member", "world"]
+__all__ = ["GivenGroup", "GroupMember", "group", "is_no_group", "joined", "member", "world"]
 
 GivenGroup: TypeAlias = ProcessGroup | torch.distributed.ProcessGroup | int | None
 """What a caller may pass as ``group``: a group, None for the default one, or the int GroupMember.NON_GROUP_MEMBER."""
@@ -110,6 +110,11 @@ class group(metaclass=_HasDefaultGroup):
     """``group.WORLD`` is the default group; None before ``init_process_group``."""
 
 
+def is_no_group(given: object) -> bool:
+    """Whether ``given`` is GroupMember.NON_GROUP_MEMBER."""
+    return type(given) is int and given == GroupMember.NON_GROUP_MEMBER
+
+
 def member(given: GivenGroup, operation: str, stacklevel: int = 3) -> ProcessGroup | None:
     """The group that ``given`` means: None is the default group. Returns None if this rank is not in the group.
 
@@ -125,7 +130,7 @@ def member(given: GivenGroup, operation: str, stacklevel: int = 3) -> ProcessGro
         return found
     if found is None:
         raise StateError(f"{operation}: there is no default group: call init_process_group() first")
-    if type(found) is int and found == GroupMember.NON_GROUP_MEMBER:
+    if is_no_group(found):
         default = world().default
         rank = default.rank() if default else "?"
         warnings.warn(
@@ -138,7 +143,7 @@ def member(given: GivenGroup, operation: str, stacklevel: int = 3) -> ProcessGro
 
 def joined(given: GivenGroup, operation: str) -> ProcessGroup:
     """The group that ``given`` means. Raises ArgumentError if this rank is not in it."""
-    found = None if given == GroupMember.NON_GROUP_MEMBER else member(given, operation)
+    found = None if is_no_group(given) else member(given, operation)
     if found is None:
         raise ArgumentError(operation, "group", "a group that this rank is in", repr(given))
     return found

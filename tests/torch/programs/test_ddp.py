@@ -66,6 +66,15 @@ def test_ranks_start_from_rank_0s_parameters_and_buffers(rank: int, size: int) -
     assert torch.equal(ddp.module[1].running_mean, torch.zeros(3))
 
 
+def test_compiled_with_buffers(rank: int, size: int) -> None:
+    """DDP broadcasts buffers before each step, which torch.compile does not make part of a graph."""
+    models = [nn.Sequential(nn.BatchNorm1d(WIDTH), mlp()) for _ in range(2)]
+    plain, compiled = map(DistributedDataParallel, models)
+    for program in (plain, cast(nn.Module, torch.compile(compiled, backend="aot_eager"))):
+        train(program, (part(vectors(step), rank, size) for step in range(STEPS)))
+    assert_equal_to_rounding(compiled, models[0])
+
+
 def test_gradient_accumulation(rank: int, size: int) -> None:
     """Two micro-batches a step; the first one's backward communicates nothing."""
     alone = train(convnet(), map(images, range(STEPS)))

@@ -119,6 +119,17 @@ def test_collectives(ours_on_the_cpu: DeviceBackend) -> None:
 
 
 @needs_one
+def test_compiled(ours_on_the_cpu: DeviceBackend) -> None:
+    @torch.compile(backend="aot_eager")
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        dist.broadcast(y, 0)
+        return y * 2
+
+    assert program(torch.tensor([float(dist.get_rank())])).item() == 2.0
+
+
+@needs_one
 def test_asynchronous(ours_on_the_cpu: DeviceBackend) -> None:
     x, size = torch.ones(2), dist.get_world_size()
     work = dist.all_reduce(x, async_op=True)

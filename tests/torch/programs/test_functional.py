@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 
+import mpicoll.torch
 from tests.torch.programs.rows import refused_without_backends_in_python, row, total
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 has other names for some
@@ -100,6 +103,29 @@ def test_functions(rank: int, size: int) -> None:
     assert torch.equal(ring, row((rank - 1) % size))
 
 
+def test_other_calls_on_their_results(rank: int, size: int) -> None:
+    """Who uses a result waits for it. It has no memory of its own, so a call writes where the result lies."""
+    world: Any = dist.group.WORLD
+
+    def result() -> torch.Tensor:
+        found: torch.Tensor = functional.all_reduce(row(rank), "sum", world)
+        assert type(found) is functional.AsyncCollectiveTensor
+        return found
+
+    x, parts, block = result(), [result() for _ in range(size)], result()
+    dist.all_reduce(x)
+    assert torch.equal(x + 0, size * total(size))
+    dist.all_gather(parts, result() + rank)
+    assert all(torch.equal(part + 0, total(size) + r) for r, part in enumerate(parts))
+    work = dist.reduce_scatter(block, parts, async_op=True)
+    work.wait()
+    assert torch.equal(block + 0, size * (total(size) + rank))
+    assert torch.equal(world.comm.allreduce(result(), "avg"), total(size))
+    transposed = functional.all_reduce(rows(rank, size), "sum", world).t()
+    dist.broadcast(transposed, 0)
+    assert torch.equal(transposed + 0, torch.stack([rows(r, size) for r in range(size)]).sum(0).t())
+
+
 def test_gradients(rank: int, size: int) -> None:
     """These functions have gradients."""
     x = row(rank).requires_grad_()
@@ -141,6 +167,30 @@ def test_compiled_torch_distributed(rank: int, size: int) -> None:
 
     expected = total(size) + size
     assert torch.equal(program(row(rank)), size * expected.sum() + expected)
+
+
+@pytest.mark.parametrize("api", [dist, mpicoll.torch], ids=["torch.distributed", "mpicoll.torch"])
+def test_compiled_around_collectives(api: Any, rank: int, size: int) -> None:
+    """torch.compile makes no operators of these: the function that calls them is compiled before and after each."""
+
+    @torch.compile(backend="aot_eager")
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        api.broadcast(y, 0)
+        parts = [torch.empty(3) for _ in range(size)]
+        api.all_gather(parts, y * rank)
+        api.scatter(y, parts if rank == 0 else None, 0)
+        work = api.all_reduce(y, async_op=True)
+        z = x * 2
+        work.wait()
+        api.send(z, (rank + 1) % size) if rank % 2 == 0 else api.recv(z, (rank - 1) % size)
+        api.barrier()
+        return y + z
+
+    if size % 2 == 0:  # everybody sends or receives
+        whole = (row(0) + 1) * sum(range(size))
+        for _ in range(2):
+            assert torch.equal(program(row(rank)), whole + 2 * row(rank - rank % 2))
 
 
 # -- several as one ---------------------------------------------------------------------------------------------------

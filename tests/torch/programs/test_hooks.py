@@ -97,6 +97,15 @@ def test_torchs(name: str, rank: int, size: int) -> None:
     assert_equal_to_rounding(ddp, alone, rtol=1e-4, atol=atol)
 
 
+def test_torchs_in_cpp(rank: int, size: int) -> None:
+    """Its other one, FP16_COMPRESS, takes no result that Python has set."""
+    alone = train(mlp(), map(vectors, range(STEPS)))
+    ddp = DistributedDataParallel(mlp(), bucket_cap_mb=0.0001)
+    ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    train(ddp, (part(vectors(step), rank, size) for step in range(STEPS)))
+    assert_equal_to_rounding(ddp, alone)
+
+
 def test_powersgd(rank: int, size: int) -> None:
     """Low-rank approximations with error feedback are linear in the gradients once their average is known: the ranks'
     training is that of one process, which does the same by itself on the whole batch."""

@@ -9,7 +9,8 @@ which takes a second. So this does without it what it does to a function.
 
 from __future__ import annotations
 
-from types import FunctionType
+from collections.abc import Callable
+from types import CodeType, FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -18,9 +19,19 @@ __all__ = ["uncompiled"]
 
 T = TypeVar("T")
 
-_frames: Any = torch._C._dynamo.eval_frame
-_AS_IT_IS = _frames._FrameExecStrategy(_frames._FrameAction.SKIP, _frames._FrameAction.SKIP)
-"""For a function, and for all that it calls."""
+
+def _leave_code() -> Callable[[CodeType], object]:
+    """What tells torch's compiler to leave code, and all that it calls, as it is."""
+    try:
+        frames: Any = torch._C._dynamo.eval_frame
+        as_it_is = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        leave = frames.set_code_exec_strategy
+    except AttributeError:  # a torch that is newer than those tested: all but compiled programs can do without
+        return lambda _: None
+    return lambda code: leave(code, as_it_is)
+
+
+_leave = _leave_code()
 
 
 def uncompiled(given: T) -> T:
@@ -28,5 +39,5 @@ def uncompiled(given: T) -> T:
     for function in vars(given).values() if isinstance(given, type) else [given]:
         if isinstance(function, FunctionType):
             function._torchdynamo_disable = True  # type: ignore[attr-defined]  # where a compiled function calls it
-            _frames.set_code_exec_strategy(function.__code__, _AS_IT_IS)  # where torch's code or C++ does
+            _leave(function.__code__)  # where torch's code or C++ does
     return given

@@ -27,7 +27,7 @@ from types import CodeType, ModuleType
 import mpi4py
 from mpi4py import run
 
-from mpicoll.launch import elastic, failure
+from mpicoll.launch import elastic, failure, lifetime
 
 __all__ = ["main"]
 
@@ -50,16 +50,26 @@ def main() -> None:
         mpi4py.rc.finalize = False
         elastic.join()
     run.run_command_line = _run_program
+    rank, code = os.getpid(), 0
     try:
         run.main()
     except BaseException as error:
-        status = error.code if isinstance(error, SystemExit) else 1
-        if status is not None and status != 0 and not _finalised():
-            code = (status & 0xFF if isinstance(status, int) else 0) or 1  # 256 would be 0 to those who see the code
+        code = _code(error)
+        if code != 0 and os.getpid() == rank and not _finalised():
             elastic.fails(code)
             # It is done at exit, after the traceback was printed.
             atexit.register(failure.end_job, code)
         raise
+    finally:
+        lifetime.exits_with(code)
+
+
+def _code(error: BaseException) -> int:
+    """The exit code with which Python ends after this error."""
+    status = error.code if isinstance(error, SystemExit) else 1
+    if status is None or status == 0:
+        return 0
+    return (status & 0xFF if isinstance(status, int) else 0) or 1  # 256 would be 0 to those who see the code
 
 
 def _run_program(args: Sequence[str] | None = None) -> None:

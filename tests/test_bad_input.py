@@ -128,6 +128,7 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ["allreduce: x:", "share memory"],
     ),
     "a mask": (lambda c, y: c.allreduce(np.ma.masked_array(y, y == 1)), ArgumentError, ["allreduce: x:", "mask"]),
+    "an Op of a name that is no string": (lambda c, y: Op([]), ArgumentError, ["Op: name: expected one of", "[]"]),  # type: ignore[arg-type]
     "a factor that is no number": (lambda c, y: Op.premul_sum("a"), ArgumentError, ["Op: factor:", "'a'"]),  # type: ignore[arg-type]
     "an object that cannot be pickled": (
         lambda c, y: c.allgather_object(lambda: 0),

@@ -1,4 +1,5 @@
-"""Communicators that can no longer be used: after a call that ended midway, and in a forked child."""
+"""Communicators that can no longer be used: after a call that ended midway, and in a forked child. And what
+happens when there are too many."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -236,3 +238,27 @@ def arrays_in(kept: Any) -> list[Any]:
     buffers = {id(b.array): b.array for b in found.values() if isinstance(b, Buffer) and b.array is not None}
     arrays = {i: v for i, v in found.items() if isinstance(v, np.ndarray)}
     return list({**arrays, **buffers}.values())
+
+
+# -- too many ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(MPI.get_vendor()[0] != "MPICH", reason="others have room for tens of thousands")
+def test_when_mpi_can_make_no_more_free_some() -> None:
+    comm, held = mpicoll.Communicator(), []
+    with suppress(MPI.Exception):
+        while True:
+            held.append(MPI.COMM_SELF.Dup())
+    ways: list[Callable[[], object]] = [
+        mpicoll.Communicator,
+        lambda: mpicoll.Communicator(MPI.COMM_WORLD, check="full"),
+        lambda: comm.split(0),
+        lambda: comm.subset(range(comm.size)),
+        lambda: comm.node,
+    ]
+    for way in ways:
+        with pytest.raises(StateError, match=r"can make no more communicators \(Too many .*Free those"):
+            way()
+    for each in held:
+        each.Free()
+    assert comm.node.allreduce(np.ones(1))[0] == comm.size

@@ -99,7 +99,7 @@ class Op:
     """The factor as text. It makes operations with the factors 0.0 and -0.0 unequal, though these numbers are equal."""
 
     def __post_init__(self) -> None:
-        if self.name not in OPS:
+        if not isinstance(self.name, str) or self.name not in OPS:
             raise ArgumentError("Op", "name", "one of " + ", ".join(OPS), repr(self.name))
         if self.name == "premul_sum":
             object.__setattr__(self, "factor", _number(self.factor))

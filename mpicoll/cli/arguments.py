@@ -1,13 +1,15 @@
-"""Types of arguments that several commands take."""
+"""Types of arguments that several commands take, and the files that arguments name."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from mpicoll.errors import misspelt
 
-__all__ = ["collective", "collectives", "completes", "one_of", "ranks"]
+__all__ = ["collective", "collectives", "completes", "one_of", "ranks", "writing"]
 
 
 def collective(text: str) -> str:
@@ -50,3 +52,14 @@ def ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of ranks, at least 1; given {text!r}")
     return int(text)
+
+
+@contextmanager
+def writing(file: Path, command: str, option: str) -> Iterator[None]:
+    """Around the writing of a file that an option names. Raises ArgumentError if it cannot be written."""
+    from mpicoll.errors import ArgumentError
+
+    try:
+        yield
+    except OSError as e:
+        raise ArgumentError(command, option, "a file that can be written", f"{str(file)!r} ({e.strerror})") from None

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mpicoll.bench.backends import BACKENDS
-from mpicoll.cli.arguments import collectives, completes
+from mpicoll.cli.arguments import collectives, completes, writing
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -166,11 +166,14 @@ def _measure(options: Options, world: Intracomm) -> int:
     report = sweep.run(options, world)
     if world.rank == 0:
         if options.json:
-            record.write_json(report, options.json)
+            with writing(options.json, "bench", "--json"):
+                record.write_json(report, options.json)
         if options.csv:
-            record.write_csv(report, options.csv)
+            with writing(options.csv, "bench", "--csv"):
+                record.write_csv(report, options.csv)
         if options.plot:
-            plot.draw(record.as_dict(report), options.plot)
+            with writing(options.plot, "bench", "--plot"):
+                plot.draw(record.as_dict(report), options.plot)
         if report.interrupted:
             print("# interrupted: what is above was measured before")
         if written := [str(file) for file in (options.json, options.csv, options.plot) if file]:

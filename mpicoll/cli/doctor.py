@@ -7,6 +7,8 @@ import json
 import re
 from pathlib import Path
 
+from mpicoll.cli.arguments import writing
+
 __all__ = ["add"]
 
 _TEXT = """\
@@ -55,7 +57,9 @@ def _handle(args: argparse.Namespace) -> int:
         print(as_json, flush=True)
     else:
         if args.json:
-            _write(Path(args.json), as_json + "\n")
+            file = Path(args.json)
+            with writing(file, "doctor", "--json"):
+                file.write_text(as_json + "\n")
         print(report.text(), end="", flush=True)
     return 1 if report.problems else 0
 
@@ -69,12 +73,3 @@ def _asked(given: str) -> int | str:
     raise argparse.ArgumentTypeError(
         f"expected a process of this node, as 1234, or a job of Slurm's, as job:1234; given {given!r}"
     )
-
-
-def _write(file: Path, text: str) -> None:
-    from mpicoll.errors import ArgumentError
-
-    try:
-        file.write_text(text)
-    except OSError as e:
-        raise ArgumentError("doctor", "--json", "a file that can be written", f"{str(file)!r} ({e.strerror})") from None

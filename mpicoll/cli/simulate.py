@@ -9,9 +9,9 @@ import sys
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mpicoll.cli.arguments import collective, collectives, completes, ranks
+from mpicoll.cli.arguments import collective, collectives, completes, ranks, writing
 from mpicoll.errors import misspelt
 from mpicoll.units import nbytes, size_text
 
@@ -130,9 +130,10 @@ def _compare(args: argparse.Namespace) -> int:
     print(f"# {args.collective}, {ranks} ranks on {machine.name}: {machine.source}")
     print(table(found))
     if plot:
-        draw(found, plot)
+        with writing(plot, "simulate", "--plot"):
+            draw(found, plot)
     if record:
-        record.write_text(json.dumps(found.as_dict(), indent=1) + "\n")
+        _write_json(record, found.as_dict())
     if goal and names:
         _write_goal(goal, args.collective, names[0], ranks, root, machine, sizes[0])
     return 0
@@ -195,11 +196,16 @@ def _output(text: str | None, option: str) -> Path | None:
     return path
 
 
+def _write_json(path: Path, found: dict[str, Any]) -> None:
+    with writing(path, "simulate", "--json"):
+        path.write_text(json.dumps(found, indent=1) + "\n")
+
+
 def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, machine: Machine, nbytes: int) -> None:
     from mpicoll.analysis.cost import goal
     from mpicoll.analysis.cost.simulation import of_rank
 
-    with path.open("w") as file:
+    with writing(path, "simulate", "--goal"), path.open("w") as file:
         goal.write(file, partial(of_rank, name, algorithm, ranks, root, nbytes), ranks, nbytes, machine)
 
 
@@ -243,7 +249,7 @@ def _measure(record: Path | None) -> int:
     if predictions and predictions[-1].ranks > (os.cpu_count() or 1):
         print(f"# the model gives each rank a core of its own; here there are {os.cpu_count()}")
     if record:
-        record.write_text(json.dumps(machine.as_dict(), indent=1) + "\n")
+        _write_json(record, machine.as_dict())
     sys.stdout.flush()
     return 0
 

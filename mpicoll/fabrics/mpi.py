@@ -20,6 +20,7 @@ from mpicoll.calls.rules import Rules, check, dump, preferred, timeout, trace
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost, TimeoutError
 from mpicoll.fabrics.fabric import ElasticFabric, Fabric, Transfer
+from mpicoll.fabrics.making import make, shrunk
 from mpicoll.fabrics.words import Words
 from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
@@ -70,7 +71,7 @@ class MPIFabric(ElasticFabric):
     def _connect(
         self, comm: MPI.Intracomm, parent: MPIFabric | None, duplicate: Callable[[MPI.Intracomm], MPI.Intracomm]
     ) -> None:
-        self._comm, self._messages = duplicate(comm), duplicate(comm)
+        self._comm, self._messages = make(duplicate, comm), make(duplicate, comm)
         self.rank, self.size = self._comm.rank, self._comm.size
         self.library = MPI.get_vendor()[0]
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
@@ -95,8 +96,8 @@ class MPIFabric(ElasticFabric):
         if not elastic.is_elastic():
             return cls(world)
         while True:
-            left = _shrunk(world)
-            made = cls(left, None, _shrunk)
+            left = shrunk(world)
+            made = cls(left, None, shrunk)
             if made.size == left.size:  # else one more was lost
                 _left.append(left)
                 elastic.go_on_with(made.in_world(), world.size, world.rank)
@@ -106,7 +107,7 @@ class MPIFabric(ElasticFabric):
     def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], parent: MPIFabric | None) -> MPIFabric:
         all_ranks = comm.Get_group()
         members = all_ranks.Incl(ranks)
-        part = comm.Create_group(members)
+        part = make(comm.Create_group, members)
         for group in (all_ranks, members):
             group.Free()
         child = cls(part, parent)
@@ -114,7 +115,7 @@ class MPIFabric(ElasticFabric):
         return child
 
     def _is_one_node(self) -> bool:
-        node = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
+        node = make(self._comm.Split_type, MPI.COMM_TYPE_SHARED)
         has_all_ranks = node.size == self.size
         node.Free()
         return has_all_ranks
@@ -191,10 +192,10 @@ class MPIFabric(ElasticFabric):
         return _Messages([self._messages.Irecv(moved(piece), mpi_source, tag) for piece in large.pieces(b)], kind)
 
     def node(self) -> Fabric:
-        return self._child(self._comm.Split_type(MPI.COMM_TYPE_SHARED, self.rank))
+        return self._child(make(self._comm.Split_type, MPI.COMM_TYPE_SHARED, self.rank))
 
     def split(self, color: int | None, key: int) -> Fabric | None:
-        part = self._comm.Split(MPI.UNDEFINED if color is None else color, key)
+        part = make(self._comm.Split, MPI.UNDEFINED if color is None else color, key)
         return None if color is None else self._child(part)
 
     def subset(self, ranks: Sequence[int]) -> Fabric:
@@ -246,7 +247,7 @@ class MPIFabric(ElasticFabric):
         return [comm for comm in every if comm != MPI.COMM_NULL]
 
     def shrink(self) -> MPIFabric:
-        made = MPIFabric(self._comm, self, _shrunk)
+        made = MPIFabric(self._comm, self, shrunk)
         elastic.gone_without({*self.in_world()}.difference(made.in_world()))
         return made
 
@@ -267,7 +268,7 @@ class MPIFabric(ElasticFabric):
 
     def prepare_to_tell(self) -> None:
         if self._words is None:
-            self._words = Words(self._comm.Dup())
+            self._words = Words(make(self._comm.Dup))
 
     def tell(self, word: int, seconds: float) -> list[int | None]:
         assert self._words is not None
@@ -327,13 +328,6 @@ def _rules_of_environment() -> Rules:
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """What MPI reports when ranks are lost, as far as it does not say so of single messages only."""
-
-
-def _shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """A communicator of those that are left. Ranks may be lost meanwhile: all that are left get the same one."""
-    part = comm.Shrink()
-    assert isinstance(part, MPI.Intracomm)
-    return part
 
 
 _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]

@@ -20,7 +20,7 @@ from mpicoll.errors import MpicollError
 from mpicoll.launch.alone import launched_rank
 from mpicoll.units import named
 
-__all__ = ["before_end", "end_job", "hook", "is_first"]
+__all__ = ["before_end", "end_job", "flush", "hook", "is_first"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _STARTERS = ("<frozen runpy>", *map(os.path.normpath, ("mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/rank.py")))
@@ -33,6 +33,9 @@ _SECONDS_TO_READ = 0.25
 _SECONDS_TO_END = 5.0
 _SECONDS_TO_CONNECT = 1.0
 
+_RANK = os.getpid()
+"""The process that was started as a rank. What it forks is none."""
+
 before_end: list[Callable[[str], object]] = []
 """Called with the error when an uncaught exception ends the job, after it was printed."""
 
@@ -40,13 +43,20 @@ before_end: list[Callable[[str], object]] = []
 def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
     """An excepthook. It prints the user's part of the traceback, and which ranks of this node have the same one."""
     report = "".join(traceback.TracebackException(kind, value, _users_part(value, trace)).format())
+    if os.getpid() != _RANK:
+        _write(report)
+        return
     with ExitStack() as until_printed:
         ranks = _ranks_with(report, until_printed)
         if ranks:
-            # torch.distributed's hook collects what is written to stderr, and may not live to print it.
-            stream = sys.__stderr__ if isinstance(sys.stderr, StringIO) and sys.__stderr__ else sys.stderr
-            stream.write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {kind.__name__}\n{report}")
-            _flush(stream)
+            _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {kind.__name__}\n{report}")
+
+
+def _write(report: str) -> None:
+    # torch.distributed's hook collects what is written to stderr, and may not live to print it.
+    stream = sys.__stderr__ if isinstance(sys.stderr, StringIO) and sys.__stderr__ else sys.stderr
+    stream.write(report)
+    flush(stream)
 
 
 def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackType | None:
@@ -126,8 +136,8 @@ def _socket_name(what: str) -> str:
 
 def end_job(status: int) -> None:
     """End all ranks of the job, with ``status`` as its exit code. MPI need not be initialised."""
-    _flush(sys.stdout)
-    _flush(sys.stderr)
+    flush(sys.stdout)
+    flush(sys.stderr)
     # Another rank may be about to print the report of all ranks that failed. To end the job now would prevent that.
     time.sleep(_SECONDS_TO_GATHER + _SECONDS_TO_READ)
     launcher = os.getppid()
@@ -151,7 +161,7 @@ def end_job(status: int) -> None:
         time.sleep(_SECONDS_TO_CONNECT)
 
 
-def _flush(stream: object) -> None:
+def flush(stream: object) -> None:
     """Flush it, if it can be: a program may have put an object of its own in its place, or have closed it."""
     with suppress(Exception):
         stream.flush()  # type: ignore[attr-defined]

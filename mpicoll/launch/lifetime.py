@@ -3,6 +3,7 @@ a rank fails."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 import weakref
@@ -19,7 +20,7 @@ from mpicoll.launch.alone import check_may_initialise, check_not_alone
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Closable", "before_finalize", "checked_world", "is_forked", "progress", "watch"]
+__all__ = ["Closable", "before_finalize", "checked_world", "exits_with", "is_forked", "progress", "watch"]
 
 
 class Closable(Protocol):
@@ -45,6 +46,8 @@ _FORKED = (
 )
 _forked = False
 """Whether this process was forked from one in which MPI was initialised."""
+_code: int | None = None
+"""The code with which this process exits, if that is known."""
 
 
 def _in_child() -> None:
@@ -57,6 +60,23 @@ def _in_child() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+def exits_with(code: int) -> None:
+    """Note that this process comes to its end, with this exit code."""
+    global _code
+    _code = code
+
+
+def _end_child() -> None:
+    """End a forked child here. After this, mpi4py would finalise MPI there, or abort it: the parent's MPI."""
+    if _forked and _code is not None:
+        failure.flush(sys.stdout)
+        failure.flush(sys.stderr)
+        os._exit(_code)
+
+
+atexit.register(_end_child)  # under mpicoll.rank, this is before the program registers anything, and so comes after it
 
 
 def checked_world() -> MPI.Intracomm:
@@ -135,6 +155,10 @@ def _end_job_with_a_failing_rank() -> None:
     previous_hook = sys.excepthook
 
     def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        if _forked:
+            previous_hook(kind, value, trace)
+            exits_with(1)
+            return
         try:
             previous_hook(kind, value, trace)
             if isinstance(sys.stderr, StringIO) and sys.__stderr__:

@@ -1,5 +1,5 @@
-"""What each rank executes. It runs the program as ``python -m mpi4py`` does, and if a rank fails, it reports the error
-once and ends the job.
+"""What each rank executes. It runs the program as Python does, with the options of ``python -m mpi4py``, and if a rank
+fails, it reports the error once and ends the job.
 
 ``python -m mpi4py`` ends the job with MPI_Abort, but only where MPI is initialised. If a rank fails before that, the
 others wait for it in MPI_Init: with MPICH for ever, and with Open MPI if they connect to the launcher just when it
@@ -12,14 +12,22 @@ line.
 from __future__ import annotations
 
 import atexit
+import builtins
 import io
+import marshal
 import os
+import runpy
 import sys
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from importlib.util import MAGIC_NUMBER
+from pkgutil import get_importer
+from types import CodeType, ModuleType
 
 import mpi4py
 from mpi4py import run
 
-from mpicoll.launch import elastic, failure
+from mpicoll.launch import elastic, failure, lifetime
 
 __all__ = ["main"]
 
@@ -41,16 +49,68 @@ def main() -> None:
     if elastic.is_elastic():
         mpi4py.rc.finalize = False
         elastic.join()
+    run.run_command_line = _run_program
+    rank, code = os.getpid(), 0
     try:
         run.main()
     except BaseException as error:
-        status = error.code if isinstance(error, SystemExit) else 1
-        if status is not None and status != 0 and not _finalised():
-            code = (status & 0xFF if isinstance(status, int) else 0) or 1  # 256 would be 0 to those who see the code
+        code = _code(error)
+        if code != 0 and os.getpid() == rank and not _finalised():
             elastic.fails(code)
             # It is done at exit, after the traceback was printed.
             atexit.register(failure.end_job, code)
         raise
+    finally:
+        lifetime.exits_with(code)
+
+
+def _code(error: BaseException) -> int:
+    """The exit code with which Python ends after this error."""
+    status = error.code if isinstance(error, SystemExit) else 1
+    if status is None or status == 0:
+        return 0
+    return (status & 0xFF if isinstance(status, int) else 0) or 1  # 256 would be 0 to those who see the code
+
+
+def _run_program(args: Sequence[str] | None = None) -> None:
+    """Run ``script.py``, ``-m module``, ``-c code`` or ``-`` (stdin), followed by its arguments.
+
+    mpi4py would let runpy do that, which takes ``__main__`` back when the program is done. Threads and atexit handlers
+    still go on then, and pickle looks for the program's classes there. So its module stays, as in plain Python."""
+    sys.argv[:] = sys.argv[1:] if args is None else args
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main).update(__builtins__=builtins)
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        runpy._run_module_as_main(sys.argv[0])  # type: ignore[attr-defined]  # Python itself calls it for its own -m
+    elif sys.argv[0] == "-c":
+        exec(_compiled(sys.argv.pop(1), "<string>"), vars(main))
+    elif sys.argv[0] == "-":
+        exec(_compiled(sys.stdin.read(), "<stdin>"), vars(main))
+    else:
+        _run_file(sys.argv[0], main)
+
+
+def _run_file(path: str, main: ModuleType) -> None:
+    """Run a script as this module, or the ``__main__.py`` of a folder or a zip file."""
+    if not sys.flags.safe_path:
+        del sys.path[0]  # it is for `python -m mpicoll.rank`
+    if get_importer(path) is not None:
+        sys.path.insert(0, os.path.abspath(path))
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]
+        return
+    if not sys.flags.safe_path:
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    file = os.path.abspath(path)
+    vars(main).update(__file__=file, __cached__=None, __loader__=SourceFileLoader("__main__", file))
+    with io.open_code(file) as stream:
+        code = stream.read()
+    compiled = marshal.loads(code[16:]) if code.startswith(MAGIC_NUMBER) else _compiled(code, file)
+    exec(compiled, vars(main))
+
+
+def _compiled(code: str | bytes, file: str) -> CodeType:
+    return compile(code, file, "exec", dont_inherit=True)  # else this file's `from __future__` would hold there, too
 
 
 def _for_torch() -> dict[str, str]:

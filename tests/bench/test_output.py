@@ -185,6 +185,14 @@ def test_the_json_is_what_the_manual_describes(tmp_path: Path) -> None:
         assert f"`{key}`" in manual, key
 
 
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    device = tmp_path / "f.json"
+    device.symlink_to("/dev/null")  # and not the device itself, which a mistake would cost
+    record.write_json(report(), device)
+    assert device.is_symlink()
+    assert [*tmp_path.iterdir()] == [device]
+
+
 def test_an_empty_report_can_be_written(tmp_path: Path) -> None:
     found = report()
     found.lines.clear()

@@ -111,6 +111,11 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["allreduce", "--plot", "x.gif"], "--plot"),
         (["allreduce", "--plot", "x.svg", "--sizes", "1K"], "--plot: expected at least two sizes in --sizes"),
         (["allreduce", "--json", "/no/such/folder/x"], "--json: expected a file in a directory that exists"),
+        (
+            ["allreduce", "--json", "/dev/full"],
+            "--json: expected a file that can be written; given '/dev/full' (No space",
+        ),
+        (["allreduce", "--goal", "/dev/full", "--algorithms", "ring", "--sizes", "1K"], "--goal: expected a file that"),
         (["allreduce", "--goal", "x.goal"], "--goal: expected one of --algorithms and one size"),
         (["allreduce", "--goal", "x.goal", "--algorithms", "ring", "--sizes", "1K:2K"], "--goal"),
         (["allreduce", "--fit"], "--fit: expected no collective beside it; given allreduce"),

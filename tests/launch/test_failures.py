@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,41 @@ def test_others_that_compute_are_ended(tmp_path: Path, fails: str) -> None:
     program = f"{begin}if comm.rank == 1:\n    {fails}\ntime.sleep(600)\nprint('went on')\n"
     result = run(2, script(tmp_path, program))
     assert result.code != 0, result.output
+
+
+# How a forked child may end, and with which code.
+CHILDREN = {"raise KeyError": 1, "sys.exit(3)": 3, "sys.exit('why')": 1, "pass": 0}
+
+
+@pytest.mark.parametrize(
+    ("end", "start", "when"),
+    [
+        *((end, run, "initialised") for end in CHILDREN),
+        ("sys.exit(3)", run, "before"),
+        ("raise KeyError", plainly, "initialised"),
+    ],
+)
+def test_a_forked_child_ends_itself_alone(tmp_path: Path, end: str, start: object, when: str) -> None:
+    """Its parent, the rank, goes on: a child that ends must neither end the job nor finalise the parent's MPI."""
+    assert callable(start)
+    makes = "import mpicoll\ncomm = mpicoll.Communicator()\n"
+    forks = f"""
+import atexit, os, sys
+atexit.register(sys.stdout.write, "a handler\\n")
+child = os.fork()
+if child == 0:
+    {end}
+else:
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+    uses = "    comm.barrier()\n    sys.stdout.write(f'ended with {code}\\n')\n"
+    if when == "before":
+        makes, uses = "", textwrap.indent(makes, "    ") + uses
+    result = start(2, script(tmp_path, makes + forks + uses))
+    assert result.code == 0, result.output
+    assert result.output.count(f"ended with {CHILDREN[end]}") == 2, result.output
+    assert result.output.count("a handler") == 4, result.output
+    assert "mpicoll: " not in result.output, result.output
 
 
 def test_failures_that_differ_are_said_each(tmp_path: Path) -> None:

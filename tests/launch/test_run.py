@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import shlex
 import signal
 import sys
@@ -14,7 +15,7 @@ import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch import launcher
-from tests.launch.jobs import done, ended, python, run, script, started, until
+from tests.launch.jobs import REPOSITORY, done, ended, half, python, run, script, started, until
 
 REPORT = """
     import json, os, sys
@@ -54,6 +55,25 @@ PRINT = """
     MPI.COMM_WORLD.Barrier()
 """
 
+LATE = """
+    import atexit, multiprocessing, pickle, sys, threading, time
+    class Own:
+        pass
+    def made():
+        return Own()
+    def late(who):
+        time.sleep(0.1)
+        assert type(pickle.loads(pickle.dumps(Own()))) is Own
+        print("found by", who)
+    if __name__ == "__main__":
+        threading.Thread(target=late, args=["a thread"]).start()
+        atexit.register(late, "a handler")
+        if sys.argv[0] != "-c":  # what a new process cannot import
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                assert type(pool.apply(made)) is Own
+"""
+"""A program that pickles objects of its own classes when it is done, and in a process that it starts."""
+
 
 def reports(folder: Path) -> list[object]:
     return [json.loads(file.read_text()) for file in sorted(folder.iterdir())]
@@ -77,6 +97,24 @@ def test_module_and_code(tmp_path: Path) -> None:
     result = run(2, "-c", textwrap.dedent(REPORT), *words, env={"FOLDER": str(ranks)})
     assert result.code == 0, result.output
     assert reports(ranks) == [[words, 2, "__main__"]] * 2
+
+
+@pytest.mark.parametrize("how", half(["script", "module", "code"]))
+def test_a_programs_own_classes_are_found_to_the_very_end(tmp_path: Path, how: str) -> None:
+    file = script(tmp_path, LATE, "late.py")
+    words = {"script": [file], "module": ["-m", "late"], "code": ["-c", textwrap.dedent(LATE)]}
+    result = run(2, *words[how], env={"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(tmp_path)])})
+    assert result.code == 0, result.output
+    assert sorted(result.output.splitlines()) == ["found by a handler"] * 2 + ["found by a thread"] * 2
+
+
+def test_a_folder_and_a_compiled_script_start_as_in_python(tmp_path: Path) -> None:
+    said = "import sys, helper; print(helper.__file__, sys.argv, __name__, __file__)"
+    script(tmp_path, "", "helper.py")
+    compiled = py_compile.compile(script(tmp_path, said, "__main__.py"), str(tmp_path / "compiled.pyc"))
+    for program in (str(tmp_path), str(compiled)):
+        expected = python(program, "word").output
+        assert run(2, program, "word").output == 2 * expected
 
 
 @pytest.mark.parametrize("when", ["initialised", "before"])

@@ -71,14 +71,17 @@ def _row(line: Line, m: Measurement) -> Row:
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Each row is a line, so that people can compare records. A file that is there is whole."""
+    """Each row is a line, so that people can compare records. A file that is there is whole. A device or a pipe is
+    written to, and not replaced by a file."""
     found = as_dict(report)
     rows = found.pop("rows")
     head = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
     body = ",\n".join(json.dumps(r, separators=(",", ":")) for r in rows)
-    unfinished = path.with_name(path.name + ".part")
+    is_file = path.is_file() or not path.exists()
+    unfinished = path.with_name(path.name + ".part") if is_file else path
     unfinished.write_text(f'{{\n{head},\n"rows": [\n{body}\n]\n}}\n')
-    unfinished.replace(path)
+    if is_file:
+        unfinished.replace(path)
 
 
 def write_csv(report: Report, path: Path) -> None:

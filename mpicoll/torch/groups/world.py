@@ -13,6 +13,7 @@ import torch.distributed
 
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.job import Seat, here
+from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.groups.group import ProcessGroup
 
 __all__ = ["GivenGroup", "GroupMember", "group", "is_no_group", "joined", "member", "world"]
@@ -81,6 +82,8 @@ def _groups_of(seat: Seat) -> Groups:
 
 
 def _finish_workers() -> None:
+    if is_forked():  # the threads are the parent's alone
+        return
     # Python finalises MPI after this. That would cut off a collective in which a worker's thread still is.
     try:
         _process.finish()

@@ -15,8 +15,9 @@ Made = TypeVar("Made", bound=MPI.Comm)
 
 
 def make(how: Callable[..., Made], *arguments: Any) -> Made:
-    """What this method of a communicator makes. Raises StateError where MPI can make no more. All ranks raise it,
-    because MPI looks for a number that is free on all of them."""
+    """What this method of a communicator makes. Raises StateError where MPI makes none.
+
+    If MPI has no room for more, all ranks raise it, because MPI looks for a number that is free on all of them."""
     try:
         return how(*arguments)
     except MPI.Exception as e:
@@ -24,9 +25,9 @@ def make(how: Callable[..., Made], *arguments: Any) -> Made:
             raise
         why = e.Get_error_string().rpartition(": ")[2]
         raise StateError(
-            f"Communicator: the MPI library can make no more communicators ({why}). MPICH has room for about 1,000 of "
-            "mpicoll's, and Open MPI for 32,000. Free those that are not needed any more: free(), a with block, or "
-            "torch's destroy_process_group(group)"
+            f"Communicator: the MPI library makes no communicator ({why}). It may have no room for more: MPICH has it "
+            "for about 1,000 of mpicoll's, and Open MPI for 32,000. Free those that are not needed any more: free(), a "
+            "with block, or torch's destroy_process_group(group)"
         ) from None
 
 

@@ -45,6 +45,8 @@ _OF_A_RANK = re.compile(
 # Where the ranks of a job may run, as job scripts say it for all of their nodes. A job within a rank has its own flags.
 _PLACES = re.compile(r"PRTE_MCA_(rmaps|hwloc)_\w+|OMPI_MCA_(rmaps|hwloc)_base_\w+")
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
+_RANK = str(Path(__file__).parents[1] / "rank.py")
+"""What each rank executes."""
 _SECONDS_TO_END = 10.0
 
 Arguments = TypeVarTuple("Arguments")
@@ -185,7 +187,7 @@ def command(
             raise LaunchError(found, "An MPI that was built for CUDA takes GPU memory without this option")
         adds |= cuda_ucx.variables(os.environ)
         argv += ["-x", "LD_LIBRARY_PATH", "-x", "UCX_MODULE_DIR"]  # on other nodes, too
-    return Command([*argv, *flags, sys.executable, "-m", "mpicoll.rank", *program], adds, here)
+    return Command([*argv, *flags, sys.executable, _RANK, *program], adds, here)
 
 
 def run(

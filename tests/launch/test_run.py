@@ -117,6 +117,22 @@ def test_a_folder_and_a_compiled_script_start_as_in_python(tmp_path: Path) -> No
         assert run(2, program, "word").output == 2 * expected
 
 
+def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path) -> None:
+    """As with `python script.py`. The modules are those that mpicoll itself would import first."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here, elsewhere):
+        folder.mkdir()
+    for name in ("random.py", "numpy.py", "mpi4py.py", "mpicoll.py"):
+        script(here, "raise RuntimeError('the wrong one')", name)
+    script(elsewhere, "where = 'beside the script'", "helper.py")
+    file = script(elsewhere, "import sys, random, numpy, mpicoll, helper; print(helper.where, sys.path)")
+    mpicoll = str(Path(sys.prefix, "bin", "mpicoll"))
+    said = done("sh", "-c", f"cd {here} && {mpicoll} run -n 2 {file}")
+    assert said.code == 0, said.output
+    assert said.output.count("beside the script") == 2
+    assert str(here) not in said.output
+
+
 @pytest.mark.parametrize("when", ["initialised", "before"])
 @pytest.mark.parametrize(("how", "code"), [("raise", 1), ("exit", 3)])
 def test_a_failing_rank_ends_the_job(tmp_path: Path, when: str, how: str, code: int) -> None:

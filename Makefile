@@ -26,6 +26,7 @@ help:
 
 # Two environments, because both MPI wheels install libmpi and mpirun.
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt
+	@echo "Installing torch, an MPI and more into .venv/$*: this takes minutes."
 	$(PYTHON) -m venv .venv/$*
 	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,completion,integrations,test,docs,dev]"
 	@touch $@

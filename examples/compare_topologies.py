@@ -37,8 +37,9 @@ Times = dict[str, dict[str, list[float]]]
 def slowest(call: Callable[[torch.Tensor], object], side: int) -> float:
     """Microseconds of the fastest call. A call takes as long as on its slowest rank."""
     took = []
+    x = torch.empty(side, side)  # the same memory for all calls: mpicoll prepares a call on new memory
     for _ in range(REPEATS):
-        x = torch.full((side, side), float(dist.get_rank()))
+        x.fill_(dist.get_rank())
         dist.barrier()
         began = perf_counter()
         call(x)

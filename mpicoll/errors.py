@@ -131,7 +131,8 @@ class RankLost(MpicollError, RuntimeError):
     def __str__(self) -> str:
         who = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}" if self.ranks else "a rank"
         was = "were" if len(self.ranks) > 1 else "was"
-        return f"{self.operation}: {who} {was} lost: those that are left can go on with shrink()"
+        go_on = "those that are left can go on: shrink(), or in torch a new default group"
+        return f"{self.operation}: {who} {was} lost: {go_on}"
 
 
 class TimeoutError(MpicollError, builtins.TimeoutError, RuntimeError):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -79,6 +80,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise  # a rank says where, and ends the job
         print(f"mpicoll: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        if under_launcher():
+            raise
+        print("mpicoll: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever reads what is printed has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -77,6 +77,10 @@ class Communicator(Collectives, Uneven, Messages, Objects):
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
 
+    def __repr__(self) -> str:
+        closed = f", which cannot be used any more: {self.closed}" if self.closed else ""
+        return f"<mpicoll.Communicator: rank {self.rank} of {self.size}{closed}>"
+
     # -- communicators made of this one -------------------------------------------------------------------------------
 
     # Not functools.cached_property: until Python 3.12 all instances share its lock, and ranks may be threads.

@@ -7,13 +7,14 @@ import platform
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 
 from mpicoll.doctor.finding import Finding
 from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.system import huge_pages, version_of
 
-__all__ = ["Machine", "judge", "look"]
+__all__ = ["VARIABLES", "Machine", "judge", "look"]
 
 _SHM = "/dev/shm"
 _SHM_OF_A_RANK = 8 << 20
@@ -22,6 +23,16 @@ _LOCKED = 1 << 30
 """Bytes that a network card with remote memory access may want to lock for a rank."""
 _FILES = 1024
 """Files that a process may open on most systems."""
+VARIABLES = {
+    f"MPICOLL_{name}"
+    for name in (
+        "ALGORITHM", "CHECK", "TIMEOUT", "DUMP", "TRACE", "SHARED_MEMORY", "DDP_OVERLAP", "ELASTIC", "BENCH_STOP",
+        "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
+    )
+}  # fmt: skip
+"""mpicoll's environment variables."""
+_ALIKE = 0.85
+"""Names that are so much alike, or more, are taken for one that was misspelt."""
 _PACKAGES = ("mpicoll", "mpi4py", "numpy", "torch")
 
 
@@ -89,6 +100,10 @@ def judge(m: Machine, ranks_here: int, nodes: int) -> Iterator[Finding]:
     yield _judge_locked(m, nodes)
     yield _judge_files(m)
     yield _judge_pages(m)
+    for name in sorted(m.variables.keys() - VARIABLES):
+        if nearest := get_close_matches(name, VARIABLES, 1, _ALIKE):
+            text = f"nobody reads {name} (did you mean {nearest[0]}?)"
+            yield Finding("settings", "warning", text, "Correct the name, or unset it")
 
 
 def _judge_shm(m: Machine, ranks_here: int) -> Finding:

@@ -211,7 +211,8 @@ def run(
     script or the hostfile does not exist, and LaunchError if there is no MPI.
     """
     if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
-        raise ArgumentError("run", "script", "a file", repr(program[0]))
+        leave_out = " (leave out `python`)" if os.path.basename(program[0]).startswith("python") else ""
+        raise ArgumentError("run", "script", "a file", repr(program[0]) + leave_out)
     if hostfile is not None and not os.path.isfile(hostfile):
         raise ArgumentError("run", "--hostfile", "a file", repr(hostfile))
     launch = command(program, nprocs, hostfile=hostfile, flags=flags, outlives=outlives, gpu=gpu)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.doctor import examination
+from mpicoll.doctor.machine import VARIABLES
 from mpicoll.machine.peer_memory import can_read, mark
 from tests.launch.jobs import AS_ROOT, REPOSITORY, Done, done, others_launchers, python, run, script
 
@@ -133,6 +134,19 @@ def test_a_setting_that_is_wrong(variable: tuple[str, str]) -> None:
     result = run(2, *DOCTOR, env=dict([variable]))
     assert result.code == 1
     assert any(f"{variable[0]}: expected" in line for line in lines(result, "problem")), result.output
+
+
+def test_a_name_of_a_setting_that_is_wrong() -> None:
+    result = python(*DOCTOR, env={"MPICOLL_CHEK": "full", "MPICOLL_OF_ANOTHER_PROGRAM": "1"})
+    said = [line for line in lines(result, "warning") if line.startswith("settings")]
+    assert [line.partition(" ")[2].strip() for line in said] == [
+        "nobody reads MPICOLL_CHEK (did you mean MPICOLL_CHECK?)"
+    ], result.output
+
+
+def test_the_settings_are_those_of_the_page() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "environment.md").read_text()
+    assert set(re.findall(r"^\| `(MPICOLL_\w+)`", page, re.MULTILINE)) == VARIABLES
 
 
 def test_shared_memory_that_is_turned_off() -> None:

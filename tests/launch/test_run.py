@@ -197,6 +197,7 @@ def test_dry_run_prints_a_command_that_works(tmp_path: Path) -> None:
             "--launcher-args: expected words as a shell takes them",
         ),
         (["run", "-n", "2", "missing.py"], "run: script: expected a file; given 'missing.py'"),
+        (["run", "-n", "2", "python3", "x.py"], "expected a file; given 'python3' (leave out `python`)"),
     ],
 )
 def test_nonsense_is_refused_in_one_line(words: list[str], says: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,9 +35,18 @@ class Answer:
                 os.ftruncate(self._memory, os.pwrite(self._memory, text, 0))
 
 
-def answers(process: Path) -> Iterator[Message]:
-    """What a process says, as in ``/proc/17``. Raises OSError if its open files may not be seen."""
+def answers(process: Path) -> list[Message] | None:
+    """What a process says, as in ``/proc/17``; None if it cannot be asked. Raises OSError if its open files may not be
+    seen."""
+    texts = []
     for file in (process / "fd").iterdir():
-        with suppress(OSError, ValueError):  # it closes files meanwhile, and writes an answer
+        with suppress(OSError):  # it closes files meanwhile
             if os.readlink(file).startswith(f"/memfd:{_NAME}"):
-                yield json.loads(file.read_text())
+                texts.append(file.read_text())
+    return [*_parsed(texts)] if texts else None
+
+
+def _parsed(texts: Iterable[str]) -> Iterator[Message]:
+    for text in texts:
+        with suppress(ValueError):  # nothing was said yet, or it is being written
+            yield json.loads(text)

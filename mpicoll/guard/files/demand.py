@@ -59,13 +59,11 @@ def ask_for_dump(pid: int) -> Path:
     process = Path("/proc", str(pid))
     asked = time.time()
     try:
-        caught = next(line for line in (process / "status").read_text().splitlines() if line.startswith("SigCgt:"))
-        if not int(caught.split()[1], 16) >> (SIGNAL - 1) & 1:
+        if answers(process) is None:
             raise _refused(f"{pid}, which has made none, or has MPICOLL_CHECK=off")
-        [*answers(process)]  # it can be asked
         os.kill(pid, SIGNAL)
         while time.time() - asked < _SECONDS_TO_WRITE:
-            answer = next((answer for answer in answers(process) if answer["written"] >= asked), None)
+            answer = next((answer for answer in answers(process) or () if answer["written"] >= asked), None)
             if answer is not None and answer["failure"]:
                 raise _refused(f"{pid}, which cannot write its files ({answer['failure']})")
             if answer is not None:

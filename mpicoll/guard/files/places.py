@@ -25,7 +25,7 @@ def checked_folder(given: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as e:
-        raise ArgumentError("mpicoll", "MPICOLL_DUMP", "a folder that can be written", f"{given!r} ({e})") from e
+        raise ArgumentError("mpicoll", "MPICOLL_DUMP", "a folder that can be written", f"{given!r} ({e})") from None
     return folder
 
 
@@ -41,7 +41,7 @@ def checked_trace(given: str, first: int) -> Path:
     try:
         file.open("ab").close()
     except OSError as e:
-        raise ArgumentError("mpicoll", "MPICOLL_TRACE", "a file that can be written", f"{given!r} ({e})") from e
+        raise ArgumentError("mpicoll", "MPICOLL_TRACE", "a file that can be written", f"{given!r} ({e})") from None
     if not existed:
         file.unlink(missing_ok=True)
     return file

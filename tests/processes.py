@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ class Job:
     process: subprocess.Popen[str]
     mark: str
     began: float = field(default_factory=time.monotonic)
+    _seen: set[int] = field(default_factory=set)
 
     def running(self) -> list[int]:
         """The processes of this job. A zombie, which only waits for its parent to take note, is none."""
@@ -33,6 +36,7 @@ class Job:
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
                 if mark in environ.read_bytes().split(b"\0"):
                     found.append(int(environ.parent.name))
+        self._seen.update(found)
         return found
 
     def kill(self) -> None:
@@ -42,6 +46,9 @@ class Job:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)
         self.process.wait()
+        # What Open MPI's launcher leaves if it was killed. A later one with the same number would not start.
+        for pid in {self.process.pid, *self._seen}:
+            shutil.rmtree(Path(tempfile.gettempdir(), f"ompi.{pid}"), ignore_errors=True)
 
     def seconds(self) -> float:
         return time.monotonic() - self.began

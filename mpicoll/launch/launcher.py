@@ -221,9 +221,19 @@ def run(
         return 0
     sys.stdout.flush()
     if not outlives:
-        os.execve(launch.argv[0], launch.argv, launch.environment())
+        os.execve(launch.argv[0], launch.argv, launch.environment() | _folder_of_this_process())
     this_node = hostfile is None and not _in_batch_job()
     return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
+
+
+def _folder_of_this_process() -> dict[str, str]:
+    """The variable that gives Open MPI's launcher another folder for its files, if its own is taken.
+
+    The folder has the number of the launcher's process, which will be this one. A launcher that was killed leaves its
+    files there. So one with the same number would not start: its "listener thread failed to start"."""
+    if not os.path.exists(os.path.join(tempfile.gettempdir(), f"ompi.{os.getpid()}")):
+        return {}
+    return {"PRTE_MCA_prte_tmpdir_base": tempfile.mkdtemp(prefix="mpicoll-")}
 
 
 def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None]) -> int:

@@ -8,6 +8,7 @@ import py_compile
 import shlex
 import signal
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch import launcher
-from tests.launch.jobs import REPOSITORY, done, ended, half, python, run, script, started, until
+from tests.launch.jobs import MPICH, REPOSITORY, done, ended, half, python, run, script, started, until
 
 REPORT = """
     import json, os, sys
@@ -131,6 +132,17 @@ def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path
     assert said.code == 0, said.output
     assert said.output.count("beside the script") == 2
     assert str(here) not in said.output
+
+
+@pytest.mark.skipif(MPICH, reason="Open MPI's launcher keeps files under the number of its process")
+def test_what_a_launcher_with_the_same_number_has_left() -> None:
+    left = f"{tempfile.gettempdir()}/ompi.$$"
+    mpicoll = str(Path(sys.prefix, "bin", "mpicoll"))
+    code = "from mpi4py import MPI; print('ranks:', MPI.COMM_WORLD.size)"
+    leave = f"mkdir {left} && touch {left}/pmix.$(hostname).tool.$$"
+    said = done("sh", "-c", f'{leave} && exec {mpicoll} run -n 2 -c "{code}"')
+    assert said.code == 0, said.output
+    assert said.output.count("ranks: 2") == 2
 
 
 @pytest.mark.parametrize("when", ["initialised", "before"])

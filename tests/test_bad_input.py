@@ -173,10 +173,14 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ["alltoallv: xs:", "rows of 2"],
     ),
     "send to nobody": (lambda c, y: c.send(y, c.size), ArgumentError, ["send: dest:"]),
-    "receive from nobody": (lambda c, y: c.irecv(y, -2), ArgumentError, ["irecv: source:", "-2"]),
+    "receive from nobody": (lambda c, y: c.irecv(y, -7), ArgumentError, ["irecv: source:", "-7"]),
     "negative tag": (lambda c, y: c.isend(y, 0, tag=-1), ArgumentError, ["isend: tag:", "-1"]),
     "receive into read-only": (lambda c, y: c.recv(fixed(np.ones(1)), 0), ArgumentError, ["recv: x:", "written"]),
-    "sendrecv onto itself": (lambda c, y: c.sendrecv(y, 0, y), ArgumentError, ["sendrecv: out:", "overlaps"]),
+    "sendrecv onto a part of itself": (
+        lambda c, y: c.sendrecv(y[:3], 0, y[1:4]),
+        ArgumentError,
+        ["sendrecv: out:", "overlaps"],
+    ),
     "too few objects": (
         lambda c, y: c.scatter_object([1] * (c.size + 1), c.rank),
         ArgumentError,

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,10 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.calls.record import Pending
 from mpicoll.communicator import requests
-from mpicoll.errors import MessageError
+from mpicoll.errors import ArgumentError, MessageError
+from mpicoll.fabrics.fabric import Transfer
 
 MPI_TAGS = 32767
 """The least that MPI guarantees."""
@@ -139,64 +140,92 @@ def test_two_threads_with_a_communicator_each(comm: mpicoll.Communicator) -> Non
     assert failures == []
 
 
-class Transfer:
+class Invented(Transfer):
     """A message whose end the test decides."""
 
-    source: int | None = 3
-    arrived: int | None = None
-
     def __init__(self) -> None:
+        self.came: int | None = None
         self.here = threading.Event()
         self.waited_for = threading.Event()
 
-    def wait(self) -> None:
+    def start(self) -> None:
+        """Nothing is to be done."""
+
+    def wait(self, begun: None) -> None:
         self.waited_for.set()
         self.here.wait()
 
-    def test(self) -> bool:
+    def test(self, begun: None) -> bool:
         assert not self.waited_for.is_set() or self.here.is_set(), "tested while another thread waits for it"
         return self.here.is_set()
 
-    def cancel(self) -> bool:
+    def cancel(self, begun: object) -> bool:
         return True
 
+    def source(self, begun: object = None) -> int:
+        return 3
 
-def receive(under_way: requests.UnderWay, transfer: Any, finish: Callable[[], None] | None = None) -> requests.Request:
-    from mpicoll.arrays.buffers import as_buffer
+    def tag(self, begun: object) -> int:
+        return 0
 
-    room = as_buffer(np.zeros(4), "irecv", "x")
-    return requests.Request("irecv", transfer, under_way, room, True, "came from rank 0 (tag 0)", finish)
+    def arrived(self, begun: object = None) -> int | None:
+        return self.came
+
+
+def receive(under_way: requests.UnderWay, transfer: Transfer) -> requests.Request:
+    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64")
+    return requests.Request(requests.Message(pending, transfer, True, False), object(), np.zeros(4), under_way)
 
 
 def test_what_a_thread_waits_for_is_not_tested() -> None:
-    under_way, transfer = requests.UnderWay(()), Transfer()
-    transfer.arrived = 4
+    under_way, transfer = requests.UnderWay(()), Invented()
+    transfer.came = 4
     request = receive(under_way, transfer)
     thread = threading.Thread(target=request.wait)
     thread.start()
     transfer.waited_for.wait()
-    under_way.let_go()
+    request.look()
     assert not request.test()
     transfer.here.set()
     thread.join()
     assert request.test()
 
 
-def test_what_went_wrong_is_told_to_who_asks() -> None:
-    under_way, transfer = requests.UnderWay(()), Transfer()
+def test_two_threads_wait_for_one_message() -> None:
+    under_way, transfer = requests.UnderWay(()), Invented()
+    transfer.came = 4
     request = receive(under_way, transfer)
-    transfer.arrived = 3
+    ended: list[bool] = []
+
+    def wait() -> None:
+        request.wait()
+        ended.append(request.done)
+
+    waiting = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    transfer.waited_for.wait()
     transfer.here.set()
-    under_way.let_go()  # in the course of another message
+    for thread in waiting:
+        thread.join()
+    assert ended == [True, True]
+
+
+def test_what_went_wrong_is_told_to_who_asks() -> None:
+    under_way, transfer = requests.UnderWay(()), Invented()
+    request = receive(under_way, transfer)
+    transfer.came = 3
+    transfer.here.set()
+    request.look()  # in the course of another message
     assert request.done
     with pytest.raises(MessageError, match=r"irecv: expected 4 elements of float64 from rank 3; 3 arrived"):
         request.wait()
     request.wait()
 
     dropped = receive(under_way, transfer)
-    under_way.let_go()
+    del dropped
     with pytest.warns(RuntimeWarning, match="nobody has waited for this message: irecv: expected 4 elements"):
-        del dropped
+        under_way.let_go()
 
 
 @pytest.mark.mpi(min_size=2)
@@ -236,21 +265,117 @@ def test_a_receive_that_a_signal_interrupts_as_it_ends(comm: mpicoll.Communicato
 def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
     """It is taken as a whole, or not at all: never is a call complete whose array was not written."""
 
-    class AtTheEnd(Transfer):
-        def test(self) -> bool:
-            self.source, self.arrived = (0, 4) if taken else (None, None)
+    class AtTheEnd(Invented):
+        def test(self, begun: None) -> bool:
+            self.came = 4 if taken else None
             return taken
 
-        def cancel(self) -> bool:
+        def cancel(self, begun: object) -> bool:
             return False
 
     under_way = requests.UnderWay(())
     under_way.timeout = 0.01
     finished: list[bool] = []
-    request = receive(under_way, AtTheEnd(), lambda: finished.append(True))
+    request = receive(under_way, AtTheEnd())
+    request._finish = lambda: finished.append(True)
     if taken:
         request.wait()
     else:
         with pytest.raises(TimeoutError, match=r"no message came from rank 0 \(tag 0\) within 0.01 s"):
             request.wait()
     assert finished == [True] * taken
+
+
+# -- what programs of MPI do ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2])  # the first one binds messages, the others find them again
+def test_a_halo_exchange_that_ends_at_the_border(comm: mpicoll.Communicator, turn: int) -> None:
+    line = MPI.COMM_WORLD.Create_cart([comm.size], periods=[False])
+    below, above = line.Shift(0, 1)
+    assert (below == MPI.PROC_NULL) == (comm.rank == 0)
+    x, y = np.full(3, float(comm.rank)), np.full(3, -1.0)
+    for _ in range(3):
+        assert comm.sendrecv(x, above, y, below) is y
+        assert y.tolist() == [comm.rank - 1.0] * 3  # at the border it stays as it was, -1
+    y[:] = -1
+    requests = [comm.irecv(y, below), comm.isend(x, above)]
+    for request in requests:
+        request.wait()
+    assert requests[0].source == below
+    assert y.tolist() == [comm.rank - 1.0] * 3
+    comm.send(x, MPI.PROC_NULL)
+    assert comm.recv(y, MPI.PROC_NULL) is y
+    assert comm.iprobe(MPI.PROC_NULL) is not None
+    line.Free()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_who_has_sent_and_with_which_tag(comm: mpicoll.Communicator) -> None:
+    others = range(1, comm.size)
+    if comm.rank == 0:
+        found = set()
+        for source, tag in [(None, None), (MPI.ANY_SOURCE, MPI.ANY_TAG)]:
+            for _ in others:
+                y = np.zeros(2)
+                request = comm.irecv(y, source, tag)
+                assert request.source is None or request.test()
+                request.wait()
+                assert request.source is not None
+                assert request.tag == 10 * request.source
+                assert y.tolist() == [request.source] * 2
+                found.add(request.source)
+        assert found == {*others}
+    else:
+        for _ in range(2):
+            comm.isend(np.full(2, float(comm.rank)), 0, 10 * comm.rank).wait()
+    comm.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_probe_tells_what_a_receive_would_take(comm: mpicoll.Communicator) -> None:
+    if comm.rank == 0:
+        for r in range(1, comm.size):
+            found = comm.probe(r, None)
+            assert found == (r, 7, 8 * r)
+            assert comm.iprobe(r, 7) == found
+            assert comm.iprobe(r, 8) is None
+            assert comm.recv(np.empty(found.nbytes // 8), r, 7).tolist() == [r] * r
+            assert comm.iprobe(r, None) is None
+    else:
+        comm.send(np.full(comm.rank, float(comm.rank)), 0, 7)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int16, np.complex128])
+def test_sendrecv_on_one_array(comm: mpicoll.Communicator, dtype: Any) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x = np.full(5, comm.rank, dtype)
+    for turn in range(1, 4):
+        assert comm.sendrecv(x, after, x, before) is x
+        assert (x == (comm.rank - turn) % comm.size).all()
+    gaps = np.full(10, comm.rank, dtype)
+    comm.sendrecv(gaps[::2], after, gaps[::2], before)
+    assert (gaps[::2] == before).all()
+    assert (gaps[1::2] == comm.rank).all()
+
+
+def test_a_message_that_is_bound_is_checked_again(comm: mpicoll.Communicator) -> None:
+    """What is found again is memory, not an array: the same array may have become another one."""
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, y = np.arange(4.0), np.zeros(4)
+    for _ in range(2):
+        comm.sendrecv(x, after, y, before)
+        comm.isend(x, after)
+        comm.recv(y, before)
+    y.flags.writeable = False
+    with pytest.raises(ArgumentError, match="recv: x: expected an array that can be written to"):
+        comm.recv(y, before)
+    for wrong in (True, float(after), str(after)):
+        with pytest.raises(ArgumentError, match="isend: dest: "):
+            comm.isend(x, wrong)  # type: ignore[arg-type]
+        with pytest.raises(ArgumentError, match="sendrecv: dest: "):
+            comm.sendrecv(x, wrong, np.zeros(4), before)  # type: ignore[arg-type]
+    comm.isend(x.view(np.int64), after)
+    z = np.zeros(4, np.int64)
+    comm.recv(z, before)
+    assert (z.view(float) == x).all()

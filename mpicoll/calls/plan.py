@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,13 +30,16 @@ class Bound:
         self.run, self.record = run, record
 
 
-class Plans(dict[Hashable, Bound]):
+Kept = TypeVar("Kept")
+
+
+class Plans(dict[Hashable, Kept]):
     """A cache of plans. It is emptied when it is full, so that its memory stays bounded. To bind a plan again costs
     microseconds."""
 
     LIMIT = 1024
 
-    def keep(self, key: Hashable, plan: Bound) -> None:
+    def keep(self, key: Hashable, plan: Kept) -> None:
         if len(self) >= self.LIMIT:
             self.clear()
         self[key] = plan

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import NamedTuple
 
 from mpicoll.calls.call import Call
 
-__all__ = ["Record", "record_of"]
+__all__ = ["Begun", "Pending", "Record", "record_of"]
 
 
 class Record:
@@ -25,6 +26,28 @@ class Record:
         """The name of the algorithm that carries it out, once it is chosen."""
         self.digest = blake2b(words.encode(), digest_size=8).digest()
         """A hash of the words."""
+
+
+class Pending(NamedTuple):
+    """What one rank begins and later waits for: a message, or a collective that does not block.
+
+    All messages of one plan share it."""
+
+    operation: str
+    what: str
+    """What must happen: ``came from rank 0 (tag 0)``."""
+    elements: int
+    dtype: str
+    missing: str
+    """What is the matter while it has not happened: ``no message came from rank 0 (tag 0)``."""
+
+    @classmethod
+    def message(cls, operation: str, what: str, elements: int, dtype: str) -> Pending:
+        return cls(operation, what, elements, dtype, f"no message {what}")
+
+
+Begun = tuple[Pending, float]
+"""What was begun, and when, in seconds of ``time.monotonic``. Each time it is another object."""
 
 
 def record_of(call: Call, algorithm: str | None, size: int) -> Record:

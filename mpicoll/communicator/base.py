@@ -24,7 +24,7 @@ from mpicoll.calls.record import Record, record_of
 from mpicoll.calls.rules import NAN, checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
-from mpicoll.communicator.requests import UnderWay
+from mpicoll.communicator.requests import Message, UnderWay
 from mpicoll.errors import MessageError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
@@ -69,9 +69,11 @@ class Base:
             checked_timeout(timeout, "Communicator", "timeout")
         self._fabric = fabric = fabric_of(comm)
         self._failure, self._address, self._key = fabric.failure, fabric.address, key_by(fabric.address)
-        self._plans, self._workspace = Plans(), Workspace()
-        self._planned = self._plans.get
-        self._under_way = UnderWay(fabric.failure)
+        self._plans: Plans[Bound] = Plans()
+        self._bound_messages: Plans[Message] = Plans()
+        self._planned, self._messages_of = self._plans.get, self._bound_messages.get
+        self._workspace = Workspace()
+        self._under_way = UnderWay(fabric.failure, fabric.rank)
         self.rank, self.size = fabric.rank, fabric.size
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
         rules = fabric.rules
@@ -294,13 +296,14 @@ class Base:
         self.closed = why
         self._recorder.close()
         self._plans.clear()
+        self._bound_messages.clear()
         self._address, self._key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
     def abandon(self, why: str) -> None:
         """Close it in a process that may not call MPI, such as one that was forked."""
-        _cut_short.append(self._plans)
-        self._plans = Plans()
-        self._planned = self._plans.get
+        _cut_short.append((self._plans, self._bound_messages))
+        self._plans, self._bound_messages = Plans(), Plans()
+        self._planned, self._messages_of = self._plans.get, self._bound_messages.get
         self._under_way.lost = why
         self.close(why)
 

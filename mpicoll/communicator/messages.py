@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from numpy import ndarray
 
 from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.arrays.protocols import A, ArrayLike
-from mpicoll.calls.arguments import checked_rank
+from mpicoll.calls.arguments import checked_int, checked_rank
+from mpicoll.calls.record import Pending
 from mpicoll.communicator import staging
 from mpicoll.communicator.base import Base
-from mpicoll.communicator.requests import Request
-from mpicoll.errors import ArgumentError
+from mpicoll.communicator.requests import Finish, Message, Request
+from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
+from mpicoll.machine.patience import Patience
 
-__all__ = ["Messages", "Request"]
+__all__ = ["Bound", "Messages", "Request"]
+
+Bound = Message | Callable[[], Request]
+"""A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it."""
+
+_EXACT = frozenset((int, type(None)))
+"""Types of ranks and tags by which a message is found again. Of others, such as True, some are wrong and equal to a
+right one."""
+
+
+_KEYS = frozenset((tuple, type(None)))
+"""Types of the key of a sendrecv's output: None if that is the input."""
+_NOT_FOUND = (TypeError, ValueError, BufferError)
+"""What an array without memory raises, and an argument that cannot be hashed: binding the message says what is wrong.
+"""
 
 
 class Messages(Base):
     """The point-to-point messages of the Communicator.
 
-    ``tag`` tells messages between two ranks apart: a receive takes messages with its own tag alone.
+    ``tag`` tells messages between two ranks apart: a receive takes messages with its own tag alone, and with any tag if
+    it gives None. Where a rank is asked for, ``MPI.PROC_NULL`` is nobody: nothing is sent, and an array that receives
+    stays as it is. ``MPI.ANY_SOURCE`` and ``MPI.ANY_TAG`` mean the same as None.
     """
 
     def send(self, x: ArrayLike, dest: int, tag: int = 0) -> None:
@@ -26,87 +49,263 @@ class Messages(Base):
 
         That may be before the other rank receives the message, or only then.
         """
-        self.outgoing("send", x, dest, tag)().wait()
+        self.carry("send", x, dest, tag, False)
 
-    def recv(self, x: A, source: int | None = None, tag: int = 0) -> A:
+    def recv(self, x: A, source: int | None = None, tag: int | None = 0) -> A:
         """Receive a message from the rank ``source``, or from any rank if that is None, into ``x``. Returns ``x``.
 
         ``x`` has the dtype and the number of elements of the message. Raises MessageError if the number is another.
+        Who has sent it, and with which tag, is known of an :meth:`irecv`, and of a :meth:`probe` before.
         """
-        self.incoming("recv", x, source, tag)().wait()
+        self.carry("recv", x, source, tag, True)
         return x
 
     def isend(self, x: ArrayLike, dest: int, tag: int = 0) -> Request:
         """Start to send ``x`` to the rank ``dest``. ``x`` must not be changed until the request is complete."""
-        return self.outgoing("isend", x, dest, tag)()
+        return self.begin("isend", x, dest, tag, False)
 
-    def irecv(self, x: ArrayLike, source: int | None = None, tag: int = 0) -> Request:
+    def irecv(self, x: ArrayLike, source: int | None = None, tag: int | None = 0) -> Request:
         """Start to receive a message from the rank ``source``, or from any rank if that is None, into ``x``.
 
-        ``x`` holds the message when the request is complete, and must not be used before.
+        ``x`` holds the message when the request is complete, and must not be used before. The request knows the
+        ``source`` and the ``tag`` of the message then.
         """
-        return self.incoming("irecv", x, source, tag)()
+        return self.begin("irecv", x, source, tag, True)
 
     def sendrecv(
-        self, x: ArrayLike, dest: int, out: A, source: int | None = None, sendtag: int = 0, recvtag: int = 0
+        self, x: ArrayLike, dest: int, out: A, source: int | None = None, sendtag: int = 0, recvtag: int | None = 0
     ) -> A:
         """Send ``x`` to the rank ``dest`` and receive into ``out`` from ``source`` at once. Returns ``out``.
 
-        There is no deadlock, whatever the order in which ranks call it. ``x`` and ``out`` share no memory. All else is
-        as in :meth:`send` and :meth:`recv`.
+        There is no deadlock, whatever the order in which ranks call it. ``x`` and ``out`` share no memory, or are one
+        array: then what comes replaces what was sent, and both have the same length. All else is as in :meth:`send` and
+        :meth:`recv`.
         """
-        if memory_overlaps(as_buffer(x, "sendrecv", "x"), as_buffer(out, "sendrecv", "out")):
-            raise ArgumentError("sendrecv", "out", "memory apart from x's", "memory that overlaps x's")
-        start_send = self.outgoing("sendrecv", x, dest, sendtag)
-        received = self.incoming("sendrecv", out, source, recvtag)()
-        sent = start_send()
-        received.wait()
-        sent.wait()
+        there = None if out is x else self._key(out) or out
+        at = "sendrecv", self._key(x), dest, there, source, sendtag, recvtag
+        try:
+            both = self._messages_of(at)
+        except TypeError:  # an argument that cannot be hashed is a wrong one, or memory that is copied
+            both = None
+        if both is None or not (type(dest) is type(sendtag) is int and type(source) in _EXACT and type(recvtag) is int):
+            both = self._bind_both(at, x, dest, out, source, sendtag, recvtag)
+        if both is not None:
+            self.transfer(both, out)
         return out
 
-    def outgoing(self, operation: str, x: ArrayLike, dest: int, tag: int) -> Callable[[], Request]:
-        """Check the arguments of an :meth:`isend` and return the function that starts it. Errors name ``operation``."""
+    def probe(self, source: int | None = None, tag: int | None = 0) -> Envelope:
+        """Wait for a message that :meth:`recv` would take with these arguments. Returns its source, tag and length in
+        bytes. The message is still to be received."""
+        pending = Pending.message("probe", self._whence(*self._origin("probe", source, tag)), 0, "object")
+        patience = Patience(self._under_way.timeout or float("inf"))
+        with self._under_way.waiting(pending):
+            while (found := self.iprobe(source, tag)) is None:
+                if not patience.lasts():
+                    why = f"probe: {pending.missing} within {self.timeout:g} s"
+                    self.close(why)
+                    raise TimeoutError(why)
+        return found
+
+    def iprobe(self, source: int | None = None, tag: int | None = 0) -> Envelope | None:
+        """The same without waiting: None if no such message has come."""
+        self.check_open("iprobe")
+        of, which = self._origin("iprobe", source, tag)
+        if of == self._fabric.nobody:
+            return Envelope(self._fabric.nobody, self._fabric.any_tag, 0)
+        try:
+            return self._fabric.probe(of, which)
+        except self._failure as e:
+            raise self._error("iprobe", e) from e
+
+    # -- what is bound, and made to happen ----------------------------------------------------------------------------
+
+    # The names of these arguments are those of the methods. A message that was bound before is found in line, three
+    # times: a call more would cost as much as all that is noted of a message.
+
+    def carry(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> int | None:
+        """Send ``x`` to the rank ``peer``, or receive it from there, and return when that is complete: the rank from
+        which it came. Errors name ``operation``."""
+        try:
+            key = (self._address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self._key(x)
+            message = self._messages_of((operation, key, peer, tag))
+        except _NOT_FOUND:
+            message = None
+        if message is None or type(peer) not in _EXACT or type(tag) not in _EXACT:
+            return self.transfer(self._bind_message(operation, x, peer, tag, receives), x)
+        return self.transfer(message, x)
+
+    def begin(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Request:
+        """The same, under way."""
+        try:
+            key = (self._address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self._key(x)
+            message = self._messages_of((operation, key, peer, tag))
+        except _NOT_FOUND:
+            message = None
+        if message is None or type(peer) not in _EXACT or type(tag) not in _EXACT:
+            return self.start(self._bind_message(operation, x, peer, tag, receives), x)
+        try:
+            return Request(message, message.transfer.start(), x, self._under_way)
+        except self._failure as e:
+            raise self._error(operation, e) from e
+
+    def message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Bound:
+        """The same, checked and bound, to be made to happen later by :meth:`transfer` or :meth:`start`."""
+        try:
+            message = self._messages_of((operation, self._key(x), peer, tag))
+        except _NOT_FOUND:
+            message = None
+        if message is None or type(peer) not in _EXACT or type(tag) not in _EXACT:
+            return self._bind_message(operation, x, peer, tag, receives)
+        return message
+
+    def transfer(self, message: Bound, x: Any) -> int | None:
+        """Send or receive what is bound to ``x``, and return when that is complete: the rank from which it came."""
+        if not isinstance(message, Message) or (now := message.now) is None:
+            request = self.start(message, x)
+            request.wait()
+            return request.source
+        under_way = self._under_way
+        begun = message.pending, monotonic()
+        under_way.begun.append(begun)
+        waits = under_way.waits
+        waits.append(begun)
+        try:
+            now()
+        except self._failure as e:
+            raise under_way.error(message, x, e) from e
+        finally:
+            waits.remove(begun)
+        if not message.receives:
+            return None
+        transfer = message.transfer
+        if (arrived := transfer.arrived()) != message.count:
+            raise message.wrong(arrived, transfer.source())
+        return transfer.source()
+
+    def start(self, message: Bound, x: Any) -> Request:
+        """Start what is bound to ``x``."""
+        if not isinstance(message, Message):
+            return message()
+        try:
+            return Request(message, message.transfer.start(), x, self._under_way)
+        except self._failure as e:
+            raise self._error(message.pending.operation, e) from e
+
+    def _bind_message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Bound:
         self.check_open(operation)
-        to = checked_rank(dest, self.size, operation, "dest")
-        self.check_tag(operation, tag)
-        given = as_buffer(x, operation, "x")
-        self._device_calls.check(given, operation, "x")
+        bind = self._incoming if receives else self._outgoing
+        bound, key = bind(operation, x, peer, tag), self._key(x)
+        if isinstance(bound, Message) and key is not None and type(peer) in _EXACT and type(tag) in _EXACT:
+            self._bound_messages.keep((operation, key, peer, tag), bound)
+        return bound
 
-        def start() -> Request:
-            wire = self._as_it_lies(given) or staging.copied_to_host(given)
-            try:
-                transfer = self._fabric.start_send(wire, to, tag)
-            except self._failure as e:
-                raise self._error(operation, e) from e
-            return Request(operation, transfer, self._under_way, wire, False, f"was taken by rank {to} (tag {tag})")
+    def _outgoing(self, operation: str, x: ArrayLike, dest: int | None, tag: int | None) -> Bound:
+        to, tag = self._peer(operation, dest, "dest"), self._tag(operation, tag)
+        given = self._memory(operation, x)
+        where = f"was taken by {self._named(to)} (tag {tag})"
 
-        return start
+        def bound(wire: Buffer) -> Message:
+            transfer = self._nobody(wire) if to == self._fabric.nobody else self._fabric.outgoing(wire, to, tag)
+            return self._bound(operation, where, wire, transfer, False)
 
-    def _as_it_lies(self, b: Buffer) -> Buffer | None:
-        """The buffer, if MPI can send or receive it without a copy."""
-        return b if self._fabric.usable(b) else self._device_calls.for_message(b)
+        def copied() -> Request:
+            wire = self._device_calls.for_message(given) or staging.copied_to_host(given)
+            return self._started(bound(wire), wire)
 
-    def incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int) -> Callable[[], Request]:
-        """Check the arguments of an :meth:`irecv` and return the function that starts it. Errors name ``operation``."""
-        self.check_open(operation)
-        of = None if source is None else checked_rank(source, self.size, operation, "source")
-        self.check_tag(operation, tag)
-        taken = as_buffer(x, operation, "x")
-        if not taken.writable:
-            given = "one that is read-only, or whose elements share memory"
-            raise ArgumentError(operation, "x", "an array that can be written to", given)
-        self._device_calls.check(taken, operation, "x")
+        return bound(given.part(0, given.count)) if self._fabric.usable(given) else copied
 
-        def start() -> Request:
-            there = self._as_it_lies(taken)
+    def _incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int | None) -> Bound:
+        of, which = self._origin(operation, source, tag)
+        taken = self._memory(operation, x, writable=True)
+        whence = self._whence(of, which)
+
+        def bound(wire: Buffer) -> Message:
+            transfer = self._nobody(wire) if of == self._fabric.nobody else self._fabric.incoming(wire, of, which)
+            return self._bound(operation, whence, wire, transfer, True)
+
+        def copied() -> Request:
+            there = self._device_calls.for_message(taken)
             wire = there or staging.copied_to_host(taken)
-            try:
-                transfer = self._fabric.start_recv(wire, of, tag)
-            except self._failure as e:
-                raise self._error(operation, e) from e
-            finish = None if there is not None else (lambda: staging.written_back(taken, wire))
-            whom = "any rank" if of is None else f"rank {of}"
-            peer = f"came from {whom} (tag {tag})"
-            return Request(operation, transfer, self._under_way, wire, True, peer, finish)
+            return self._started(bound(wire), wire, None if there else lambda: staging.written_back(taken, wire))
 
-        return start
+        return bound(taken.part(0, taken.count)) if self._fabric.usable(taken) else copied
+
+    def _bind_both(
+        self, at: tuple[Any, ...], x: Any, dest: int, out: Any, source: int | None, sendtag: int, recvtag: int | None
+    ) -> Message | None:
+        """The two messages of a sendrecv as one. None where there is no such call: then this has carried them out."""
+        operation = "sendrecv"
+        self.check_open(operation)
+        given, taken = self._memory(operation, x), self._memory(operation, out, "out", writable=True)
+        one = (given.address, given.shape, given.strides) == (taken.address, taken.shape, taken.strides)
+        if memory_overlaps(given, taken) and not (one and given.dtype == taken.dtype):
+            raise ArgumentError(operation, "out", "x itself, or memory apart from x's", "memory that overlaps x's")
+        to, sendtag = self._peer(operation, dest, "dest"), self._tag(operation, sendtag, "sendtag")
+        of, which = self._origin(operation, source, recvtag, "recvtag")
+        plain = self._fabric.usable(given) and self._fabric.usable(taken)
+        wires = [b.part(0, b.count) for b in (given, taken)] if plain else []
+        transfer = self._fabric.both(wires[0], to, sendtag, wires[1], of, which) if wires else None
+        if transfer is not None and self._under_way.timeout is None and of != self._fabric.nobody:
+            what = f"{self._whence(of, which)}, or none was taken by {self._named(to)} (tag {sendtag})"
+            both = self._bound(operation, what, wires[1], transfer, True)
+            if at[1] is not None and type(at[3]) in _KEYS and _EXACT.issuperset(map(type, (dest, *at[4:]))):
+                self._bound_messages.keep(at, both)
+            return both
+        sent = as_buffer(given.on_host().array, operation, "x").array if one else x
+        coming = self.start(self._incoming(operation, out, of, which), out)
+        going = self.start(self._outgoing(operation, sent, to, sendtag), sent)
+        coming.wait()
+        going.wait()
+        return None
+
+    # -- arguments ----------------------------------------------------------------------------------------------------
+
+    def _memory(self, operation: str, x: Any, argument: str = "x", writable: bool = False) -> Buffer:
+        """The array of a message, on a device that may be used."""
+        b = as_buffer(x, operation, argument)
+        if writable and not b.writable:
+            given = "one that is read-only, or whose elements share memory"
+            raise ArgumentError(operation, argument, "an array that can be written to", given)
+        self._device_calls.check(b, operation, argument)
+        return b
+
+    def _peer(self, operation: str, rank: Any, argument: str) -> int:
+        """A rank, or nobody."""
+        if _is(rank, self._fabric.nobody):
+            return self._fabric.nobody
+        return checked_rank(rank, self.size, operation, argument)
+
+    def _tag(self, operation: str, tag: Any, argument: str = "tag") -> int:
+        return checked_int(tag, 0, self._fabric.most_tag, operation, argument)
+
+    def _origin(self, operation: str, source: Any, tag: Any, argument: str = "tag") -> tuple[int | None, int | None]:
+        """Who must have sent a message, and with which tag. None means any."""
+        of = None if source is None or _is(source, self._fabric.anybody) else self._peer(operation, source, "source")
+        any_tag = tag is None or _is(tag, self._fabric.any_tag)
+        return of, None if any_tag else self._tag(operation, tag, argument)
+
+    def _named(self, rank: int | None) -> str:
+        if rank is None:
+            return "any rank"
+        return "nobody" if rank == self._fabric.nobody else f"rank {rank}"
+
+    def _whence(self, of: int | None, tag: int | None) -> str:
+        return f"came from {self._named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
+
+    def _nobody(self, b: Buffer) -> Transfer:
+        return Nobody(self._fabric.nobody, self._fabric.any_tag, b.count)
+
+    def _bound(self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool) -> Message:
+        pending = Pending.message(operation, what, wire.count, wire.dtype.name)
+        return Message(pending, transfer, receives, in_time=self._under_way.timeout is not None)
+
+    def _started(self, message: Message, array: object, finish: Finish | None = None) -> Request:
+        """A message whose memory is a copy. ``finish`` writes what comes to where it belongs."""
+        request = self.start(message, array)
+        request._finish = finish
+        return request
+
+
+def _is(given: Any, name: int) -> bool:
+    """Whether a rank or tag is this one of MPI's names. A bool, or a number of another type, is none."""
+    return type(given) is int and given == name

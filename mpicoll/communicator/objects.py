@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
+from mpicoll.calls.record import Pending
 from mpicoll.communicator.base import Base
 from mpicoll.errors import ArgumentError, TimeoutError
 
@@ -56,7 +57,7 @@ class Objects(Base):
         """A message of bytes that were pickled."""
         self.check_open(operation)
         try:
-            with self._under_way.waiting(operation, which):
+            with self._under_way.waiting(Pending.message(operation, which, 1, "object")):
                 yield
         except TimeoutError as e:
             self._end_midway(operation, e)

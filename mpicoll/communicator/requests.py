@@ -1,121 +1,176 @@
-"""Messages under way: how a program waits for one, and who keeps the memory of those that it lets go."""
+"""What is under way: how a program waits for a message, and who keeps the memory of those that it lets go."""
 
 from __future__ import annotations
 
-import threading
+import atexit
+import gc
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
+from typing import Any
 
-from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls.record import Begun, Pending
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Transfer
+from mpicoll.guard.watch.report import show
+from mpicoll.launch import lifetime
 from mpicoll.machine.patience import Patience
 
-__all__ = ["Request", "UnderWay"]
+__all__ = ["Finish", "Message", "Request", "UnderWay"]
 
 LEAST = 16 << 20
-"""Bytes of messages that may have been completed without anybody having looked."""
+"""Bytes of messages that were let go and may have been completed without anybody having looked."""
 OVERHEAD = 64 << 10
 """Bytes that a message counts for besides its own: so many short ones are a long one."""
+_MOST_NAMED = 5
+"""Messages that are named at the end of a program."""
+
+Finish = Callable[[], None]
+"""What is to be done when a message has come: to write it where it belongs."""
+
+
+class Message:
+    """A message that is bound to its memory: what makes it happen, and what is said of it. It holds no array."""
+
+    __slots__ = ("count", "now", "pending", "receives", "transfer")
+
+    def __init__(self, pending: Pending, transfer: Transfer, receives: bool, in_time: bool) -> None:
+        self.pending, self.transfer, self.receives = pending, transfer, receives
+        self.count = pending.elements
+        self.now = None if in_time else transfer.now
+        """Makes it happen and returns when it is complete; None where it must be started and waited for, as where it
+        must come ``in_time``."""
+
+    def wrong(self, arrived: int | None, source: int) -> MessageError:
+        """The error where so many elements came from ``source``."""
+        what = "part of an element" if arrived is None else f"{arrived}"
+        about = self.pending
+        expected = f"expected {about.elements} elements of {about.dtype} from rank {source}"
+        return MessageError(f"{about.operation}: {expected}; {what} arrived")
+
+    def failed(self, e: BaseException) -> MessageError:
+        """The error where the MPI library reports ``e``."""
+        about, hint = self.pending, ""
+        if self.receives:
+            hint = f" (the array has {about.elements} elements of {about.dtype}: was more sent?)"
+        reported = str(e).partition(", error stack")[0]  # the stack of MPICH's own functions is in the cause
+        return MessageError(f"{about.operation}: the MPI library reports: {reported}{hint}")
 
 
 class UnderWay:
-    """The messages of one communicator that MPI still reads or writes.
+    """What one communicator has begun, and what must be known to wait for it.
 
-    They are kept from being collected with their memory, though the program may drop them. Every so many bytes it
-    looks which are complete, and lets those go: all together hold no more than ``LEAST``, or twice what is really
-    under way."""
+    A request that the program drops before it is complete is kept, with its memory: MPI still reads or writes that.
+    Every so many bytes, those that are complete by now are let go: all together hold no more than ``LEAST``, or twice
+    what is really under way."""
 
     lost = ""
-    """Why no message can be waited for any more, empty while they can."""
+    """Why nothing can be waited for any more, empty while it can."""
 
-    def __init__(self, failure: type[Exception] | tuple[()]) -> None:
-        self.failure = failure
+    def __init__(self, failure: type[Exception] | tuple[()], rank: int = 0) -> None:
+        self.failure: type[Exception] = failure or _Nothing
+        self.rank = rank
         self.timeout: float | None = None
         """The seconds that a program waits for a message, None if it waits for ever."""
         self.timed_out: Callable[[str], object] = str
         """Told why, when a message did not come in time."""
         self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
-        self.begun: deque[tuple[str, str, int, str, float]] = deque(maxlen=1)
-        """The last messages, as the communicator's recorder keeps them."""
-        self.waits: list[tuple[str, str]] = []
-        """What threads wait for now: the operation, and which message has not come or was not taken."""
-        self._requests: set[Request] = set()
-        self._since = 0  # bytes that were added since it looked
+        self.begun: deque[Begun] = deque(maxlen=1)
+        """What was begun last, as the communicator's recorder keeps it."""
+        self.waits: list[Begun] = []
+        """What threads wait for now."""
+        self._since = 0  # bytes that were dropped since it looked
         self._limit = LEAST
+        _all.add(self)
 
-    def add(self, request: Request) -> None:
-        """Keep the message."""
-        self._requests.add(request)
+    def keep(self, request: Request) -> None:
+        """Keep what the program has dropped."""
         _kept.add(request)
         self._since += request.nbytes
         if self._since > self._limit:
             self.let_go()
 
-    def discard(self, request: Request) -> None:
-        """The message is complete."""
-        self._requests.discard(request)
-        _kept.discard(request)
-
-    @contextmanager
-    def waiting(self, operation: str, what: str) -> Iterator[None]:
-        """Around a wait for a message that has not come yet, or was not taken, as ``what`` says."""
-        wait = operation, what
-        self.begun.append((operation, what, 1, "object", monotonic()))
-        self.waits.append(wait)
-        try:
-            yield
-        finally:
-            self.waits.remove(wait)
-
     def let_go(self) -> None:
         """Let go what is complete by now."""
         self._since = 0
-        for request in list(self._requests):
+        mine = [request for request in [*_kept] if request._under_way is self]
+        for request in mine:
             request.look()
-        self._limit = max(LEAST, sum(request.nbytes for request in list(self._requests)))
+            if request.done:
+                _kept.discard(request)
+                request.warn()
+        self._limit = max(LEAST, sum(request.nbytes for request in mine if not request.done))
+
+    @contextmanager
+    def waiting(self, pending: Pending) -> Iterator[None]:
+        """Around a wait for what has not happened yet."""
+        begun = pending, monotonic()
+        self.begun.append(begun)
+        self.waits.append(begun)
+        try:
+            yield
+        finally:
+            self.waits.remove(begun)
+
+    def error(self, message: Message, array: object, e: BaseException) -> MpicollError:
+        """The error of a message of which the fabric reports ``e``."""
+        lost = self.loss(message.pending.operation, e)
+        if lost is None:
+            return message.failed(e)
+        _of_losses.append(array)  # MPI may still write to it
+        return lost
+
+
+class _Nothing(Exception):
+    """In the place of the fabric's own error, where a fabric has none."""
 
 
 _kept: set[Request] = set()
-"""All communicators' messages: a program may drop a communicator, too."""
-_of_losses: list[Buffer | None] = []
-"""The memory of messages that ended because ranks were lost."""
+"""The requests that programs have dropped. A program may drop a communicator, too."""
+_of_losses: list[object] = []
+"""The arrays of messages that ended because ranks were lost."""
+_all: weakref.WeakSet[UnderWay] = weakref.WeakSet()
 
 
 class Request:
-    """A message under way. Its array must not be used until :meth:`wait` has returned or :meth:`test` is True.
+    """Something under way. Its array must not be used until :meth:`wait` has returned or :meth:`test` is True.
 
     Several threads may use one request. While one of them waits, :meth:`test` is False for the others.
     """
 
-    def __init__(
-        self,
-        operation: str,
-        transfer: Transfer,
-        under_way: UnderWay,
-        memory: Buffer,
-        receives: bool,
-        peer: str,
-        finish: Callable[[], None] | None = None,
-    ) -> None:
-        self._operation, self._transfer, self._under_way, self._peer = operation, transfer, under_way, peer
-        self._receives, self._count, self._dtype = receives, memory.count, memory.dtype
-        self._memory: Buffer | None = memory  # MPI knows its address alone
-        self._finish = finish
-        self._failed: MpicollError | None = None
-        self._asking = threading.Lock()  # two threads may not wait for, or test, one of MPI's requests at once
-        self.nbytes = memory.nbytes + OVERHEAD
-        """Bytes that it counts for while it is under way: the length of the message, and an overhead."""
-        self.done = False
-        """Whether it is complete, or has failed."""
-        self.source: int | None = None
-        """The rank that sent a received message, once that is here. None until then, and for a message sent."""
-        under_way.add(self)
-        under_way.begun.append((operation, peer, memory.count, memory.dtype.name, monotonic()))
+    _begun: Any = None
+    """What stands for it in the fabric, once it is complete."""
+    _failed: MpicollError | None = None
+    _finish: Finish | None = None
+    done = False
+    """Whether it is complete, or has failed."""
+
+    def __init__(self, message: Message, begun: Any, array: object, under_way: UnderWay) -> None:
+        self._message, self._under_way = message, under_way
+        self._array = array  # MPI knows its address alone
+        # Whoever takes this asks MPI: two threads may not wait for one request, or test it, at once.
+        self._turn = [begun]
+        self._since = since = (message.pending, monotonic())
+        under_way.begun.append(since)
+
+    @property
+    def source(self) -> int | None:
+        """The rank that sent a received message, once that is here. None until then, and for all else."""
+        return None if self._begun is None else self._message.transfer.source(self._begun)
+
+    @property
+    def tag(self) -> int | None:
+        """The tag of a received message, once that is here. None until then, and for all else."""
+        return None if self._begun is None else self._message.transfer.tag(self._begun)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it counts for while nobody looks: the length of its array, and an overhead."""
+        return int(getattr(self._array, "nbytes", 0)) + OVERHEAD
 
     def wait(self) -> None:
         """Return when the message has arrived, or when the array that is sent may be overwritten.
@@ -125,29 +180,52 @@ class Request:
         ``check="full"``, raises TimeoutError after the communicator's ``timeout``, which closes the communicator. An
         array that was to be sent must not be changed then: the message may still be taken.
         """
-        self._check_not_lost()
-        waits, wait = self._under_way.waits, (self._operation, self._peer)
+        under_way = self._under_way
+        if under_way.lost:
+            self._check_not_lost()
+        waits, wait = under_way.waits, self._since
         waits.append(wait)
         try:
-            if self._under_way.timeout is None:
-                with self._asking:
-                    self._ask(block=True)
-            else:
-                self._wait_in_time(self._under_way.timeout)
+            if under_way.timeout is not None:
+                self._wait_in_time(under_way.timeout)
+            elif not self.done:
+                self._wait()
         finally:
             waits.remove(wait)
-        self._raise()
+        if self._failed is not None:
+            self._raise()
+
+    def _wait(self) -> None:
+        try:
+            begun = self._turn.pop()
+        except IndexError:
+            self._wait_for_other()
+            return
+        try:
+            if not self.done:
+                self._message.transfer.wait(begun)
+                self._complete(begun)
+        except (self._under_way.failure, MessageError) as e:
+            self._fail(e)
+        finally:
+            self._turn.append(begun)
+
+    def _wait_for_other(self) -> None:
+        """Wait while another thread waits for it."""
+        patience = Patience(float("inf"))
+        while not self.done and patience.lasts():
+            self.look()
 
     def _wait_in_time(self, seconds: float) -> None:
-        patience = Patience(seconds)
+        patience, about = Patience(seconds), self._message.pending
         while not self.done:
             self.look()
             if not self.done and not patience.lasts():
-                why = f"no message {self._peer} within {seconds:g} s"
-                if self._receives and not self.cancel() and self.source is not None:
+                why = f"{about.missing} within {seconds:g} s"
+                if self._message.receives and not self.cancel() and self.source is not None:
                     return  # it came at the last moment, and was taken as any other
-                self._under_way.timed_out(f"{self._operation}: {why}")
-                raise TimeoutError(f"{self._operation}: {why}")
+                self._under_way.timed_out(f"{about.operation}: {why}")
+                raise TimeoutError(f"{about.operation}: {why}")
 
     def test(self) -> bool:
         """Return whether it is complete, without waiting. Raises as :meth:`wait` does."""
@@ -165,77 +243,107 @@ class Request:
         """
         self._check_not_lost()
         given_up = False
-        with self._asking:
-            self._ask(block=False)
-            if not self.done:
-                given_up = self._transfer.cancel()
-                self._end()
+        while not self.done:
+            try:
+                begun = self._turn.pop()
+            except IndexError:
+                self._wait_for_other()
+                continue
+            try:
+                self._ask(begun)
+                if not self.done:
+                    given_up = self._message.transfer.cancel(begun)
+                    self._end()
+            finally:
+                self._turn.append(begun)
         self._raise()
         return given_up
 
     def look(self) -> None:
         """See whether it is complete, unless another thread does so now. An error is kept for :meth:`wait` to raise."""
-        if not self.done and self._asking.acquire(blocking=False):
-            try:
-                self._ask(block=False)
-            finally:
-                self._asking.release()
-
-    def _ask(self, block: bool) -> None:
-        """Complete it if it has arrived, or wait until it has; the caller holds the lock."""
         if self.done:
             return
         try:
-            if block:
-                self._transfer.wait()
-            elif not self._transfer.test():
-                return
-        except self._under_way.failure as e:
-            self._failed = self._under_way.loss(self._operation, e)
-            if self._failed is not None:
-                _of_losses.append(self._memory)  # MPI may still write to it
-            else:
-                self._failed = MessageError(f"{self._operation}: the MPI library reports: {e}{self._hint()}")
-            self._failed.__cause__ = e
-        except MessageError as e:
-            self._failed = e
-        else:
-            self._check()
-            if self._failed is None and self._finish is not None:
-                self._finish()
+            begun = self._turn.pop()
+        except IndexError:
+            return
+        try:
+            self._ask(begun)
+        finally:
+            self._turn.append(begun)
+
+    def _ask(self, begun: Any) -> None:
+        """Complete it if it has arrived. The caller has the turn."""
+        try:
+            if not self.done and self._message.transfer.test(begun):
+                self._complete(begun)
+        except (self._under_way.failure, MessageError) as e:
+            self._fail(e)
+
+    def _complete(self, begun: Any) -> None:
+        """It has arrived. What was received must have the array's length."""
+        message = self._message
+        if message.receives:
+            self._begun = begun
+            arrived = message.transfer.arrived(begun)
+            if arrived != message.count:
+                self._failed = message.wrong(arrived, message.transfer.source(begun))
+        if self._finish is not None and self._failed is None:
+            self._finish()
         self._end()
 
-    def _check_not_lost(self) -> None:
-        if self._under_way.lost:
-            raise StateError(f"{self._operation}: this message cannot be waited for: {self._under_way.lost}")
-
-    def _check(self) -> None:
-        """What was received has the array's length."""
-        if not self._receives:
-            return
-        self.source, arrived = self._transfer.source, self._transfer.arrived
-        if arrived != self._count:
-            what = "part of an element" if arrived is None else f"{arrived}"
-            self._failed = MessageError(
-                f"{self._operation}: expected {self._count} elements of {self._dtype} "
-                f"from rank {self.source}; {what} arrived"
-            )
+    def _fail(self, e: Exception) -> None:
+        if isinstance(e, MessageError):
+            self._failed = e
+        else:
+            self._failed = self._under_way.error(self._message, self._array, e)
+            self._failed.__cause__ = e
+        self._end()
 
     def _end(self) -> None:
-        self._memory = self._finish = None
+        self._array = self._finish = None
         self.done = True
-        self._under_way.discard(self)
+
+    def _check_not_lost(self) -> None:
+        if why := self._under_way.lost:
+            raise StateError(f"{self._message.pending.operation}: this message cannot be waited for: {why}")
 
     def _raise(self) -> None:
         failed, self._failed = self._failed, None
         if failed is not None:
             raise failed
 
-    def _hint(self) -> str:
-        if not self._receives:
-            return ""
-        return f" (the array has {self._count} elements of {self._dtype}: was more sent?)"
+    def warn(self) -> None:
+        """Tell of a failure that nobody can ask about any more."""
+        if self._failed is not None:
+            warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)
 
     def __del__(self) -> None:
-        if getattr(self, "_failed", None) is not None:
-            warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)
+        if not self.done:
+            self._under_way.keep(self)
+        elif self._failed is not None:
+            self.warn()
+
+    def unfinished(self) -> str:
+        """What is the matter at the end of the program; empty if nothing is."""
+        if not self.done and not self._under_way.lost:
+            self.look()
+        return "" if self.done else f"{self._message.pending.operation}: {self._message.pending.missing}"
+
+
+def _tell_unfinished() -> None:
+    """At the end of the program, name what was begun and has not happened: no other rank may ever notice."""
+    if not any(each.begun for each in [*_all]):
+        return
+    left: dict[UnderWay, list[str]] = {}
+    lives = lifetime.lives()
+    for request in gc.get_objects():  # once, at the end, so that no message costs more
+        if type(request) is Request and (lives or request._under_way.failure is _Nothing) and request.unfinished():
+            left.setdefault(request._under_way, []).append(request.unfinished())
+    for under_way, missing in left.items():
+        more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        named = "; ".join(missing[:_MOST_NAMED])
+        show(f"mpicoll: rank {under_way.rank} is at its end and has messages under way. {named}{more}")
+
+
+atexit.register(_tell_unfinished)

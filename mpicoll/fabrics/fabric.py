@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
@@ -18,29 +18,84 @@ from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.routes.devices.scratch import Scratch
 
-__all__ = ["ElasticFabric", "Fabric", "Transfer"]
+__all__ = ["ElasticFabric", "Envelope", "Fabric", "Nobody", "Transfer"]
 
 
 class Transfer(ABC):
-    """The message of one buffer, while it is under way."""
+    """A message bound to its memory, its peer and its tag. It can be started any number of times.
 
-    source: int | None = None
-    """The rank from which the message came. It is None until the message is complete."""
-    arrived: int | None = None
-    """The number of elements that arrived. It is None until the message is complete, and where it ends within an
-    element."""
+    ``start`` returns what stands for the message while it is under way; only this object knows what that is."""
+
+    now: Callable[[], object] | None = None
+    """Sends or receives, and returns when that is complete, at less cost than ``start`` and ``wait``. None where there
+    is no such way."""
 
     @abstractmethod
-    def wait(self) -> None:
+    def start(self) -> Any:
+        """Start it."""
+
+    @abstractmethod
+    def wait(self, begun: Any) -> object:
         """Return when the message is complete."""
 
     @abstractmethod
-    def test(self) -> bool:
+    def test(self, begun: Any) -> bool:
         """Whether the message is complete."""
 
     @abstractmethod
-    def cancel(self) -> bool:
+    def cancel(self, begun: Any) -> bool:
         """Stop receiving. Returns False if the message has come already."""
+
+    @abstractmethod
+    def source(self, begun: Any = None) -> int:
+        """The rank from which a complete message came: the last one that came ``now``, if nothing was begun."""
+
+    @abstractmethod
+    def tag(self, begun: Any) -> int:
+        """The tag of a complete message."""
+
+    @abstractmethod
+    def arrived(self, begun: Any = None) -> int | None:
+        """The number of elements that came; None where the message ends within an element."""
+
+
+class Nobody(Transfer):
+    """A message to or from ``null``, which is nobody: it is complete at once, and moves nothing."""
+
+    def __init__(self, null: int, any_tag: int, count: int) -> None:
+        self._null, self._any_tag, self._count = null, any_tag, count
+
+    def now(self) -> None:
+        """Nothing is to be done."""
+
+    def start(self) -> object:
+        return self
+
+    def wait(self, begun: object) -> None:
+        """It is complete."""
+
+    def test(self, begun: object) -> bool:
+        return True
+
+    def cancel(self, begun: object) -> bool:
+        return False
+
+    def source(self, begun: object = None) -> int:
+        return self._null
+
+    def tag(self, begun: object) -> int:
+        return self._any_tag
+
+    def arrived(self, begun: object = None) -> int:
+        return self._count  # the array stays as it is, and that is right
+
+
+class Envelope(NamedTuple):
+    """What a message is known by before it is received: the rank that sent it, its tag and its length in bytes."""
+
+    source: int
+    tag: int
+    nbytes: int
 
 
 class Fabric(ABC):
@@ -62,6 +117,12 @@ class Fabric(ABC):
     """What is raised when the fabric itself reports an error."""
     most_tag: int
     """The largest tag of a message."""
+    nobody: int
+    """The rank that is nobody's: ``MPI.PROC_NULL``."""
+    anybody: int
+    """What programs of MPI write for any rank: ``MPI.ANY_SOURCE``."""
+    any_tag: int
+    """What programs of MPI write for any tag: ``MPI.ANY_TAG``."""
     any_thread: bool
     """Whether several threads of this rank may use the fabric at the same time."""
     address: Callable[[Any], int]
@@ -97,12 +158,22 @@ class Fabric(ABC):
         return b.plain and b.device == "cpu"
 
     @abstractmethod
-    def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
-        """Start to send."""
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
+        """A message of this memory to a rank. It holds the memory's address and no array."""
 
     @abstractmethod
-    def start_recv(self, b: Buffer, source: int | None, tag: int) -> Transfer:
-        """Start to receive, from any rank if ``source`` is None."""
+    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer:
+        """A message into this memory, from any rank if ``source`` is None, and with any tag if that is None."""
+
+    def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,
+             recvtag: int | None) -> Transfer | None:  # fmt: skip
+        """Two messages at once, of which only the one that comes is asked about. None if the fabric has no such call.
+        The two memories are apart, or one."""
+        return None
+
+    @abstractmethod
+    def probe(self, source: int | None, tag: int | None) -> Envelope | None:
+        """The first message that has come and that such a receive would take; None if there is none now."""
 
     @abstractmethod
     def node(self) -> Fabric:

@@ -23,15 +23,16 @@ class Message:
 
 @dataclass(eq=False)
 class Awaited:
-    """A receive that was started, from any rank if ``source`` is None. ``message`` is None until it has come."""
+    """A receive that was started, from any rank if ``source`` is None, and with any tag if that is None. ``message`` is
+    None until it has come."""
 
     source: int | None
-    tag: int
+    tag: int | None
     message: Message | None = None
 
     def takes(self, message: Message) -> bool:
         """Whether this receive can take the message."""
-        return message.tag == self.tag and self.source in (None, message.source)
+        return self.tag in (None, message.tag) and self.source in (None, message.source)
 
 
 class Group:

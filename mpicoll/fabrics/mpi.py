@@ -19,7 +19,8 @@ from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.rules import Rules, check, dump, preferred, timeout, trace
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost, TimeoutError
-from mpicoll.fabrics.fabric import ElasticFabric, Fabric, Transfer
+from mpicoll.fabrics import mpi_messages as messages
+from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import make, shrunk
 from mpicoll.fabrics.words import Words
 from mpicoll.launch import elastic
@@ -32,7 +33,6 @@ from mpicoll.routes.devices import scheduled as on_device
 from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Schedule
 from mpicoll.transports import shared
-from mpicoll.transports.memory import datatype, moved
 
 __all__ = ["MPIFabric"]
 
@@ -42,6 +42,7 @@ class MPIFabric(ElasticFabric):
     belongs to the other."""
 
     failure = MPI.Exception
+    nobody, anybody, any_tag = MPI.PROC_NULL, MPI.ANY_SOURCE, MPI.ANY_TAG
     address = staticmethod(MPI.Get_address)
     # A program may have told mpi4py to pickle in another way. See MPI.pickle in mpi4py's manual.
     dumps = staticmethod(lambda obj: MPI.pickle.dumps(obj))
@@ -179,17 +180,18 @@ class MPIFabric(ElasticFabric):
             self.shares = self._slots is not None
             self.settled = True  # last: another thread may look
 
-    def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
-        return _Messages([self._messages.Isend(moved(piece), dest, tag) for piece in large.pieces(b)], None)
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
+        return messages.outgoing(self._messages, b, dest, tag)
 
-    def start_recv(self, b: Buffer, source: int | None, tag: int) -> Transfer:
-        mpi_source = MPI.ANY_SOURCE if source is None else source
-        if b.count > large.MAX_COUNT and source is None:
-            status = MPI.Status()  # all parts of one long message must come from the same rank
-            self._messages.Probe(mpi_source, tag, status)
-            mpi_source = status.Get_source()
-        kind = datatype(b.dtype)
-        return _Messages([self._messages.Irecv(moved(piece), mpi_source, tag) for piece in large.pieces(b)], kind)
+    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer:
+        return messages.incoming(self._messages, b, source, tag)
+
+    def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,
+             recvtag: int | None) -> Transfer | None:  # fmt: skip
+        return messages.both(self._messages, sent, dest, sendtag, taken, source, recvtag)
+
+    def probe(self, source: int | None, tag: int | None) -> Envelope | None:
+        return messages.probe(self._messages, source, tag)
 
     def node(self) -> Fabric:
         return self._child(make(self._comm.Split_type, MPI.COMM_TYPE_SHARED, self.rank))
@@ -336,53 +338,3 @@ _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
 
 _not_taken: list[MPI.Request] = []
 """Requests of objects that nobody has taken yet. MPI reads their memory, which they keep."""
-
-_ONE_BY_ONE = MPI.get_vendor()[0] == "Open MPI"
-"""Whether to wait for messages one by one: Waitall of Open MPI 4.1 never returns where a message has failed."""
-
-
-class _Messages(Transfer):
-    """One buffer's messages: several where it has more elements than a count can say. ``kind`` is the datatype of
-    messages that are received, and None for messages that are sent."""
-
-    def __init__(self, parts: list[MPI.Request], kind: MPI.Datatype | None) -> None:
-        self._parts, self._kind = parts, kind
-        self._statuses = [MPI.Status() for _ in parts]
-
-    def _incomplete(self) -> tuple[list[MPI.Request], list[MPI.Status]]:
-        """The messages that are not known to be complete, with their statuses.
-
-        If the handler of a signal ends a wait with an exception, MPI may have completed some of the messages. Their
-        requests are null then, and this object has their statuses."""
-        indices = [i for i, part in enumerate(self._parts) if part]
-        return [self._parts[i] for i in indices], [self._statuses[i] for i in indices]
-
-    def wait(self) -> None:
-        parts, statuses = self._incomplete()
-        if _ONE_BY_ONE:
-            for part, status in zip(parts, statuses, strict=True):
-                part.Wait(status)
-        else:
-            MPI.Request.Waitall(parts, statuses)
-        self._complete(self._statuses)
-
-    def test(self) -> bool:
-        if not MPI.Request.Testall(*self._incomplete()):
-            return False
-        self._complete(self._statuses)
-        return True
-
-    def cancel(self) -> bool:
-        for part in self._parts:
-            part.Cancel()
-        statuses = [MPI.Status() for _ in self._parts]
-        MPI.Request.Waitall(self._parts, statuses)
-        return all(s.Is_cancelled() for s in statuses)
-
-    def _complete(self, statuses: list[MPI.Status]) -> None:
-        if self._kind is not None:
-            self.source = statuses[0].Get_source()
-            # Counts are of elements, because the number of bytes may be more than a count can say. The count is
-            # undefined where the message ends within an element.
-            counts = [s.Get_count(self._kind) for s in statuses]
-            self.arrived = None if MPI.UNDEFINED in counts else sum(counts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
-from mpicoll.fabrics.fabric import Fabric, Transfer
+from mpicoll.fabrics.fabric import Envelope, Fabric, Transfer
 from mpicoll.fabrics.job import Job, Seat
 from mpicoll.fabrics.mailboxes import Awaited, Group, Message
 from mpicoll.routes import threads as route
@@ -32,12 +33,15 @@ class ThreadFabric(Fabric):
     library = ""
     one_node = shares = settled = True
     failure = ()
+    nobody, anybody, any_tag = -(2**31), -(2**31) + 1, -(2**31) + 2
     most_tag = 2**31 - 1
     any_thread = True
 
     def __init__(self, job: Job, group: Group, rank: int, size: int) -> None:
         self._job, self._group = job, group
         self.rank, self.size, self.rules = rank, size, job.rules
+        if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the program has no names for them
+            self.nobody, self.anybody, self.any_tag = mpi.PROC_NULL, mpi.ANY_SOURCE, mpi.ANY_TAG
 
     @classmethod
     def of(cls, seat: Seat) -> ThreadFabric:
@@ -98,14 +102,19 @@ class ThreadFabric(Fabric):
 
     # -- messages: they are copied when they are sent, so that to send never waits ------------------------------------
 
-    def start_send(self, b: Buffer, dest: int, tag: int) -> Transfer:
-        self._put(dest, tag, kernels.values(b).copy())
-        return _Sent()
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
+        return _Sent(self, kernels.values(b), dest, tag)
 
-    def start_recv(self, b: Buffer, source: int | None, tag: int) -> Transfer:
-        return _Receiving(self, self._awaited(source, tag), kernels.values(b))
+    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer:
+        return _Receiving(self, kernels.values(b), source, tag)
 
-    def _put(self, dest: int, tag: int, content: Any) -> None:
+    def probe(self, source: int | None, tag: int | None) -> Envelope | None:
+        wanted = Awaited(source, tag)
+        with self._job.changed:
+            found = next((m for m in self._group.mailboxes[self.rank] if wanted.takes(m)), None)
+        return None if found is None else Envelope(found.source, found.tag, found.content.nbytes)
+
+    def put(self, dest: int, tag: int, content: Any) -> None:
         """Give the message to the receive that has waited for it longest. If there is none, put it into the mailbox."""
         message = Message(self.rank, tag, content)
         with self._job.changed:
@@ -118,7 +127,7 @@ class ThreadFabric(Fabric):
                 first.message = message
             self._job.happened()
 
-    def _awaited(self, source: int | None, tag: int) -> Awaited:
+    def awaited(self, source: int | None, tag: int | None) -> Awaited:
         """A new receive. It takes the first message for it in the mailbox, or else waits for one to come."""
         awaited = Awaited(source, tag)
         with self._job.changed:
@@ -192,10 +201,10 @@ class ThreadFabric(Fabric):
         return [pickle.loads(x[self.rank]) for x in pickled]
 
     def send(self, obj: Any, dest: int, tag: int, seconds: float | None) -> None:
-        self._put(dest, tag, np.frombuffer(pickle.dumps(obj), np.uint8))
+        self.put(dest, tag, np.frombuffer(pickle.dumps(obj), np.uint8))
 
     def recv(self, source: int | None, tag: int, seconds: float | None) -> Any:
-        return pickle.loads(self.arrived(self._awaited(source, tag)).content)
+        return pickle.loads(self.arrived(self.awaited(source, tag)).content)
 
     # -- fabrics made of this one -------------------------------------------------------------------------------------
 
@@ -229,42 +238,70 @@ class ThreadFabric(Fabric):
 
 
 class _Sent(Transfer):
-    """A message that was sent. It is complete from the beginning, because it was copied."""
+    """A message to a thread. It is complete when it has begun, because it is copied."""
 
-    def wait(self) -> None:
-        pass
+    def __init__(self, fabric: ThreadFabric, array: Any, dest: int, tag: int) -> None:
+        self._fabric, self._array, self._dest, self._tag = fabric, array, dest, tag
 
-    def test(self) -> bool:
+    def start(self) -> None:
+        self._fabric.put(self._dest, self._tag, self._array.copy())
+
+    def wait(self, begun: None) -> None:
+        """It is complete."""
+
+    def test(self, begun: None) -> bool:
         return True
 
-    def cancel(self) -> bool:
+    def cancel(self, begun: None) -> bool:
         return False
+
+    def source(self, begun: Any = None) -> int:
+        raise AssertionError("it was sent by this rank")
+
+    tag = arrived = source
 
 
 class _Receiving(Transfer):
-    """A message that is to be received into ``array``."""
+    """A message from a thread, into ``array``. While it is under way, what waits in the fabric stands for it."""
 
-    def __init__(self, fabric: ThreadFabric, awaited: Awaited, array: Any) -> None:
-        self._fabric, self._awaited, self._array = fabric, awaited, array
+    def __init__(self, fabric: ThreadFabric, array: Any, source: int | None, tag: int | None) -> None:
+        self._fabric, self._array, self._from, self._tag = fabric, array, source, tag
 
-    def wait(self) -> None:
-        self._take(self._fabric.arrived(self._awaited))
+    def start(self) -> Awaited:
+        return self._fabric.awaited(self._from, self._tag)
 
-    def test(self) -> bool:
-        if self._awaited.message is None:
+    def wait(self, begun: Awaited) -> None:
+        self._take(self._fabric.arrived(begun))
+
+    def test(self, begun: Awaited) -> bool:
+        if begun.message is None:
             return False
-        self._take(self._awaited.message)
+        self._take(begun.message)
         return True
 
-    def cancel(self) -> bool:
-        return self._fabric.give_up(self._awaited)
+    def cancel(self, begun: Awaited) -> bool:
+        return self._fabric.give_up(begun)
+
+    def source(self, begun: Awaited | None = None) -> int:
+        return self._of(begun).source
+
+    def tag(self, begun: Awaited) -> int:
+        return self._of(begun).tag
+
+    def arrived(self, begun: Awaited | None = None) -> int | None:
+        elements, rest = divmod(self._of(begun).content.nbytes, self._array.itemsize)
+        return None if rest else elements
+
+    @staticmethod
+    def _of(begun: Awaited | None) -> Message:
+        assert begun is not None
+        assert begun.message is not None
+        return begun.message
 
     def _take(self, message: Message) -> None:
         content, room = message.content.view(np.uint8), self._array.view(np.uint8)
-        self.source = message.source
-        elements, rest = divmod(content.size, self._array.itemsize)
-        self.arrived = None if rest else elements
         if content.size > room.size:
+            elements = content.size // self._array.itemsize
             problem = f"a message of {elements} elements came from rank {message.source}: expected {self._array.size}"
             raise MessageError(problem)
         room[: content.size] = content

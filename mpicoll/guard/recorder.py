@@ -18,11 +18,11 @@ from sys import _getframe
 from time import monotonic
 from types import CodeType, FrameType
 
-from mpicoll.calls.record import Record
+from mpicoll.calls.record import Begun, Record
 from mpicoll.errors import StateError
 from mpicoll.guard.sites import Site, here, is_library, place_of, site_of
 
-__all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Message", "Queued", "Recorder"]
+__all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Queued", "Recorder"]
 
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
@@ -35,9 +35,6 @@ _BYTES = 8
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
 """A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
 midway, so that nothing is known of it."""
-
-Message = tuple[str, str, int, str, float]
-"""A message that was begun: the operation, what is awaited of it, its elements and their dtype, and the time."""
 
 Queued = tuple[str, Site, float]
 """A call that was handed in: what the program has called, where, and when."""
@@ -99,7 +96,7 @@ class Recorder:
         self._turning = threading.Lock()
         self._handed_in: deque[tuple[int, float]] = deque(maxlen=2 * LENGTH)
         """The numbers of asynchronous calls, and when the program has handed them in."""
-        self.messages: deque[Message] = deque(maxlen=LENGTH)
+        self.messages: deque[Begun] = deque(maxlen=LENGTH)
         """The last messages that were begun."""
         self.queued: deque[Queued] = deque()
         """Asynchronous calls that were handed in to another thread and have not begun."""

@@ -20,7 +20,7 @@ from mpicoll.launch.alone import check_may_initialise, check_not_alone
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Closable", "before_finalize", "checked_world", "exits_with", "is_forked", "progress", "watch"]
+__all__ = ["Closable", "before_finalize", "checked_world", "exits_with", "is_forked", "lives", "progress", "watch"]
 
 
 class Closable(Protocol):
@@ -108,11 +108,16 @@ def watch(closable: Closable) -> None:
     _living.add(closable)
 
 
+def lives() -> bool:
+    """Whether this process can call MPI now."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and not _forked
+
+
 def progress() -> None:
     """Let MPI move on the messages of this process that are under way."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and not _forked:
-        mpi.COMM_SELF.Iprobe()
+    if lives():
+        sys.modules["mpi4py.MPI"].COMM_SELF.Iprobe()
 
 
 @lru_cache(maxsize=1)  # once in a process

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 
 import pytest
 
+from mpicoll.calls.record import Pending
 from mpicoll.guard.recorder import FREED, OPEN, Recorder
 from mpicoll.guard.watch.channel import heard, say
 from mpicoll.guard.watch.meeting import Meeting, listen
@@ -77,7 +79,7 @@ def test_waits_that_follow_each_other_are_not_one(capfd: Output) -> None:
     async def scene(it: Job) -> None:
         waits = it.ranks[0].member.watched["c"].waits
         for _ in range(400):
-            waits.append((f"{'recv'}", "came from rank 1"))
+            waits.append((Pending.message("recv", "came from rank 1", 1, "int64"), monotonic()))
             await asyncio.sleep(0.004)
             waits.clear()
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import mpicoll
-from mpicoll.guard.recorder import BROKEN, Made, Message, Queued
+from mpicoll.calls.record import Begun
+from mpicoll.guard.recorder import BROKEN, Made, Queued
 from mpicoll.guard.sites import Site, frames_now, line_of
 from mpicoll.guard.watch.watched import Watched
 
@@ -54,7 +55,7 @@ def _communicator(each: Watched) -> dict[str, Any]:
     calls = [_call(call) for call in made]
     if calls and (under_way or state == BROKEN):
         calls[-1]["state"] = UNDER_WAY if under_way else ENDED_MIDWAY
-    waits = [f"{operation}: no message {which}" for operation, which in [*each.waits]]
+    waits = [f"{pending.operation}: {pending.missing}" for pending, _ in [*each.waits]]
     messages = [_message(begun) for begun in [*recorder.messages]]
     return {
         "name": each.name,
@@ -83,9 +84,15 @@ def _call(made: Made) -> dict[str, Any]:
     }
 
 
-def _message(begun: Message) -> dict[str, Any]:
-    operation, what, elements, dtype, when = begun
-    return {"operation": operation, "what": what, "elements": elements, "dtype": dtype, "begun": _of_clock(when)}
+def _message(begun: Begun) -> dict[str, Any]:
+    pending, when = begun
+    return {
+        "operation": pending.operation,
+        "what": pending.what,
+        "elements": pending.elements,
+        "dtype": pending.dtype,
+        "begun": _of_clock(when),
+    }
 
 
 def _queued(call: Queued) -> dict[str, Any]:

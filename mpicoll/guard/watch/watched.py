@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mpicoll.calls.record import Begun
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.sites import place_of, whereabouts
@@ -48,8 +49,8 @@ class Watched:
     name: str
     ranks: list[int]
     recorder: Recorder
-    waits: list[tuple[str, str]]
-    """What threads wait for besides collectives: an operation, and which message has not come."""
+    waits: list[Begun]
+    """What threads wait for besides collectives."""
     timeout: float
     """Seconds in which a call must end."""
     agrees: bool
@@ -93,7 +94,7 @@ class Watched:
             "words": made and made.record.words,
             "site": made and place_of(made.site),
             "waits": recorder.under_way and number == begun - 1,
-            "message": f"{waits[0][0]}: no message {waits[0][1]}" if waits else None,
+            "message": f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,
             "seconds": self.seconds,
             "stuck": 0.0 if self.agrees else self.seconds,  # where ranks agree, their waits end by themselves
             "where": whereabouts(),

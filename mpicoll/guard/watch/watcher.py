@@ -8,6 +8,7 @@ from collections import Counter
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from mpicoll.calls.record import Begun
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.places import checked_trace
@@ -37,7 +38,7 @@ _made: Counter[str] = Counter()
 
 
 def watch(
-    fabric: Fabric, recorder: Recorder, waits: list[tuple[str, str]], timeout: float, agrees: bool, cut: Cut | None
+    fabric: Fabric, recorder: Recorder, waits: list[Begun], timeout: float, agrees: bool, cut: Cut | None
 ) -> Watched | None:
     """Watch over the calls of a communicator. Collective. Returns None where its ranks have no common world."""
     ranks = fabric.in_world()

@@ -18,7 +18,7 @@ from mpicoll.torch.backend.handles import Handle, finished, handle_of, in_future
 from mpicoll.torch.backend.simple_forms import DEFAULTS, also_simple
 from mpicoll.torch.functions import barriers, collectives, lists
 from mpicoll.torch.functions.caller import Caller
-from mpicoll.torch.functions.messages import incoming, outgoing
+from mpicoll.torch.functions.messages import started
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
 from mpicoll.torch.uncompiled import uncompiled
@@ -195,13 +195,13 @@ class TorchCalls(ProcessGroup):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def send(self, tensors: Tensors, dstRank: int, tag: int) -> Any:
-        return self._message(outgoing(Caller("send", self), _only(tensors, "send"), dstRank, tag)())
+        return self._message(started(Caller("send", self), _only(tensors, "send"), dstRank, tag, False))
 
     def recv(self, tensors: Tensors, srcRank: int, tag: int) -> Any:
-        return self._message(incoming(Caller("recv", self), _only(tensors, "recv"), srcRank, tag)())
+        return self._message(started(Caller("recv", self), _only(tensors, "recv"), srcRank, tag, True))
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
-        return self._message(incoming(Caller("recv", self), _only(tensors, "recv"), None, tag)())
+        return self._message(started(Caller("recv", self), _only(tensors, "recv"), None, tag, True))
 
     def _message(self, request: Request) -> Handle:
         work = MessageWork(request, int)  # torch itself makes the global rank of the group's

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
-from mpicoll.communicator.messages import Request
+from mpicoll.communicator.messages import Bound, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, renamed
 from mpicoll.torch.groups.work import MessageWork, Work
 from mpicoll.torch.groups.world import GivenGroup
 
-__all__ = ["P2POp", "batch_isend_irecv", "incoming", "irecv", "isend", "outgoing", "recv", "send"]
+__all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send", "started"]
 
 
 def send(
@@ -31,7 +31,7 @@ def send(
     if caller is not None:
         dest = caller.root("dst", dst, group_dst)
         _refuse_this_rank(caller, "dst", dest)
-        outgoing(caller, tensor, dest, tag)().wait()
+        caller.group.comm.transfer(bound(caller, tensor, dest, tag, False), tensor)
 
 
 def recv(
@@ -47,10 +47,9 @@ def recv(
     source = _source(caller, src, group_src)
     if source is not None:
         _refuse_this_rank(caller, "src", source)
-    request = incoming(caller, tensor, source, tag)()
-    request.wait()
-    assert request.source is not None
-    return caller.group.global_rank(request.source)
+    sender = caller.group.comm.transfer(bound(caller, tensor, source, tag, True), tensor)
+    assert sender is not None
+    return caller.group.global_rank(sender)
 
 
 def isend(
@@ -61,7 +60,7 @@ def isend(
     if caller is None:
         return None
     dest = caller.root("dst", dst, group_dst)
-    return MessageWork(outgoing(caller, tensor, dest, tag)(), caller.group.global_rank)
+    return MessageWork(started(caller, tensor, dest, tag, False), caller.group.global_rank)
 
 
 def irecv(
@@ -72,7 +71,7 @@ def irecv(
     if caller is None:
         return None
     source = _source(caller, src, group_src)
-    return MessageWork(incoming(caller, tensor, source, tag)(), caller.group.global_rank)
+    return MessageWork(started(caller, tensor, source, tag, True), caller.group.global_rank)
 
 
 class P2POp:
@@ -119,24 +118,22 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
 def _checked(op: P2POp) -> Callable[[], Work]:
     """A function that starts the message, whose arguments are right."""
     caller = joined_caller(op.op.__name__, op.group)
-    start = (outgoing if op.op is isend else incoming)(caller, op.tensor, op.group_peer, op.tag)
-    return lambda: MessageWork(start(), caller.group.global_rank)
+    message = bound(caller, op.tensor, op.group_peer, op.tag, op.op is irecv)
+    return lambda: MessageWork(caller.group.comm.start(message, op.tensor), caller.group.global_rank)
 
 
-def outgoing(caller: Caller, tensor: Any, dest: int, tag: int) -> Callable[[], Request]:
-    """Check a message to the group's rank ``dest``, and return a function that starts to send it."""
+def bound(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Bound:
+    """Check a message to the group's rank ``peer``, or from it if this rank ``receives``, and bind it."""
     try:
-        return caller.group.comm.outgoing(caller.operation, caller.tensor("tensor", tensor), dest, tag)
+        return caller.group.comm.message(caller.operation, caller.tensor("tensor", tensor), peer, tag, receives)
     except ArgumentError as e:
-        raise renamed(e, caller.operation, {"x": "tensor", "dest": "group_dst"}) from None
+        names = {"x": "tensor", "dest": "group_dst", "source": "group_src"}
+        raise renamed(e, caller.operation, names) from None
 
 
-def incoming(caller: Caller, tensor: Any, source: int | None, tag: int) -> Callable[[], Request]:
-    """Check a message from the group's rank ``source``, and return a function that starts to receive it."""
-    try:
-        return caller.group.comm.incoming(caller.operation, caller.tensor("tensor", tensor), source, tag)
-    except ArgumentError as e:
-        raise renamed(e, caller.operation, {"x": "tensor", "source": "group_src"}) from None
+def started(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Request:
+    """The same message, under way."""
+    return caller.group.comm.start(bound(caller, tensor, peer, tag, receives), tensor)
 
 
 def _source(caller: Caller, src: int | None, group_src: int | None) -> int | None:

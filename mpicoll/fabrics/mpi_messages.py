@@ -1,0 +1,210 @@
+"""Messages of an MPI library, bound to their memory.
+
+A short message is one call of the MPI library, whose arguments are bound. One with more elements than a count can say
+is several. A persistent request was tried in the place of the bound call: it cost more on Open MPI, and less on MPICH
+only where a rank sends and receives at once (benchmarks/records/message-cost-2ranks.txt).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from mpi4py import MPI
+
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.fabrics.fabric import Envelope, Transfer
+from mpicoll.routes import large
+from mpicoll.transports.memory import datatype, moved
+
+__all__ = ["both", "incoming", "outgoing", "probe"]
+
+_ONE_BY_ONE = MPI.get_vendor()[0] == "Open MPI"
+"""Whether to wait for messages one by one: Waitall of Open MPI 4.1 never returns where a message has failed."""
+
+Received = tuple[MPI.Request, MPI.Status]
+
+
+def outgoing(comm: MPI.Intracomm, b: Buffer, dest: int, tag: int) -> Transfer:
+    """A message to a rank."""
+    if b.count > large.MAX_COUNT:
+        return _Long([partial(comm.Isend, moved(piece), dest, tag) for piece in large.pieces(b)], None)
+    return _Sent(comm, moved(b), dest, tag)
+
+
+def incoming(comm: MPI.Intracomm, b: Buffer, source: int | None, tag: int | None) -> Transfer:
+    """A message from a rank, or from any."""
+    of, which = _of(source), MPI.ANY_TAG if tag is None else tag
+    if b.count <= large.MAX_COUNT:
+        return _Received(comm, moved(b), of, which)
+    specs, kind = [moved(piece) for piece in large.pieces(b)], datatype(b.dtype)
+    if source is not None and tag is not None:
+        return _Long([partial(comm.Irecv, spec, of, which) for spec in specs], kind)
+    return _LongFromAny(comm, specs, of, which, kind)
+
+
+def both(
+    comm: MPI.Intracomm, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None, recvtag: int | None
+) -> Transfer | None:
+    """A message that leaves and one that comes, in one call of the MPI library. None if they are too long for it."""
+    if max(sent.count, taken.count) > large.MAX_COUNT:
+        return None
+    of, which = _of(source), MPI.ANY_TAG if recvtag is None else recvtag
+    coming = _Received(comm, moved(taken), of, which)
+    if sent.address == taken.address and sent.count == taken.count:
+        coming.now = partial(comm.Sendrecv_replace, moved(taken), dest, sendtag, of, which, coming.last)
+    else:
+        coming.now = partial(comm.Sendrecv, moved(sent), dest, sendtag, moved(taken), of, which, coming.last)
+    return coming
+
+
+def probe(comm: MPI.Intracomm, source: int | None, tag: int | None) -> Envelope | None:
+    """The first message that has come."""
+    status = MPI.Status()
+    if not comm.Iprobe(_of(source), MPI.ANY_TAG if tag is None else tag, status):
+        return None
+    return Envelope(status.Get_source(), status.Get_tag(), status.Get_elements(MPI.BYTE))
+
+
+def _of(source: int | None) -> int:
+    return MPI.ANY_SOURCE if source is None else source
+
+
+class _Sent(Transfer):
+    """A short message that leaves. While it is under way, the library's request stands for it."""
+
+    def __init__(self, comm: MPI.Intracomm, spec: list[Any], dest: int, tag: int) -> None:
+        self.now = partial(comm.Send, spec, dest, tag)
+        self.start = partial(comm.Isend, spec, dest, tag)  # type: ignore[method-assign]  # a method would cost a call
+
+    def start(self) -> MPI.Request:
+        raise AssertionError("each instance has its own")
+
+    @staticmethod
+    def wait(begun: MPI.Request) -> None:
+        begun.Wait()
+
+    @staticmethod
+    def test(begun: MPI.Request) -> bool:
+        return begun.Test()
+
+    def cancel(self, begun: MPI.Request) -> bool:
+        return _cancelled([begun])
+
+    def source(self, begun: Any = None) -> int:
+        raise AssertionError("it was sent by this rank")
+
+    tag = arrived = source
+
+
+class _Received(Transfer):
+    """A short message that comes. While it is under way, the library's request and status stand for it.
+
+    If the handler of a signal ends a wait with an exception, MPI has completed the message. Then the request is null,
+    and the status has what is known of the message: MPI must not be asked again."""
+
+    def __init__(self, comm: MPI.Intracomm, spec: list[Any], source: int, tag: int) -> None:
+        self.last = MPI.Status()
+        """Of the message that came ``now``. Two threads cannot receive into one memory at once, so one is enough."""
+        self._kind = spec[2]
+        self.now = partial(comm.Recv, spec, source, tag, self.last)
+        self._start = partial(comm.Irecv, spec, source, tag)
+
+    def start(self) -> Received:
+        return self._start(), MPI.Status()
+
+    def wait(self, begun: Received) -> None:
+        request, status = begun
+        if request:
+            request.Wait(status)
+
+    def test(self, begun: Received) -> bool:
+        request, status = begun
+        return not request or request.Test(status)
+
+    def cancel(self, begun: Received) -> bool:
+        return _cancelled([begun[0]])
+
+    def source(self, begun: Received | None = None) -> int:
+        return (begun[1] if begun else self.last).Get_source()
+
+    def tag(self, begun: Received) -> int:
+        return begun[1].Get_tag()
+
+    def arrived(self, begun: Received | None = None) -> int | None:
+        status = begun[1] if begun else self.last
+        count = status.Get_count(self._kind)  # undefined where the message ends within an element
+        return None if count == MPI.UNDEFINED else count
+
+
+Parts = tuple[list[MPI.Request], list[MPI.Status]]
+
+
+class _Long(Transfer):
+    """A message of several parts. ``kind`` is the datatype of one that comes, and None for one that leaves."""
+
+    def __init__(self, starts: list[Callable[[], MPI.Request]], kind: MPI.Datatype | None) -> None:
+        self._starts, self._kind = starts, kind
+
+    def start(self) -> Parts:
+        return [start() for start in self._starts], [MPI.Status() for _ in self._starts]
+
+    def wait(self, begun: Parts) -> None:
+        parts, statuses = _incomplete(begun)
+        if _ONE_BY_ONE:
+            for part, status in zip(parts, statuses, strict=True):
+                part.Wait(status)
+        else:
+            MPI.Request.Waitall(parts, statuses)
+
+    def test(self, begun: Parts) -> bool:
+        return MPI.Request.Testall(*_incomplete(begun))
+
+    def cancel(self, begun: Parts) -> bool:
+        return _cancelled(begun[0])
+
+    def source(self, begun: Parts | None = None) -> int:
+        assert begun is not None
+        return begun[1][0].Get_source()
+
+    def tag(self, begun: Parts) -> int:
+        return begun[1][0].Get_tag()
+
+    def arrived(self, begun: Parts | None = None) -> int | None:
+        assert begun is not None
+        assert self._kind is not None
+        # Counts are of elements, because the number of bytes may be more than a count can say.
+        counts = [status.Get_count(self._kind) for status in begun[1]]
+        return None if MPI.UNDEFINED in counts else sum(counts)
+
+
+class _LongFromAny(_Long):
+    """A message of several parts, from any rank or with any tag. All parts must be of one message."""
+
+    def __init__(self, comm: MPI.Intracomm, specs: list[list[Any]], source: int, tag: int, kind: MPI.Datatype) -> None:
+        super().__init__([], kind)
+        self._comm, self._specs, self._from, self._tag = comm, specs, source, tag
+
+    def start(self) -> Parts:
+        status = MPI.Status()
+        self._comm.Probe(self._from, self._tag, status)
+        which = status.Get_source(), status.Get_tag()
+        return [self._comm.Irecv(spec, *which) for spec in self._specs], [MPI.Status() for _ in self._specs]
+
+
+def _incomplete(begun: Parts) -> Parts:
+    """The parts that are not known to be complete, with their statuses.
+
+    If the handler of a signal ends a wait with an exception, MPI may have completed some of them. Their requests are
+    null then, and the statuses have what is known of them."""
+    indices = [i for i, part in enumerate(begun[0]) if part]
+    return [begun[0][i] for i in indices], [begun[1][i] for i in indices]
+
+
+def _cancelled(parts: list[MPI.Request]) -> bool:
+    for part in parts:
+        part.Cancel()
+    statuses = [MPI.Status() for _ in parts]
+    MPI.Request.Waitall(parts, statuses)
+    return all(status.Is_cancelled() for status in statuses)

@@ -196,7 +196,7 @@ class Base:
             here = None if x is None else self._key(x)
             there = None if out is None else self._key(out)
             if (here is not None or x is None) and (there is not None or out is None) and type(root) is int:
-                at = (operation, *(here or ()), there, op, root, algorithm)
+                at = (operation, here, there, op, root, algorithm)
                 if sendcounts is not None or recvcounts is not None:
                     shapes = np.shape(x), np.shape(out)  # type: ignore[arg-type]  # what has a key has a shape
                     at = (*at, _fixed(sendcounts), _fixed(recvcounts), *shapes)
@@ -249,7 +249,26 @@ class Base:
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
     ) -> None:
-        self.carry_out(self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts), operation)
+        # What plan and carry_out do with a call that was bound before, in line: this is the way of every call.
+        plan = None
+        if sendcounts is None and recvcounts is None:
+            try:
+                here = None if x is None else self._key(x) or x
+                there = None if out is None else self._key(out) or out
+                plan = self._planned((operation, here, there, op, root, algorithm))
+            except TypeError:  # an argument that cannot be hashed: memory that is copied, or a wrong one
+                plan = None
+        if plan is None or type(root) is not int:
+            plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
+            self.check_open(operation)
+        recorder = self._recorder
+        recorder.begin(plan.record)
+        try:
+            plan.run()
+        except BaseException as e:
+            self._break(plan, operation, e)
+            raise
+        recorder.under_way = False
 
     def _break(self, plan: Bound, operation: str, e: BaseException) -> None:
         """Close the communicator, because the plan has raised ``e``.

@@ -46,11 +46,11 @@ class Collectives(Base):
         # What plan and carry_out do, in line: the one call in which every tenth of a microsecond counts.
         try:
             there = None if out is x else self._key(out) or out
-            at: Any
             if type(x) is ndarray:
-                at = ("allreduce", self._address(x), x.size, x.dtype, x.flags.num, there, op, 0, algorithm)
+                here: Any = (self._address(x), x.size, x.dtype, x.flags.num)
             else:
-                at = ("allreduce", *(self._key(x) or ()), there, op, 0, algorithm)
+                here = self._key(x) or x
+            at = ("allreduce", here, there, op, 0, algorithm)
             plan = self._planned(at)
         except (TypeError, ValueError, BufferError):
             plan = None

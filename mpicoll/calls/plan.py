@@ -16,9 +16,14 @@ import numpy as np
 from mpicoll.arrays.buffers import loaded_torch
 from mpicoll.calls.record import Record
 
-__all__ = ["Bound", "Plan", "Plans", "Workspace", "key_by", "sequence"]
+__all__ = ["NOT_FOUND", "Bound", "Plan", "Plans", "Workspace", "key_by", "sequence"]
 
 Plan = Callable[[], object]
+
+
+NOT_FOUND = (TypeError, ValueError, BufferError)
+"""What looking for a plan raises where an argument has no hash, or an array no memory. Such a call is bound afresh. If
+anything is wrong with it, that says what."""
 
 
 class Bound:

@@ -19,7 +19,7 @@ from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int
 from mpicoll.calls.call import Call, checked
 from mpicoll.calls.choice import Choice
-from mpicoll.calls.plan import Bound, Plans, Workspace, key_by
+from mpicoll.calls.plan import NOT_FOUND, Bound, Plans, Workspace, key_by
 from mpicoll.calls.record import Record, record_of
 from mpicoll.calls.rules import NAN, checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
@@ -201,7 +201,7 @@ class Base:
                     shapes = np.shape(x), np.shape(out)  # type: ignore[arg-type]  # what has a key has a shape
                     at = (*at, _fixed(sendcounts), _fixed(recvcounts), *shapes)
             plan = self._planned(at)
-        except TypeError:  # an argument that cannot be hashed is a wrong one: checked() says which
+        except NOT_FOUND:
             at = plan = None
         if plan is None:
             self.check_open(operation)
@@ -256,7 +256,7 @@ class Base:
                 here = None if x is None else self._key(x) or x
                 there = None if out is None else self._key(out) or out
                 plan = self._planned((operation, here, there, op, root, algorithm))
-            except TypeError:  # an argument that cannot be hashed: memory that is copied, or a wrong one
+            except NOT_FOUND:
                 plan = None
         if plan is None or type(root) is not int:
             plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)

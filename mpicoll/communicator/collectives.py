@@ -9,6 +9,7 @@ from numpy import ndarray
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.protocols import A, Array, ArrayLike
 from mpicoll.calls import results
+from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.communicator.base import Base
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Collectives(Base):
                 here = self._key(x) or x
             at = ("allreduce", here, there, op, 0, algorithm)
             plan = self._planned(at)
-        except (TypeError, ValueError, BufferError):
+        except NOT_FOUND:
             plan = None
         if plan is None:
             return self._elementwise("allreduce", x, out, op, 0, algorithm)

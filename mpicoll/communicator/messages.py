@@ -11,6 +11,7 @@ from numpy import ndarray
 from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.arrays.protocols import A, ArrayLike
 from mpicoll.calls.arguments import checked_int, checked_rank
+from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.calls.record import Pending
 from mpicoll.communicator import staging
 from mpicoll.communicator.base import Base
@@ -31,9 +32,6 @@ right one."""
 
 _KEYS = frozenset((tuple, type(None)))
 """Types of the key of a sendrecv's output: None if that is the input."""
-_NOT_FOUND = (TypeError, ValueError, BufferError)
-"""What an array without memory raises, and an argument that cannot be hashed: binding the message says what is wrong.
-"""
 
 
 class Messages(Base):
@@ -81,11 +79,20 @@ class Messages(Base):
         array: then what comes replaces what was sent, and both have the same length. All else is as in :meth:`send` and
         :meth:`recv`.
         """
-        there = None if out is x else self._key(out) or out
-        at = "sendrecv", self._key(x), dest, there, source, sendtag, recvtag
+        at: Any = None
+        y: Any = out
         try:
+            address = self._address
+            here = (address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self._key(x)
+            if y is x:
+                there: Any = None
+            elif type(y) is ndarray:
+                there = (address(y), y.size, y.dtype, y.flags.num)
+            else:
+                there = self._key(y) or y
+            at = here, dest, there, source, sendtag, recvtag
             both = self._messages_of(at)
-        except TypeError:  # an argument that cannot be hashed is a wrong one, or memory that is copied
+        except NOT_FOUND:
             both = None
         if both is None or not (type(dest) is type(sendtag) is int and type(source) in _EXACT and type(recvtag) is int):
             both = self._bind_both(at, x, dest, out, source, sendtag, recvtag)
@@ -128,7 +135,7 @@ class Messages(Base):
         try:
             key = (self._address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self._key(x)
             message = self._messages_of((operation, key, peer, tag))
-        except _NOT_FOUND:
+        except NOT_FOUND:
             message = None
         if message is None or type(peer) not in _EXACT or type(tag) not in _EXACT:
             return self.transfer(self._bind_message(operation, x, peer, tag, receives), x)
@@ -139,7 +146,7 @@ class Messages(Base):
         try:
             key = (self._address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self._key(x)
             message = self._messages_of((operation, key, peer, tag))
-        except _NOT_FOUND:
+        except NOT_FOUND:
             message = None
         if message is None or type(peer) not in _EXACT or type(tag) not in _EXACT:
             return self.start(self._bind_message(operation, x, peer, tag, receives), x)
@@ -152,7 +159,7 @@ class Messages(Base):
         """The same, checked and bound, to be made to happen later by :meth:`transfer` or :meth:`start`."""
         try:
             message = self._messages_of((operation, self._key(x), peer, tag))
-        except _NOT_FOUND:
+        except NOT_FOUND:
             message = None
         if message is None or type(peer) not in _EXACT or type(tag) not in _EXACT:
             return self._bind_message(operation, x, peer, tag, receives)
@@ -231,7 +238,14 @@ class Messages(Base):
         return bound(taken.part(0, taken.count)) if self._fabric.usable(taken) else copied
 
     def _bind_both(
-        self, at: tuple[Any, ...], x: Any, dest: int, out: Any, source: int | None, sendtag: int, recvtag: int | None
+        self,
+        at: tuple[Any, ...] | None,
+        x: Any,
+        dest: int,
+        out: Any,
+        source: int | None,
+        sendtag: int,
+        recvtag: int | None,
     ) -> Message | None:
         """The two messages of a sendrecv as one. None where there is no such call: then this has carried them out."""
         operation = "sendrecv"
@@ -248,7 +262,8 @@ class Messages(Base):
         if transfer is not None and self._under_way.timeout is None and of != self._fabric.nobody:
             what = f"{self._whence(of, which)}, or none was taken by {self._named(to)} (tag {sendtag})"
             both = self._bound(operation, what, wires[1], transfer, True)
-            if at[1] is not None and type(at[3]) in _KEYS and _EXACT.issuperset(map(type, (dest, *at[4:]))):
+            known = at is not None and at[0] is not None and type(at[2]) in _KEYS
+            if known and _EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
                 self._bound_messages.keep(at, both)
             return both
         sent = as_buffer(given.on_host().array, operation, "x").array if one else x

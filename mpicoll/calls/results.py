@@ -12,17 +12,17 @@ from numpy import ndarray
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_counts
-from mpicoll.collectives import input_of
+from mpicoll.collectives import even_and_uneven, input_of
 from mpicoll.errors import ArgumentError
 
-__all__ = ["block", "like", "one_each", "rows"]
+__all__ = ["block", "like", "made", "one_each", "returned", "rows"]
 
 
 def like(operation: str, x: ArrayLike) -> Any:
     """An array of the shape of ``x``."""
     if type(x) is ndarray:  # as_buffer takes microseconds
         return np.empty(x.shape, x.dtype)
-    b = as_buffer(x, operation, "x")
+    b = as_buffer(x, operation, input_of(operation))
     return b.like(b.shape)
 
 
@@ -51,3 +51,27 @@ def rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, 
     except (MemoryError, ValueError, RuntimeError, TypeError) as e:  # NumPy and torch raise these for too many rows
         given = f"{shape[0]} rows of {prod(shape[1:])} elements of {b.dtype}"
         raise ArgumentError(operation, "counts", "rows that fit into memory", given) from e
+
+
+def made(
+    operation: str, x: Any, rank: int, size: int, root: int, sendcounts: Any = None, recvcounts: Any = None
+) -> Any:
+    """A new array for the result of any collective on this rank. None where it has no result, or where only the caller
+    knows its shape."""
+    table, uneven = even_and_uneven(operation)
+    if table.root == "gives" and (table.elementwise or rank != root):
+        return None
+    if not table.moves or not table.gets_at(rank, root):
+        return None
+    if uneven:
+        return rows(operation, x, *((sendcounts, size, rank) if table.scatters else (recvcounts, size)))
+    if table.gathers:
+        return one_each(operation, x, size)
+    return block(operation, x, size) if table.scatters else like(operation, x)
+
+
+def returned(operation: str, x: Any, given: Any, out: Any, rank: int) -> Any:
+    """What a Communicator's method returns: ``out``, which it was ``given`` or has made, but for two of them."""
+    if operation == "bcast":
+        return x
+    return None if operation == "exscan" and rank == 0 and given is None else out

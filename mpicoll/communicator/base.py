@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -24,7 +24,7 @@ from mpicoll.calls.record import Record, record_of
 from mpicoll.calls.rules import NAN, checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.communicator import staging
-from mpicoll.communicator.requests import Message, UnderWay
+from mpicoll.communicator.requests import Finish, Message, Request, UnderWay
 from mpicoll.errors import MessageError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
@@ -270,6 +270,21 @@ class Base:
             raise
         recorder.under_way = False
 
+    def start(self, message: Message | Callable[[], Request], x: Any) -> Request:
+        """Start a message that is bound to ``x``, or a collective that does not block."""
+        if not isinstance(message, Message):
+            return message()
+        try:
+            return Request(message, message.transfer.start(), x, self._under_way)
+        except self._failure as e:
+            raise self._error(message.pending.operation, e) from e
+
+    def _started(self, message: Message, array: object, finish: Finish | None = None) -> Request:
+        """A message whose memory is a copy. ``finish`` writes what comes to where it belongs."""
+        request = self.start(message, array)
+        request._finish = finish
+        return request
+
     def _break(self, plan: Bound, operation: str, e: BaseException) -> None:
         """Close the communicator, because the plan has raised ``e``.
 
@@ -317,6 +332,14 @@ class Base:
         self._plans.clear()
         self._bound_messages.clear()
         self._address, self._key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
+
+    def _made_beside(self, make: Callable[[], Fabric]) -> Callable[[], Base]:
+        """A function for another thread: it makes a communicator of the same ranks, with the same checks."""
+        raise AssertionError("the Communicator knows how")
+
+    def free(self) -> None:
+        """Give back what the fabric holds. Collective."""
+        raise AssertionError("the Communicator knows what it has made")
 
     def abandon(self, why: str) -> None:
         """Close it in a process that may not call MPI, such as one that was forked."""

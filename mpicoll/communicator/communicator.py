@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Self
 
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
-from mpicoll.communicator.collectives import Collectives
-from mpicoll.communicator.messages import Messages
+from mpicoll.communicator.base import Base
+from mpicoll.communicator.neighbours import Neighbours
+from mpicoll.communicator.nonblocking import NonBlocking
 from mpicoll.communicator.objects import Objects
-from mpicoll.communicator.uneven import Uneven
+from mpicoll.communicator.persistent import Persistent
 from mpicoll.errors import ArgumentError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.guard.limit import limited
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Communicator"]
 
 
-class Communicator(Collectives, Uneven, Messages, Objects):
+class Communicator(Persistent, NonBlocking, Neighbours, Objects):
     """Collectives and messages among the ranks of an MPI communicator.
 
     ``comm`` is any intra-communicator of mpi4py, and MPI.COMM_WORLD if it is None. Making a Communicator is collective:
@@ -152,6 +153,14 @@ class Communicator(Collectives, Uneven, Messages, Objects):
             if made is not None:
                 made.close("its ranks are to be shrunk again")
 
+    def _made_beside(self, make: Callable[[], Fabric]) -> Callable[[], Base]:
+        check, timeout = self._check, self._timeout
+
+        def made() -> Base:
+            return Communicator(make(), check, timeout)
+
+        return made
+
     def free(self) -> None:
         """Give back what MPI holds for the communicator, and for its ``node`` and ``leaders``. Collective.
 
@@ -162,6 +171,8 @@ class Communicator(Collectives, Uneven, Messages, Objects):
                 child.free()
         self._leaders = self._node = None
         if not self.closed:
+            if self._aside is not None:
+                self._aside.finish()
             self._under_way.let_go()
             self._recorder.state = FREED
             self.close("it was freed")

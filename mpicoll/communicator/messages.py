@@ -15,7 +15,7 @@ from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.calls.record import Pending
 from mpicoll.communicator import staging
 from mpicoll.communicator.base import Base
-from mpicoll.communicator.requests import Finish, Message, Request
+from mpicoll.communicator.requests import Message, Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
 from mpicoll.machine.patience import Patience
@@ -189,15 +189,6 @@ class Messages(Base):
             raise message.wrong(arrived, transfer.source())
         return transfer.source()
 
-    def start(self, message: Bound, x: Any) -> Request:
-        """Start what is bound to ``x``."""
-        if not isinstance(message, Message):
-            return message()
-        try:
-            return Request(message, message.transfer.start(), x, self._under_way)
-        except self._failure as e:
-            raise self._error(message.pending.operation, e) from e
-
     def _bind_message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Bound:
         self.check_open(operation)
         bind = self._incoming if receives else self._outgoing
@@ -313,12 +304,6 @@ class Messages(Base):
     def _bound(self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool) -> Message:
         pending = Pending.message(operation, what, wire.count, wire.dtype.name)
         return Message(pending, transfer, receives, in_time=self._under_way.timeout is not None)
-
-    def _started(self, message: Message, array: object, finish: Finish | None = None) -> Request:
-        """A message whose memory is a copy. ``finish`` writes what comes to where it belongs."""
-        request = self.start(message, array)
-        request._finish = finish
-        return request
 
 
 def _is(given: Any, name: int) -> bool:

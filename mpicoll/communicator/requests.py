@@ -28,7 +28,7 @@ OVERHEAD = 64 << 10
 _MOST_NAMED = 5
 """Messages that are named at the end of a program."""
 
-Finish = Callable[[], None]
+Finish = Callable[[], object]
 """What is to be done when a message has come: to write it where it belongs."""
 
 
@@ -148,6 +148,8 @@ class Request:
     _finish: Finish | None = None
     done = False
     """Whether it is complete, or has failed."""
+    result: Any = None
+    """What a collective returns: where its result is when it is complete. None for a message."""
 
     def __init__(self, message: Message, begun: Any, array: object, under_way: UnderWay) -> None:
         self._message, self._under_way = message, under_way
@@ -170,7 +172,8 @@ class Request:
     @property
     def nbytes(self) -> int:
         """Bytes that it counts for while nobody looks: the length of its array, and an overhead."""
-        return int(getattr(self._array, "nbytes", 0)) + OVERHEAD
+        arrays = self._array if type(self._array) is tuple else (self._array,)
+        return sum(int(getattr(each, "nbytes", 0)) for each in arrays) + OVERHEAD
 
     def wait(self) -> None:
         """Return when the message has arrived, or when the array that is sent may be overwritten.
@@ -205,7 +208,7 @@ class Request:
             if not self.done:
                 self._message.transfer.wait(begun)
                 self._complete(begun)
-        except (self._under_way.failure, MessageError) as e:
+        except (self._under_way.failure, MpicollError) as e:
             self._fail(e)
         finally:
             self._turn.append(begun)
@@ -277,7 +280,7 @@ class Request:
         try:
             if not self.done and self._message.transfer.test(begun):
                 self._complete(begun)
-        except (self._under_way.failure, MessageError) as e:
+        except (self._under_way.failure, MpicollError) as e:
             self._fail(e)
 
     def _complete(self, begun: Any) -> None:
@@ -293,7 +296,7 @@ class Request:
         self._end()
 
     def _fail(self, e: Exception) -> None:
-        if isinstance(e, MessageError):
+        if isinstance(e, MpicollError):
             self._failed = e
         else:
             self._failed = self._under_way.error(self._message, self._array, e)

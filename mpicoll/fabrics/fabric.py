@@ -171,6 +171,24 @@ class Fabric(ABC):
         The two memories are apart, or one."""
         return None
 
+    def begin(self, call: Call) -> tuple[Transfer, Plan] | None:
+        """A collective that does not block, and what is to be done when it is complete. Its buffers must be ``usable``.
+        None if the fabric has no such call; all ranks of the call get the same answer."""
+        return None
+
+    def neighbours(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        """The ranks from which this one receives, and to which it sends, in a process topology. None without one."""
+        return None
+
+    def bind_neighbours(self, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:
+        """The plan of a collective among neighbours, with ``block`` elements for each of them."""
+        raise AssertionError("there is no topology")
+
+    @abstractmethod
+    def beside(self) -> Callable[[], Fabric]:
+        """A function for another thread: it makes a fabric of the same ranks, whatever this thread does meanwhile. It
+        is collective among such threads, and all ranks ask for theirs in the same order."""
+
     @abstractmethod
     def probe(self, source: int | None, tag: int | None) -> Envelope | None:
         """The first message that has come and that such a receive would take; None if there is none now."""

@@ -190,6 +190,29 @@ class MPIFabric(ElasticFabric):
              recvtag: int | None) -> Transfer | None:  # fmt: skip
         return messages.both(self._messages, sent, dest, sendtag, taken, source, recvtag)
 
+    def begin(self, call: Call) -> tuple[Transfer, Plan] | None:
+        if not call.extent_is_common or call.extent(self.size) > large.MAX_COUNT:
+            return None
+        if call.reduction is not None and not call.reduction.mpi:
+            return None
+        before, start, after = native.begin(self._comm, call)
+        if self._is_elastic:
+            after.insert(0, self._check)
+        return messages.Started(before, start), sequence(*after)
+
+    def neighbours(self) -> tuple[Sequence[int], Sequence[int]] | None:
+        if not isinstance(self._comm, MPI.Topocomm):
+            return None
+        sources, destinations = self._comm.inoutedges
+        return sources, destinations
+
+    def bind_neighbours(self, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:
+        assert isinstance(self._comm, MPI.Topocomm)
+        return native.bind_neighbours(self._comm, operation, send, recv, block)
+
+    def beside(self) -> Callable[[], Fabric]:
+        return lambda: MPIFabric(self._messages, self)  # no collective but this one goes through it
+
     def probe(self, source: int | None, tag: int | None) -> Envelope | None:
         return messages.probe(self._messages, source, tag)
 

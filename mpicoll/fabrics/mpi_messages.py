@@ -1,4 +1,4 @@
-"""Messages of an MPI library, bound to their memory.
+"""Messages of an MPI library, and its collectives that do not block, bound to their memory.
 
 A short message is one call of the MPI library, whose arguments are bound. One with more elements than a count can say
 is several. A persistent request was tried in the place of the bound call: it cost more on Open MPI, and less on MPICH
@@ -7,18 +7,20 @@ only where a rank sends and receives at once (benchmarks/records/message-cost-2r
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls.plan import Plan
+from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Envelope, Transfer
 from mpicoll.routes import large
 from mpicoll.transports.memory import datatype, moved
 
-__all__ = ["both", "incoming", "outgoing", "probe"]
+__all__ = ["Started", "both", "incoming", "outgoing", "probe"]
 
 _ONE_BY_ONE = MPI.get_vendor()[0] == "Open MPI"
 """Whether to wait for messages one by one: Waitall of Open MPI 4.1 never returns where a message has failed."""
@@ -191,6 +193,32 @@ class _LongFromAny(_Long):
         self._comm.Probe(self._from, self._tag, status)
         which = status.Get_source(), status.Get_tag()
         return [self._comm.Irecv(spec, *which) for spec in self._specs], [MPI.Status() for _ in self._specs]
+
+
+class Started(Transfer):
+    """A collective that does not block. While it is under way, the library's request stands for it."""
+
+    def __init__(self, before: Sequence[Plan], start: Callable[[], MPI.Request]) -> None:
+        self._before, self._start = before, start
+
+    def start(self) -> MPI.Request:
+        for do in self._before:
+            do()
+        return self._start()
+
+    def wait(self, begun: MPI.Request) -> None:
+        begun.Wait()
+
+    def test(self, begun: MPI.Request) -> bool:
+        return begun.Test()
+
+    def cancel(self, begun: MPI.Request) -> bool:
+        raise StateError("cancel: a collective cannot be given up, because other ranks take part in it")
+
+    def source(self, begun: Any = None) -> int:
+        raise AssertionError("a collective has no source")
+
+    tag = arrived = source
 
 
 def _incomplete(begun: Parts) -> Parts:

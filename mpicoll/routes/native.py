@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -9,50 +10,86 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll.arrays import kernels
+from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.transports.memory import moved, moved_v
 from mpicoll.transports.transport import Array
 
-__all__ = ["bind"]
+__all__ = ["begin", "bind", "bind_neighbours"]
+
+
+Start = Callable[[], MPI.Request]
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
     """The plan of one call of the MPI library, with what must be done before it and after it."""
-    return _moved(comm, call) if call.reduction is None else _reduced(comm, call, call.reduction, workspace)
+    before, run, after = _parts(comm, call, workspace, "")
+    return sequence(*before, run, *after)
 
 
-def _moved(comm: MPI.Intracomm, call: Call) -> Plan:
-    """The plan of a collective that moves data and does not reduce it."""
-    size, root, send, recv = comm.size, call.root, call.send, call.recv
+def begin(comm: MPI.Intracomm, call: Call) -> tuple[list[Plan], Start, list[Plan]]:
+    """The library's call that does not block, and what must be done before it and after it. It has memory of its own,
+    because other calls may be made meanwhile."""
+    return _parts(comm, call, Workspace(), "I")
+
+
+def bind_neighbours(comm: MPI.Topocomm, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:
+    """The plan of a collective among the neighbours of a topology, with ``block`` elements for each of them."""
+    (sent, _, kind), (received, _, _) = moved(send), moved(recv)
+    method = comm.Neighbor_allgather if operation == "neighbor_allgather" else comm.Neighbor_alltoall
+    return partial(method, [sent, block, kind], [received, block, kind])
+
+
+def _parts(comm: MPI.Intracomm, call: Call, workspace: Workspace, kind: str) -> tuple[list[Plan], Any, list[Plan]]:
+    """What is done before the library's call, the call, and what is done after it. ``kind`` is I for a call that does
+    not block, as in Ibcast."""
+
+    def method(name: str) -> Callable[..., Any]:
+        found: Callable[..., Any] = getattr(comm, f"I{name.lower()}" if kind else name)
+        return found
+
+    if call.reduction is None:
+        return [], _moved(comm.size, method, call), []
+    return _reduced(comm, method, call, call.reduction, workspace)
+
+
+Method = Callable[[str], Callable[..., Any]]
+
+
+def _moved(size: int, method: Method, call: Call) -> Plan:
+    """A collective that moves data and does not reduce it."""
+    root, send, recv = call.root, call.send, call.recv
     here: Any = MPI.IN_PLACE if call.in_place else None
     match call.operation:
         case "barrier":
-            return comm.Barrier
+            return method("Barrier")
         case "bcast":
-            return partial(comm.Bcast, moved(recv or send), root)
+            return partial(method("Bcast"), moved(recv or send), root)
         case "gather":
-            return partial(comm.Gather, here or moved(send), recv and moved(recv, size), root)
+            return partial(method("Gather"), here or moved(send), recv and moved(recv, size), root)
         case "gatherv":
-            return partial(comm.Gatherv, here or moved(send), recv and moved_v(recv, call.recvcounts), root)
+            return partial(method("Gatherv"), here or moved(send), recv and moved_v(recv, call.recvcounts), root)
         case "allgather":
-            return partial(comm.Allgather, here or moved(send), moved(recv, size))
+            return partial(method("Allgather"), here or moved(send), moved(recv, size))
         case "allgatherv":
-            return partial(comm.Allgatherv, here or moved(send), moved_v(recv, call.recvcounts))
+            return partial(method("Allgatherv"), here or moved(send), moved_v(recv, call.recvcounts))
         case "scatter":
-            return partial(comm.Scatter, send and moved(send, size), here or moved(recv), root)
+            return partial(method("Scatter"), send and moved(send, size), here or moved(recv), root)
         case "scatterv":
-            return partial(comm.Scatterv, send and moved_v(send, call.sendcounts), here or moved(recv), root)
+            return partial(method("Scatterv"), send and moved_v(send, call.sendcounts), here or moved(recv), root)
         case "alltoall":
-            return partial(comm.Alltoall, moved(send, size), moved(recv, size))
+            return partial(method("Alltoall"), moved(send, size), moved(recv, size))
         case "alltoallv":
-            return partial(comm.Alltoallv, moved_v(send, call.sendcounts), moved_v(recv, call.recvcounts))
+            return partial(method("Alltoallv"), moved_v(send, call.sendcounts), moved_v(recv, call.recvcounts))
     raise AssertionError(call.operation)
 
 
-def _reduced(comm: MPI.Intracomm, call: Call, reduction: Reduction, workspace: Workspace) -> Plan:
-    """The plan of a reduction. MPI has no factors and no averages: the plan multiplies before and divides after."""
+def _reduced(
+    comm: MPI.Intracomm, method: Method, call: Call, reduction: Reduction, workspace: Workspace
+) -> tuple[list[Plan], Plan, list[Plan]]:
+    """A reduction. MPI has no factors and no averages: this multiplies before and divides after."""
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
     before: list[Plan] = []
@@ -70,11 +107,11 @@ def _reduced(comm: MPI.Intracomm, call: Call, reduction: Reduction, workspace: W
     terms = call.terms(comm.rank, comm.size)
     if reduction.averages and target is not None and terms > 1:
         after.insert(0, partial(kernels.divide, target, terms, reduction.dtype))
-    return sequence(*before, _reduced_by_mpi(comm, call, reduction, source, target), *after)
+    return before, _reduced_by_mpi(method, call, reduction, source, target), after
 
 
 def _reduced_by_mpi(
-    comm: MPI.Intracomm, call: Call, reduction: Reduction, source: Array | None, target: Array | None
+    method: Method, call: Call, reduction: Reduction, source: Array | None, target: Array | None
 ) -> Plan:
     """The call of the MPI library. Without a ``source`` it is in place."""
     kind = getattr(MPI, reduction.dtype.mpi or "DATATYPE_NULL")
@@ -83,18 +120,18 @@ def _reduced_by_mpi(
     received = None if target is None else _specified(target, kind)
     match call.operation:
         case "allreduce":
-            return partial(comm.Allreduce, sent, received, op)
+            return partial(method("Allreduce"), sent, received, op)
         case "reduce":
-            return partial(comm.Reduce, sent, received, op, call.root)
+            return partial(method("Reduce"), sent, received, op, call.root)
         case "reduce_scatter":
             assert target is not None
-            return partial(comm.Reduce_scatter_block, [sent[0], target.size, kind], received, op)
+            return partial(method("Reduce_scatter_block"), [sent[0], target.size, kind], received, op)
         case "reduce_scatterv":
-            return partial(comm.Reduce_scatter, sent, received, call.sendcounts, op)
+            return partial(method("Reduce_scatter"), sent, received, call.sendcounts, op)
         case "scan":
-            return partial(comm.Scan, sent, received, op)
+            return partial(method("Scan"), sent, received, op)
         case "exscan":
-            return partial(comm.Exscan, sent, received, op)
+            return partial(method("Exscan"), sent, received, op)
     raise AssertionError(call.operation)
 
 

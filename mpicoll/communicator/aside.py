@@ -1,0 +1,101 @@
+"""Collectives that another thread carries out while the program goes on.
+
+They serve what MPI has no non-blocking call for: dtypes and operations that it lacks, named algorithms, ranks that are
+threads. They go through a communicator of their own, so that the program may make calls meanwhile.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from mpicoll.errors import StateError
+from mpicoll.fabrics.fabric import Transfer
+from mpicoll.fabrics.job import here as here_in_job
+from mpicoll.fabrics.job import work_for
+from mpicoll.guard import sites
+
+if TYPE_CHECKING:
+    from mpicoll.communicator.base import Base
+
+__all__ = ["Aside", "Handed"]
+
+
+class _Task:
+    """A collective that was handed in."""
+
+    def __init__(self, run: Callable[[Base], None], site: sites.Site) -> None:
+        self.run, self.site, self.since = run, site, monotonic()
+        self.done = threading.Event()
+        self.error: Exception | None = None
+
+
+class Aside:
+    """A thread, with a communicator that it makes for itself. It takes collectives in the order of the program."""
+
+    def __init__(self, make: Callable[[], Base]) -> None:
+        self._make = make
+        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        # A daemon: otherwise the interpreter would wait at its end for a collective whose other ranks never come.
+        self._thread = threading.Thread(target=self._serve, args=[here_in_job.seat], name="mpicoll", daemon=True)
+        self._thread.start()
+
+    def hand_in(self, run: Callable[[Base], None], site: sites.Site) -> _Task:
+        """Let the thread run this, after all that was handed in before."""
+        task = _Task(run, site)
+        self._tasks.put(task)
+        return task
+
+    def finish(self) -> None:
+        """Complete what was handed in, and free the communicator. Collective."""
+        self._tasks.put(None)
+        self._thread.join()
+
+    def _serve(self, seat: Any) -> None:
+        work_for(seat)
+        comm: Base | None = None
+        while (task := self._tasks.get()) is not None:
+            sites.here.site, sites.here.handed_in = task.site, task.since
+            try:
+                comm = comm or self._make()
+                task.run(comm)
+            except Exception as e:  # whoever waits gets it
+                task.error = e
+            sites.here.site = sites.here.handed_in = None
+            task.done.set()
+            del task  # and its arrays
+        if comm is not None and not comm.closed:
+            comm.free()
+
+
+class Handed(Transfer):
+    """One collective for the thread. ``run`` carries it out on the thread's communicator."""
+
+    def __init__(self, aside: Aside, run: Callable[[Base], None]) -> None:
+        self._aside, self._run = aside, run
+
+    def start(self) -> _Task:
+        site, _ = sites.site_of(sys._getframe(1))
+        return self._aside.hand_in(self._run, site)
+
+    def wait(self, begun: _Task) -> None:
+        begun.done.wait()
+        if begun.error is not None:
+            raise begun.error
+
+    def test(self, begun: _Task) -> bool:
+        if begun.done.is_set():
+            self.wait(begun)
+        return begun.done.is_set()
+
+    def cancel(self, begun: _Task) -> bool:
+        raise StateError("cancel: a collective cannot be given up, because other ranks take part in it")
+
+    def source(self, begun: Any = None) -> int:
+        raise AssertionError("a collective has no source")
+
+    tag = arrived = source

@@ -1,0 +1,74 @@
+"""Calls that are bound once and made many times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from inspect import signature
+from typing import Any
+
+from mpicoll.calls import results
+from mpicoll.collectives import COLLECTIVES, even_and_uneven, input_of
+from mpicoll.communicator.collectives import Collectives
+from mpicoll.communicator.messages import Messages
+from mpicoll.communicator.uneven import Uneven
+from mpicoll.errors import ArgumentError
+
+__all__ = ["Persistent"]
+
+_MESSAGES = {"send": "dest", "recv": "source"}
+"""Of each message: what its peer is called."""
+
+
+class Persistent(Collectives, Uneven, Messages):
+    """Calls of the Communicator that a program makes again and again."""
+
+    def bind(self, operation: str, /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+        """Bind a call to its arrays: ``call = comm.bind("allreduce", x, out=x)``. Each ``call()`` then makes it.
+
+        ``operation`` is the name of a collective, or ``send`` or ``recv``; the other arguments are those of its method.
+        They are checked now. ``call()`` reads and writes the arrays as they are at that time, and returns what the
+        method returns: without ``out``, that is one array for all calls. It keeps the arrays, which must stay where
+        they are. All ranks bind the same calls, and binding moves no data.
+        """
+        uneven = operation.removesuffix("v") if isinstance(operation, str) else ""
+        known = uneven in COLLECTIVES and hasattr(Collectives if operation in COLLECTIVES else Uneven, operation)
+        if not known and operation not in _MESSAGES:
+            expected = f"a collective, as 'allreduce', or one of {', '.join(_MESSAGES)}"
+            raise ArgumentError("bind", "operation", expected, repr(operation))
+        try:
+            bound = signature(getattr(Persistent, operation)).bind(self, *args, **kwargs)
+        except TypeError as e:
+            raise ArgumentError("bind", "args", f"the arguments of {operation}", str(e)) from None
+        bound.apply_defaults()
+        return (self._bound_message if operation in _MESSAGES else self._bound_call)(operation, bound.arguments)
+
+    def _bound_message(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
+        x, receives = given["x"], operation == "recv"
+        message = self.message(operation, x, given[_MESSAGES[operation]], given["tag"], receives)
+
+        def call() -> Any:
+            self.check_open(operation)
+            self.transfer(message, x)
+            return x if receives else None
+
+        return call
+
+    def _bound_call(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
+        table, _ = even_and_uneven(operation)
+        x, out, root = given.get(input_of(operation)), given.get("out"), given.get("root", 0)
+        counts = given.get("counts")
+        sent, received = (counts, None) if table.scatters else (None, counts)
+        sent, received = given.get("sendcounts", sent), given.get("recvcounts", received)
+        if out is None:
+            out = results.made(operation, x, self.rank, self.size, root, sent, received)
+        there = None if out is x else out
+        plan = self.plan(operation, x, there, given.get("op"), root, given["algorithm"], sent, received)
+        result = results.returned(operation, x, given.get("out"), out, self.rank)
+        carry_out, kept = self.carry_out, (x, out)
+
+        def call() -> Any:
+            carry_out(plan, operation)
+            return result
+
+        call.__dict__["arrays"] = kept  # the plan holds addresses
+        return call

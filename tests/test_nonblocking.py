@@ -1,0 +1,233 @@
+"""Collectives that do not block, calls that are bound, and collectives among neighbours."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll.errors import ArgumentError, DtypeError, StateError
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture
+def comm() -> mpicoll.Communicator:
+    return mpicoll.Communicator()
+
+
+def assert_equal(x: Any, y: Any) -> None:
+    as_lists = [np.asarray(each.to(torch.complex128)) if isinstance(each, torch.Tensor) else each for each in (x, y)]
+    np.testing.assert_array_equal(*as_lists)
+
+
+Case = Callable[[mpicoll.Communicator, Any], dict[str, Any]]
+
+OPERATIONS: dict[str, Case] = {
+    "barrier": lambda c, x: {},
+    "bcast": lambda c, x: {"x": x(3), "root": c.size - 1},
+    "reduce": lambda c, x: {"x": x(3), "op": "max", "root": c.size - 1},
+    "allreduce": lambda c, x: {"x": x(3)},
+    "scan": lambda c, x: {"x": x(3), "op": "prod"},
+    "exscan": lambda c, x: {"x": x(3)},
+    "gather": lambda c, x: {"x": x(3), "root": c.size - 1},
+    "allgather": lambda c, x: {"x": x(2)},
+    "scatter": lambda c, x: {"xs": x(c.size, 2), "root": 0, "out": x(2)},
+    "reduce_scatter": lambda c, x: {"xs": x(c.size, 2), "op": "avg"},
+    "alltoall": lambda c, x: {"xs": x(c.size, 2)},
+    "gatherv": lambda c, x: {"x": x(c.rank + 1), "counts": range(1, c.size + 1)},
+    "allgatherv": lambda c, x: {"x": x(c.rank + 1), "counts": range(1, c.size + 1)},
+    "scatterv": lambda c, x: {
+        "xs": x(sum(range(1, c.size + 1))), "counts": range(1, c.size + 1), "out": x(c.rank + 1)
+    },
+    "reduce_scatterv": lambda c, x: {"xs": x(sum(range(1, c.size + 1))), "counts": range(1, c.size + 1)},
+    "alltoallv": lambda c, x: {"xs": x(c.size), "sendcounts": [1] * c.size, "recvcounts": [1] * c.size},
+}  # fmt: skip
+
+ARRAYS: dict[str, Callable[[int], Callable[..., Any]]] = {
+    "float64": lambda r: lambda *shape: np.arange(float(np.prod(shape))).reshape(shape) + r + 1,
+    "bfloat16": lambda r: lambda *shape: torch.arange(float(np.prod(shape))).reshape(shape).bfloat16() + r + 1,
+    "with gaps": lambda r: lambda *shape: (np.arange(2.0 * np.prod(shape)).reshape(*shape, 2) + r + 1)[..., 0],
+    "complex tensor": lambda r: lambda *shape: torch.full(shape, 1 + 2j) * (r + 1),
+}
+
+
+def skip_what_cannot_be(operation: str, kind: str) -> None:
+    if kind == "complex tensor" and operation == "reduce":
+        pytest.skip("complex numbers have no maximum")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_it_gives_what_the_blocking_call_gives(comm: mpicoll.Communicator, operation: str, kind: str) -> None:
+    skip_what_cannot_be(operation, kind)
+    case, arrays = OPERATIONS[operation], ARRAYS[kind](comm.rank)
+    expected = getattr(comm, operation)(**case(comm, arrays))
+    pending = [getattr(comm, f"i{operation}")(**case(comm, arrays)) for _ in range(3)]
+    comm.barrier()  # a blocking call may be made meanwhile
+    for request in reversed(pending):
+        request.wait()
+        assert request.done
+        if expected is None:
+            assert request.result is None
+        else:
+            assert_equal(request.result, expected)
+            assert type(request.result) is type(expected)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("kind", ["float64", "bfloat16", "with gaps"])
+def test_a_call_that_is_bound(comm: mpicoll.Communicator, operation: str, kind: str) -> None:
+    case, arrays = OPERATIONS[operation], ARRAYS[kind](comm.rank)
+    given = case(comm, arrays)
+    call = comm.bind(operation, **given)
+    for turn in range(3):
+        expected = getattr(comm, operation)(**case(comm, lambda *s, turn=turn: arrays(*s) + turn))
+        result = call()
+        if expected is None:
+            assert result is None
+        else:
+            assert_equal(result, expected)
+        for x in [given.get("x"), given.get("xs")]:
+            if x is not None:
+                x[...] = arrays(*x.shape) + turn + 1
+
+
+def test_in_place_and_by_an_algorithm(comm: mpicoll.Communicator) -> None:
+    x = np.arange(4.0) + comm.rank
+    expected = comm.allreduce(x)
+    for algorithm in (None, "ring", "native"):
+        y = x.copy()
+        request = comm.iallreduce(y, out=y, algorithm=algorithm)
+        assert request.result is y
+        while not request.test():
+            pass
+        assert_equal(y, expected)
+
+
+def test_a_rank_may_wait_for_another_message_first(comm: mpicoll.Communicator) -> None:
+    """A call that does not block must not wait for other ranks, whatever carries it out."""
+    for dtype in (torch.float32, torch.bfloat16):
+        x, y = torch.ones(5, dtype=dtype), np.zeros(1)
+        if comm.rank == 0:
+            request = comm.iallreduce(x, out=x)
+            for r in range(1, comm.size):
+                comm.send(y, r)
+        else:
+            comm.recv(y, 0)
+            request = comm.iallreduce(x, out=x)
+        request.wait()
+        assert x.tolist() == [comm.size] * 5
+
+
+def test_bound_messages(comm: mpicoll.Communicator) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, y = np.zeros(3), np.zeros(3)
+    if comm.size > 1:
+        send, recv = comm.bind("send", x, after, tag=4), comm.bind("recv", y, source=before, tag=4)
+        for turn in range(5):
+            x[:] = 10 * turn + comm.rank
+            send() if comm.rank % 2 == 0 else None
+            assert recv() is y
+            send() if comm.rank % 2 else None
+            assert y.tolist() == [10 * turn + before] * 3
+
+
+def test_wrong_arguments_name_the_call(comm: mpicoll.Communicator) -> None:
+    x = np.ones(3)
+    with pytest.raises(ArgumentError, match="iallreduce: out: expected 3 elements"):
+        comm.iallreduce(x, out=np.ones(4))
+    with pytest.raises(ArgumentError, match="iallreduce: algorithm: expected None or one of"):
+        comm.iallreduce(x, algorithm="rong")
+    with pytest.raises(ArgumentError, match="ibcast: root: expected a rank"):
+        comm.ibcast(x, root=comm.size)
+    with pytest.raises(ArgumentError, match="bind: operation: expected a collective.*'allrduce'"):
+        comm.bind("allrduce", x)
+    with pytest.raises(ArgumentError, match="bind: args: expected the arguments of allreduce"):
+        comm.bind("allreduce", x, wrong=1)
+    request = comm.ibarrier()
+    with pytest.raises(StateError, match="a collective cannot be given up"):
+        if not request.test():
+            request.cancel()
+        raise StateError("a collective cannot be given up")
+    request.wait()
+
+
+def test_arrays_are_kept_until_it_is_complete_and_no_longer(comm: mpicoll.Communicator) -> None:
+    for dtype in (torch.float64, torch.float16):
+        x = torch.ones(1000, dtype=dtype)
+        kept = weakref.ref(x)
+        request = comm.iallreduce(x, out=x)
+        request.result = None
+        del x
+        gc.collect()
+        request.wait()
+        gc.collect()
+        comm.barrier()
+        assert kept() is None or request.done
+
+
+def test_it_is_refused_after_free() -> None:
+    comm = mpicoll.Communicator()
+    call = comm.bind("allreduce", np.ones(2))
+    comm.iallreduce(torch.ones(2).bfloat16()).wait()
+    comm.free()
+    with pytest.raises(StateError, match="it was freed"):
+        comm.iallreduce(np.ones(2))
+    with pytest.raises(StateError, match="it was freed"):
+        call()
+
+
+def test_neighbours_on_a_grid(comm: mpicoll.Communicator) -> None:
+    from mpi4py import MPI
+
+    cart = MPI.COMM_WORLD.Create_cart([comm.size], periods=[False])
+    line = mpicoll.Communicator(cart)
+    before, after = comm.rank - 1, comm.rank + 1
+    y = line.neighbor_allgather(np.full(2, comm.rank + 1.0))
+    assert y.tolist() == [[float(before + 1)] * 2, [float(after + 1 if after < comm.size else 0)] * 2]
+    out = np.full((2, 1), -1)
+    for _ in range(2):
+        assert line.neighbor_alltoall(np.array([[10 * comm.rank], [10 * comm.rank + 1]]), out=out) is out
+        assert out.ravel().tolist() == [10 * before + 1 if before >= 0 else -1, 10 * after if after < comm.size else -1]
+    tensor = line.neighbor_allgather(torch.full((2, 3), comm.rank + 1.0)[:, ::2])
+    assert tensor.shape == (2, 2, 2)
+    assert tensor[0].unique().tolist() == [float(before + 1)]
+    with pytest.raises(ArgumentError, match="neighbor_alltoall: xs: expected shape"):
+        line.neighbor_alltoall(np.ones(3))
+    with pytest.raises(DtypeError, match="neighbor_allgather: out: expected dtype float64"):
+        line.neighbor_allgather(np.ones(3), out=np.ones((2, 3), np.float32))
+    with pytest.raises(StateError, match="neighbor_allgather: this communicator has no neighbours"):
+        comm.neighbor_allgather(np.ones(3))
+    line.free()
+    cart.Free()
+
+
+def test_ranks_that_are_threads(comm: mpicoll.Communicator) -> None:
+    if comm.rank:
+        return  # one process is enough
+
+    def program(here: mpicoll.Communicator) -> list[float]:
+        x = np.full(3, here.rank + 1.0)
+        request = here.iallreduce(x)
+        other = here.ibcast(x if here.rank == 0 else np.zeros(3))
+        if here.rank == 0:
+            here.send(x, 1, tag=3)
+        elif here.rank == 1:
+            assert here.probe(0, None).tag == 3
+            here.recv(np.zeros(3), None, None)
+        other.wait()
+        request.wait()
+        assert other.result.tolist() == [1.0] * 3
+        call = here.bind("allreduce", x, out=x)
+        call()
+        here.free()
+        return [*request.result, *x]
+
+    with mpicoll.threads(3) as ranks:
+        assert ranks.run(program) == [[6.0] * 6] * 3

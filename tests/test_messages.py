@@ -17,7 +17,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.calls.record import Pending
 from mpicoll.communicator import requests
-from mpicoll.errors import ArgumentError, MessageError
+from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.fabric import Transfer
 
 MPI_TAGS = 32767
@@ -308,6 +308,17 @@ def test_a_halo_exchange_that_ends_at_the_border(comm: mpicoll.Communicator, tur
     assert comm.recv(y, MPI.PROC_NULL) is y
     assert comm.iprobe(MPI.PROC_NULL) is not None
     line.Free()
+
+
+def test_what_is_sent_cannot_be_given_up(comm: mpicoll.Communicator) -> None:
+    """Open MPI would wait for ever for a message that nobody takes."""
+    x, y = np.ones(1 << 18), np.zeros(1 << 18)
+    request = comm.isend(x, (comm.rank + 1) % comm.size)
+    if not request.test():
+        with pytest.raises(StateError, match="cancel: only a receive can be given up"):
+            request.cancel()
+    comm.recv(y)
+    request.wait()
 
 
 @pytest.mark.mpi(min_size=2)

@@ -242,7 +242,8 @@ class Request:
     def cancel(self) -> bool:
         """Give up receiving. The array is not written to afterwards.
 
-        Returns False if the message has arrived already. Raises as :meth:`wait` does.
+        Returns False if the message has arrived already. Raises as :meth:`wait` does, and StateError for what cannot be
+        given up: a message that is sent, and a collective.
         """
         self._check_not_lost()
         given_up = False

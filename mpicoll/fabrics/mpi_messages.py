@@ -92,7 +92,7 @@ class _Sent(Transfer):
         return begun.Test()
 
     def cancel(self, begun: MPI.Request) -> bool:
-        return _cancelled([begun])
+        raise StateError(_NO_CANCEL)
 
     def source(self, begun: Any = None) -> int:
         raise AssertionError("it was sent by this rank")
@@ -164,6 +164,8 @@ class _Long(Transfer):
         return MPI.Request.Testall(*_incomplete(begun))
 
     def cancel(self, begun: Parts) -> bool:
+        if self._kind is None:
+            raise StateError(_NO_CANCEL)
         return _cancelled(begun[0])
 
     def source(self, begun: Parts | None = None) -> int:
@@ -228,6 +230,9 @@ def _incomplete(begun: Parts) -> Parts:
     null then, and the statuses have what is known of them."""
     indices = [i for i, part in enumerate(begun[0]) if part]
     return [begun[0][i] for i in indices], [begun[1][i] for i in indices]
+
+
+_NO_CANCEL = "cancel: only a receive can be given up: MPI may wait for ever to take back what is sent"
 
 
 def _cancelled(parts: list[MPI.Request]) -> bool:

@@ -12,6 +12,7 @@ import threading
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from sys import _getframe
@@ -70,6 +71,7 @@ class Recorder:
         "_hash",
         "_looks",
         "_next",
+        "_nowhere",
         "_places",
         "_records",
         "_rings",
@@ -85,6 +87,8 @@ class Recorder:
         self._before: Ring = [], [], []
         self._depth = 2
         """How many frames out the program's frame was in the last call."""
+        self._nowhere: tuple[CodeType | None, int, int] = (None, 0, 0)
+        """A call that no program had led to: the caller of mpicoll's method, and how deep the stack was."""
         self._first = 0
         """The number of the ring's first call."""
         self._next = 0
@@ -121,7 +125,7 @@ class Recorder:
         except (KeyError, ValueError):  # a file that was not seen before, or the stack is not so deep
             code = None
         if code is None:
-            (code, place), self._depth = site_of(_getframe(1))
+            code, place = self._found(_getframe(1))
             if here.handed_in is not None:
                 self._handed_in.append((self._first + self._next, here.handed_in))
         at = self._next
@@ -135,6 +139,19 @@ class Recorder:
         self._places[at] = place
         self._next = at + 1
         self.under_way = True
+
+    def _found(self, frame: FrameType) -> Site:
+        """The site of the program that has led to this frame of mpicoll's. If there is none, as in a callback on a
+        thread of torch's, the next call from there does not look through the whole stack again."""
+        caller = frame.f_back
+        if caller is not None and self._nowhere[:2] == (caller.f_code, caller.f_lasti):
+            with suppress(ValueError):  # the stack is not so deep now
+                if _getframe(self._nowhere[2]).f_back is None:
+                    return here.site or (frame.f_code, frame.f_lasti)
+        site, self._depth = site_of(frame)
+        if caller is not None and site[0] is frame.f_code:
+            self._nowhere = caller.f_code, caller.f_lasti, _depth_of(frame)
+        return site
 
     def retract(self) -> None:
         """The last call has not been made after all: it was refused before anything was sent."""
@@ -217,6 +234,14 @@ class Recorder:
         if not self._looks or self._looks[-1][0] != begun:
             self._looks.append((begun, monotonic()))
         return begun
+
+
+def _depth_of(frame: FrameType) -> int:
+    """How far out the outermost frame is, seen from the function that is called by what ``frame`` has called."""
+    depth, outer = 2, frame.f_back
+    while outer is not None:
+        depth, outer = depth + 1, outer.f_back
+    return depth
 
 
 def _empty() -> Ring:

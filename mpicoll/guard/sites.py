@@ -20,6 +20,8 @@ _LIBRARIES = tuple(
     for name in ("mpicoll", "torch", "mpi4py")
     if (spec := find_spec(name)) is not None and spec.origin is not None
 )
+_PROGRAMS = tuple(f"{Path(__file__).parents[1]}/{room}/" for room in ("bench", "cli", "doctor"))
+"""What of mpicoll calls it as a program does: its commands."""
 _STANDARD = (sysconfig.get_path("stdlib") + "/", "<frozen ")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 is_library: dict[str, bool] = {}
@@ -55,7 +57,7 @@ def is_program(file: str) -> bool:
     known = is_library.get(file)
     if known is None:
         pythons = file.startswith(_STANDARD) and not any(folder in file for folder in _PACKAGES)
-        known = is_library[file] = pythons or file.startswith(_LIBRARIES)
+        known = is_library[file] = pythons or (file.startswith(_LIBRARIES) and not file.startswith(_PROGRAMS))
     return not known
 
 

@@ -314,9 +314,10 @@ def test_what_is_sent_cannot_be_given_up(comm: mpicoll.Communicator) -> None:
     """Open MPI would wait for ever for a message that nobody takes."""
     x, y = np.ones(1 << 18), np.zeros(1 << 18)
     request = comm.isend(x, (comm.rank + 1) % comm.size)
-    if not request.test():
+    if not request.test() and comm.size > 1:
         with pytest.raises(StateError, match="cancel: only a receive can be given up"):
             request.cancel()
+    comm.barrier()  # before this, nobody takes it
     comm.recv(y)
     request.wait()
 

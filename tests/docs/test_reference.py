@@ -14,16 +14,19 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs/reference"
 FOR_ADAPTERS = {
     "abandon",
+    "begin",
+    "carry",
     "carry_out",
     "check_open",
     "check_tag",
     "close",
     "hold_to",
-    "incoming",
     "last_route",
-    "outgoing",
+    "message",
     "plan",
+    "start",
     "traits",
+    "transfer",
 }
 """Methods of a Communicator that mpicoll.torch and mpicoll bench call, and a program does not."""
 

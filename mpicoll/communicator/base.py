@@ -253,7 +253,11 @@ class Base:
         plan = None
         if sendcounts is None and recvcounts is None:
             try:
-                here = None if x is None else self._key(x) or x
+                here: Any
+                if type(x) is np.ndarray:  # as self._key has it
+                    here = (self._address(x), x.size, x.dtype, x.flags.num)
+                else:
+                    here = None if x is None else self._key(x) or x
                 there = None if out is None else self._key(out) or out
                 plan = self._planned((operation, here, there, op, root, algorithm))
             except NOT_FOUND:

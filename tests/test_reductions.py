@@ -14,7 +14,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll import Op
 from mpicoll.arrays import kernels
-from mpicoll.errors import LaunchError
+from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.launch import lifetime
 
 
@@ -131,3 +131,27 @@ def test_a_library_that_computes_wrongly_is_refused(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(MPI, "MIN", MPI.MAX)
     with pytest.raises(LaunchError, match="computes wrongly: to it the minimum of the unsigned integers 200 and 1 is"):
         lifetime._check_arithmetic()
+
+
+VIEWS: dict[str, Any] = {
+    "x conjugated": lambda u: (u.conj(), u),
+    "out conjugated": lambda u: (u, u.conj()),
+    "x negated": lambda u: (u.conj().imag, u.imag),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("operation", ["allreduce", "reduce", "scan"])
+def test_a_view_that_torch_conjugates_is_not_its_memory(comm: mpicoll.Communicator, view: str, operation: str) -> None:
+    """Taken for a call in place, it gave the reduction of what lies there."""
+    x, out = VIEWS[view](torch.tensor([1 + 2j, 3 - 1j]))
+    if operation == "reduce" and comm.rank:
+        return  # only the root has an output
+    with pytest.raises(ArgumentError, match=f"{operation}: out: expected memory that does not overlap x's"):
+        getattr(comm, operation)(x, out=out)
+
+
+def test_both_are_the_same_view(comm: mpicoll.Communicator) -> None:
+    u = torch.tensor([1 + 2j, 3 - 1j])
+    comm.allreduce(u.conj(), out=u.conj())
+    assert (u == comm.size * torch.tensor([1 + 2j, 3 - 1j])).all()

@@ -239,3 +239,24 @@ def test_threads_that_make_different_calls() -> None:
         "  ranks 0, 1: allreduce sum of 2 float64",
         "  rank 2: allreduce sum of 3 float64",
     ]
+
+
+FIRST = {
+    "one has left": "if comm.rank: comm.barrier()",
+    "two mutual receives": "comm.recv(np.zeros(1), 1 - comm.rank)",
+}
+
+
+@pytest.mark.parametrize("body", FIRST.values(), ids=FIRST)
+def test_ranks_that_wait_for_each_other_in_the_first_job_of_a_process(body: str) -> None:
+    """mpicoll begins threads of its own with the first communicator. They work for no rank."""
+    program = f"""
+import numpy as np, mpicoll
+def main(comm):
+    {body}
+with mpicoll.threads(2) as ranks:
+    ranks.run(main)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "no rank that has not ended can go on" in done.stderr

@@ -56,6 +56,13 @@ class Buffer:
     def nbytes(self) -> int:
         return self.count * self.dtype.itemsize
 
+    @property
+    def read_as(self) -> tuple[bool, bool]:
+        """Whether torch conjugates, and whether it negates, what is read from this memory."""
+        if isinstance(self.array, np.ndarray) or not hasattr(self.array, "is_conj"):
+            return False, False
+        return self.array.is_conj(), self.array.is_neg()
+
     def like(self, shape: tuple[int, ...]) -> Any:
         """A new, uninitialised array of this kind, dtype and device."""
         if isinstance(self.array, np.ndarray):

@@ -201,7 +201,9 @@ def _apart(call: Call, send: Buffer, recv: Buffer, rank: int, size: int) -> Call
     if table.scatters and _is_own_block(recv, send, rank, size, call.sendcounts):
         # A reduction must still write its result to the block. After a scatter the block is there already.
         return replace(call, recv=recv if table.reduces else None, in_place=True)
-    same_layout = (send.plain and recv.plain) or (send.shape, send.strides) == (recv.shape, recv.strides)
+    same_layout = (send.plain and recv.plain) or (
+        (send.shape, send.strides, send.read_as) == (recv.shape, recv.strides, recv.read_as)
+    )
     if table.elementwise and table.reduces and send.address == recv.address and same_layout:
         return replace(call, send=None, in_place=True)
     expected = f"memory that does not overlap {call.input}'s (or, for a call in place, exactly the rank's own block)"

@@ -14,7 +14,7 @@ from mpicoll.calls.rules import Rules, check, preferred, timeout
 from mpicoll.errors import StateError
 from mpicoll.fabrics.mailboxes import Group
 
-__all__ = ["Job", "Seat", "here", "work_for"]
+__all__ = ["Job", "Onlooker", "Seat", "here", "work_for"]
 
 
 class Here(threading.local):
@@ -33,6 +33,10 @@ here = Here()
 def work_for(seat: Seat | None) -> None:
     """Let the calling thread work for this rank from now on, without being the rank."""
     here.seat, here.is_rank = seat, False
+
+
+class Onlooker(threading.Thread):
+    """A thread of mpicoll's that carries out nothing for a rank."""
 
 
 class Job:
@@ -104,9 +108,13 @@ class Job:
         """Break the job if all ranks that have not ended wait, for they wait for each other. But other threads, which
         the ranks have started, may work for them: then go on waiting."""
         waits = list(self._running.values())
-        if waits and None not in waits and self.broken is None and self._known.issuperset(threading.enumerate()):
+        if waits and None not in waits and self.broken is None and not self._others():
             self.broken = f"no rank that has not ended can go on: {'; '.join(sorted(set(map(str, waits))))}"
             self.changed.notify_all()
+
+    def _others(self) -> bool:
+        """Whether there are threads that may work for a rank."""
+        return any(each not in self._known and not isinstance(each, Onlooker) for each in threading.enumerate())
 
 
 class Seat:

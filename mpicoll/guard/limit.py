@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from mpicoll.calls.rules import check, timeout
 from mpicoll.errors import ArgumentError
+from mpicoll.fabrics.job import Onlooker
 from mpicoll.guard.sites import whereabouts
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.watched import LOOK, SECONDS_TO_HEAR
@@ -59,7 +60,7 @@ def _limit() -> float | None:
 
 @lru_cache(maxsize=1)  # once in a process
 def _start() -> None:
-    threading.Thread(target=_look_on, name="mpicoll limit", daemon=True).start()
+    Onlooker(target=_look_on, name="mpicoll limit", daemon=True).start()
 
 
 def _look_on() -> None:

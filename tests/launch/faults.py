@@ -77,6 +77,15 @@ FAULTS = {
         "comm.subset([2, 0]) if rank == 2 else time.sleep(600)",
         ("mpicoll: rank 2 has waited for", " in subset, at script.py:11 in fault"),
     ),
+    "makes no group of torch's": Fault(
+        """
+import torch.distributed as dist
+dist.init_process_group("mpicoll")
+if rank != 1: dist.new_group([0, 1])
+time.sleep(600)
+""",
+        ("mpicoll: rank 0 has waited for", " in new_group, at script.py:14 in fault"),
+    ),
     "gives another check": Fault(
         "mpicoll.Communicator(check='full' if rank else None)",
         ("Communicator: check: expected the same on all ranks; given 'watch' on rank 0, 'full' on ranks 1-2",),

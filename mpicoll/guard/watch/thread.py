@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import threading
 import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
@@ -14,6 +13,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from mpicoll.fabrics.job import Onlooker
 from mpicoll.guard.files.demand import when_asked
 from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.files.trace import Trace
@@ -52,7 +52,7 @@ class Thread:
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()
         when_asked(self._loop, lambda: self.member.dump("a signal has asked for it"))
-        self._thread = threading.Thread(target=self._run, name="mpicoll watcher", daemon=True)
+        self._thread = Onlooker(target=self._run, name="mpicoll watcher", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import LaunchError, RankLost
+from mpicoll.guard.limit import limited
 from mpicoll.launch import elastic, lifetime
 from mpicoll.torch.backend.device_backend import DeviceBackend
 from mpicoll.torch.backend.registered_group import RegisteredGroup
@@ -36,7 +37,8 @@ def make(options: Any, backend_options: Any = None) -> RegisteredGroup | DeviceB
             )
     from mpicoll.fabrics.mpi import MPIFabric
 
-    comm = Communicator(MPIFabric.of_world(members) if members else None)
+    with limited("new_group" if members else "init_process_group"):
+        comm = Communicator(MPIFabric.of_world(members) if members else None)
     if comm.size != (len(members) or size):
         raise RankLost("init_process_group", [])  # one more, since torch has asked who is there
     g = RegisteredGroup(comm, members or range(size), options.group_id, options.timeout, options.store, bound_device())

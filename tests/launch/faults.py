@@ -84,7 +84,7 @@ dist.init_process_group("mpicoll")
 if rank != 1: dist.new_group([0, 1])
 time.sleep(600)
 """,
-        ("mpicoll: rank 0 has waited for", " in new_group, at script.py:14 in fault"),
+        ("mpicoll: rank 0 has waited for", " in new_group, at script.py:13 in fault"),
     ),
     "gives another check": Fault(
         "mpicoll.Communicator(check='full' if rank else None)",

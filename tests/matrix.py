@@ -36,6 +36,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests":                           ((2,),            (3,)),            # any other file, and any new one
     # What MPI carries out: it depends on the MPI, and on how many ranks there are: one, two, a power of two or none.
     "tests/test_communicator.py":      ((1, 2, 3, 4),    (1, 2, 3, 4)),
+    "tests/test_objects.py":           ((1, 2, 3),       (1, 2, 3)),
     "tests/test_reductions.py":        ((1, 2, 3, 4),    (1, 2, 3, 4)),
     "tests/test_exchange.py":          ((1, 2, 3, 4),    (1, 2, 3, 4)),
     "tests/test_random.py":            ((1, 2, 3, 4),    (1, 2, 3, 4)),

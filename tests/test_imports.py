@@ -23,8 +23,8 @@ MPI4PY = (
     "launch.lifetime", "launch.placement", "launch.rank",  # rank: python -m mpi4py's own runner, which loads no MPI
     "transports.memory", "transports.messages", "transports.on_device", "transports.shared", "transports.step",
     "routes.devices.scheduled", "routes.exchange", "routes.large", "routes.native", "routes.scheduled",
-    "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.words", "bench", "cli.bench", "doctor.rank",
-    "probe.tries",
+    "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects", "fabrics.words",
+    "bench", "cli.bench", "doctor.rank", "probe.tries",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.
 TORCH = ("torch", "bench", "registration", "probe.questions", "probe.tries")

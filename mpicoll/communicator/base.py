@@ -289,8 +289,8 @@ class Base:
         request._finish = finish
         return request
 
-    def _break(self, plan: Bound, operation: str, e: BaseException) -> None:
-        """Close the communicator, because the plan has raised ``e``.
+    def _break(self, plan: object, operation: str, e: BaseException) -> None:
+        """Close the communicator, because the plan has raised ``e``, or whatever else has made a call.
 
         Python runs a signal's handler when the MPI library's function has returned. If the plan is no more than that
         function, a handler that raises finds the call complete on this rank. The communicator is closed all the same.

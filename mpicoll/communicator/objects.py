@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import reduce
+from time import monotonic
 from typing import Any, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
-from mpicoll.calls.record import Pending
+from mpicoll.calls.plan import Plans
+from mpicoll.calls.record import Pending, Record
 from mpicoll.communicator.base import Base
 from mpicoll.errors import ArgumentError, TimeoutError
 
@@ -28,43 +29,76 @@ _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+_ALLGATHER, _ALLTOALL = Record("allgather_object"), Record("alltoall_object")
+"""What is recorded of calls that are always the same."""
+
+
 class Objects(Base):
     """Collectives and messages of Python objects. Ranks may give objects of different types and sizes.
 
     Objects are pickled. An object that cannot be pickled raises ArgumentError, and nothing is sent then.
     """
 
+    def __init__(self, comm: Any = None, check: str | None = None, timeout: float | None = None) -> None:
+        self._awaited: Plans[tuple[Pending, int | None]] = Plans()
+        """Of messages: what is said of them, and of whom they are. By the operation, the other rank and the tag."""
+        self._roots: Plans[tuple[Record, int]] = Plans()
+        """Of collectives with a root, by the operation and the root: what is recorded of them, and the root."""
+        super().__init__(comm, check, timeout)
+
     def _pickled(self, operation: str, obj: Any) -> bytes:
         """The object as bytes. They are made before the call begins, and read after it has ended. So whatever an
         object does meanwhile, all ranks make the same calls."""
-        self.check_open(operation)
+        if self.closed:
+            self.check_open(operation)
         try:
-            return self._fabric.dumps(obj)
+            data = self._fabric.dumps(obj)
+            return data if type(data) is bytes else bytes(data)
         except Exception as e:
             raise ArgumentError(operation, "obj", "an object that can be pickled", str(e)) from e
 
-    @contextmanager
-    def _collective(self, operation: str, root: int | None = None) -> Iterator[None]:
-        """A collective of bytes that were pickled."""
-        with self._making(operation, operation if root is None else f"{operation} root {root}"):
-            try:
-                yield
-            except self._failure as e:
-                raise self._error(operation, e) from e
+    def _rooted(self, operation: str, root: int) -> tuple[Record, int]:
+        """What is recorded of a collective with a root, and the root."""
+        found = self._roots.get((operation, root)) if type(root) is int else None  # True equals 1, and is no rank
+        if found is None:
+            root = checked_rank(root, self.size, operation, "root")
+            self._roots.keep((operation, root), found := (Record(f"{operation} root {root}"), root))
+        return found
 
-    @contextmanager
-    def _message(self, operation: str, which: str) -> Iterator[None]:
-        """A message of bytes that were pickled."""
-        self.check_open(operation)
+    def _collective(self, record: Record, move: Callable[..., Any], *arguments: Any) -> Any:
+        """Make a collective of bytes that were pickled."""
+        if self.closed:
+            self.check_open(record.words.partition(" ")[0])
+        recorder = self._recorder
+        recorder.begin(record)
         try:
-            with self._under_way.waiting(Pending.message(operation, which, 1, "object")):
-                yield
+            if self._agreement is not None:
+                self._agreement.agree(record.words.partition(" ")[0], record)
+            moved = move(*arguments)
+        except BaseException as e:
+            self._break(self._fabric, record.words.partition(" ")[0], e)
+            raise
+        recorder.under_way = False
+        return moved
+
+    def _message(self, pending: Pending, move: Callable[..., Any], *arguments: Any) -> Any:
+        """Send or receive bytes that were pickled."""
+        if self.closed:
+            self.check_open(pending.operation)
+        under_way = self._under_way
+        begun = pending, monotonic()
+        under_way.begun.append(begun)
+        under_way.waits.append(begun)
+        try:
+            return move(*arguments, under_way.timeout)
         except TimeoutError as e:
-            self._end_midway(operation, e)
+            self._end_midway(pending.operation, e)
             raise
         except self._failure as e:
-            self._end_midway(operation, e)
-            raise self._error(operation, e) from e
+            self._end_midway(pending.operation, e)
+            raise self._error(pending.operation, e) from e
+        finally:
+            under_way.waits.remove(begun)
 
     @overload
     def bcast_object(self, obj: None = None, root: int = ...) -> Any: ...
@@ -74,25 +108,22 @@ class Objects(Base):
 
     def bcast_object(self, obj: Any = None, root: int = 0) -> Any:
         """Send the root's ``obj`` to all ranks. Every rank gets it. The ``obj`` of the other ranks is not used."""
-        root = checked_rank(root, self.size, "bcast_object", "root")
+        record, root = self._rooted("bcast_object", root)
         given = self._pickled("bcast_object", obj) if self.rank == root else None
-        with self._collective("bcast_object", root):
-            moved = self._fabric.bcast(given, root)
+        moved = self._collective(record, self._fabric.parcels.bcast, given, root)
         return self._fabric.loads(moved)
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """Gather every rank's ``obj``. The root gets the list of them, in rank order; the other ranks get None."""
-        root = checked_rank(root, self.size, "gather_object", "root")
+        record, root = self._rooted("gather_object", root)
         given = self._pickled("gather_object", obj)
-        with self._collective("gather_object", root):
-            moved = self._fabric.gather(given, root)
+        moved = self._collective(record, self._fabric.parcels.gather, given, root)
         return None if moved is None else [*map(self._fabric.loads, moved)]
 
     def allgather_object(self, obj: T) -> list[T]:
         """Gather every rank's ``obj``. Every rank gets the list of them, in rank order."""
         given = self._pickled("allgather_object", obj)
-        with self._collective("allgather_object"):
-            moved = self._fabric.allgather(given)
+        moved = self._collective(_ALLGATHER, self._fabric.parcels.allgather, given)
         return [*map(self._fabric.loads, moved)]
 
     @overload
@@ -106,10 +137,9 @@ class Objects(Base):
 
         ``objs`` is a sequence of one object a rank. It is used at the root alone; other ranks may leave it away.
         """
-        root = checked_rank(root, self.size, "scatter_object", "root")
+        record, root = self._rooted("scatter_object", root)
         given = self._one_each("scatter_object", objs) if self.rank == root else None
-        with self._collective("scatter_object", root):
-            moved = self._fabric.scatter(given, root)
+        moved = self._collective(record, self._fabric.parcels.scatter, given, root)
         return self._fabric.loads(moved)
 
     def alltoall_object(self, objs: Sequence[T]) -> list[T]:
@@ -118,8 +148,7 @@ class Objects(Base):
         ``objs`` is a sequence of one object a rank.
         """
         given = self._one_each("alltoall_object", objs)
-        with self._collective("alltoall_object"):
-            moved = self._fabric.alltoall(given)
+        moved = self._collective(_ALLTOALL, self._fabric.parcels.alltoall, given)
         return [*map(self._fabric.loads, moved)]
 
     def allreduce_object(self, obj: T, op: str | Callable[[T, T], T] = "sum") -> T:
@@ -132,24 +161,40 @@ class Objects(Base):
         if not callable(combine):
             expected = f"a function of two objects, or one of {', '.join(_OF_TWO)}"
             raise ArgumentError("allreduce_object", "op", expected, repr(op))
-        return reduce(combine, self.allgather_object(obj))
+        # In line, because a call from a method of the same depth is recorded at less cost.
+        given = self._pickled("allgather_object", obj)
+        moved = self._collective(_ALLGATHER, self._fabric.parcels.allgather, given)
+        result: T = reduce(combine, map(self._fabric.loads, moved))
+        return result
 
     def send_object(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
-        self.check_tag("send_object", tag)
-        to = checked_rank(dest, self.size, "send_object", "dest")
-        given = self._pickled("send_object", obj)
-        with self._message("send_object", f"was taken by rank {to} (tag {tag})"):
-            self._fabric.send(given, to, tag, self._under_way.timeout)
+        pending, to = self._pending("send_object", dest, tag)
+        self._message(pending, self._fabric.parcels.send, self._pickled("send_object", obj), to, tag)
 
     def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it."""
-        self.check_tag("recv_object", tag)
-        of = None if source is None else checked_rank(source, self.size, "recv_object", "source")
-        whom = "any rank" if of is None else f"rank {of}"
-        with self._message("recv_object", f"came from {whom} (tag {tag})"):
-            moved = self._fabric.recv(of, tag, self._under_way.timeout)
-        return self._fabric.loads(moved)
+        pending, of = self._pending("recv_object", source, tag)
+        return self._fabric.loads(self._message(pending, self._fabric.parcels.recv, of, tag))
+
+    def _pending(self, operation: str, peer: int | None, tag: int) -> tuple[Pending, int | None]:
+        """What is said of a message, and the other rank, if there is only one."""
+        # True equals 1, and is no rank or tag.
+        exact = type(tag) is int and (peer is None or type(peer) is int)
+        found = self._awaited.get((operation, peer, tag)) if exact else None
+        if found is None:
+            self.check_tag(operation, tag)
+            receives = operation == "recv_object"
+            if peer is None and receives:
+                of, whom = None, "any rank"
+            else:
+                of = checked_rank(peer, self.size, operation, "source" if receives else "dest")
+                whom = f"rank {of}"
+            what = f"{'came from' if receives else 'was taken by'} {whom} (tag {tag})"
+            found = Pending.message(operation, what, 1, "object"), of
+            if exact:
+                self._awaited.keep((operation, peer, tag), found)
+        return found
 
     def _one_each(self, operation: str, objs: Any) -> list[bytes]:
         """Each rank's object, pickled."""

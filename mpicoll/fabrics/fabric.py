@@ -18,7 +18,7 @@ from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.routes.devices.scratch import Scratch
 
-__all__ = ["ElasticFabric", "Envelope", "Fabric", "Nobody", "Transfer"]
+__all__ = ["Data", "ElasticFabric", "Envelope", "Fabric", "Nobody", "Parcels", "Transfer"]
 
 
 class Transfer(ABC):
@@ -98,6 +98,42 @@ class Envelope(NamedTuple):
     nbytes: int
 
 
+Data = bytes | bytearray | memoryview
+"""An object, pickled."""
+
+
+class Parcels(ABC):
+    """Moves objects among the ranks of a fabric, as bytes."""
+
+    @abstractmethod
+    def bcast(self, data: bytes | None, root: int) -> Data:
+        """The root's object. The other ranks give None."""
+
+    @abstractmethod
+    def gather(self, data: bytes, root: int) -> list[Data] | None:
+        """All ranks' objects at the root, and None on the other ranks."""
+
+    @abstractmethod
+    def allgather(self, data: bytes) -> list[Data]:
+        """All ranks' objects."""
+
+    @abstractmethod
+    def scatter(self, datas: Sequence[bytes] | None, root: int) -> Data:
+        """The object that the root has for this rank. The other ranks give None."""
+
+    @abstractmethod
+    def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
+        """The objects that all ranks have for this rank."""
+
+    @abstractmethod
+    def send(self, data: bytes, dest: int, tag: int, seconds: float | None) -> None:
+        """Send an object. Raises TimeoutError if nobody takes it within these seconds, unless that is None."""
+
+    @abstractmethod
+    def recv(self, source: int | None, tag: int, seconds: float | None) -> Data:
+        """Receive an object. Raises TimeoutError if none comes within these seconds, unless that is None."""
+
+
 class Fabric(ABC):
     """The ranks of one communicator, seen from one of them. No collective can take a message for one of its own."""
 
@@ -127,6 +163,8 @@ class Fabric(ABC):
     """Whether several threads of this rank may use the fabric at the same time."""
     address: Callable[[Any], int]
     """Where a NumPy array's memory begins."""
+    parcels: Parcels
+    """What moves programs' objects."""
     dumps: Callable[[Any], bytes] = pickle.dumps
     loads: Callable[[Any], Any] = pickle.loads
     """How programs' objects become bytes, and objects again."""
@@ -224,35 +262,15 @@ class Fabric(ABC):
     def free(self) -> None:
         """Give back what the fabric holds."""
 
-    # -- objects, pickled ---------------------------------------------------------------------------------------------
+    # -- what mpicoll itself tells other ranks ------------------------------------------------------------------------
 
-    @abstractmethod
     def bcast(self, obj: Any, root: int) -> Any:
         """The root's object."""
+        return pickle.loads(self.parcels.bcast(pickle.dumps(obj) if self.rank == root else None, root))
 
-    @abstractmethod
-    def gather(self, obj: Any, root: int) -> list[Any] | None:
-        """All ranks' objects at the root, and None on the other ranks."""
-
-    @abstractmethod
     def allgather(self, obj: Any) -> list[Any]:
         """All ranks' objects."""
-
-    @abstractmethod
-    def scatter(self, objs: Sequence[Any] | None, root: int) -> Any:
-        """The object that the root has for this rank."""
-
-    @abstractmethod
-    def alltoall(self, objs: Sequence[Any]) -> list[Any]:
-        """The objects that all ranks have for this rank."""
-
-    @abstractmethod
-    def send(self, obj: Any, dest: int, tag: int, seconds: float | None) -> None:
-        """Send an object. Raises TimeoutError if nobody takes it within these seconds, unless that is None."""
-
-    @abstractmethod
-    def recv(self, source: int | None, tag: int, seconds: float | None) -> Any:
-        """Receive an object. Raises TimeoutError if none comes within these seconds, unless that is None."""
+        return [pickle.loads(data) for data in self.parcels.allgather(pickle.dumps(obj))]
 
 
 class ElasticFabric(Fabric):

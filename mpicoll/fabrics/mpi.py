@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from mpi4py import MPI
@@ -18,16 +17,16 @@ from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.rules import Rules, check, dump, preferred, timeout, trace
 from mpicoll.devices.device import Device
-from mpicoll.errors import ArgumentError, DeviceError, RankLost, TimeoutError
+from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics import mpi_messages as messages
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import make, shrunk
+from mpicoll.fabrics.mpi_objects import MPIParcels
 from mpicoll.fabrics.words import Words
 from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
-from mpicoll.machine.patience import Patience
 from mpicoll.routes import exchange, large, native, scheduled
 from mpicoll.routes.devices import scheduled as on_device
 from mpicoll.routes.devices.scratch import Scratch
@@ -45,8 +44,7 @@ class MPIFabric(ElasticFabric):
     nobody, anybody, any_tag = MPI.PROC_NULL, MPI.ANY_SOURCE, MPI.ANY_TAG
     address = staticmethod(MPI.Get_address)
     # A program may have told mpi4py to pickle in another way. See MPI.pickle in mpi4py's manual.
-    dumps = staticmethod(lambda obj: MPI.pickle.dumps(obj))
-    loads = staticmethod(lambda data: MPI.pickle.loads(data))
+    dumps, loads = staticmethod(MPI.pickle.dumps), staticmethod(MPI.pickle.loads)
 
     def __init__(
         self,
@@ -74,6 +72,7 @@ class MPIFabric(ElasticFabric):
     ) -> None:
         self._comm, self._messages = make(duplicate, comm), make(duplicate, comm)
         self.rank, self.size = self._comm.rank, self._comm.size
+        self.parcels = MPIParcels(self._comm, self._messages, self._check if self._is_elastic else None)
         self.library = MPI.get_vendor()[0]
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -299,53 +298,6 @@ class MPIFabric(ElasticFabric):
         assert self._words is not None
         return self._words.tell(word, seconds)
 
-    def _objects(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """What a collective of objects gives."""
-        try:
-            return call(*arguments)
-        finally:
-            self._check()  # also after an error of pickle's: that is what nothing may look like
-
-    def bcast(self, obj: Any, root: int) -> Any:
-        return self._objects(self._comm.bcast, obj, root)
-
-    def gather(self, obj: Any, root: int) -> list[Any] | None:
-        gathered: list[Any] | None = self._objects(self._comm.gather, obj, root)
-        return gathered
-
-    def allgather(self, obj: Any) -> list[Any]:
-        gathered: list[Any] = self._objects(self._comm.allgather, obj)
-        return gathered
-
-    def scatter(self, objs: Sequence[Any] | None, root: int) -> Any:
-        return self._objects(self._comm.scatter, objs, root)
-
-    def alltoall(self, objs: Sequence[Any]) -> list[Any]:
-        exchanged: list[Any] = self._objects(self._comm.alltoall, objs)
-        return exchanged
-
-    def send(self, obj: Any, dest: int, tag: int, seconds: float | None) -> None:
-        if seconds is None:
-            self._messages.send(obj, dest, tag)
-            return
-        request, patience = self._messages.isend(obj, dest, tag), Patience(seconds)
-        _not_taken.append(request)
-        while not request.test()[0]:
-            if not patience.lasts():
-                raise TimeoutError(f"send_object: rank {dest} took no object (tag {tag}) within {seconds:g} s")
-        _not_taken.remove(request)
-
-    def recv(self, source: int | None, tag: int, seconds: float | None) -> Any:
-        of = MPI.ANY_SOURCE if source is None else source
-        if seconds is None:
-            return self._messages.recv(source=of, tag=tag)
-        patience = Patience(seconds)
-        while (found := self._messages.improbe(of, tag)) is None:
-            if not patience.lasts():
-                whom = "any rank" if source is None else f"rank {source}"
-                raise TimeoutError(f"recv_object: no object came from {whom} (tag {tag}) within {seconds:g} s")
-        return found.recv()
-
 
 def _rules_of_environment() -> Rules:
     return Rules(preferred(), check=check(), timeout=timeout(), dump=dump(), trace=trace())
@@ -358,6 +310,3 @@ _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 _left: list[MPI.Intracomm] = [MPI.COMM_WORLD]
 """The job's ranks. The last one is that of those that are left: MPI makes no communicators of one whose ranks are lost.
 """
-
-_not_taken: list[MPI.Request] = []
-"""Requests of objects that nobody has taken yet. MPI reads their memory, which they keep."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
-from mpicoll.fabrics.fabric import Envelope, Fabric, Transfer
+from mpicoll.fabrics.fabric import Data, Envelope, Fabric, Parcels, Transfer
 from mpicoll.fabrics.job import Job, Seat
 from mpicoll.fabrics.mailboxes import Awaited, Group, Message
 from mpicoll.routes import threads as route
@@ -40,6 +39,7 @@ class ThreadFabric(Fabric):
     def __init__(self, job: Job, group: Group, rank: int, size: int) -> None:
         self._job, self._group = job, group
         self.rank, self.size, self.rules = rank, size, job.rules
+        self.parcels = _Parcels(self)
         if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the program has no names for them
             self.nobody, self.anybody, self.any_tag = mpi.PROC_NULL, mpi.ANY_SOURCE, mpi.ANY_TAG
 
@@ -186,30 +186,6 @@ class ThreadFabric(Fabric):
     def tell(self, word: int, seconds: float) -> list[int | None]:
         return self.meet("a collective", word)
 
-    def bcast(self, obj: Any, root: int) -> Any:
-        return pickle.loads(self.meet("bcast_object", pickle.dumps(obj) if self.rank == root else None)[root])
-
-    def gather(self, obj: Any, root: int) -> list[Any] | None:
-        pickled = self.meet("gather_object", pickle.dumps(obj))
-        return [pickle.loads(x) for x in pickled] if self.rank == root else None
-
-    def allgather(self, obj: Any) -> list[Any]:
-        return [pickle.loads(x) for x in self.meet("allgather_object", pickle.dumps(obj))]
-
-    def scatter(self, objs: Sequence[Any] | None, root: int) -> Any:
-        pickled = None if objs is None else [pickle.dumps(x) for x in objs]
-        return pickle.loads(self.meet("scatter_object", pickled)[root][self.rank])
-
-    def alltoall(self, objs: Sequence[Any]) -> list[Any]:
-        pickled = self.meet("alltoall_object", [pickle.dumps(x) for x in objs])
-        return [pickle.loads(x[self.rank]) for x in pickled]
-
-    def send(self, obj: Any, dest: int, tag: int, seconds: float | None) -> None:
-        self.put(dest, tag, np.frombuffer(pickle.dumps(obj), np.uint8))
-
-    def recv(self, source: int | None, tag: int, seconds: float | None) -> Any:
-        return pickle.loads(self.arrived(self.awaited(source, tag)).content)
-
     # -- fabrics made of this one -------------------------------------------------------------------------------------
 
     def node(self) -> Fabric:
@@ -239,6 +215,37 @@ class ThreadFabric(Fabric):
 
     def free(self) -> None:
         """A fabric of threads holds nothing to give back."""
+
+
+class _Parcels(Parcels):
+    """Objects of threads. They are pickled, so that each rank gets its own."""
+
+    def __init__(self, fabric: ThreadFabric) -> None:
+        self._fabric, self._meet = fabric, fabric.meet
+
+    def bcast(self, data: bytes | None, root: int) -> Data:
+        moved: Data = self._meet("bcast_object", data)[root]
+        return moved
+
+    def gather(self, data: bytes, root: int) -> list[Data] | None:
+        moved = self._meet("gather_object", data)
+        return moved if self._fabric.rank == root else None
+
+    def allgather(self, data: bytes) -> list[Data]:
+        return self._meet("allgather_object", data)
+
+    def scatter(self, datas: Sequence[bytes] | None, root: int) -> Data:
+        moved: Data = self._meet("scatter_object", datas)[root][self._fabric.rank]
+        return moved
+
+    def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
+        return [each[self._fabric.rank] for each in self._meet("alltoall_object", datas)]
+
+    def send(self, data: bytes, dest: int, tag: int, seconds: float | None) -> None:
+        self._fabric.put(dest, tag, np.frombuffer(data, np.uint8))
+
+    def recv(self, source: int | None, tag: int, seconds: float | None) -> Data:
+        return memoryview(self._fabric.arrived(self._fabric.awaited(source, tag)).content)
 
 
 class _Sent(Transfer):

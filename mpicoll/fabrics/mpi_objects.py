@@ -1,0 +1,301 @@
+"""Objects of an MPI library's ranks, as bytes in slots.
+
+Each rank puts its object into a slot: the length, then the bytes, if there is room for all of them. One collective of
+the MPI library moves the slots. Most objects are short, and then it was the only one. The ranks that must know it see
+from the slots who has a longer object, and move those objects whole.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cache
+from itertools import accumulate
+from struct import Struct
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll.errors import MessageError, TimeoutError
+from mpicoll.fabrics.fabric import Data, Parcels
+from mpicoll.machine.patience import Patience
+from mpicoll.routes import large
+
+__all__ = ["ROOM", "MPIParcels"]
+
+SLOT = 256
+"""Bytes of a slot."""
+ROOM = SLOT - 8
+"""Bytes of the longest object that a slot holds."""
+_slot = Struct(f"=q{ROOM}s")  # it cuts off what is too long, and fills up what is too short
+_pack, _unpack = _slot.pack_into, _slot.iter_unpack
+
+_TOO_LONG = 1 << 48
+_BCAST, _GATHER, _ALLGATHER, _SCATTER, _ALLTOALL = (kind << 48 for kind in range(0x4F01, 0x4F06))
+"""Added to the length of an object. It tells objects of such a call from anything else that comes."""
+_NAMES = {_BCAST: "bcast", _GATHER: "gather", _ALLGATHER: "allgather", _SCATTER: "scatter", _ALLTOALL: "alltoall"}
+_TAG = 0x4F
+"""Of messages with long objects, among the communicator's collectives."""
+
+
+class _Slots:
+    """The memory of one call: a slot, and two for each rank."""
+
+    __slots__ = ("all", "every", "given", "one", "taken")
+
+    def __init__(self, size: int) -> None:
+        self.one, self.every = bytearray(SLOT), bytearray(SLOT * size)
+        self.given: list[Any] = [self.one, SLOT, MPI.BYTE]
+        self.all: list[Any] = [self.every, SLOT, MPI.BYTE]
+        self.taken: list[Any] | None = None
+        """The second slot for each rank, once a call needs it."""
+
+
+_free: dict[int, list[_Slots]] = {}
+"""Slots that no call uses now, by the number of ranks. A call takes them out and puts them back: another thread may
+make a call of another communicator meanwhile, and so may the handler of a signal."""
+
+
+class MPIParcels(Parcels):
+    """Objects among the ranks of a communicator ``comm``, and messages of objects over another one.
+
+    ``check`` raises MPI.Exception if ranks are lost; None where they cannot be."""
+
+    def __init__(self, comm: MPI.Intracomm, messages: MPI.Intracomm, check: Callable[[], None] | None) -> None:
+        self._comm, self._messages, self._check = comm, messages, check or _nothing
+        self._rank, self._size = comm.rank, comm.size
+        # A collective that has lost ranks may write nothing: then the slots must not hold what came in a call before.
+        self._free: list[_Slots] | deque[_Slots] = deque(maxlen=0) if check else _free.setdefault(comm.size, [])
+
+    def _slots(self) -> _Slots:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return _Slots(self._size)
+
+    def bcast(self, data: bytes | None, root: int) -> Data:
+        if self._size == 1 and data is not None:
+            return data
+        slots = self._slots()
+        if data is not None:
+            _pack(slots.one, 0, _BCAST + len(data), data)
+        self._comm.Bcast(slots.given, root)
+        self._check()
+        if data is not None:
+            self._free.append(slots)
+            if len(data) > ROOM:
+                self._comm.Bcast(_spec(data), root)
+                self._check()
+            return data
+        moved, long = _opened(slots.one, _BCAST)
+        self._free.append(slots)
+        if long:
+            moved[0] = whole = _room(long[0][1])
+            self._comm.Bcast(_spec(whole), root)
+            self._check()
+        return moved[0]
+
+    def gather(self, data: bytes, root: int) -> list[Data] | None:
+        if self._size == 1:
+            return [data]
+        slots, is_root = self._slots(), self._rank == root
+        _pack(slots.one, 0, _GATHER + len(data), data)
+        self._comm.Gather(slots.given, slots.all if is_root else None, root)
+        self._check()
+        if not is_root:
+            self._free.append(slots)
+            if len(data) > ROOM:
+                self._comm.Send(_spec(data), root, _TAG)
+                self._check()
+            return None
+        moved, long = _opened(slots.every, _GATHER)
+        self._free.append(slots)
+        moved[root] = data
+        if long:
+            self._exchange([], moved, long)
+        return moved
+
+    def allgather(self, data: bytes) -> list[Data]:
+        if self._size == 1:
+            return [data]
+        slots = self._slots()
+        _pack(slots.one, 0, _ALLGATHER + len(data), data)
+        self._comm.Allgather(slots.given, slots.all)
+        self._check()
+        moved, long = _opened(slots.every, _ALLGATHER)
+        self._free.append(slots)
+        if long:
+            self._allgather_long(data, moved, long)
+        return moved
+
+    def scatter(self, datas: Sequence[bytes] | None, root: int) -> Data:
+        if self._size == 1 and datas is not None:
+            return datas[0]
+        slots = self._slots()
+        if datas is not None:
+            outgoing = _fill(slots.every, _SCATTER, datas)
+            self._comm.Scatter(slots.all, slots.given, root)
+            self._check()
+            self._free.append(slots)
+            if outgoing:
+                self._exchange(outgoing, [], [])
+            return datas[root]
+        self._comm.Scatter(None, slots.given, root)
+        self._check()
+        moved, long = _opened(slots.one, _SCATTER)
+        self._free.append(slots)
+        if long:
+            moved[0] = whole = _room(long[0][1])
+            self._comm.Recv(_spec(whole), root, _TAG)
+            self._check()
+        return moved[0]
+
+    def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
+        if self._size == 1:
+            return [*datas]
+        slots = self._slots()
+        if slots.taken is None:
+            slots.taken = [bytearray(SLOT * self._size), SLOT, MPI.BYTE]
+        outgoing = _fill(slots.every, _ALLTOALL, datas)
+        self._comm.Alltoall(slots.all, slots.taken)
+        self._check()
+        moved, long = _opened(slots.taken[0], _ALLTOALL)
+        self._free.append(slots)
+        moved[self._rank] = datas[self._rank]
+        if long or outgoing:
+            self._exchange(outgoing, moved, long)
+        return moved
+
+    def _allgather_long(self, data: bytes, moved: list[Data], long: list[tuple[int, int]]) -> None:
+        """The long objects of an allgather. All ranks know all lengths."""
+        if sum(n for _, n in long) > large.MAX_COUNT:
+            for rank, n in long:
+                moved[rank] = data if rank == self._rank else _room(n)
+                self._comm.Bcast(_spec(moved[rank]), rank)
+                self._check()
+            return
+        counts = [0] * self._size
+        for rank, n in long:
+            counts[rank] = n
+        whole = _room(sum(counts))
+        self._comm.Allgatherv([data, counts[self._rank], MPI.BYTE], [whole, counts, MPI.BYTE])
+        self._check()
+        for (rank, n), end in zip(long, accumulate(n for _, n in long), strict=True):
+            moved[rank] = whole[end - n : end]
+
+    def _exchange(self, outgoing: list[tuple[int, bytes]], moved: list[Data], incoming: list[tuple[int, int]]) -> None:
+        """Send long objects to these ranks, and take those of these lengths from these ranks to ``moved``. What a rank
+        has for itself it has already."""
+        requests = []
+        for rank, n in incoming:
+            if rank != self._rank:
+                moved[rank] = room = _room(n)
+                requests.append(self._comm.Irecv(_spec(room), rank, _TAG))
+        for rank, data in outgoing:
+            if rank != self._rank:
+                requests.append(self._comm.Isend(_spec(data), rank, _TAG))
+        for request in requests:  # Waitall of Open MPI 4.1 never returns where a message has failed
+            request.Wait()
+        self._check()
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def send(self, data: bytes, dest: int, tag: int, seconds: float | None) -> None:
+        if seconds is None:
+            self._messages.Send(_spec(data), dest, tag)
+            return
+        request, patience = self._messages.Isend(_spec(data), dest, tag), Patience(seconds)
+        _not_taken.append(request)
+        while not request.Test():
+            if not patience.lasts():
+                raise TimeoutError(f"send_object: rank {dest} took no object (tag {tag}) within {seconds:g} s")
+        _not_taken.remove(request)
+
+    def recv(self, source: int | None, tag: int, seconds: float | None) -> Data:
+        of, status = MPI.ANY_SOURCE if source is None else source, MPI.Status()
+        found: list[MPI.Message | None] = []
+        # The handler of a signal may raise as soon as MPI has found a message. Then it must be in the list already:
+        # if nobody takes it, its sender waits for ever. So list.extend calls MPI, and not this function.
+        try:
+            if seconds is None:
+                found.extend(map(self._messages.Mprobe, (of,), (tag,), (status,)))
+            else:
+                patience = Patience(seconds)
+                while not any(found):
+                    found.extend(map(self._messages.Improbe, (of,), (tag,), (status,)))
+                    if found[-1] is None:
+                        found.clear()
+                        if not patience.lasts():
+                            whom = "any rank" if source is None else f"rank {source}"
+                            why = f"no object came from {whom} (tag {tag}) within {seconds:g} s"
+                            raise TimeoutError(f"recv_object: {why}")
+            return _taken(found[0], status)
+        except BaseException:
+            for message in found:
+                if message:
+                    _taken(message, status)
+            raise
+
+
+def _taken(message: MPI.Message | None, status: MPI.Status) -> Data:
+    """What a message holds."""
+    assert message is not None
+    room = _room(status.Get_elements(MPI.BYTE))
+    message.Recv(_spec(room))
+    return room
+
+
+def _nothing() -> None:
+    """No rank can be lost."""
+
+
+def _fill(memory: bytearray, kind: int, datas: Sequence[bytes]) -> list[tuple[int, bytes]]:
+    """Put each rank's object into its slot. Returns those that are too long for it, with their ranks."""
+    long = []
+    for rank, data in enumerate(datas):
+        _pack(memory, SLOT * rank, kind + len(data), data)
+        if len(data) > ROOM:
+            long.append((rank, data))
+    return long
+
+
+def _opened(memory: bytearray, kind: int) -> tuple[list[Data], list[tuple[int, int]]]:
+    """The objects in these slots, and the place and length of each one that is too long for its slot."""
+    moved: list[Data] = []
+    long = []
+    for head, data in _unpack(memory):
+        n = head - kind
+        if not 0 <= n <= ROOM:
+            if not 0 <= n < _TOO_LONG:
+                raise MessageError(f"{_NAMES[kind]}_object: expected an object, and something else came")
+            long.append((len(moved), n))
+        moved.append(data[:n])
+    return moved, long
+
+
+def _room(n: int) -> bytearray | memoryview:
+    """Memory for so many bytes."""
+    return bytearray(n) if n <= _SHORT else np.empty(n, np.uint8).data  # which is not filled with zeros
+
+
+def _spec(data: Data) -> list[Any]:
+    """The memory, as mpi4py describes it."""
+    n = len(data)
+    return [data, n, MPI.BYTE] if n <= large.MAX_COUNT else [data, 1, _datatype(n)]
+
+
+@cache
+def _datatype(n: int) -> MPI.Datatype:
+    """One element of so many bytes. It is never freed: it is small beside an object that needs it."""
+    block = MPI.BYTE.Create_contiguous(_BLOCK)
+    whole, rest = divmod(n, _BLOCK)
+    datatype = MPI.Datatype.Create_struct([whole, rest], [0, whole * _BLOCK], [block, MPI.BYTE]).Commit()
+    block.Free()
+    return datatype
+
+
+_SHORT, _BLOCK = 1 << 14, 1 << 20
+
+_not_taken: list[MPI.Request] = []
+"""Requests of objects that nobody has taken yet. MPI reads their memory, which they keep."""

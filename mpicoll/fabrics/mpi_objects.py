@@ -29,7 +29,7 @@ SLOT = 256
 ROOM = SLOT - 8
 """Bytes of the longest object that a slot holds."""
 _slot = Struct(f"=q{ROOM}s")  # it cuts off what is too long, and fills up what is too short
-_pack, _unpack = _slot.pack_into, _slot.iter_unpack
+_pack, _unpack, _unpack_one = _slot.pack_into, _slot.iter_unpack, _slot.unpack_from
 
 _TOO_LONG = 1 << 48
 _BCAST, _GATHER, _ALLGATHER, _SCATTER, _ALLTOALL = (kind << 48 for kind in range(0x4F01, 0x4F06))
@@ -88,27 +88,30 @@ class MPIParcels(Parcels):
                 self._comm.Bcast(_spec(data), root)
                 self._check()
             return data
-        moved, long = _opened(slots.one, _BCAST)
+        moved = _first(slots.one, _BCAST)
         self._free.append(slots)
-        if long:
-            moved[0] = whole = _room(long[0][1])
-            self._comm.Bcast(_spec(whole), root)
-            self._check()
-        return moved[0]
+        if isinstance(moved, bytes):
+            return moved
+        self._comm.Bcast(_spec(whole := _room(moved)), root)
+        self._check()
+        return whole
 
     def gather(self, data: bytes, root: int) -> list[Data] | None:
         if self._size == 1:
             return [data]
-        slots, is_root = self._slots(), self._rank == root
-        _pack(slots.one, 0, _GATHER + len(data), data)
-        self._comm.Gather(slots.given, slots.all if is_root else None, root)
-        self._check()
-        if not is_root:
+        slots = self._slots()
+        if self._rank != root:
+            _pack(slots.one, 0, _GATHER + len(data), data)
+            self._comm.Gather(slots.given, None, root)
+            self._check()
             self._free.append(slots)
             if len(data) > ROOM:
                 self._comm.Send(_spec(data), root, _TAG)
                 self._check()
             return None
+        _pack(slots.every, SLOT * root, _GATHER + len(data), data)
+        self._comm.Gather(MPI.IN_PLACE, slots.all, root)
+        self._check()
         moved, long = _opened(slots.every, _GATHER)
         self._free.append(slots)
         moved[root] = data
@@ -120,8 +123,8 @@ class MPIParcels(Parcels):
         if self._size == 1:
             return [data]
         slots = self._slots()
-        _pack(slots.one, 0, _ALLGATHER + len(data), data)
-        self._comm.Allgather(slots.given, slots.all)
+        _pack(slots.every, SLOT * self._rank, _ALLGATHER + len(data), data)
+        self._comm.Allgather(MPI.IN_PLACE, slots.all)
         self._check()
         moved, long = _opened(slots.every, _ALLGATHER)
         self._free.append(slots)
@@ -135,7 +138,7 @@ class MPIParcels(Parcels):
         slots = self._slots()
         if datas is not None:
             outgoing = _fill(slots.every, _SCATTER, datas)
-            self._comm.Scatter(slots.all, slots.given, root)
+            self._comm.Scatter(slots.all, MPI.IN_PLACE, root)
             self._check()
             self._free.append(slots)
             if outgoing:
@@ -143,13 +146,13 @@ class MPIParcels(Parcels):
             return datas[root]
         self._comm.Scatter(None, slots.given, root)
         self._check()
-        moved, long = _opened(slots.one, _SCATTER)
+        moved = _first(slots.one, _SCATTER)
         self._free.append(slots)
-        if long:
-            moved[0] = whole = _room(long[0][1])
-            self._comm.Recv(_spec(whole), root, _TAG)
-            self._check()
-        return moved[0]
+        if isinstance(moved, bytes):
+            return moved
+        self._comm.Recv(_spec(whole := _room(moved)), root, _TAG)
+        self._check()
+        return whole
 
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
         if self._size == 1:
@@ -267,11 +270,26 @@ def _opened(memory: bytearray, kind: int) -> tuple[list[Data], list[tuple[int, i
     for head, data in _unpack(memory):
         n = head - kind
         if not 0 <= n <= ROOM:
-            if not 0 <= n < _TOO_LONG:
-                raise MessageError(f"{_NAMES[kind]}_object: expected an object, and something else came")
-            long.append((len(moved), n))
+            long.append((len(moved), _checked(n, kind)))
         moved.append(data[:n])
     return moved, long
+
+
+def _first(memory: bytearray, kind: int) -> bytes | int:
+    """The object in this slot, or the length of one that is too long for it."""
+    head, data = _unpack_one(memory)
+    n: int = head - kind
+    if 0 <= n <= ROOM:
+        found: bytes = data[:n]
+        return found
+    return _checked(n, kind)
+
+
+def _checked(n: int, kind: int) -> int:
+    """The length of a long object, if it is one."""
+    if 0 <= n < _TOO_LONG:
+        return n
+    raise MessageError(f"{_NAMES[kind]}_object: expected an object, and something else came")
 
 
 def _room(n: int) -> bytearray | memoryview:

@@ -41,6 +41,8 @@ __all__ = [
 ADDRESS = "MPICOLL_ELASTIC"
 """The variable that tells ranks where ``mpicoll run`` listens, and the word by which it knows them."""
 _SECONDS_TO_CONNECT = 30.0
+_HELLO, _LAST = 1 << 8, 1 << 24
+"""Bytes of the longest line that a rank says, before it is known that it is one and after."""
 _SECONDS_TO_PROGRESS = 0.02
 _SECONDS_TO_END = 10.0
 """What the launcher may take to end after the last rank has."""
@@ -91,21 +93,24 @@ class _Rank(socketserver.StreamRequestHandler):
     server: _Attendance
 
     def handle(self) -> None:
-        hello, attendance = self._heard(), self.server
-        if hello.get("token") == attendance.token:
-            last = self._heard()
+        self.connection.settimeout(_SECONDS_TO_CONNECT)
+        hello, attendance = self._heard(_HELLO), self.server
+        if hello.get("token") == attendance.token and isinstance(hello.get("rank"), int):
+            self.connection.settimeout(None)
+            last = self._heard(_LAST)
             attendance.goes(hello["rank"], last.get("without"), last.get("fails", 0))
             attendance.all_gone.wait()
             with suppress(OSError):  # it was lost
                 self.wfile.write(json.dumps({"lost": bool(attendance.lost()[0])}).encode() + b"\n")
 
-    def _heard(self) -> dict[str, Any]:
-        """What the rank says next; nothing if it is gone."""
+    def _heard(self, most: int) -> dict[str, Any]:
+        """What the rank says next, in so many bytes; nothing if it is gone. A stranger may say anything."""
         try:
-            line = self.rfile.readline()
-        except OSError:
-            line = b""
-        return dict(json.loads(line)) if line.endswith(b"\n") else {}
+            line = self.rfile.readline(most)
+            message = json.loads(line) if line.endswith(b"\n") else None
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return message if isinstance(message, dict) else {}
 
 
 def check_launcher(vendor: str, version: str) -> None:

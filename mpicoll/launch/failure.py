@@ -7,6 +7,7 @@ import hashlib
 import os
 import signal
 import socket
+import struct
 import sys
 import time
 import traceback
@@ -96,6 +97,8 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
         except OSError:
             sock.settimeout(_SECONDS_TO_END)
             sock.connect(name)
+            if not _is_own(sock):
+                return [rank]
             sock.sendall(rank.to_bytes(8))
             sock.recv(1)  # returns when the first rank has closed its end
             return []
@@ -108,7 +111,7 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
             sock.settimeout(left)
             peer = until_printed.enter_context(sock.accept()[0])
             peer.settimeout(left)
-            if len(number := peer.recv(8)) == 8:
+            if _is_own(peer) and len(number := peer.recv(8)) == 8:
                 ranks.append(int.from_bytes(number))
     return sorted(ranks)
 
@@ -122,11 +125,41 @@ def is_first(what: str) -> bool:
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.bind(_socket_name(what))
+        sock.listen(4096)  # so that others can see whose it is
     except (OSError, ValueError) as e:
-        sock.close()
-        return getattr(e, "errno", None) != errno.EADDRINUSE
+        with sock:
+            return getattr(e, "errno", None) != errno.EADDRINUSE or not _is_taken(sock, _socket_name(what))
     _names.append(sock)
     return True
+
+
+def _is_taken(sock: socket.socket, name: str) -> bool:
+    """Whether a process of this user has the name. Any user of the node can take it."""
+    sock.setblocking(False)
+    try:
+        sock.connect(name)
+    except OSError as e:
+        # The first rank has bound it and does not listen yet. A stranger could do the same, but not for long.
+        return e.errno == errno.ECONNREFUSED and _listens_soon(name)
+    return _is_own(sock)
+
+
+def _listens_soon(name: str) -> bool:
+    """Whether a process of this user listens there within a moment."""
+    deadline = time.monotonic() + _SECONDS_TO_READ
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+        with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
+            sock.setblocking(False)
+            sock.connect(name)
+            return _is_own(sock)
+    return False
+
+
+def _is_own(sock: socket.socket) -> bool:
+    """Whether the process at the other end belongs to this user."""
+    ids = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", ids)[1] == os.geteuid())
 
 
 def _socket_name(what: str) -> str:

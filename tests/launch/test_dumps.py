@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ DESYNCHRONISED = BEGIN + "    dist.barrier() if rank == 2 else dist.all_reduce(x
 BLOCKED = (
     BEGIN
     + """
-    (here / f'pid{rank}').write_text(str(os.getpid()))
+    (here / f'pid{rank}.new').write_text(str(os.getpid()))
+    (here / f'pid{rank}.new').rename(here / f'pid{rank}')
     time.sleep(600) if rank == 1 else dist.all_reduce(x)
 """
 )
@@ -108,14 +110,16 @@ def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
             return written and all(last_call(folder, rank)["state"] == "under way" for rank in (0, 2))
 
         until(they_wait, "ranks 0 and 2 are in their last call", output)
+        began = time.time()
         asked = python("-m", "mpicoll", "doctor", "--dump", str(pids[1]))
         assert asked.code == 0, asked.output
         folder = Path(asked.output.strip())
-        until(lambda: said(folder, 2)["why"] == "a signal has asked for it", "rank 2 writes, too", output)
+        until(lambda: all(said(folder, rank)["written"] >= began for rank in range(3)), "all ranks write", output)
+        assert said(folder, 2)["why"] == "a signal has asked for it"
         assert [said(folder, rank)["pid"] for rank in range(3)] == pids
         assert [last_call(folder, rank)["state"] for rank in range(3)] == ["under way", "done", "under way"]
         assert "in all_reduce" in main_thread(folder, 0)
-        assert "script.py:14" in main_thread(folder, 1)
+        assert "script.py:15" in main_thread(folder, 1)
         until(lambda: str(folder) in output.read_text(), "the job says where they are", output)
     shutil.rmtree(folder)
 
@@ -133,7 +137,9 @@ def test_on_demand_wherever_the_job_writes(tmp_path: Path) -> None:
     comm.barrier()
     del os.environ["MPICOLL_DUMP"]
     os.chdir("/")
-    pathlib.Path(__file__).with_name(f"pid{comm.rank}").write_text(str(os.getpid()))
+    pid = pathlib.Path(__file__).with_name(f"pid{comm.rank}.new")
+    pid.write_text(str(os.getpid()))
+    pid.rename(pid.with_suffix(""))
     time.sleep(600)
     """
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, program)]

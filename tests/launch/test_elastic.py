@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from mpicoll.launch import elastic as elastic_jobs
 from mpicoll.launch import launcher
 from tests.launch.jobs import Done, ended, python, script, started, until
 
@@ -166,6 +170,22 @@ from mpicoll.launch import elastic
 sys.exit(elastic.attend({rank}, {environment}, nprocs=1, this_node=True))
 """
     assert subprocess.run([sys.executable, "-c", job], timeout=60, check=False).returncode == 3
+
+
+@pytest.mark.parametrize("says", [b"[1]\n", b"no json\n", b"[" * 200 + b"\n", b'{"token": 1}\n', b"x" * (1 << 16)])
+def test_a_stranger_at_the_port(says: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its line is refused after 256 bytes, and nothing is printed."""
+    with elastic_jobs._Attendance(1, True) as attendance:
+        threading.Thread(target=attendance.serve_forever, daemon=True).start()
+        with (
+            socket.create_connection(("127.0.0.1", attendance.server_address[1]), 10) as connection,
+            suppress(ConnectionError),
+        ):
+            connection.sendall(says)
+            assert connection.recv(1) == b""
+        attendance.shutdown()
+        assert not attendance.all_gone.is_set()
+    assert "".join(capfd.readouterr()) == ""
 
 
 @needs_ulfm

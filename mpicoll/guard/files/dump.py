@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mpicoll.guard.files.answer import Answer
 from mpicoll.guard.files.flight import recording
-from mpicoll.guard.files.places import checked_folder, default_folder
+from mpicoll.guard.files.places import checked_folder, default_folder, remove_old
 from mpicoll.guard.files.snapshot import snapshot
 from mpicoll.guard.watch.meeting import Message
 from mpicoll.guard.watch.watched import Watched
@@ -24,7 +24,7 @@ class Dump:
     """Of this process, which is ``rank`` of the job's world. ``given`` is the folder, or empty."""
 
     def __init__(self, rank: int, given: str, job: str, communicators: Callable[[], Iterable[Watched]]) -> None:
-        self._rank, self._communicators = rank, communicators
+        self._rank, self._communicators, self._given = rank, communicators, given
         self._folder = checked_folder(given) if given else default_folder(job)
         self._answer = Answer()
 
@@ -39,6 +39,8 @@ class Dump:
             _write(self._folder / JSON.format(self._rank), json.dumps(known, indent=1).encode())
         except Exception as e:  # whatever it is, it must not hide what the files are for
             message = {"folder": "", "failure": f"{self._folder}: {type(e).__name__}: {e}"}
+        if not self._given:
+            remove_old(self._folder)
         self._answer.say(message)
         return message
 

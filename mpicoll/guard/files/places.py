@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
 import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from mpicoll.errors import ArgumentError
 
-__all__ = ["checked_folder", "checked_trace", "default_folder"]
+__all__ = ["checked_folder", "checked_trace", "default_folder", "remove_old"]
 
 _DEFAULT = "mpicoll-calls-"
 """How the names of folders begin that nobody has named."""
+
+_KEPT = 20
+_SECONDS_TO_KEEP = 3600.0
+"""Folders of jobs that nobody has named: so many are kept, and all that are not so old."""
 
 
 def default_folder(job: str) -> Path:
     """The same for all processes of the job on one node."""
     return Path(tempfile.gettempdir(), _DEFAULT + job)
+
+
+def remove_old(folder: Path) -> None:
+    """Remove the oldest of this user's folders that lie beside this one, which nobody has named. Others do it, too."""
+    if not re.fullmatch(_DEFAULT + "[0-9a-f]{8}", folder.name):
+        return
+    found = []
+    with suppress(OSError), os.scandir(folder.parent) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                stat = entry.stat(follow_symlinks=False)
+                named = re.fullmatch(_DEFAULT + "[0-9a-f]{8}", entry.name)
+                if named and entry.is_dir(follow_symlinks=False) and stat.st_uid == os.getuid():
+                    found.append((stat.st_mtime, entry.path))
+    for written, path in sorted(found, reverse=True)[_KEPT:]:
+        if time.time() - written > _SECONDS_TO_KEEP:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def checked_folder(given: str) -> Path:

@@ -7,12 +7,18 @@ import os
 import signal
 import socket
 from contextlib import suppress
+from pathlib import Path
 
 from mpicoll.guard.watch.meeting import Message
 from mpicoll.launch.failure import end_job
 
-__all__ = ["end", "kill", "prepare_to_end", "this_process"]
+__all__ = ["end", "fate", "kill", "prepare_to_end", "this_process"]
 
+_ON_DEMAND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
+"""Signals by which people and launchers end processes: whoever sends them knows."""
+_EXITING = 4
+"""The kernel's flag of a process that is about to end."""
+_MEMORY = "often the system was out of memory, see dmesg"
 _SECONDS = 5
 """What a launcher has for ending the processes itself."""
 
@@ -22,6 +28,34 @@ def this_process() -> Message:
     spaces = "/proc/self/ns/pid"
     space = os.stat(spaces).st_ino if os.path.exists(spaces) else 0
     return {"pid": os.getpid(), "host": socket.gethostname(), "space": space}
+
+
+def fate(process: Message) -> str:
+    """How this process has ended, as far as it can be known. Empty if it goes on, if it has ended in order, or if
+    somebody wanted it to end."""
+    here = this_process()
+    if (process["host"], process["space"]) != (here["host"], here["space"]):
+        return ""  # the network may have lost the connection
+    try:
+        # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
+        state = Path(f"/proc/{process['pid']}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # its launcher knows already that it has ended; or this is no Linux
+        return f"its process has ended (if it was killed: {_MEMORY})" if os.path.exists("/proc/self/stat") else ""
+    if not int(state[6]) & _EXITING:
+        return ""
+    code = os.waitstatus_to_exitcode(int(state[-1]))
+    if code == -signal.SIGKILL:
+        return f"its process was killed (SIGKILL): {_MEMORY}"
+    if code < 0:
+        return "" if -code in _ON_DEMAND else f"its process was ended by {_signal(-code)}"
+    return f"its process has ended with exit code {code}" if code else ""
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"{signal.Signals(number).name} ({signal.strsignal(number)})"
+    except ValueError:
+        return f"signal {number}"
 
 
 def prepare_to_end(silent: list[Message]) -> None:

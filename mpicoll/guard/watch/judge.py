@@ -24,6 +24,8 @@ _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
+_SECONDS_OF_A_LOSS = 0.1
+"""What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
 
@@ -130,6 +132,16 @@ class Judge:
             else:
                 self._told(rank, message)
         here.gone = 0.0
+        if not (self._ending or self._dismissed or self._dumps or here.leaving or is_elastic()):
+            await self._say_loss(rank, ending.fate(process))
+
+    async def _say_loss(self, rank: int, fate: str) -> None:
+        """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too."""
+        each = next((each for each in self._communicators.values() if rank in each.ranks), None)
+        if fate and each is not None and report.IS_LOST not in self._said:
+            self._said.add(report.IS_LOST)
+            accounts, missing = await self._accounts(each, None, _SECONDS_OF_A_LOSS)
+            report.show(report.text(report.IS_LOST, each.ranks, accounts, missing | {rank: fate}))
 
     def _told(self, rank: int, message: Message) -> None:
         if message["leaving"] and not self._processes[rank].leaving:
@@ -312,9 +324,11 @@ class Judge:
                 equal, known = middle, bool(hashes)
         return different - 1 if known else None
 
-    async def _accounts(self, each: _Calls, number: int | None) -> tuple[dict[int, Message], dict[int, str]]:
+    async def _accounts(
+        self, each: _Calls, number: int | None, seconds: float = _SECONDS_TO_ANSWER
+    ) -> tuple[dict[int, Message], dict[int, str]]:
         """What the ranks say of a call, and why some say nothing."""
-        accounts = await self._ask(each.ranks, "account", name=each.name, number=number)
+        accounts = await self._ask(each.ranks, "account", seconds, name=each.name, number=number)
         missing = {}
         for rank in each.ranks:
             process = self._processes.get(rank)

@@ -13,6 +13,7 @@ from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import connect, happens, heard, say
 from mpicoll.guard.watch.meeting import Meeting, Message
 from mpicoll.guard.watch.watched import BEAT, BEAT_WHILE_WAITING, LONG, LOOK, SECONDS_TO_HEAR, TIME_IS_UP, Watched
+from mpicoll.launch.elastic import is_elastic
 from mpicoll.launch.failure import is_first
 
 __all__ = ["Member"]
@@ -20,6 +21,8 @@ __all__ = ["Member"]
 _CHANGES = 2.0
 """Seconds between two messages that say no more than that calls were made."""
 _SECONDS_TO_DUMP = 5.0
+_SAY = 8
+"""So many ranks say what they do if the judge is lost: each speaks for itself."""
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
 
@@ -53,6 +56,7 @@ class Member:
         while not self.may_leave.is_set() and await self._serve_connection():
             pass  # a network may lose a connection of two sound processes
         self._lost = True
+        self._say_loss()
         if self._leaving or self._judge is None:
             self.may_leave.set()  # there is nobody to ask
 
@@ -97,13 +101,13 @@ class Member:
             self._since_told += LOOK
             self._since_beat += LOOK
             self._since_lost += LOOK if self._lost else 0.0
-            self._tell(everything=self._since_told >= _CHANGES)
+            self.tell(everything=self._since_told >= _CHANGES)
             self._check_judge()
 
     def _all(self) -> list[Watched]:
         return [*self.watched.values()]  # the program adds to it meanwhile
 
-    def _tell(self, everything: bool) -> None:
+    def tell(self, everything: bool = False) -> None:
         """Tell the judge what has changed: how long calls wait at once, all else if it is to be ``everything``."""
         if self._writer is None:
             return
@@ -144,6 +148,18 @@ class Member:
         self.watched.pop(watched.name, None)
         if self._writer is not None:
             say(self._writer, {"lost": [watched.ranks[rank] for rank in ranks]})
+
+    def _say_loss(self) -> None:
+        """Say what this rank does when the judge has ended too early. The launcher is about to end this rank, too."""
+        fate = "" if self._judge is None or self._leaving or is_elastic() else ending.fate(self._judge)
+        if fate and not self.may_leave.is_set():
+            judge = self._meeting.rank
+            for each in self._all():
+                if judge in each.ranks and self.rank in each.ranks[:_SAY]:
+                    accounts = {self.rank: each.account(None)}
+                    next_one = each.ranks[:2] in ([judge, self.rank], [self.rank, judge])
+                    report.show(report.loss(each.ranks, accounts, {judge: fate} if next_one else {}))
+                    return
 
     def _end(self, does: str, why: str) -> None:
         if is_first("judge"):
@@ -198,7 +214,7 @@ class Member:
         self._silent = 0.0  # so far, this process has seldom asked the judge whether it is there
         if self._lost:
             self.may_leave.set()
-        self._tell(everything=True)
+        self.tell(everything=True)
 
     def give_up(self) -> None:
         """Tell the judge, and who waits in this process, that this process cannot watch any more."""
@@ -218,7 +234,7 @@ class Member:
     async def compare(self, watched: Watched) -> None:
         """Let the judge compare the calls of a communicator now. If they differ, it ends the job."""
         if self._writer is not None:
-            self._tell(everything=True)
+            self.tell(everything=True)
             done = self._compared.setdefault(watched.name, asyncio.Event())
             say(self._writer, {"compare": watched.name})
             await done.wait()

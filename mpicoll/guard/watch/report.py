@@ -17,11 +17,13 @@ __all__ = [
     "HAS_FREED",
     "HAS_LEFT",
     "IS_GONE",
+    "IS_LOST",
     "IS_SILENT",
     "MEANWHILE",
     "SLOW",
     "TIME_IS_UP",
     "files",
+    "loss",
     "show",
     "text",
     "why_silent",
@@ -31,6 +33,7 @@ DIFFERENT = "the ranks made different calls. The job ends"
 FORGOTTEN = "the ranks made different calls, before the last ones, which are equal. The job ends"
 HAS_LEFT = "a rank has come to its end, and others wait for it. The job ends"
 IS_GONE = "a rank's process is gone, and others wait for it. The job ends"
+IS_LOST = "a rank's process has ended before its program has. The job ends"
 HAS_FAILED = "a call has failed on a rank, and others wait for it. The job ends"
 HAS_FREED = "a rank has freed the communicator, and others still use it. The job ends"
 IS_SILENT = "a rank does not answer, and others wait for its end. The job ends"
@@ -55,6 +58,14 @@ def text(
     width = max(map(len, who_says.values()))
     table = [f"  {who:{width}}  {said}{_since(said, lines[said], accounts)}" for said, who in who_says.items()]
     return "\n".join([f"mpicoll: {why} (communicator of {named(sorted(ranks))}):", *table])
+
+
+def loss(ranks: Sequence[int], accounts: dict[int, Message], lost: dict[int, str]) -> str:
+    """What is known in a process of its own: the table if it is the one that tells of ``lost`` ranks, or one line."""
+    table = text(IS_LOST, [*accounts, *lost], accounts, lost).splitlines()
+    return "\n".join(
+        [f"mpicoll: {IS_LOST} (communicator of {named(sorted(ranks))}):", *table[1:]] if lost else table[1:]
+    )
 
 
 def _since(said: str, ranks: list[int], accounts: dict[int, Message]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import os
 import socket
 import traceback
@@ -54,6 +55,10 @@ class Thread:
         when_asked(self._loop, lambda: self.member.dump("a signal has asked for it"))
         self._thread = Onlooker(target=self._run, name="mpicoll watcher", daemon=True)
         self._thread.start()
+        if (
+            not faulthandler.is_enabled()
+        ):  # a crash within MPI then says where the program was; MPI's own report follows
+            faulthandler.enable(2, all_threads=False)
 
     def _run(self) -> None:
         with self._runner:
@@ -79,6 +84,11 @@ class Thread:
                 tasks.create_task(judge.look_on()).add_done_callback(lambda _: server.close())
             tasks.create_task(self.member.serve())
             tasks.create_task(self.member.look_on())
+
+    def tell(self) -> None:
+        """Tell the judge of a new communicator: it must know of it when a process ends."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self.member.tell)
 
     def do(self, task: Coroutine[Any, Any, None], seconds: float) -> None:
         """Let the thread do it, and wait for that, but no longer than these seconds."""

@@ -50,6 +50,7 @@ def watch(
     _made[of] += 1
     watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees, cut)
     watcher.member.watched[watched.name] = watched
+    watcher.tell()
     if isinstance(recorder, TracedRecorder):
         recorder.keep_in(watcher.events, watched.name)
     for each in left_over:

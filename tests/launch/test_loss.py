@@ -1,0 +1,135 @@
+"""A rank that ends without a word of its own: the others say what they do, before the launcher ends them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mpicoll.guard.files import places
+from mpicoll.guard.watch import ending, report
+from mpicoll.launch import failure
+from tests.launch.jobs import MPICH, run, script
+
+PROGRAM = """
+    import os, signal, time
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    comm.allreduce(np.ones(4))
+    if comm.rank == {victim}:
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.allreduce(np.ones(5))
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_is_killed(tmp_path: Path, victim: int) -> None:
+    """MPICH's launcher kills the others within 10 ms, so that on a busy machine they may have no time to speak."""
+    program = script(tmp_path, PROGRAM.format(victim=victim))
+    outputs = []
+    for _ in range(10 if MPICH else 3):
+        result = run(2, program)
+        assert result.code != 0
+        outputs.append(result.output)
+        if "a rank's process has ended before its program has" in result.output:
+            break
+    assert re.search(rf"^  rank {1 - victim}  call 1: allreduce sum of 5 float64, at script.py:11", outputs[-1], re.M)
+    assert re.search(
+        rf"^  rank {victim}  its process .*often the system was out of memory, see dmesg", outputs[-1], re.M
+    )
+
+
+CRASH = """
+    import ctypes
+    import mpicoll
+
+    def crash():
+        ctypes.string_at(0)
+
+    comm = mpicoll.Communicator()
+    comm.barrier()
+    if comm.rank == 1:
+        crash()
+    comm.barrier()
+"""
+
+
+def test_a_crash_says_where_the_program_was(tmp_path: Path) -> None:
+    result = run(2, script(tmp_path, CRASH))
+    assert result.code != 0
+    assert re.search(r'script.py", line 6 in crash', result.output), result.output
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("os.kill(os.getpid(), 9)", "was killed"),
+        ("os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
+        ("os.kill(os.getpid(), 15)", ""),
+        ("os._exit(7)", "exit code 7"),
+        ("os._exit(0)", ""),
+    ],
+)
+def test_how_a_process_has_ended(code: str, says: str) -> None:
+    """Its parent has not asked for that yet."""
+    process = subprocess.Popen([sys.executable, "-c", f"import os; input(); {code}"], stdin=subprocess.PIPE)
+    known = {**ending.this_process(), "pid": process.pid}
+    assert ending.fate(known) == ""
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.close()
+    stat = Path(f"/proc/{process.pid}/stat")
+    while ") Z" not in stat.read_text():
+        pass
+    assert says in ending.fate(known)
+    assert bool(says) == bool(ending.fate(known))
+    process.wait()
+    assert "its process has ended" in ending.fate(known)
+    assert ending.fate({**known, "host": "another"}) == ""
+
+
+def test_a_rank_that_speaks_for_itself_alone() -> None:
+    account = {"begun": 1, "number": 0, "words": "barrier", "site": "a.py:1 in f", "waits": True, "message": None,
+               "seconds": 0.0, "state": "open", "where": "its end"}  # fmt: skip
+    assert report.loss(range(3), {2: account}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waits"
+    assert report.loss(range(3), {1: account}, {0: "is gone"}).splitlines()[1:] == [
+        "  rank 0  is gone",
+        "  rank 1  call 0: barrier, at a.py:1 in f: waits",
+    ]
+
+
+def test_a_name_that_another_user_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's name can be taken by any user of the node. It does not silence this user's ranks."""
+    what = f"test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(failure._socket_name(what))
+        other.listen()
+        assert not failure.is_first(what)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # as if that were another user's
+        assert failure.is_first(what)
+
+
+def test_old_folders_go(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"mpicoll-calls-{number:08x}").mkdir()
+        (tmp_path / f"mpicoll-calls-{number:08x}" / "rank0.json").touch()
+        os.utime(tmp_path / f"mpicoll-calls-{number:08x}", (number, number))
+    (tmp_path / "mpicoll-calls-of-mine").mkdir()
+    places.remove_old(tmp_path / "named")
+    assert len(list(tmp_path.iterdir())) == 31
+    places.remove_old(tmp_path / f"mpicoll-calls-{29:08x}")
+    left = {folder.name for folder in tmp_path.iterdir()}
+    assert left == {f"mpicoll-calls-{number:08x}" for number in range(10, 30)} | {"mpicoll-calls-of-mine"}
+    os.utime(tmp_path / f"mpicoll-calls-{10:08x}")
+    (tmp_path / f"mpicoll-calls-{30:08x}").mkdir()  # 21 now, and two of them are new
+    places.remove_old(tmp_path / f"mpicoll-calls-{30:08x}")
+    assert not (tmp_path / f"mpicoll-calls-{11:08x}").exists()
+    assert (tmp_path / f"mpicoll-calls-{10:08x}").exists()

@@ -184,6 +184,7 @@ def end_job(status: int) -> None:
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized():
         if not mpi.Is_finalized():  # after MPI_Finalize no other rank can wait for this one
+            _remove_memory()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # else MPICH prints that MPI_Abort was called
             mpi.COMM_WORLD.Abort(status)
     elif "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
@@ -192,6 +193,15 @@ def end_job(status: int) -> None:
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
         time.sleep(_SECONDS_TO_CONNECT)
+
+
+def _remove_memory() -> None:
+    """Remove the names of memory that MPICH shares among the ranks of this job: it leaves them if it is aborted. Who
+    uses the memory keeps it."""
+    with suppress(OSError), open("/proc/self/maps") as maps:
+        names = {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps if "/dev/shm/mpich_shm_" in line}
+        for name in names:  # those of this process, and so of this job
+            Path(name).unlink(missing_ok=True)
 
 
 def flush(stream: object) -> None:

@@ -133,3 +133,22 @@ def test_old_folders_go(tmp_path: Path) -> None:
     places.remove_old(tmp_path / f"mpicoll-calls-{30:08x}")
     assert not (tmp_path / f"mpicoll-calls-{11:08x}").exists()
     assert (tmp_path / f"mpicoll-calls-{10:08x}").exists()
+
+
+@pytest.mark.skipif(not MPICH, reason="other MPIs have no such files")
+def test_no_memory_of_mpich_stays(tmp_path: Path) -> None:
+    program = """
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    comm.barrier()
+    if comm.rank == 0:
+        print(*{"name=" + line.split()[-1] for line in open("/proc/self/maps") if "mpich_shm_" in line}, sep="\\n")
+        raise ValueError("ends the job")
+    comm.barrier()
+    """
+    result = run(2, script(tmp_path, program))
+    assert "ValueError: ends the job" in result.output
+    names = re.findall("^name=(.*)$", result.output, re.M)
+    assert names
+    assert not any(Path(name).exists() for name in names)

@@ -75,16 +75,27 @@ class ScheduleError(MpicollError, ValueError):
     """An algorithm's schedule does not do what its collective means.
 
     ``rank``, ``step`` and ``block`` say where the first fault is. Each is None where the
-    fault is not at a single one."""
+    fault is not at a single one. ``details`` are more lines: what the rank and its
+    partners do there, and where the program says so."""
 
-    def __init__(self, what: str, rank: int | None, step: int | None, block: int | None, problem: str) -> None:
-        super().__init__(what, rank, step, block, problem)
+    def __init__(
+        self,
+        what: str,
+        rank: int | None,
+        step: int | None,
+        block: int | None,
+        problem: str,
+        details: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(what, rank, step, block, problem, details)
         self.what, self.rank, self.step, self.block, self.problem = what, rank, step, block, problem
+        self.details = details
 
     def __str__(self) -> str:
         numbers = {"rank": self.rank, "step": self.step, "block": self.block}
         where = ", ".join(f"{name} {number}" for name, number in numbers.items() if number is not None)
-        return f"{self.what}: {where}: {self.problem}" if where else f"{self.what}: {self.problem}"
+        line = f"{self.what}: {where}: {self.problem}" if where else f"{self.what}: {self.problem}"
+        return "\n  ".join((line, *self.details))
 
 
 class StateError(MpicollError, RuntimeError, ValueError):

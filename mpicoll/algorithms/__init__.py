@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from mpicoll.algorithms import (
@@ -78,6 +78,12 @@ _BUILT_IN = (
 
 _REGISTRY = {(a.collective, a.name): a for a in _BUILT_IN}
 
+Proves = Callable[[int, int, int], None]
+"""Proves an algorithm for this rank, number of ranks and root, before it runs there. Raises ScheduleError."""
+
+_PROVES: dict[tuple[str, str], Proves] = {}
+"""For each algorithm that a program has registered. The built-in ones are proved by the tests."""
+
 
 def algorithms(collective: str | None = None) -> Iterator[Algorithm]:
     """The algorithms of one collective, or of all."""
@@ -89,27 +95,38 @@ def find(collective: str, name: str) -> Algorithm | None:
     return _REGISTRY.get((collective, name))
 
 
-def add(algorithm: Algorithm) -> None:
-    """List an algorithm that was proved."""
+def add(algorithm: Algorithm, proves: Proves | None = None) -> None:
+    """List an algorithm that was proved, for some numbers of ranks if it has ``proves``: that is asked before each of
+    its calls."""
     _REGISTRY[algorithm.collective, algorithm.name] = algorithm
+    if proves is not None:
+        _PROVES[algorithm.collective, algorithm.name] = proves
 
 
 @contextmanager
 def temporary_registry() -> Iterator[None]:
     """At the end of the ``with`` block, forget the algorithms that were registered in it."""
-    before = dict(_REGISTRY)
+    listed, proving = dict(_REGISTRY), dict(_PROVES)
     try:
         yield
     finally:
         _REGISTRY.clear()
-        _REGISTRY.update(before)
+        _REGISTRY.update(listed)
+        _PROVES.clear()
+        _PROVES.update(proving)
 
 
 def schedule(collective: str, name: str, rank: int, size: int, root: int, nbytes: int) -> Schedule | None:
-    """The rank's schedule for a vector of ``nbytes`` bytes; None if no algorithm has this name."""
+    """The rank's schedule for a vector of ``nbytes`` bytes; None if no algorithm has this name.
+
+    A registered algorithm is proved first, if it was not for this number of ranks and this root. All ranks come to the
+    same result, so ScheduleError is raised on all of them."""
     found = find(collective, name)
     if found is None:
         return None
+    proves = _PROVES.get((collective, name))
+    if proves is not None:
+        proves(rank, size, root)
     return found.schedule(rank, size, root, segments_of(found, size, root, nbytes))
 
 

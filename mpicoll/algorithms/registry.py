@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mpicoll.algorithms.pipeline import Pipeline
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.collectives import COLLECTIVES, canonical
 from mpicoll.errors import ArgumentError
 from mpicoll.schedule import INPUT, OUTPUT, Copy, Place, Schedule, Step, Steps, run
 
@@ -66,6 +66,8 @@ class Outline:
 class Algorithm:
     """One algorithm for one collective: a pure function from a rank's place to its steps, and facts about it.
 
+    ``collective`` has MPI's name or torch's: ``all_reduce`` becomes ``allreduce``.
+
     The docstring of the function begins with a summary. Its last lines are ``Cost:``, in the terms of
     docs/reference/algorithms.md, and ``Source:``. ``declines(size, root)`` returns the reason why the algorithm cannot
     serve these, or None if it can. ``uneven`` says that it also serves blocks of different sizes (the v-variant). Then
@@ -82,8 +84,10 @@ class Algorithm:
     segment: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.collective, str) or self.collective not in COLLECTIVES:
+        name = canonical(self.collective) if isinstance(self.collective, str) else None
+        if name is None:
             raise ArgumentError("Algorithm", "collective", "one of " + ", ".join(COLLECTIVES), repr(self.collective))
+        object.__setattr__(self, "collective", name)
         for argument, what in (
             ("steps", "a Place to its steps"),
             ("cut", "a Place to blocks"),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm, find
 from mpicoll.algorithms.registry import segments
 from mpicoll.calls import select
@@ -161,7 +162,7 @@ def test_what_is_no_algorithm() -> None:
     with pytest.raises(ArgumentError, match="register: algorithm: expected an Algorithm"):
         mpicoll.register(star)  # type: ignore[arg-type]
     wrong: dict[str, dict[str, Any]] = {
-        "collective": {"collective": "all_reduce"},
+        "collective": {"collective": "reduce_all"},
         "name": {"name": "a star"},
         "steps": {"steps": None},
         "segment": {"segment": 0},
@@ -187,3 +188,78 @@ def test_an_error_of_the_function_itself_is_the_cause() -> None:
 def test_arguments_of_another_kind(argument: str, wrong: object) -> None:
     with pytest.raises(ArgumentError, match=f"Algorithm: {argument}: expected"):
         replace(STAR, **{argument: wrong})  # type: ignore[arg-type]
+
+
+def right_to_8(at: Place) -> Steps:
+    """A star that forgets ranks beyond 8."""
+    for step in star(at):
+        if at.rank > 7 and isinstance(step[0], Recv):
+            return
+        yield step
+
+
+def call(comm: mpicoll.Communicator) -> str:
+    try:
+        return str(comm.allreduce(np.ones(3), algorithm="star").tolist())
+    except ScheduleError as error:
+        return str(error)
+
+
+def test_a_new_number_of_ranks_is_proved_before_a_call() -> None:
+    """All ranks get the fault, before data moves: they can go on."""
+    mpicoll.register(replace(STAR, steps=right_to_8))
+    with mpicoll.threads(9) as ranks:
+        said = ranks.run(call)
+        assert len(set(said)) == 1
+        assert said[0].startswith("allreduce star of 9 ranks: rank 0, step 8, block 0: waits for ever for rank 8")
+        assert "rank 8: has no message left that it sends to" not in said[0]
+        assert "rank 8: has no message left that it receives from rank 0" in said[0]
+        assert ranks.run(lambda comm: comm.allreduce_object(1)) == [9] * 9
+    with mpicoll.threads(8) as ranks:
+        assert set(ranks.run(call)) == {"[8.0, 8.0, 8.0]"}
+
+
+def test_a_new_number_of_ranks_is_proved_once() -> None:
+    asked = []
+
+    def counting(at: Place) -> Steps:
+        asked.append(at)
+        return star(at)
+
+    mpicoll.register(replace(STAR, steps=counting))
+    asked.clear()
+    for rank in (0, 1, 1):
+        algorithms.schedule("allreduce", "star", rank, 10, 0, 8)
+    assert len(asked) == 10 + 3
+
+
+def test_many_ranks_are_not_proved_but_said() -> None:
+    mpicoll.register(STAR)
+    with pytest.warns(UserWarning, match="allreduce star was proved for 1 to 8 ranks only, not for 65"):
+        algorithms.schedule("allreduce", "star", 0, 65, 0, 8)
+    algorithms.schedule("allreduce", "star", 0, 65, 0, 8)  # it says so once
+    algorithms.schedule("allreduce", "star", 1, 66, 0, 8)  # and on rank 0 alone
+
+
+def test_a_fault_shows_the_line_of_the_program_and_the_partner() -> None:
+    def wrong(at: Place) -> Steps:
+        if at.rank:
+            yield (Send(0, one(0), INPUT),)
+            yield (Recv(0, one(0), OUTPUT),)
+        else:
+            for peer in range(1, at.size):
+                yield (RecvReduce(peer, one(0), INPUT, OUTPUT, mine_first=True),)
+            yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
+
+    first, mine, partner = str(rejected(replace(STAR, steps=wrong))).splitlines()
+    assert first.startswith("allreduce star of 3 ranks: rank 0, step 1, block 0: reads input, after the same block")
+    assert mine.startswith("  rank 0, step 1: RecvReduce(2, blocks 0, input, output), at test_register.py:")
+    assert mine.endswith("yield (RecvReduce(peer, one(0), INPUT, OUTPUT, mine_first=True),)")
+    assert partner.startswith("  rank 2, step 0: Send(0, blocks 0, input), at test_register.py:")
+
+
+def test_torchs_name_of_a_collective_is_understood() -> None:
+    algorithm = Algorithm("all_reduce", "star", star)
+    assert algorithm.collective == "allreduce"
+    mpicoll.register(algorithm)
+    assert find("allreduce", "star") is algorithm

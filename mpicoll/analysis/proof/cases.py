@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mpicoll.algorithms.registry import Algorithm
+from mpicoll.analysis.proof.explained import explained
 from mpicoll.analysis.proof.verify import Proof, verify
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ScheduleError
 from mpicoll.schedule import Schedule
 
 __all__ = ["EVERY_ROOT", "cases", "prove"]
@@ -36,4 +38,7 @@ def prove(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1) -> 
     def schedule_of(rank: int) -> Schedule:
         return algorithm.schedule(rank, size, root, segments)
 
-    return verify(algorithm.collective, size, root, schedule_of, algorithm.uneven)
+    try:
+        return verify(algorithm.collective, size, root, schedule_of, algorithm.uneven)
+    except ScheduleError as fault:
+        raise explained(fault, algorithm, size, root, segments) from None

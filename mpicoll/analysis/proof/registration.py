@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+from threading import Lock
+
 from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm
-from mpicoll.analysis.proof.cases import cases, prove
+from mpicoll.analysis.proof.cases import SEGMENTS, cases, prove
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
 __all__ = ["register"]
@@ -13,26 +16,69 @@ _NO_SCHEDULES = ("native", "exchange")
 """Names that ``algorithm=`` accepts although they are no schedules."""
 
 
+MOST_RANKS = 64
+"""Up to so many ranks, a call proves the algorithm before it runs: that takes up to some seconds. With more ranks, rank
+0 warns that nobody has."""
+
+
 def register(algorithm: Algorithm) -> None:
     """Make ``algorithm=`` accept an algorithm of your own, on every rank that registers it.
 
     It is proved first: for 2 to 8 ranks, from every root, and for several numbers of segments. Raises ScheduleError if
     a proof fails. The error names the first rank, step and block that are wrong. Raises ArgumentError for a name that
     exists already, and for an algorithm that declines all these numbers of ranks.
+
+    With 9 to 64 ranks, the first call from each root proves it for them, on every rank and before any data moves. With
+    more ranks, that would take too long: the first call warns.
     """
     if not isinstance(algorithm, Algorithm):
         raise ArgumentError("register", "algorithm", "an Algorithm", repr(algorithm))
     if algorithm.name in _NO_SCHEDULES or algorithms.find(algorithm.collective, algorithm.name):
         expected = f"a name that {algorithm.collective} does not have yet"
         raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
+    proved = _Proved(algorithm)
+    most = 0
     try:
-        proved = [prove(algorithm, *case) for case in cases(algorithm, range(1, 9))]
-    except MpicollError:
-        raise
-    except Exception as e:  # its own functions may raise anything, or return what cannot be iterated over
-        what = f"{algorithm.collective} {algorithm.name}"
-        raise ScheduleError(what, None, None, None, f"raises {type(e).__name__}: {e}") from e
-    if max((len(proof.results) for proof in proved), default=0) < 2:
+        for size, root, segments in cases(algorithm, range(1, 9)):
+            proved.prove(size, root, segments)
+            most = size
+    except ScheduleError as fault:
+        raise fault.with_traceback(None) from fault.__cause__  # mpicoll's own frames say nothing to who wrote it
+    if most < 2:
         expected = f"one that serves some of 2 to 8 ranks, to be proved ({algorithm.declines(8, 0)})"
         raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
-    algorithms.add(algorithm)
+    algorithms.add(algorithm, proved)
+
+
+class _Proved:
+    """The numbers of ranks and roots for which an algorithm is proved. It proves more of them when they are needed."""
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self._known: set[tuple[int, int]] = {(size, root) for size in range(1, 9) for root in range(size)}
+        self._lock = Lock()  # ranks may be threads: one of them proves for all
+
+    def __call__(self, rank: int, size: int, root: int) -> None:
+        if (size, root) in self._known:
+            return
+        with self._lock:
+            if (size, root) in self._known:
+                return
+            if size <= MOST_RANKS:
+                for segments in SEGMENTS if self._algorithm.pipelined else (1,):
+                    self.prove(size, root, segments)
+            elif rank == 0:
+                name = f"{self._algorithm.collective} {self._algorithm.name}"
+                proof = f"`mpicoll verify {name} -n {size}`, called as own_algorithm.md says, proves it"
+                warnings.warn(f"{name} was proved for 1 to 8 ranks only, not for {size}: {proof}", stacklevel=2)
+            self._known.add((size, root))
+
+    def prove(self, size: int, root: int, segments: int) -> None:
+        """Raise ScheduleError unless the schedules are right."""
+        try:
+            prove(self._algorithm, size, root, segments)
+        except MpicollError:
+            raise
+        except Exception as e:  # its own functions may raise anything, or return what cannot be iterated over
+            what = f"{self._algorithm.collective} {self._algorithm.name} of {size} ranks"
+            raise ScheduleError(what, None, None, None, f"raises {type(e).__name__}: {e}") from e

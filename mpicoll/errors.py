@@ -63,6 +63,12 @@ def misspelt(given: str, known: Iterable[str]) -> str:
     return f"{given!r} (did you mean {nearest[0]!r}?)" if nearest else repr(given)
 
 
+def shown_argument(given: object) -> str:
+    """Describes an argument that is no array, for ``given`` of an ArgumentError. Who moves from mpi4py gives the result
+    as the second argument."""
+    return "an array (did you mean out=?)" if hasattr(given, "shape") and hasattr(given, "dtype") else repr(given)
+
+
 class DtypeError(ArgumentError, TypeError):
     """The dtype is unknown, or the operation is not defined on it."""
 

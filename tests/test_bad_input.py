@@ -79,6 +79,41 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         ArgumentError,
         ["reduce_scatter: xs:", "xs may have any shape", "shape ()"],
     ),
+    "result as the second array of an allreduce": (
+        lambda c, y: c.allreduce(np.ones(2), y),  # type: ignore[call-overload]
+        ArgumentError,
+        ["allreduce: op:", "given an array (did you mean out=?)"],
+    ),
+    "result as the second array of a gather": (
+        lambda c, y: c.gather(np.ones(2), y),  # type: ignore[call-overload]
+        ArgumentError,
+        ["gather: root:", "given an array (did you mean out=?)"],
+    ),
+    "result as the second array of a reduce": (
+        lambda c, y: c.reduce(np.ones(2), "sum", y),  # type: ignore[call-overload]
+        ArgumentError,
+        ["reduce: root:", "did you mean out=?"],
+    ),
+    "a number": (
+        lambda c, y: c.allreduce(1),  # type: ignore[call-overload]
+        ArgumentError,
+        ["allreduce: x:", "allreduce_object takes Python objects"],
+    ),
+    "a list": (lambda c, y: c.scan([1, 2]), ArgumentError, ["scan: x:", "np.asarray makes an array of numbers"]),  # type: ignore[call-overload]
+    "a dict": (lambda c, y: c.bcast({}), ArgumentError, ["bcast: x:", "dict {} (bcast_object takes Python objects)"]),  # type: ignore[type-var]
+    "MINLOC": (
+        lambda c, y: c.allreduce(y, "MPI.MINLOC"),
+        ArgumentError,
+        ["allreduce: op:", "'MPI.MINLOC', which takes pairs of a value and a place: keep mpi4py's call"],
+    ),
+    "a text as timeout": (
+        lambda c, y: setattr(c, "timeout", "5"),
+        ArgumentError,
+        ["Communicator: timeout: expected seconds, more than 0; given '5'"],
+    ),
+    "True as timeout": (lambda c, y: setattr(c, "timeout", True), ArgumentError, ["timeout:", "given True"]),
+    "capitals": (lambda c, y: c.allreduce(y, "MAX"), ArgumentError, ["given 'MAX' (did you mean 'max'?)"]),
+    "a misspelt operation": (lambda c, y: c.allreduce(y, "summ"), ArgumentError, ["'summ' (did you mean 'sum'?)"]),
     "alltoall of no array": (lambda c, y: c.alltoall(None), ArgumentError, ["alltoall: xs: expected an array"]),  # type: ignore[call-overload]
     "scatter of no blocks": (
         lambda c, y: c.scatter(np.ones(()), c.rank),

@@ -113,8 +113,21 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
         view = memoryview(x)
     except TypeError:
         forms = "an array (NumPy, torch, buffer protocol, DLPack or __cuda_array_interface__)"
-        raise ArgumentError(operation, argument, forms, _described(x)) from None
+        raise ArgumentError(operation, argument, forms, _described(x) + _for_objects(x, operation, argument)) from None
     return _of_numpy(np.asarray(view), operation, argument)
+
+
+_ALSO_OF_OBJECTS = ("bcast", "gather", "allgather", "scatter", "alltoall", "allreduce", "send", "recv")
+
+
+def _for_objects(x: object, operation: str, argument: str) -> str:
+    """A hint for who gives a list, a number or a dict where an array is expected."""
+    if x is None or argument not in ("x", "xs"):
+        return ""
+    whole = f"{operation}_object takes Python objects" if operation in _ALSO_OF_OBJECTS else ""
+    numbers = isinstance(x, (list, tuple, int, float, complex))
+    hints = [hint for hint in (whole, "np.asarray makes an array of numbers" if numbers else "") if hint]
+    return f" ({'; '.join(hints)})" if hints else ""
 
 
 def _described(x: object) -> str:

@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 from numbers import Complex, Number, Real
 from typing import Any
 
-from mpicoll.errors import ArgumentError, DtypeError
+from mpicoll.errors import ArgumentError, DtypeError, misspelt, shown_argument
 
 __all__ = ["DTYPES", "OPS", "Dtype", "Op", "Reduction", "as_op", "name_of", "reduction"]
 
@@ -140,18 +140,29 @@ def _of_mpi4py() -> list[tuple[Any, str]]:
 def name_of(op: object, operation: str) -> str:
     """The name of an operation that is given as a name or as one of mpi4py's, such as MPI.SUM. Raises ArgumentError
     for anything else."""
-    given = repr(op)
-    if isinstance(op, str) and op in OPS and op != "premul_sum":
+    names = [name for name in OPS if name != "premul_sum"]
+    if isinstance(op, str) and op in names:
         return op
+    given = _misspelt_op(op, names) if isinstance(op, str) else shown_argument(op)
     mpi = sys.modules.get("mpi4py.MPI")  # who has an operation of mpi4py's has imported mpi4py
     if mpi is not None and isinstance(op, mpi.Op):
         mpi_name = next((name for known, name in _of_mpi4py() if known == op), None)
         if mpi_name is not None and mpi_name.lower() in OPS:
             return mpi_name.lower()
         given = f"MPI.{mpi_name}" if mpi_name else "an MPI.Op of the program's own"
-    names = ", ".join(name for name in OPS if name != "premul_sum")
-    expected = f"one of {names}, mpi4py's name of one of these (MPI.SUM), or Op.premul_sum(factor)"
+        given += _PAIRS * (mpi_name in ("MINLOC", "MAXLOC"))
+    expected = f"one of {', '.join(names)}, mpi4py's name of one of these (MPI.SUM), or Op.premul_sum(factor)"
     raise ArgumentError(operation, "op", expected, given)
+
+
+_PAIRS = ", which takes pairs of a value and a place: keep mpi4py's call"
+
+
+def _misspelt_op(given: str, names: list[str]) -> str:
+    bare = given.removeprefix("MPI.").lower()
+    if bare in ("minloc", "maxloc"):
+        return repr(given) + _PAIRS
+    return f"{given!r} (did you mean {bare!r}?)" if bare in names else misspelt(given, names)
 
 
 def as_op(op: object, operation: str) -> Op:

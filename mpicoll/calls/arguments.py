@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import index
 from typing import Any
 
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, shown_argument
 
 __all__ = ["MOST_INT", "as_rank", "checked_counts", "checked_int", "checked_rank", "sequence_of"]
 
@@ -46,7 +46,7 @@ def checked_rank(rank: Any, size: int, operation: str, argument: str) -> int:
     """``rank`` as an int. Raises ArgumentError if it is none of ``size`` ranks."""
     number = as_rank(rank)
     if not 0 <= number < size:
-        raise ArgumentError(operation, argument, f"a rank, 0 to {size - 1}", repr(rank))
+        raise ArgumentError(operation, argument, f"a rank, 0 to {size - 1}", shown_argument(rank))
     return number
 
 

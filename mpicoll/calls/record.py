@@ -59,7 +59,7 @@ def record_of(call: Call, algorithm: str | None, size: int) -> Record:
     elements, dtype = 0, ""
     if memory is not None:
         elements, dtype = call.extent(size) if call.extent_is_common else 0, str(memory.dtype)
-        words.append(f"of {elements} {dtype}" if call.extent_is_common else f"of {dtype}")
+        words.append(f"of {_given(call, elements, size)} {dtype}" if call.extent_is_common else f"of {dtype}")
         if memory.device != "cpu":  # a call on a device's memory is cut in another way
             words.append(f"on {memory.device.partition(':')[0]}")
     if call.uneven and call.extent_is_common:
@@ -69,3 +69,10 @@ def record_of(call: Call, algorithm: str | None, size: int) -> Record:
     if algorithm is not None:
         words.append(f"algorithm {algorithm}")
     return Record(" ".join(words), call.nbytes(size), elements, dtype)
+
+
+def _given(call: Call, elements: int, size: int) -> int:
+    """The elements that a rank gives, as its program says them. In a scatter, those that it gets."""
+    table = call.collective
+    own_block = table.gathers or (table.rooted and table.scatters)
+    return elements // size if own_block and not call.uneven else elements

@@ -67,8 +67,14 @@ def checked_check(given: object, operation: str, argument: str) -> str:
 
 def timeout() -> float:
     """MPICOLL_TIMEOUT as this process has it, in seconds."""
-    given = os.environ.get("MPICOLL_TIMEOUT") or DEFAULT_TIMEOUT
-    return checked_timeout(given, "mpicoll", "MPICOLL_TIMEOUT")
+    given = os.environ.get("MPICOLL_TIMEOUT")
+    if not given:
+        return DEFAULT_TIMEOUT
+    try:
+        seconds: object = float(given)
+    except ValueError:
+        seconds = given
+    return checked_timeout(seconds, "mpicoll", "MPICOLL_TIMEOUT")
 
 
 def dump() -> str:
@@ -85,9 +91,9 @@ def trace() -> str:
 
 
 def checked_timeout(given: object, operation: str, argument: str) -> float:
-    """``given`` as seconds, if it is a positive number of them."""
+    """``given`` as seconds, if it is a positive number of them. A text or a bool is none."""
     try:
-        seconds = float(given)  # type: ignore[arg-type]
+        seconds = 0.0 if isinstance(given, (str, bytes, bool)) else float(given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):

@@ -16,7 +16,7 @@ import numpy as np
 
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.arrays.protocols import ArrayLike
-from mpicoll.calls.arguments import checked_int
+from mpicoll.calls.arguments import checked_int, checked_rank
 from mpicoll.calls.call import Call, checked
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import NOT_FOUND, Bound, Plans, Workspace, key_by
@@ -288,6 +288,10 @@ class Base:
         request = self.start(message, array)
         request._finish = finish
         return request
+
+    def _is_root(self, operation: str, root: Any) -> bool:
+        """Whether this rank is the root. Raises ArgumentError for a root that cannot be compared with ranks."""
+        return self.rank == (root if type(root) is int else checked_rank(root, self.size, operation, "root"))
 
     def _break(self, plan: object, operation: str, e: BaseException) -> None:
         """Close the communicator, because the plan has raised ``e``, or whatever else has made a call.

@@ -90,7 +90,7 @@ class Collectives(Base):
         ``x`` has any shape; all ranks give the same number of elements. ``out`` is used at the root alone, and has as
         many elements as ``x``. A new array has the shape of ``x``. ``out=x`` works in place.
         """
-        if self.rank == root:
+        if self._is_root("reduce", root):
             return self._elementwise("reduce", x, out, op, root, algorithm)
         self._run("reduce", x, None, op, root, algorithm)
         return None
@@ -172,10 +172,10 @@ class Collectives(Base):
 
         ``out`` is used at the root alone. All else is as in :meth:`allgather`.
         """
-        if out is None and self.rank == root:
+        if out is None and self._is_root("gather", root):
             out = results.one_each("gather", x, self.size)
         self._run("gather", x, out, None, root, algorithm)
-        return out if self.rank == root else None
+        return out if self._is_root("gather", root) else None
 
     @overload
     def scatter(self, xs: Array[A], root: int = ..., out: Array[A] | None = ..., algorithm: str | None = ...) -> A: ...
@@ -198,7 +198,7 @@ class Collectives(Base):
         shape ``(size, ...)``: its new array has the shape ``xs.shape[1:]``. Where ``out`` is the root's own block of
         ``xs``, the call works in place.
         """
-        if out is None and self.rank == root:
+        if out is None and self._is_root("scatter", root):
             out = results.block("scatter", xs, self.size)
         self._run("scatter", xs, out, None, root, algorithm)
         return out

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
 from mpicoll.communicator.base import Base
+from mpicoll.communicator.mpi4py_names import Mpi4pyNames
 from mpicoll.communicator.neighbours import Neighbours
 from mpicoll.communicator.nonblocking import NonBlocking
 from mpicoll.communicator.objects import Objects
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Communicator"]
 
 
-class Communicator(Persistent, NonBlocking, Neighbours, Objects):
+class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
     """Collectives and messages among the ranks of an MPI communicator.
 
     ``comm`` is any intra-communicator of mpi4py, and MPI.COMM_WORLD if it is None. Making a Communicator is collective:

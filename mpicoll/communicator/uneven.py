@@ -77,10 +77,10 @@ class Uneven(Base):
 
         ``out`` is used at the root alone. All else is as in :meth:`allgatherv`.
         """
-        if out is None and self.rank == root:
+        if out is None and self._is_root("gatherv", root):
             out = results.rows("gatherv", x, counts, self.size)
         self._run("gatherv", x, out, None, root, algorithm, recvcounts=counts)
-        return out if self.rank == root else None
+        return out if self._is_root("gatherv", root) else None
 
     @overload
     def scatterv(
@@ -120,7 +120,7 @@ class Uneven(Base):
         All ranks give the same ``counts``. ``xs`` is used at the root alone, and has ``sum(counts)`` rows; other ranks
         may pass None. ``out`` has ``counts[r]`` rows. Only the root may leave it away: it gets a new array.
         """
-        if out is None and self.rank == root:
+        if out is None and self._is_root("scatterv", root):
             out = results.rows("scatterv", xs, counts, self.size, self.rank)
         self._run("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
         return out

@@ -11,10 +11,12 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mpicoll.guard.recorder as recorder_module
-from mpicoll.calls.record import Record
+from mpicoll.calls.call import checked
+from mpicoll.calls.record import Record, record_of
 from mpicoll.errors import StateError
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, LENGTH, OPEN, Recorder
 from mpicoll.guard.sites import Site, place_of, site_of
@@ -234,3 +236,17 @@ def test_where_no_program_is_the_stack_is_looked_through_once(monkeypatch: pytes
 
     library["call"]()  # and now this test has led to it
     assert [place_of(made.site).split(" in ")[0][:16] for made in recorder.calls()[-5:]] == ["test_recorder.py"] * 5
+
+
+def test_a_call_says_the_elements_that_its_program_gives() -> None:
+    """Of a gather among two ranks, 3: its longest array has 6."""
+    three, six = np.ones(3), np.ones(6)
+    for operation, x, out, words in (
+        ("gather", three, six, "gather of 3 float64 root 0"),
+        ("allgather", three, six, "allgather of 3 float64"),
+        ("scatter", six, three, "scatter of 3 float64 root 0"),
+        ("alltoall", six, np.ones(6), "alltoall of 6 float64"),
+    ):
+        for rank in (0, 1):
+            given = record_of(checked(operation, rank, 2, x, out, None, 0), None, 2)
+            assert (given.words, given.elements) == (words, 6)

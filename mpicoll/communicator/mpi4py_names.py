@@ -1,0 +1,60 @@
+"""What to write instead of a name of mpi4py's that a Communicator does not have."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["Mpi4pyNames"]
+
+_INSTEAD = {
+    "Allreduce": "allreduce(x, out=y)",
+    "Reduce": "reduce(x, root=0, out=y)",
+    "Scan": "scan(x, out=y)",
+    "Exscan": "exscan(x, out=y)",
+    "Bcast": "bcast(x, root=0)",
+    "Gather": "gather(x, root=0, out=ys)",
+    "Allgather": "allgather(x, out=ys)",
+    "Scatter": "scatter(xs, root=0, out=y)",
+    "Reduce_scatter_block": "reduce_scatter(xs, out=y)",
+    "Alltoall": "alltoall(xs, out=ys)",
+    "Barrier": "barrier()",
+    "Allgatherv": "allgatherv(mine, counts, out=whole)",
+    "Gatherv": "gatherv(mine, counts, root=0, out=whole)",
+    "Scatterv": "scatterv(whole, counts, root=0, out=mine)",
+    "Reduce_scatter": "reduce_scatterv(whole, counts, out=mine)",
+    "Alltoallv": "alltoallv(whole, given, taken)",
+    "Sendrecv": "sendrecv(x, right, y, left)",
+    "Send": "send(x, right)",
+    "Recv": "recv(y)",
+    "Isend": "isend(x, right)",
+    "Irecv": "irecv(y, left)",
+    "Get_rank": "rank",
+    "Get_size": "size",
+    "Split": "split(rank % 2, key=rank)",
+    "Split_type": "node",
+    "Create": "subset([1, 0])",
+    "Create_group": "subset([1, 0])",
+    "Dup": "split(0)",
+    "dup": "split(0)",
+    "Clone": "split(0)",
+    "clone": "split(0)",
+    "Free": "free()",
+}
+"""As docs/how-to/migrate_mpi4py.md has it. A test compares them."""
+
+
+class Mpi4pyNames:
+    """Part of a Communicator: names of mpi4py's are answered with what replaces them."""
+
+    if not TYPE_CHECKING:  # a type checker would take every name for one of a Communicator's
+
+        def __getattr__(self, name: str) -> Any:
+            """Only names that nothing else answers come here."""
+            why = f"{type(self).__name__!r} object has no attribute {name!r}"
+            instead, mpi = _INSTEAD.get(name), sys.modules.get("mpi4py.MPI")
+            if instead is not None:
+                why += f": mpicoll's is comm.{instead} (docs/how-to/migrate_mpi4py.md)"
+            elif not name.startswith("_") and mpi is not None and hasattr(mpi.Intracomm, name):
+                why += ": keep mpi4py's call, on its own communicator (docs/how-to/migrate_mpi4py.md)"
+            raise AttributeError(why, name=name, obj=self)

@@ -52,7 +52,8 @@ class Mpi4pyNames:
         def __getattr__(self, name: str) -> Any:
             """Only names that nothing else answers come here."""
             why = f"{type(self).__name__!r} object has no attribute {name!r}"
-            instead, mpi = _INSTEAD.get(name), sys.modules.get("mpi4py.MPI")
+            lower, mpi = name.lower(), sys.modules.get("mpi4py.MPI")
+            instead = _INSTEAD.get(name, lower if hasattr(type(self), lower) else None)
             if instead is not None:
                 why += f": mpicoll's is comm.{instead} (docs/how-to/migrate_mpi4py.md)"
             elif not name.startswith("_") and mpi is not None and hasattr(mpi.Intracomm, name):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 
 import mpicoll
 from mpicoll import Algorithm, algorithms
-from mpicoll.arrays.dtypes import DTYPES, reduction
+from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, reduction
 from mpicoll.calls import select
+from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, STAGED, AlgorithmName
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits
 from mpicoll.collectives import COLLECTIVES
@@ -148,3 +150,9 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
 )
 def test_why(nbytes: int, traits: Traits, expected: tuple[str, str]) -> None:
     assert select.explained("allreduce", SUM, nbytes, traits) == expected
+
+
+def test_editors_complete_the_names_that_exist() -> None:
+    known = {a.name for a in algorithms.algorithms()} | {NATIVE, EXCHANGE, STAGED, DEVICE, IPC}
+    assert set(get_args(AlgorithmName)) == known
+    assert set(get_args(OpName)) == set(OPS) - {"premul_sum"}

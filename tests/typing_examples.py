@@ -27,6 +27,8 @@ def numpy_in_numpy_out(comm: mpicoll.Communicator, x: Vector) -> None:
     assert_type(comm.allreduce(x, mpicoll.Op.premul_sum(0.5), x), Result)
     assert_type(comm.bcast(x), Vector)
     assert_type(comm.scan(x, "max"), Result)
+    assert_type(comm.scan(x, algorithm="ring"), Result)
+    assert_type(comm.scan(x, algorithm="one_that_the_program_registered"), Result)
     assert_type(comm.allgather(x), Result)  # of another shape
     assert_type(comm.reduce_scatter(x, out=x), Result)
     assert_type(comm.alltoall(x), Result)

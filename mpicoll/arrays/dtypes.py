@@ -11,11 +11,11 @@ from cmath import isinf
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from numbers import Complex, Number, Real
-from typing import Any
+from typing import Any, Literal
 
 from mpicoll.errors import ArgumentError, DtypeError, misspelt, shown_argument
 
-__all__ = ["DTYPES", "OPS", "Dtype", "Op", "Reduction", "as_op", "name_of", "reduction"]
+__all__ = ["DTYPES", "OPS", "Dtype", "Op", "OpName", "Reduction", "as_op", "name_of", "reduction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,9 @@ DTYPES: dict[str, Dtype] = {
         Dtype("complex128", 16, "c", "C_DOUBLE_COMPLEX"),
     )
 }
+
+OpName = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor", "land", "lor", "lxor"]
+"""The names that ``op=`` takes, for editors that complete them."""
 
 OPS: dict[str, tuple[str, str]] = {
     "sum": ("biufc", "SUM"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mpicoll.schedule import Schedule
 
@@ -13,6 +14,7 @@ __all__ = [
     "NATIVE",
     "PATHS",
     "STAGED",
+    "AlgorithmName",
     "Choice",
     "Exchange",
     "Native",
@@ -37,6 +39,35 @@ Choice = Native | Exchange | Schedule
 
 NATIVE, EXCHANGE = "native", "exchange"
 """The names that ``algorithm=`` takes for Native and for Exchange. Schedules have their algorithms' names."""
+
+AlgorithmName = Literal[
+    "native",
+    "exchange",
+    "binary_tree",
+    "bine",
+    "binomial_tree",
+    "bruck",
+    "chain",
+    "dissemination",
+    "double_binary_tree",
+    "fixed_order",
+    "linear",
+    "neighbour_exchange",
+    "pairwise",
+    "pat",
+    "rabenseifner",
+    "recursive_doubling",
+    "recursive_halving",
+    "ring",
+    "scatter_allgather",
+    "segmented_ring",
+    "swing",
+    "tree",
+    "staged",
+    "device",
+    "ipc",
+]
+"""The built-in names that ``algorithm=`` takes for some collective, for editors that complete them."""
 
 STAGED, DEVICE, IPC = "staged", "device", "ipc"
 """The names that ``algorithm=`` takes for the routes of device memory: through host memory, by a schedule whose

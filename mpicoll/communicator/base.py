@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpicoll.arrays.dtypes import Op, name_of
+from mpicoll.arrays.dtypes import Op, OpName, name_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int, checked_rank
 from mpicoll.calls.call import Call, checked
-from mpicoll.calls.choice import Choice
+from mpicoll.calls.choice import AlgorithmName, Choice
 from mpicoll.calls.plan import NOT_FOUND, Bound, Plans, Workspace, key_by
 from mpicoll.calls.record import Record, record_of
 from mpicoll.calls.rules import NAN, checked_check, checked_timeout
@@ -40,8 +40,11 @@ from mpicoll.launch import lifetime
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    OpLike = str | Op | MPI.Op
+    # Editors complete the names of a Literal, and ``str`` takes the names that a program has in a variable.
+    OpLike = OpName | str | Op | MPI.Op
     """A reduction: its name, an Op, or one of mpi4py's operations."""
+    AlgorithmLike = AlgorithmName | str
+    """The name of an algorithm: a built-in one, one that a program has registered, or a route and a name."""
 
 __all__ = ["Base"]
 

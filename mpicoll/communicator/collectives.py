@@ -13,7 +13,7 @@ from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.communicator.base import Base
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.base import OpLike
+    from mpicoll.communicator.base import AlgorithmLike, OpLike
 
 __all__ = ["Collectives"]
 
@@ -26,16 +26,16 @@ class Collectives(Base):
 
     @overload
     def allreduce(
-        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> A: ...
 
     @overload
     def allreduce(
-        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
     def allreduce(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
         """Reduce ``x`` over all ranks, element by element. Every rank gets the result.
 
@@ -69,12 +69,22 @@ class Collectives(Base):
 
     @overload
     def reduce(
-        self, x: Array[A], op: OpLike = ..., root: int = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+        self,
+        x: Array[A],
+        op: OpLike = ...,
+        root: int = ...,
+        out: Array[A] | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> A | None: ...
 
     @overload
     def reduce(
-        self, x: ArrayLike, op: OpLike = ..., root: int = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+        self,
+        x: ArrayLike,
+        op: OpLike = ...,
+        root: int = ...,
+        out: ArrayLike | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> Any: ...
 
     def reduce(
@@ -83,7 +93,7 @@ class Collectives(Base):
         op: OpLike = "sum",
         root: int = 0,
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Any:
         """Reduce ``x`` over all ranks, element by element. The root gets the result; the other ranks get None.
 
@@ -95,7 +105,7 @@ class Collectives(Base):
         self._run("reduce", x, None, op, root, algorithm)
         return None
 
-    def bcast(self, x: A, root: int = 0, algorithm: str | None = None) -> A:
+    def bcast(self, x: A, root: int = 0, algorithm: AlgorithmLike | None = None) -> A:
         """Copy the root's ``x`` to the ``x`` of every other rank. Returns ``x``.
 
         ``x`` has any shape; all ranks give the same number of elements. The root's is only read. Those of the other
@@ -105,12 +115,18 @@ class Collectives(Base):
         return x
 
     @overload
-    def scan(self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: str | None = ...) -> A: ...
+    def scan(
+        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
+    ) -> A: ...
 
     @overload
-    def scan(self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...) -> Any: ...
+    def scan(
+        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
+    ) -> Any: ...
 
-    def scan(self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
+    def scan(
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
+    ) -> Any:
         """Reduce ``x`` over the ranks 0 to r, element by element. Rank r gets the result.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
@@ -120,16 +136,16 @@ class Collectives(Base):
 
     @overload
     def exscan(
-        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+        self, x: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> A | None: ...
 
     @overload
     def exscan(
-        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+        self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
     def exscan(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
         """Reduce ``x`` over the ranks 0 to r - 1, element by element. Rank r gets the result.
 
@@ -140,12 +156,12 @@ class Collectives(Base):
         return None if out is None and self.rank == 0 else result
 
     @overload
-    def allgather(self, x: Array[A], out: Array[A] | None = ..., algorithm: str | None = ...) -> A: ...
+    def allgather(self, x: Array[A], out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...) -> A: ...
 
     @overload
-    def allgather(self, x: ArrayLike, out: ArrayLike | None = ..., algorithm: str | None = ...) -> Any: ...
+    def allgather(self, x: ArrayLike, out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...) -> Any: ...
 
-    def allgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
+    def allgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Any:
         """Gather every rank's ``x``, in rank order. Every rank gets all of them.
 
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has size times as many elements. A new
@@ -159,15 +175,17 @@ class Collectives(Base):
 
     @overload
     def gather(
-        self, x: Array[A], root: int = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+        self, x: Array[A], root: int = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> A | None: ...
 
     @overload
     def gather(
-        self, x: ArrayLike, root: int = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+        self, x: ArrayLike, root: int = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
-    def gather(self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
+    def gather(
+        self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
+    ) -> Any:
         """Gather every rank's ``x``, in rank order. The root gets all of them; the other ranks get None.
 
         ``out`` is used at the root alone. All else is as in :meth:`allgather`.
@@ -178,18 +196,22 @@ class Collectives(Base):
         return out if self._is_root("gather", root) else None
 
     @overload
-    def scatter(self, xs: Array[A], root: int = ..., out: Array[A] | None = ..., algorithm: str | None = ...) -> A: ...
-
-    @overload
-    def scatter(self, xs: Array[A] | None, root: int = ..., *, out: Array[A], algorithm: str | None = ...) -> A: ...
+    def scatter(
+        self, xs: Array[A], root: int = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
+    ) -> A: ...
 
     @overload
     def scatter(
-        self, xs: ArrayLike | None, root: int = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+        self, xs: Array[A] | None, root: int = ..., *, out: Array[A], algorithm: AlgorithmLike | None = ...
+    ) -> A: ...
+
+    @overload
+    def scatter(
+        self, xs: ArrayLike | None, root: int = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
     def scatter(
-        self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: str | None = None
+        self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
         """Hand out the root's blocks: rank r gets the root's ``xs[r]``.
 
@@ -205,16 +227,16 @@ class Collectives(Base):
 
     @overload
     def reduce_scatter(
-        self, xs: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: str | None = ...
+        self, xs: Array[A], op: OpLike = ..., out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> A: ...
 
     @overload
     def reduce_scatter(
-        self, xs: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: str | None = ...
+        self, xs: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
     def reduce_scatter(
-        self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+        self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
         """Reduce ``xs`` over all ranks, element by element, and hand the result out: rank r gets block r of it.
 
@@ -227,12 +249,12 @@ class Collectives(Base):
         return out
 
     @overload
-    def alltoall(self, xs: Array[A], out: Array[A] | None = ..., algorithm: str | None = ...) -> A: ...
+    def alltoall(self, xs: Array[A], out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...) -> A: ...
 
     @overload
-    def alltoall(self, xs: ArrayLike, out: ArrayLike | None = ..., algorithm: str | None = ...) -> Any: ...
+    def alltoall(self, xs: ArrayLike, out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...) -> Any: ...
 
-    def alltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: str | None = None) -> Any:
+    def alltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Any:
         """Exchange blocks: rank r gets every rank's ``xs[r]``, in rank order.
 
         ``xs`` consists of size blocks of equal length, one for each rank, and has the same number of elements on all
@@ -245,11 +267,13 @@ class Collectives(Base):
         self._run("alltoall", xs, out, None, 0, algorithm)
         return out
 
-    def barrier(self, algorithm: str | None = None) -> None:
+    def barrier(self, algorithm: AlgorithmLike | None = None) -> None:
         """Return when all ranks have called it."""
         self._run("barrier", None, None, None, 0, algorithm)
 
-    def _elementwise(self, operation: str, x: Any, out: Any, op: OpLike, root: int, algorithm: str | None) -> Any:
+    def _elementwise(
+        self, operation: str, x: Any, out: Any, op: OpLike, root: int, algorithm: AlgorithmLike | None
+    ) -> Any:
         """A call whose result has as many elements as ``x``; returns where it is."""
         if out is None:
             out = results.like(operation, x)

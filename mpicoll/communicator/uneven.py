@@ -10,7 +10,7 @@ from mpicoll.calls import results
 from mpicoll.communicator.base import Base
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.base import OpLike
+    from mpicoll.communicator.base import AlgorithmLike, OpLike
 
 __all__ = ["Uneven"]
 
@@ -24,16 +24,16 @@ class Uneven(Base):
 
     @overload
     def allgatherv(
-        self, x: Array[A], counts: Sequence[int], out: Array[A] | None = ..., algorithm: str | None = ...
+        self, x: Array[A], counts: Sequence[int], out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> A: ...
 
     @overload
     def allgatherv(
-        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = ..., algorithm: str | None = ...
+        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
     def allgatherv(
-        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: str | None = None
+        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
         """Gather every rank's rows, in rank order. Every rank gets all of them.
 
@@ -52,7 +52,7 @@ class Uneven(Base):
         counts: Sequence[int],
         root: int = ...,
         out: Array[A] | None = ...,
-        algorithm: str | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> A | None: ...
 
     @overload
@@ -62,7 +62,7 @@ class Uneven(Base):
         counts: Sequence[int],
         root: int = ...,
         out: ArrayLike | None = ...,
-        algorithm: str | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> Any: ...
 
     def gatherv(
@@ -71,7 +71,7 @@ class Uneven(Base):
         counts: Sequence[int],
         root: int = 0,
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Any:
         """Gather every rank's rows, in rank order. The root gets all of them; the other ranks get None.
 
@@ -89,12 +89,18 @@ class Uneven(Base):
         counts: Sequence[int],
         root: int = ...,
         out: Array[A] | None = ...,
-        algorithm: str | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> A: ...
 
     @overload
     def scatterv(
-        self, xs: Array[A] | None, counts: Sequence[int], root: int = ..., *, out: Array[A], algorithm: str | None = ...
+        self,
+        xs: Array[A] | None,
+        counts: Sequence[int],
+        root: int = ...,
+        *,
+        out: Array[A],
+        algorithm: AlgorithmLike | None = ...,
     ) -> A: ...
 
     @overload
@@ -104,7 +110,7 @@ class Uneven(Base):
         counts: Sequence[int],
         root: int = ...,
         out: ArrayLike | None = ...,
-        algorithm: str | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> Any: ...
 
     def scatterv(
@@ -113,7 +119,7 @@ class Uneven(Base):
         counts: Sequence[int],
         root: int = 0,
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Any:
         """Hand out the root's rows, in order: rank r gets ``counts[r]`` of them.
 
@@ -132,7 +138,7 @@ class Uneven(Base):
         counts: Sequence[int],
         op: OpLike = ...,
         out: Array[A] | None = ...,
-        algorithm: str | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> A: ...
 
     @overload
@@ -142,7 +148,7 @@ class Uneven(Base):
         counts: Sequence[int],
         op: OpLike = ...,
         out: ArrayLike | None = ...,
-        algorithm: str | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> Any: ...
 
     def reduce_scatterv(
@@ -151,7 +157,7 @@ class Uneven(Base):
         counts: Sequence[int],
         op: OpLike = "sum",
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Any:
         """Reduce ``xs`` over all ranks, element by element, and hand the rows of the result out, in order: rank r gets
         ``counts[r]`` of them.
@@ -171,7 +177,7 @@ class Uneven(Base):
         sendcounts: Sequence[int],
         recvcounts: Sequence[int],
         out: Array[A] | None = ...,
-        algorithm: str | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> A: ...
 
     @overload
@@ -181,7 +187,7 @@ class Uneven(Base):
         sendcounts: Sequence[int],
         recvcounts: Sequence[int],
         out: ArrayLike | None = ...,
-        algorithm: str | None = ...,
+        algorithm: AlgorithmLike | None = ...,
     ) -> Any: ...
 
     def alltoallv(
@@ -190,7 +196,7 @@ class Uneven(Base):
         sendcounts: Sequence[int],
         recvcounts: Sequence[int],
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Any:
         """Exchange rows: this rank sends ``sendcounts[r]`` rows of ``xs``, in order, to rank r, and receives
         ``recvcounts[r]`` rows from it.

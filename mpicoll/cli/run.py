@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from typing import NoReturn
 
 from mpicoll.cli.arguments import ranks
 from mpicoll.launch import launcher
+from mpicoll.launch.cores import physical
+from mpicoll.machine.cpu import cpus
 
 __all__ = ["add"]
 
@@ -26,7 +29,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll run -n N [option ...] (script.py | -m module | -c code) [argument ...]",
         allow_abbrev=False,
     )
-    parser.add_argument("-n", "-np", dest="nprocs", type=ranks, required=True, metavar="N", help="the number of ranks")
+    parser.add_argument("-n", "-np", dest="nprocs", type=ranks, metavar="N", help="the number of ranks")
     parser.add_argument(
         "--hostfile", metavar="FILE",
         help="the nodes to run on, one per line: `node1 slots=4` for Open MPI, `node1:4` for MPICH and Intel MPI",
@@ -43,6 +46,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--gpu", action="store_true",
         help="let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda` (never run on a GPU)",
     )  # fmt: skip
+    parser.add_argument(
+        "--report-bindings", action="store_true",
+        help="say first on which cores the ranks are, and with how many threads",
+    )  # fmt: skip
+    _add_torchruns(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the command instead of running it")
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
@@ -57,7 +65,87 @@ def _words(text: str) -> list[str]:
         raise argparse.ArgumentTypeError(f"expected words as a shell takes them ({error}); given {text!r}") from error
 
 
+def _add_torchruns(parser: argparse.ArgumentParser) -> None:
+    """Add the options that torchrun's users know. Those without a meaning here are answered with what to do instead."""
+    group = parser.add_argument_group("options of torchrun")
+    group.add_argument(
+        "--nproc-per-node", "--nproc_per_node", type=_ranks_of_a_node, metavar="N",
+        help="the number of ranks on each node, instead of -n; auto and cpu take one for each core of this node",
+    )  # fmt: skip
+    group.add_argument(
+        "--nnodes", type=_nodes, default=1, metavar="K", help="the number of nodes, of a hostfile or a batch job (1)"
+    )
+    group.add_argument(
+        "--max-restarts", "--max_restarts", type=_restarts, default=0, metavar="R",
+        help="start the whole job again if it fails, so many times at most (0)",
+    )  # fmt: skip
+    group.add_argument("--standalone", action="store_true", help="accepted; MPI needs nothing for it")
+    for names, instead in _ANSWERED.items():
+        spelt = [each for name in names.split() for each in dict.fromkeys((name, "--" + name[2:].replace("-", "_")))]
+        group.add_argument(*spelt, action=_Answered, const=instead, nargs="?", help=argparse.SUPPRESS)
+
+
+_NODES = "one `mpicoll run` starts all ranks: name the nodes with --hostfile, or run it in a batch job"
+_MEETING = "leave it out: MPI connects the ranks"
+_ANSWERED = {
+    "--rdzv-backend --rdzv-endpoint --rdzv-id --rdzv-conf": _MEETING,
+    "--master-addr --master-port --local-addr": _MEETING,
+    "--node-rank": _NODES,
+    "--log-dir --redirects --tee --local-ranks-filter": "redirect the output of mpicoll run; Open MPI's launcher takes "
+    "--launcher-args='--output dir=FOLDER'",
+    "--no-python --run-path": "give a script, -m module or -c code",
+    "--monitor-interval --role --start-method --logs-specs --signals-to-handle": "leave it out",
+}
+"""Options of torchrun's that have no meaning here, and what to do instead."""
+
+
+class _Answered(argparse.Action):
+    """Refuses an option of torchrun's with its counterpart."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> NoReturn:
+        parser.error(f"{given[-1]} is an option of torchrun's: {self.const}")
+
+
+def _ranks_of_a_node(text: str) -> int:
+    if text in ("auto", "cpu"):
+        return len(physical(cpus()))
+    if text in ("gpu", "xpu"):
+        raise argparse.ArgumentTypeError(f"expected the number of ranks, as many as a node has GPUs; given {text!r}")
+    return ranks(text)
+
+
+def _nodes(text: str) -> int:
+    if ":" in text:
+        expected = "expected one number: the job's nodes do not change. (--elastic goes on when ranks are lost)"
+        raise argparse.ArgumentTypeError(f"{expected}; given {text!r}")
+    return ranks(text)
+
+
+def _restarts(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"expected a number, at least 0; given {text!r}")
+    return int(text)
+
+
+def _number(args: argparse.Namespace) -> int:
+    """The number of ranks."""
+    if args.nproc_per_node is None:
+        if args.nprocs is None:
+            args.parser.error("expected -n N, the number of ranks")
+        if args.nnodes > 1:
+            args.parser.error("--nnodes: expected --nproc-per-node beside it, instead of -n")
+        return int(args.nprocs)
+    if args.nprocs is not None:
+        args.parser.error("expected -n or --nproc-per-node; given both")
+    if args.nnodes > 1 and args.hostfile is None and not launcher.in_batch_job():
+        args.parser.error(f"--nnodes {args.nnodes}: {_NODES}")
+    return int(args.nproc_per_node * args.nnodes)
+
+
 def _run(args: argparse.Namespace) -> int:
+    nprocs = _number(args)
+    if args.elastic and args.max_restarts:
+        args.parser.error("expected --elastic or --max-restarts; given both")
     flag, rest = "", args.script[1:] if args.script[:1] == ["--"] else args.script
     for name, given in (("-m", args.module), ("-c", args.code)):
         if given is not None:
@@ -67,10 +155,13 @@ def _run(args: argparse.Namespace) -> int:
     program = [flag, *rest] if flag else rest
     return launcher.run(
         program,
-        args.nprocs,
+        nprocs,
         hostfile=args.hostfile,
         flags=args.launcher_args,
+        on_a_node=args.nproc_per_node if args.nnodes > 1 else None,
         dry_run=args.dry_run,
         outlives=args.elastic,
         gpu=args.gpu,
+        report=args.report_bindings,
+        restarts=args.max_restarts,
     )

@@ -145,7 +145,8 @@ def judge_cores(seats: Sequence[Seat]) -> Iterator[Finding]:
             yield finding
     if not found:
         bound = " | ".join(ranges(sorted(seat.cores)) for seat in seats)
-        yield Finding("cores", "ok", f"{count(len(seats), 'rank')} a node, on cores {bound}", ranks=ranks)
+        threads = "".join(f", OMP_NUM_THREADS={n}" for n in dict.fromkeys(seat.threads for seat in seats) if n)
+        yield Finding("cores", "ok", f"{count(len(seats), 'rank')} a node, on cores {bound}{threads}", ranks=ranks)
 
 
 def _judge_room(cores: int, seats: list[Seat]) -> Finding | None:

@@ -61,8 +61,8 @@ def _write(report: str) -> None:
 
 
 def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without the frames that started the program. Where mpicoll reports an error, also without its own
-    frames."""
+    """The traceback without the frames that started the program. Where mpicoll reports an error or Ctrl-C, also without
+    its own frames."""
     frames = []
     while trace is not None:
         frames.append(trace)
@@ -71,7 +71,7 @@ def _users_part(value: BaseException, trace: TracebackType | None) -> TracebackT
     first, last = 0, len(frames)
     while first < last and files[first].endswith(_STARTERS):
         first += 1
-    if isinstance(value, MpicollError):
+    if isinstance(value, (MpicollError, KeyboardInterrupt)):
         while last > first and files[last - 1].startswith(_PACKAGE):
             last -= 1
     kept = None

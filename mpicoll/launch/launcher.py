@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, TypeVarTuple, overload
+from typing import Any, NoReturn, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch import cuda_ucx, elastic, spawned
+from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, spawned
 from mpicoll.launch.alone import under_launcher
+from mpicoll.machine.cpu import cpus
 
 __all__ = [
     "Command",
@@ -30,6 +31,7 @@ __all__ = [
     "command",
     "end",
     "find_launcher",
+    "in_batch_job",
     "job",
     "of_no_rank",
     "run",
@@ -45,6 +47,8 @@ _OF_A_RANK = re.compile(
 # Where the ranks of a job may run, as job scripts say it for all of their nodes. A job within a rank has its own flags.
 _PLACES = re.compile(r"PRTE_MCA_(rmaps|hwloc)_\w+|OMPI_MCA_(rmaps|hwloc)_base_\w+")
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
+_FORWARDED = ("PRTE_MCA_ess_base_forward_signals", "OMPI_MCA_ess_base_forward_signals")
+"""The variables that tell Open MPI's launcher, version 5 and 4, which signals it passes on besides its own ones."""
 _RANK = str(Path(__file__).parents[1] / "rank.py")
 """What each rank executes."""
 _SECONDS_TO_END = 10.0
@@ -120,17 +124,9 @@ def find_launcher() -> Launcher:
     return Launcher(path, vendor, answer.stdout, in_wheel)
 
 
-def _in_batch_job() -> bool:
+def in_batch_job() -> bool:
+    """Whether a batch system has started this process, which then says on which nodes ranks run."""
     return any(variable in os.environ for variable in _BATCH_JOB)
-
-
-def _cores() -> int:
-    """The number of cores that this process may use. Launchers count cores, and not hardware threads."""
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    cpus = os.sched_getaffinity(0)
-    siblings = [Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus]
-    return len({file.read_text() if file.exists() else str(file) for file in siblings})
 
 
 def command(
@@ -142,17 +138,22 @@ def command(
     flags: Sequence[str] = (),
     outlives: bool = False,
     gpu: bool = False,
+    report: bool = False,
+    on_a_node: int | None = None,
 ) -> Command:
     """The command that starts ``nprocs`` ranks of ``python *program``, where an uncaught exception ends all ranks.
 
     With ``here`` all ranks run on this node, even if a batch system has allocated others. ``hostfile`` is a file that
     names the nodes, in the form that the launcher reads. ``flags`` are handed to the launcher. With ``outlives``, ranks
-    go on when others are killed. With ``gpu``, the wheel of Open MPI takes a UCX that knows GPUs. Raises LaunchError if
-    there is no launcher, or if it cannot do that.
+    go on when others are killed. With ``gpu``, the wheel of Open MPI takes a UCX that knows GPUs. With ``report``, the
+    job says first on which cores its ranks are. ``on_a_node`` is the number of ranks that each node has. Raises
+    LaunchError if there is no launcher, or if it cannot do that.
     """
     launcher = find_launcher()
     argv = [launcher.path, "-n", str(nprocs)]
-    adds: dict[str, str] = {}
+    placed = cores.places_ranks(flags, () if here else os.environ)
+    shares = not placed and launcher.vendor in ("Open MPI", "MPICH")  # Intel MPI does so itself
+    adds = {cores.ORDER: " ".join(["share"] * shares + ["report"] * report)}
     if outlives and gpu:
         raise LaunchError(
             "run: expected --elastic or --gpu, not both; given both: Open MPI hangs if it uses UCX in such a job"
@@ -160,7 +161,9 @@ def command(
     if outlives:
         elastic.check_launcher(launcher.vendor, launcher.version)
         argv += ["--with-ft", "ulfm"]
-    in_batch_job = hostfile is not None or _in_batch_job()
+    elsewhere = hostfile is not None or in_batch_job()
+    if on_a_node is not None:
+        argv += ["--map-by", f"ppr:{on_a_node}:node"] if launcher.vendor == "Open MPI" else ["-ppn", str(on_a_node)]
     if hostfile is not None:
         argv += ["--hostfile" if launcher.vendor == "Open MPI" else "-f", hostfile]
     if launcher.vendor == "Open MPI":
@@ -169,15 +172,20 @@ def command(
         if launcher.wheel:
             # The wheel's UCX component for windows cannot work, and prints that for each window that is made.
             adds["OMPI_MCA_osc"] = "^ucx"
-        if here and in_batch_job:
+        if here and elsewhere:
             argv += ["--host", f"localhost:{nprocs}"]
         # The allocation of a batch job, or a hostfile, says how many ranks a node may have.
-        if nprocs > _cores() and (here or not in_batch_job):
-            argv += ["--oversubscribe", "--bind-to", "none"]
+        if nprocs > len(cores.physical(cpus())) and (here or not elsewhere):
+            argv += ["--oversubscribe"]
             adds["OMPI_MCA_mpi_yield_when_idle"] = "1"
-    elif launcher.vendor in ("MPICH", "Intel MPI") and here and in_batch_job:
+        if not placed:
+            argv += ["--bind-to", "none"]  # each rank takes its share
+        if elsewhere and not here:
+            argv += ["-x", cores.ORDER]  # on other nodes, too
+        adds |= dict.fromkeys(_FORWARDED, str(interrupt.NUMBER))
+    elif launcher.vendor in ("MPICH", "Intel MPI") and here and elsewhere:
         argv += ["-launcher", "fork", "-hosts", "localhost"]
-    if launcher.vendor == "Intel MPI" and (here or not in_batch_job):
+    if launcher.vendor == "Intel MPI" and (here or not elsewhere):
         # Intel's mpirun is a shell script around mpiexec. A signal would end the script, and not reach the ranks.
         argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path
     adds = {k: v for k, v in adds.items() if k not in os.environ}
@@ -199,31 +207,47 @@ def run(
     dry_run: bool = False,
     outlives: bool = False,
     gpu: bool = False,
+    report: bool = False,
+    on_a_node: int | None = None,
+    restarts: int = 0,
 ) -> int:
-    """Replace this process by a launcher, which starts ``nprocs`` ranks of ``program``. So the launcher gets all
-    signals, its exit code is that of this process, and this function does not return.
+    """Start ``nprocs`` ranks of ``program`` with a launcher, stay beside it, and return its exit code. It gets all
+    signals that this process gets, but Ctrl-C goes to the ranks first.
 
-    With ``outlives``, ranks go on when others are lost. Then this process stays beside the launcher, and the function
-    returns the exit code of the job.
-
-    ``program`` is ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``. ``hostfile``, ``flags``
-    and ``gpu`` are as in ``command``. With ``dry_run`` it prints the command and returns. Raises ArgumentError if the
-    script or the hostfile does not exist, and LaunchError if there is no MPI.
+    ``program`` is ``[script, *args]``, ``["-m", module, *args]`` or ``["-c", code, *args]``. The others are as in
+    ``command``. With ``dry_run`` it prints the command and returns. A job that fails is started again up to
+    ``restarts`` times. Raises ArgumentError if the script or the hostfile does not exist, and LaunchError if there is
+    no MPI.
     """
     if program[0] not in ("-m", "-c") and not os.path.exists(program[0]):
         leave_out = " (leave out `python`)" if os.path.basename(program[0]).startswith("python") else ""
         raise ArgumentError("run", "script", "a file", repr(program[0]) + leave_out)
     if hostfile is not None and not os.path.isfile(hostfile):
         raise ArgumentError("run", "--hostfile", "a file", repr(hostfile))
-    launch = command(program, nprocs, hostfile=hostfile, flags=flags, outlives=outlives, gpu=gpu)
+    launch = command(
+        program, nprocs, hostfile=hostfile, flags=flags, outlives=outlives, gpu=gpu, report=report, on_a_node=on_a_node
+    )
     if dry_run:
         print(launch)
         return 0
     sys.stdout.flush()
-    if not outlives:
-        os.execve(launch.argv[0], launch.argv, launch.environment() | _folder_of_this_process())
-    this_node = hostfile is None and not _in_batch_job()
-    return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
+    this_node = hostfile is None and not in_batch_job()
+    if outlives:
+        return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
+    passes = interrupt.NUMBER if _FORWARDED[0] in launch.adds else signal.SIGINT
+    for restarted in range(restarts + 1):
+        beside = interrupt.Job(nprocs, this_node, passes)
+        torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(restarts)}
+        environment = launch.environment() | beside.variables() | (torchs if restarts else {})
+        code = beside.run(lambda environment=environment: _become(launch.argv, environment))  # type: ignore[misc]
+        if code == 0 or beside.ended_by_user or restarted == restarts:
+            break
+        print(f"mpicoll: the job has failed ({code}). Restart {restarted + 1} of {restarts}", file=sys.stderr)
+    return code
+
+
+def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:
+    os.execve(argv[0], argv, environment | _folder_of_this_process())
 
 
 def _folder_of_this_process() -> dict[str, str]:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from mpicoll.errors import LaunchError, StateError
-from mpicoll.launch import failure
+from mpicoll.launch import failure, interrupt
 from mpicoll.launch.alone import check_may_initialise, check_not_alone
 
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ def _end_job_with_a_failing_rank() -> None:
                 for do in failure.before_end:
                     do(f"{kind.__name__}: {value}")
         finally:
-            failure.end_job(1)
+            if not interrupt.came():  # else the others may still save their work: this rank ends the job at its exit
+                failure.end_job(1)
 
     sys.excepthook = hook

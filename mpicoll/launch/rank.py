@@ -5,8 +5,8 @@ fails, it reports the error once and ends the job.
 others wait for it in MPI_Init: with MPICH for ever, and with Open MPI if they connect to the launcher just when it
 gives up.
 
-This module also sets the variables that programs written for torchrun read, and makes a rank's output appear line by
-line.
+This module also sets the variables that programs written for torchrun read, gives the rank its cores, and makes its
+output appear line by line.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from types import CodeType, ModuleType
 import mpi4py
 from mpi4py import run
 
-from mpicoll.launch import elastic, failure, lifetime
+from mpicoll.launch import cores, elastic, failure, interrupt, lifetime
 
 __all__ = ["main"]
 
@@ -45,6 +45,8 @@ def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
     os.environ.update(_for_torch())
     _print_lines()
+    cores.take()
+    interrupt.listen()
     sys.excepthook = failure.hook
     if elastic.is_elastic():
         mpi4py.rc.finalize = False
@@ -62,6 +64,8 @@ def main() -> None:
         raise
     finally:
         lifetime.exits_with(code)
+        if interrupt.came():
+            atexit.register(interrupt.wait_for_others, code != 0)  # registered last, it comes first
 
 
 def _code(error: BaseException) -> int:

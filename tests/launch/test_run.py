@@ -197,7 +197,7 @@ def test_dry_run_prints_a_command_that_works(tmp_path: Path) -> None:
     [
         ([], "required: COMMAND"),
         (["fly"], "given 'fly'"),
-        (["run"], "required: -n"),
+        (["run", "x.py"], "expected -n N, the number of ranks"),
         (["run", "-n", "0", "x.py"], "-n/-np: expected a number of ranks, at least 1; given '0'"),
         (["run", "-n", "x", "x.py"], "-n/-np: expected a number of ranks, at least 1; given 'x'"),
         (["run", "-n", "2"], "expected a script, -m module or -c code"),

@@ -1,0 +1,92 @@
+"""The cores of a node, in equal shares for its ranks. ``mpicoll run`` asks for that, and each rank takes its share
+before the program begins.
+
+Launchers do not agree: Open MPI binds each of two ranks to one core, however many there are, and MPICH binds none. So
+Open MPI is told to bind none, and a rank binds itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from mpicoll.launch.alone import launched_rank, rank_here, ranks_here
+from mpicoll.units import count, ranges
+
+__all__ = ["ORDER", "numa_nodes", "physical", "places_ranks", "share", "take"]
+
+ORDER = "MPICOLL_CORES"
+"""The variable in which ``mpicoll run`` tells ranks to take their ``share``, and to ``report`` it."""
+
+_SYSTEM = Path("/sys/devices/system")
+_FLAGS = re.compile(
+    r"--?(bind-to|map-by|rank-by|cpu-set|cpu-list|cpus-per-(rank|proc)|npersocket|rankfile|rf|use-hwthread-cpus)\b.*"
+    r"|(rmaps|hwloc)_\w+"
+)
+_VARIABLES = re.compile(r"(PRTE|OMPI)_MCA_(rmaps|hwloc)_\w+|HYDRA_(BINDING|MAPPING)")
+
+
+def places_ranks(flags: Sequence[str], variables: Iterable[str]) -> bool:
+    """Whether these flags or environment variables of a launcher say themselves where ranks run."""
+    return any(map(_FLAGS.fullmatch, flags)) or any(map(_VARIABLES.fullmatch, variables))
+
+
+def numa_nodes(cpus: Iterable[int]) -> set[int]:
+    """The NUMA nodes of these CPUs; empty where the system does not say them."""
+    return {int(node.name[4:]) for cpu in cpus for node in (_SYSTEM / f"cpu/cpu{cpu}").glob("node[0-9]*")}
+
+
+def physical(cpus: Iterable[int]) -> list[list[int]]:
+    """These CPUs as cores: the hardware threads of a core are together. Cores of a NUMA node are side by side."""
+    cores: dict[tuple[int, str], list[int]] = {}
+    for cpu in sorted(cpus):
+        folder = _SYSTEM / f"cpu/cpu{cpu}"
+        numa = min(numa_nodes([cpu]), default=0)
+        siblings = folder / "topology/thread_siblings_list"
+        cores.setdefault((numa, siblings.read_text() if siblings.exists() else str(cpu)), []).append(cpu)
+    return [cores[key] for key in sorted(cores, key=lambda key: (key[0], cores[key]))]
+
+
+def share(cores: Sequence[Sequence[int]], rank: int, ranks: int) -> set[int]:
+    """The CPUs of this one of so many ranks. All of them if there are fewer cores than ranks, which then take turns."""
+    if ranks > len(cores):
+        rank, ranks = 0, 1
+    first, end = (len(cores) * i // ranks for i in (rank, rank + 1))
+    return {cpu for core in cores[first:end] for cpu in core}
+
+
+def take() -> None:
+    """Bind this process to its share of the node's cores, if it was told so. Set OMP_NUM_THREADS to the number of cores
+    that each rank of the node has, if nobody has set it, and if the launcher says how many ranks there are."""
+    order, ranks = os.environ.pop(ORDER, ""), ranks_here()
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    cores = physical(os.sched_getaffinity(0))
+    threads = max(1, len(cores) // ranks)
+    if "share" in order:
+        os.sched_setaffinity(0, share(cores, rank_here(), ranks))
+    elif len(os.sched_getaffinity(0)) < (os.cpu_count() or 1):
+        # The launcher has bound it, perhaps together with others.
+        threads = max(1, min(len(cores), len(physical(range(os.cpu_count() or 1))) // ranks))
+    if ranks > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    if "report" in order:
+        _report(cores if "share" in order else None, ranks)
+
+
+def _report(shared: list[list[int]] | None, ranks: int) -> None:
+    """Say where this rank runs. If the ranks of the node share these cores, one of them speaks for all."""
+    threads = f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
+    if shared is None:
+        mine = ranges(sorted(os.sched_getaffinity(0)))
+        said = f"rank {launched_rank()} on {platform.node()}: cores {mine}, {threads}"
+    elif rank_here() == 0:
+        each = dict.fromkeys(ranges(sorted(share(shared, rank, ranks))) for rank in range(ranks))
+        turns = " in turns" if ranks > len(shared) else ""
+        said = f"{platform.node()}: {count(ranks, 'rank')} on cores {' | '.join(each)}{turns}, {threads}"
+    else:
+        return
+    print(f"mpicoll: {said}", file=sys.stderr, flush=True)

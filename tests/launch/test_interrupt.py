@@ -1,0 +1,75 @@
+"""Ctrl-C: the program gets KeyboardInterrupt on every rank, and time to save its work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launch.jobs import Done, ended, script, started, until
+
+PROGRAM = """
+    import sys, time
+    import numpy as np, mpicoll
+    how, c, x = sys.argv[1], mpicoll.Communicator(), np.ones(4)
+    sys.stdout.write(f"ready {c.rank}\\n")
+    try:
+        while True:
+            if how == "waits" and c.rank == 1:
+                c.allreduce(x)  # rank 0 never comes
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        sys.stdout.write(f"interrupted {c.rank}\\n")
+        if c.rank == 0 and how != "raises":
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                time.sleep(0.1)
+            sys.stdout.write("saved\\n")
+        if how == "raises" or (how == "one raises" and c.rank == 1):
+            raise
+"""
+
+
+def interrupted(folder: Path, how: str, times: int = 1) -> Done:
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(folder, PROGRAM), how]
+    with started(*argv) as (it, output):
+        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+        time.sleep(1)  # rank 1 may take a moment from its line to its call
+        for i in range(times):
+            os.killpg(it.process.pid, signal.SIGINT)  # as a terminal does
+            if i + 1 < times:
+                until(lambda: "interrupted 0" in output.read_text(), "rank 0 is interrupted", output)
+        return ended(it, output)
+
+
+@pytest.mark.parametrize("how", ["one raises", "waits"])
+def test_a_rank_saves_its_work_while_the_others_are_done_or_wait(tmp_path: Path, how: str) -> None:
+    result = interrupted(tmp_path, how)
+    assert "saved" in result.output, result.output
+    assert result.code == 130, result.output
+    assert "different calls" not in result.output
+
+
+def test_a_program_that_ends_in_order(tmp_path: Path) -> None:
+    result = interrupted(tmp_path, "both return")
+    assert result.code == 0, result.output
+    assert "saved" in result.output
+
+
+def test_one_traceback_for_all(tmp_path: Path) -> None:
+    result = interrupted(tmp_path, "raises")
+    assert result.code == 130, result.output
+    assert "interrupted 0" in result.output
+    assert "interrupted 1" in result.output
+    assert "KeyboardInterrupt" in result.output
+    assert "interrupt.py" not in result.output
+
+
+def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
+    result = interrupted(tmp_path, "one raises", times=2)
+    assert result.code == 130, result.output
+    assert "saved" not in result.output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mpicoll.guard.recorder import BROKEN, FREED, OPEN
-from mpicoll.guard.watch.report import DIFFERENT, TIME_IS_UP, files, text, why_silent
+from mpicoll.guard.watch.report import DIFFERENT, HAS_LEFT, TIME_IS_UP, files, text, why_silent
 from mpicoll.units import named
 
 
@@ -78,3 +78,13 @@ def test_files() -> None:
     assert files(written) == said
     failed = {rank: {"folder": "", "failure": "/c: it is full"} for rank in (3, 4)}
     assert files(written | failed) == f"{said}\nmpicoll: ranks 3-4 could not write the last calls to /c: it is full"
+
+
+def test_what_is_likeliest_is_said_where_the_shape_supports_it() -> None:
+    waits = account(words="allreduce sum of 4 float32")
+    ended = account(begun=3, words=None, waits=False, leaving=True)
+    hint = text(HAS_LEFT, [0, 1], {0: waits, 1: ended}, {}).splitlines()[3]
+    assert hint.startswith("  Often rank 1 had fewer batches than the others: give all ranks equally many")
+    for accounts in ({0: account(), 1: ended}, {0: waits, 1: {**ended, "begun": 0}}):
+        assert "batches" not in text(HAS_LEFT, [0, 1], accounts, {})
+    assert "batches" not in text(TIME_IS_UP, [0, 1], {0: waits, 1: ended}, {})

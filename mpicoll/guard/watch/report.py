@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -42,6 +44,8 @@ TIME_IS_UP = "a call was not complete in time. The job ends"
 SLOW = "a call has been under way for long. Nothing is wrong if a rank is still busy"
 
 _WAITS = ": waits"
+_MORE = re.compile("allreduce|reduce_scatter|allgather")
+"""The calls that a program makes for each batch."""
 
 
 def text(
@@ -57,7 +61,17 @@ def text(
     who_says = {said: named(who) for said, who in lines.items()}
     width = max(map(len, who_says.values()))
     table = [f"  {who:{width}}  {said}{_since(said, lines[said], accounts)}" for said, who in who_says.items()]
-    return "\n".join([f"mpicoll: {why} (communicator of {named(sorted(ranks))}):", *table])
+    hint = _likeliest(accounts) if why == HAS_LEFT else []
+    return "\n".join([f"mpicoll: {why} (communicator of {named(sorted(ranks))}):", *table, *hint])
+
+
+def _likeliest(accounts: dict[int, Message]) -> list[str]:
+    """What mostly is the cause where ranks have come to their ends after some calls, and others make one more."""
+    ended = [rank for rank, account in sorted(accounts.items()) if account.get("leaving") and account["begun"]]
+    if not ended or not any(account["waits"] and _MORE.match(account["words"] or "") for account in accounts.values()):
+        return []
+    ddp = ", or let DDP wait for the others: `with model.join():`" if "torch" in sys.modules else ""
+    return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many{ddp}"]
 
 
 def loss(ranks: Sequence[int], accounts: dict[int, Message], lost: dict[int, str]) -> str:

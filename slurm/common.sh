@@ -13,12 +13,12 @@ die() {
 [[ -n ${SLURM_JOB_ID:-} ]] || die "expected a job of Slurm's; given none: submit this script with sbatch"
 
 given_pml=${OMPI_MCA_pml:-}   # before a preset names one
-SITE=${SITE:-auto}   # ethernet, infiniband or slingshot; auto takes the one that fits the network of the first node
+SITE=${SITE:-auto}   # a preset's name, or none; auto takes the one that fits the network of the first node
 set -a
 {
     # shellcheck source=/dev/null
     source "${MPICOLL_SLURM:-${SLURM_SUBMIT_DIR:-.}/slurm}/sites/$SITE.env"
-} || die "SITE: expected auto, ethernet, infiniband or slingshot; given $SITE"
+} || die "SITE: expected auto, efa, ethernet, infiniband, none, roce or slingshot; given $SITE"
 set +a
 
 MPICOLL_MODULES=${MPICOLL_MODULES:-}   # modules to load; none if empty
@@ -90,7 +90,13 @@ fi
 case $BIND in
     # Since Slurm 22.05, srun does not take --cpus-per-task from the job.
     core) srun_bind=("--cpus-per-task=$cores" --cpu-bind=cores) map_by=slot:PE=$cores hydra=core:$cores ;;
-    numa) srun_bind=(--cpu-bind=ldoms) map_by=numa hydra=numa ;;
+    # Tasks fill one socket after the other, as GPUs are numbered. For this, each must have its share of the cores.
+    numa)
+        fewest=$(grep -oE '^[0-9]+|,[0-9]+' <<< "${SLURM_JOB_CPUS_PER_NODE:-1}" | tr -d , | sort -n | head -n 1)
+        tasks=${SLURM_NTASKS_PER_NODE:-$(((SLURM_NTASKS + SLURM_JOB_NUM_NODES - 1) / SLURM_JOB_NUM_NODES))}
+        each=$((fewest > tasks ? fewest / tasks : 1))
+        srun_bind=("--cpus-per-task=$each" --cpu-bind=ldoms '--distribution=*:block') map_by=numa hydra=numa
+        ;;
     none) srun_bind=(--cpu-bind=none) map_by=slot hydra=none ;;
     *) die "BIND: expected core, numa or none; given $BIND" ;;
 esac
@@ -167,7 +173,7 @@ except Exception as e:
         DEVICE=cuda no_gpus=
         # MPI takes GPU memory only if this is set, and if mpi4py was built against a library that can.
         # source: https://eth-cscs.github.io/cscs-docs/software/communication/cray-mpich
-        # Beside NCCL, such an MPI can wait for ever. So a job that uses NCCL does without it.
+        # Beside NCCL, such an MPI can wait for ever. So ranks that use NCCL do without it.
         # source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/mpi.html#inter-gpu-communication-with-cuda-aware-mpi
         gpu_support=1
         [[ ,${BACKEND:-},${BACKENDS:-}, != *,nccl,* ]] || gpu_support=0
@@ -194,7 +200,9 @@ mkdir -p "$RESULTS"
 echo "job $SLURM_JOB_ID ($SLURM_JOB_NAME) on $SLURM_JOB_NODELIST, restart ${SLURM_RESTART_COUNT:-0}, results in $RESULTS"
 echo "site $SITE, launcher $LAUNCHER, bound to $BIND, device $DEVICE, $("${python[@]}" --version): $(type -P "${python[0]}")"
 env | grep -E '^(NCCL|UCX|FI|OMPI_MCA|PMIX_MCA|PRTE_MCA|MPICH|MPIR_CVAR|HYDRA|I_MPI|OMP)_' | sort | sed 's/^/  /' || true
-if [[ $SITE == ethernet ]] && card=$(compgen -G '/sys/class/infiniband/*' || compgen -G '/sys/class/cxi/*'); then
+if [[ -n ${unfit:-} ]]; then
+    echo "site ethernet takes TCP only, but $HOSTNAME has $unfit: see SITE"
+elif [[ $SITE == ethernet ]] && card=$(compgen -G '/sys/class/infiniband/*' || compgen -G '/sys/class/cxi/*'); then
     echo "site ethernet takes TCP only, but $HOSTNAME has a faster network (${card%%$'\n'*}): see SITE"
 fi
 # What is wrong with the job's nodes and ranks. A problem does not end the job here, because some programs run with it.

@@ -48,7 +48,8 @@ class Parser(argparse.ArgumentParser):
         known = [option for option in self._option_string_actions if option.startswith("--")]
         given = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown
         shown = [misspelt(word, known) if word.startswith("--") else repr(word) for word in given]
-        self.error(f"not an argument of this command: {', '.join(shown)}")
+        instead = self.get_default("instead") or ""
+        self.error(f"not an argument of this command: {', '.join(shown)}{instead}")
 
 
 def parser() -> Parser:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 from typing import TYPE_CHECKING
@@ -16,8 +17,8 @@ __all__ = ["add"]
 
 _TEXT = """\
 Prints a job script for sbatch. The script is one file and needs no other file. Without a template, this command lists
-the templates and the presets of sites. An option that you do not give keeps the template's value. You can pass any
-other option of sbatch to sbatch itself.
+the templates and the presets of sites. What you do not give comes from ~/.config/mpicoll/slurm.toml or
+/etc/mpicoll/slurm.toml, or else from the template. You can pass any other option of sbatch to sbatch itself.
 """
 
 
@@ -38,7 +39,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     for name, option in OPTIONS.items():
         p.add_argument(f"--{name}", metavar="VALUE", help=option.help)
     site = p.add_argument(
-        "--site", type=_site, default="auto", metavar="NAME",
+        "--site", type=_site, metavar="NAME",
         help="the preset for the network; auto takes the one that fits the job's first node (auto)",
     )  # fmt: skip
     completes(site, sites)
@@ -55,7 +56,8 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     either.add_argument(
         "--explain", action="store_true", help="explain each value of the script, instead of printing it"
     )
-    p.set_defaults(handler=_handle, parser=p)
+    instead = ". Pass other options of sbatch to sbatch itself: sbatch --mail-type=END job.sbatch"
+    p.set_defaults(handler=_handle, parser=p, instead=instead)
 
 
 def _template(text: str) -> str:
@@ -78,14 +80,17 @@ def _variable(text: str) -> tuple[str, str]:
 
 
 def _handle(args: argparse.Namespace) -> int:
-    from mpicoll.slurm.sbatch import OPTIONS, script, text
+    from mpicoll.slurm import defaults
+    from mpicoll.slurm.sbatch import OPTIONS, TEMPLATES, script, sites, text, variables
 
     options = {name: value for name in OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
     if args.template is None:
         if options or args.set or args.check or args.explain:
             args.parser.error("expected a template before its options")
         return _list()
-    lines = script(args.template, args.site, options, dict(args.set))
+    given = defaults.read(OPTIONS, sites(), {name for each in TEMPLATES for name in variables(each)})
+    own = {name: value for name, value in given.variables.items() if name in variables(args.template)}
+    lines = script(args.template, args.site or given.site, given.options | options, own | dict(args.set))
     if args.explain:
         return _explain(lines)
     if args.check:
@@ -133,8 +138,20 @@ def _check(template: str, script: str) -> int:
         return 0
     asked = subprocess.run(["sbatch", "--test-only"], input=script, capture_output=True, text=True)
     print((asked.stdout + asked.stderr).strip())
-    print(f"{template}: Slurm {'would not take it' if asked.returncode else 'would take it'}")
-    return 1 if asked.returncode else 0
+    if asked.returncode:
+        print(f"{template}: Slurm would not take it")
+        return 1
+    beyond = _beyond_limits(script)
+    print("\n".join([*beyond, f"{template}: Slurm would take it{', but never start it' if beyond else ''}"]))
+    return 1 if beyond else 0
+
+
+def _beyond_limits(script: str) -> list[str]:
+    """What the script asks for that its partition does not give."""
+    from mpicoll.slurm import limits
+
+    shown = subprocess.run(["scontrol", "--oneliner", "show", "partition"], capture_output=True, text=True)
+    return limits.beyond(limits.asked(script, os.environ), limits.partitions(shown.stdout))
 
 
 def _why_no_slurm() -> str | None:

@@ -16,7 +16,18 @@ from itertools import takewhile
 
 from mpicoll.errors import ArgumentError, misspelt
 
-__all__ = ["OPTIONS", "TEMPLATES", "Line", "Setting", "about", "script", "settings", "sites", "text"]
+__all__ = [
+    "OPTIONS",
+    "TEMPLATES",
+    "Line",
+    "Setting",
+    "about",
+    "script",
+    "settings",
+    "sites",
+    "text",
+    "variables",
+]
 
 TEMPLATES = {
     "single-node": "single_node.sbatch",
@@ -119,6 +130,11 @@ def script(template: str, site: str, options: Mapping[str, str], variables: Mapp
     return [shebang, Line(shebang.file, f"# Written by: {command}"), *lines]
 
 
+def variables(template: str) -> list[str]:
+    """The variables of a template."""
+    return list(_variables(list(_composed(TEMPLATES[template], "auto"))))
+
+
 def text(lines: list[Line]) -> str:
     return "".join(f"{line.text}\n" for line in lines)
 
@@ -193,8 +209,7 @@ def _option(name: str, value: str) -> str:
 
 
 def _with_variables(template: str, lines: list[Line], site: str, variables: Mapping[str, str]) -> list[Line]:
-    known = dict.fromkeys(found["name"] for line in lines if (found := _VARIABLE.fullmatch(line.text)))
-    known.pop("SITE", None)  # that is --site
+    known = _variables(lines)
     for name in variables:
         if name not in known:
             raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
@@ -208,6 +223,12 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
             line = replace(line, text=f"{name}=${{{name}:-{value}}}{found['tail'] or ''}")
         filled.append(line)
     return filled
+
+
+def _variables(lines: list[Line]) -> dict[str, None]:
+    known = dict.fromkeys(found["name"] for line in lines if (found := _VARIABLE.fullmatch(line.text)))
+    known.pop("SITE", None)  # that is --site
+    return known
 
 
 def _quoted(value: str) -> str:

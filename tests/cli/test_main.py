@@ -52,7 +52,7 @@ def test_what_resembles_nothing_gets_no_suggestion(capsys: pytest.CaptureFixture
         ("mpicoll sim", {"simulate"}),
         ("mpicoll bench --ba", {"--backends"}),
         ("mpicoll verify reduce", {"reduce", "reduce_scatter"}),
-        ("mpicoll slurm --site ", {"auto", "ethernet", "infiniband", "slingshot"}),
+        ("mpicoll slurm --site ", {"auto", "efa", "ethernet", "infiniband", "none", "roce", "slingshot"}),
     ],
 )
 def test_completion(tmp_path: Path, line: str, offered: set[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -13,11 +14,20 @@ from pathlib import Path
 import pytest
 
 from mpicoll.cli import main
-from mpicoll.slurm import sbatch
+from mpicoll.slurm import limits, sbatch
 
 SLURM = Path(__file__).parents[2] / "slurm"
 TEMPLATES = list(sbatch.TEMPLATES)
 NASTY = ["a b", 'say "x"', "it's", "a}b", "`id`", "$(id)", "100$", "C:\\x", "~/x", "#x", "*", "a;b", "", "ü"]
+
+
+@pytest.fixture(autouse=True)
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's file of defaults, which does not exist."""
+    folder = tmp_path_factory.mktemp("config")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    (folder / "mpicoll").mkdir()
+    return folder / "mpicoll/slurm.toml"
 
 
 def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -143,6 +153,7 @@ def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) 
         (["single-node", "--set", "PROGRAM=a\nb"], "--set: expected a value of one line", "'a\\nb'"),
         (["single-node", "--check", "--explain"], "not allowed with", "--check"),
         (["--nodes", "2"], "expected a template", ""),
+        (["single-node", "--mail-type", "END"], "Pass other options of sbatch to sbatch itself", "--mail-type"),
     ],
 )
 def test_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str, given: str) -> None:
@@ -185,6 +196,8 @@ NETWORKS = {
     ),
     "InfiniBand without a cable": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "1: DOWN")}, "ethernet"),
     "RoCE": ({"infiniband/mlx5_0/ports/1": ("Ethernet", "4: ACTIVE")}, "ethernet"),
+    "Omni-Path": ({"infiniband/hfi1_0/ports/1": ("InfiniBand", "4: ACTIVE")}, "ethernet"),
+    "EFA": ({"infiniband/rdmap0s6/ports/1": ("Unspecified", "4: ACTIVE")}, "efa"),
     "Slingshot": ({"cxi/cxi0": ("", "")}, "slingshot"),
 }
 
@@ -219,7 +232,7 @@ def test_without_a_site_the_job_looks_at_its_network(
 
 def test_explain_shows_the_presets_that_the_job_chooses_from(capsys: pytest.CaptureFixture[str]) -> None:
     explained = rendered(capsys, "compare", "--explain")
-    for site in ("slingshot", "infiniband", "ethernet"):
+    for site in ("slingshot", "infiniband", "efa", "ethernet"):
         assert f"== slurm/sites/{site}.env\n" in explained
     for value in ("IB", "Socket", "AWS Libfabric"):
         assert f"NCCL_NET=${{NCCL_NET:-{value}}}\n" in explained
@@ -317,3 +330,113 @@ def test_no_gpus_is_said_to_the_job_itself(capsys: pytest.CaptureFixture[str]) -
     at = lines.index("SLURM_GPUS_PER_NODE=0")
     assert not [line for line in lines[at:] if line.startswith("#SBATCH")]
     assert at < next(i for i, line in enumerate(lines) if "SLURM_GPUS_ON_NODE" in line)
+
+
+def test_a_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+    """Values of the command line win, and variables that a template lacks are left out there."""
+    config.write_text(
+        'account = "phys"\npartition = "gpu"\nsite = "roce"\nMPICOLL_MODULES = "openmpi/5 cuda"\nSIZES = "x"\n'
+    )
+    script = rendered(capsys, "single-node", "--partition", "debug")
+    assert {"#SBATCH --account=phys", "#SBATCH --partition=debug", "NCCL_NET=${NCCL_NET:-IB}"} <= set(
+        script.splitlines()
+    )
+    assert 'MPICOLL_MODULES=${MPICOLL_MODULES:-"openmpi/5 cuda"}' in script
+    assert "--account=phys" in script.splitlines()[1]
+    assert "\nSITE=none " in rendered(capsys, "single-node", "--site", "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("acount = 1", "an option of mpicoll slurm, site, or a variable of a script; given 'acount' (did you mean"),
+        ("site = 'moon'", "site: expected one of auto, "),
+        ("time = [1]", "time: expected a text or a number; given [1]"),
+        ("time", "expected TOML"),
+        ("nodes = 0", "--nodes: expected a number, at least 1"),
+    ],
+)
+def test_a_bad_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path, text: str, expected: str) -> None:
+    config.write_text(text)
+    assert expected in refused(capsys, "single-node")
+
+
+LIMITS = """\
+PartitionName=short AllowGroups=ALL Default=YES MaxNodes=4 MaxTime=01:00:00 State=UP TotalCPUs=64 TotalNodes=8
+PartitionName=long AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=7-00:00:00 State=UP TotalNodes=8
+PartitionName=off AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED State=DOWN TotalNodes=8
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"time": "02:00:00"}, "--time: expected at most 01:00:00, the limit of partition short; given 02:00:00"),
+        ({"time": "60"}, None),
+        ({"time": "61"}, "--time"),
+        ({"time": "2:00:00", "partition": "long"}, None),
+        ({"time": "2:00:00", "partition": "short,long"}, None),
+        ({"time": "8-0", "partition": "short,long"}, "7-00:00:00, the limit of partition long"),
+        ({"nodes": "5"}, "--nodes: expected at most 4, the limit of partition short; given 5"),
+        ({"nodes": "9", "partition": "long"}, "--nodes: expected at most 8, as many as are in partition long; given 9"),
+        ({"partition": "off"}, "partition off is DOWN"),
+        ({"partition": "unknown"}, None),
+    ],
+)
+def test_the_limits_of_a_partition(options: dict[str, str], problem: str | None) -> None:
+    said = limits.beyond(options, limits.partitions(LIMITS))
+    assert (said == []) if problem is None else (problem in " ".join(said))
+
+
+def test_check_compares_with_the_partitions_limits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho Job 7 to start now\n")
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat << END\n{LIMITS}END\n")
+    for name in ("sbatch", "scontrol"):
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert main(["slurm", "compare", "--check"]) == 1
+    said = capsys.readouterr().out
+    assert "--time: expected at most 01:00:00, the limit of partition short; given 02:00:00" in said
+    assert said.endswith("compare: Slurm would take it, but never start it\n")
+    assert rendered(capsys, "compare", "--time", "1:00:00", "--check").endswith("compare: Slurm would take it\n")
+
+
+@pytest.mark.parametrize(
+    ("backends", "device", "expected"),
+    [
+        ("mpi,mpicoll,nccl", "cuda", ["1 mpi,mpicoll", "0 nccl"]),
+        ("nccl,mpi", "cuda", ["1 mpi", "0 nccl"]),
+        ("mpi,mpicoll", "cuda", ["1 mpi,mpicoll"]),
+        ("mpi,nccl,gloo", "cpu", [" mpi,gloo"]),
+    ],
+)
+def test_compare_measures_nccl_in_a_launch_of_its_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, backends: str, device: str, expected: list[str]
+) -> None:
+    """So that the MPI can take GPU memory in the other one."""
+    script = rendered(capsys, "compare", "--set", f"RESULTS={tmp_path}")
+    before = script[script.index("others=,") : script.index("# What all templates share")]
+    after = script[script.index("[[ $DEVICE != cpu ]] || nccl=") :]
+    stubs = f"""
+        COLLECTIVES=allreduce DTYPES=float32 SIZES= SECONDS_A_SIZE=1
+        RESULTS={tmp_path} DEVICE={device} SLURM_NTASKS=2 python=(true)
+        [[ ,$BACKENDS, == *,nccl,* || $DEVICE == cpu ]] || export MPICH_GPU_SUPPORT_ENABLED=1
+        launch() {{ while [[ $1 != --backends ]]; do shift; done; echo "${{MPICH_GPU_SUPPORT_ENABLED:-}} $2"; }}
+    """
+    variables = {"PATH": os.environ["PATH"], "BACKENDS": backends}
+    shown = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", before + stubs + after], capture_output=True, text=True, env=variables
+    )
+    assert (shown.returncode, shown.stdout.splitlines()) == (0, expected), shown.stderr
+
+
+def test_compare_stops_where_no_preset_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    script = rendered(capsys, "compare")
+    start = script.index("[[ -z ${unfit:-} ]]")
+    stop = script[start : script.index("# Measures these backends", start)]
+    code = f'die() {{ echo "$*"; exit 1; }}; unfit=RoCE; {stop}'
+    shown = subprocess.run(["bash", "-euc", code], capture_output=True, text=True)
+    assert shown.returncode == 1
+    assert "no preset fits RoCE for certain" in shown.stdout

@@ -70,10 +70,10 @@ def alone_in_its_world(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str
     return ""
 
 
-def template(folder: Path, *, env: dict[str, str]) -> str:
+def template(folder: Path, file: str = "multi_node", *, env: dict[str, str]) -> str:
     """What a job that runs on this node, outside of Slurm, prints."""
     environment = {**JOB, "RESULTS": str(folder), "MPICOLL_ENV": str(Path(sys.prefix)), "LAUNCHER": "mpirun", **env}
-    return done("bash", str(REPOSITORY / "slurm/multi_node.sbatch"), env=environment).output
+    return done("bash", str(REPOSITORY / f"slurm/{file}.sbatch"), env=environment).output
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +94,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
         template(folder, env={"MPICOLL_MODULES": "nowhere"}),
         template(folder, env={"LAUNCHER": "srun-nothing"}),
         template(folder, env={"SLURM_GPUS_ON_NODE": "2", **nothing}),
+        template(folder, "mpi_vs_nccl", env={"SITE": "ethernet", "unfit": "RoCE"}),
         template(folder, env={"PROGRAM": f"{dies} raises"}),
         template(folder, env={"PROGRAM": f"{dies} is-killed"}),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -30,8 +31,9 @@ def test_a_script_piped_into_sbatch(cluster: Cluster, environment: Environment, 
 @pytest.mark.any_mpi
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_slurm_would_take_it(cluster: Cluster, environment: Environment, template: str) -> None:
+    words = ["--cpus-per-task=1", "--time=10", "--check"]  # the emulated nodes have few cores, and one hour
     done = cluster.run(
-        environment.path / "bin/mpicoll", "slurm", template, "--check", stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        environment.path / "bin/mpicoll", "slurm", template, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     assert done.returncode == 0, done.stdout
     assert "would take it" in done.stdout
@@ -44,3 +46,24 @@ def test_slurm_would_not_take_it(cluster: Cluster, environment: Environment) -> 
     )
     assert done.returncode == 1
     assert "invalid partition specified: absent" in done.stdout
+
+
+@pytest.mark.any_mpi
+def test_slurm_would_take_it_and_never_start_it(cluster: Cluster, environment: Environment) -> None:
+    def checked(time: str) -> tuple[int, str]:
+        words = [str(environment.path / "bin/mpicoll"), "slurm", "multi-node", f"--time={time}", "--check"]
+        done = cluster.run(*words, capture_output=True)
+        return done.returncode, done.stdout
+
+    shown = cluster.run("scontrol", "--oneliner", "show", "partition", capture_output=True).stdout
+    name, before = re.search(r"PartitionName=(\S+)", shown), re.search(r"MaxTime=(\S+)", shown)
+    assert name
+    assert before
+    cluster.run("scontrol", "update", f"PartitionName={name[1]}", "MaxTime=10")
+    try:
+        assert checked("10")[0] == 0
+        code, said = checked("20")
+    finally:
+        cluster.run("scontrol", "update", f"PartitionName={name[1]}", f"MaxTime={before[1]}")
+    assert code == 1
+    assert "--time: expected at most 00:10:00" in said

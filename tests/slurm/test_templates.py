@@ -78,14 +78,14 @@ def test_a_comparison_with_a_part_that_fails(job: Job) -> None:
     assert re.search(r"^\| bcast \|( \d[^|]* at 8 \|){4}$", report, re.MULTILINE), report
 
 
-@pytest.mark.job("ddp_train", "--gpus-per-node=0")
+@pytest.mark.job("ddp_train", "--gpus-per-node=0", "--cpus-per-task=1")
 def test_training(job: Job) -> None:
     assert job.state == "COMPLETED", job.log
     assert "4 ranks over mpicoll, epoch 3: " in job.log
 
 
 @pytest.mark.any_mpi
-@pytest.mark.job("ddp_train", "--gpus-per-node=0", BACKEND="nccl")
+@pytest.mark.job("ddp_train", "--gpus-per-node=0", "--cpus-per-task=1", BACKEND="nccl")
 def test_training_on_nccl_without_gpus(job: Job) -> None:
     assert job.state == "COMPLETED", job.log
     assert "nccl needs GPUs that torch can use: gloo instead" in job.log

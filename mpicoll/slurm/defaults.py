@@ -1,0 +1,58 @@
+"""A site's defaults for job scripts, such as the account and the modules, from files.
+
+A file has lines of TOML: ``partition = "gpu"`` for an option, ``site = "roce"`` for the preset of the network, and
+``MPICOLL_MODULES = "openmpi"`` for a variable of the scripts."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mpicoll.errors import ArgumentError, misspelt
+
+__all__ = ["Defaults", "files", "read"]
+
+
+@dataclass
+class Defaults:
+    """Options of sbatch, the preset of the network, and variables of the scripts."""
+
+    options: dict[str, str] = field(default_factory=dict)
+    site: str = "auto"
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def files() -> list[Path]:
+    """The site's file and the user's own, whose values win."""
+    own = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return [Path("/etc/mpicoll/slurm.toml"), Path(own, "mpicoll/slurm.toml")]
+
+
+def read(options: Iterable[str], sites: Iterable[str], variables: Iterable[str]) -> Defaults:
+    """What these files say. The arguments are all names that may be there. Raises ArgumentError for anything else."""
+    found, options, sites, variables = Defaults(), list(options), list(sites), list(variables)
+    for file in files():
+        if not file.is_file():
+            continue
+        try:
+            values = tomllib.loads(file.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ArgumentError("slurm", str(file), "TOML", str(error)) from error
+        for name, value in values.items():
+            if not isinstance(value, str | int) or isinstance(value, bool):
+                raise ArgumentError("slurm", f"{file}: {name}", "a text or a number", repr(value))
+            if name in options:
+                found.options[name] = str(value)
+            elif name == "site" and value in sites:
+                found.site = str(value)
+            elif name in variables:
+                found.variables[name] = str(value)
+            elif name == "site":
+                raise ArgumentError("slurm", f"{file}: site", f"one of {', '.join(sites)}", repr(value))
+            else:
+                expected = "an option of mpicoll slurm, site, or a variable of a script"
+                raise ArgumentError("slurm", str(file), expected, misspelt(name, [*options, "site", *variables]))
+    return found

@@ -64,16 +64,22 @@ class Job:
         for number, handler in handlers.items():
             if signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, handler)
+        typed = os.pipe() if os.isatty(0) else None
         self._launcher = os.fork()
         if self._launcher == 0:
             try:
                 os.setsid()
                 _end_with_parent()
+                if typed is not None:
+                    os.dup2(typed[0], 0)
                 start()
             except OSError as error:
                 print(f"mpicoll: the launcher does not start: {error}", file=sys.stderr, flush=True)
             finally:
                 os._exit(127)
+        if typed is not None:
+            os.close(typed[0])
+            threading.Thread(target=_hand_on_what_is_typed, args=[typed[1]], daemon=True).start()
         try:
             code = os.waitstatus_to_exitcode(os.waitpid(self._launcher, 0)[1])
         finally:
@@ -125,6 +131,16 @@ class Job:
             for file in self._folder.iterdir():
                 file.unlink(missing_ok=True)
             self._folder.rmdir()
+
+
+def _hand_on_what_is_typed(to: int) -> None:
+    """Hand on what somebody types: Open MPI's launcher does not read a terminal that is not its own."""
+    with suppress(OSError):
+        while os.tcgetpgrp(0) == os.getpgrp() and (
+            typed := os.read(0, 4096)
+        ):  # to read in the background would stop us
+            os.write(to, typed)
+    os.close(to)
 
 
 def _end_with_parent() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -73,3 +75,34 @@ def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
     result = interrupted(tmp_path, "one raises", times=2)
     assert result.code == 130, result.output
     assert "saved" not in result.output
+
+
+def test_what_is_typed_reaches_rank_0(tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "1", "-c", "print('read', input())"]
+    # The shell around it gets the terminal as its own, as one that somebody types into.
+    foreground = (
+        f"import os, sys, fcntl, termios; os.setsid(); fcntl.ioctl({end}, termios.TIOCSCTTY, 0); os.dup2({end}, 0)"
+    )
+    become = f"{foreground}; os.execv({sys.executable!r}, {argv!r})"
+    program = subprocess.Popen([sys.executable, "-c", become], pass_fds=[end], stdout=subprocess.PIPE, text=True)
+    os.close(end)
+    os.write(terminal, b"a word\n")
+    try:
+        assert program.communicate(timeout=90)[0].endswith("read a word\n")
+    finally:
+        program.kill()
+        os.close(terminal)
+
+
+def test_ranks_do_not_outlive_a_launch_that_is_killed(tmp_path: Path) -> None:
+    text = """
+        import os, sys, time
+        sys.stdout.write(f"rank {os.getpid()}\\n")
+        time.sleep(1000)
+    """
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, text)]
+    with started(*argv) as (it, output):
+        until(lambda: output.read_text().count("rank") == 2, "both ranks begin", output)
+        os.kill(it.process.pid, signal.SIGKILL)
+        assert ended(it, output).code == -signal.SIGKILL

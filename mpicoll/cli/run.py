@@ -8,8 +8,7 @@ from typing import NoReturn
 
 from mpicoll.cli.arguments import ranks
 from mpicoll.launch import launcher
-from mpicoll.launch.cores import physical
-from mpicoll.machine.cpu import cpus
+from mpicoll.launch.cores import mine
 
 __all__ = ["add"]
 
@@ -108,7 +107,7 @@ class _Answered(argparse.Action):
 
 def _ranks_of_a_node(text: str) -> int:
     if text in ("auto", "cpu"):
-        return len(physical(cpus()))
+        return len(mine())
     if text in ("gpu", "xpu"):
         raise argparse.ArgumentTypeError(f"expected the number of ranks, as many as a node has GPUs; given {text!r}")
     return ranks(text)

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from mpicoll.launch.alone import launched_rank, rank_here, ranks_here
+from mpicoll.machine.cpu import cpus
 from mpicoll.units import count, ranges
 
-__all__ = ["ORDER", "numa_nodes", "physical", "places_ranks", "share", "take"]
+__all__ = ["ORDER", "mine", "numa_nodes", "physical", "places_ranks", "share", "take"]
 
 ORDER = "MPICOLL_CORES"
 """The variable in which ``mpicoll run`` tells ranks to take their ``share``, and to ``report`` it."""
@@ -50,6 +51,11 @@ def physical(cpus: Iterable[int]) -> list[list[int]]:
     return [cores[key] for key in sorted(cores, key=lambda key: (key[0], cores[key]))]
 
 
+def mine() -> list[list[int]]:
+    """The cores that this process may use."""
+    return physical(cpus())
+
+
 def share(cores: Sequence[Sequence[int]], rank: int, ranks: int) -> set[int]:
     """The CPUs of this one of so many ranks. All of them if there are fewer cores than ranks, which then take turns."""
     if ranks > len(cores):
@@ -64,7 +70,7 @@ def take() -> None:
     order, ranks = os.environ.pop(ORDER, ""), ranks_here()
     if not hasattr(os, "sched_setaffinity"):
         return
-    cores = physical(os.sched_getaffinity(0))
+    cores = mine()
     threads = max(1, len(cores) // ranks)
     if "share" in order:
         os.sched_setaffinity(0, share(cores, rank_here(), ranks))
@@ -81,8 +87,8 @@ def _report(shared: list[list[int]] | None, ranks: int) -> None:
     """Say where this rank runs. If the ranks of the node share these cores, one of them speaks for all."""
     threads = f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
     if shared is None:
-        mine = ranges(sorted(os.sched_getaffinity(0)))
-        said = f"rank {launched_rank()} on {platform.node()}: cores {mine}, {threads}"
+        own = ranges(sorted(os.sched_getaffinity(0)))
+        said = f"rank {launched_rank()} on {platform.node()}: cores {own}, {threads}"
     elif rank_here() == 0:
         each = dict.fromkeys(ranges(sorted(share(shared, rank, ranks))) for rank in range(ranks))
         turns = " in turns" if ranks > len(shared) else ""

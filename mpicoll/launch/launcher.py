@@ -21,7 +21,6 @@ from typing import Any, NoReturn, TypeVarTuple, overload
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, spawned
 from mpicoll.launch.alone import under_launcher
-from mpicoll.machine.cpu import cpus
 
 __all__ = [
     "Command",
@@ -175,7 +174,7 @@ def command(
         if here and elsewhere:
             argv += ["--host", f"localhost:{nprocs}"]
         # The allocation of a batch job, or a hostfile, says how many ranks a node may have.
-        if nprocs > len(cores.physical(cpus())) and (here or not elsewhere):
+        if nprocs > len(cores.mine()) and (here or not elsewhere):
             argv += ["--oversubscribe"]
             adds["OMPI_MCA_mpi_yield_when_idle"] = "1"
         if not placed:

@@ -25,6 +25,7 @@ _INSTEAD = {
     "Reduce_scatter": "reduce_scatterv(whole, counts, out=mine)",
     "Alltoallv": "alltoallv(whole, given, taken)",
     "Sendrecv": "sendrecv(x, right, y, left)",
+    "Sendrecv_replace": "sendrecv(x, right, x, left)",
     "Send": "send(x, right)",
     "Recv": "recv(y)",
     "Isend": "isend(x, right)",

@@ -23,7 +23,7 @@ from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.base import OpLike
+    from mpicoll.communicator.base import AlgorithmLike, OpLike
 
 __all__ = ["NonBlocking"]
 
@@ -42,11 +42,11 @@ class NonBlocking(Base):
 
     _aside: Aside | None = None
 
-    def ibarrier(self, algorithm: str | None = None) -> Request:
+    def ibarrier(self, algorithm: AlgorithmLike | None = None) -> Request:
         """Start a :meth:`barrier`."""
         return self._begun("barrier", None, algorithm=algorithm)
 
-    def ibcast(self, x: ArrayLike, root: int = 0, algorithm: str | None = None) -> Request:
+    def ibcast(self, x: ArrayLike, root: int = 0, algorithm: AlgorithmLike | None = None) -> Request:
         """Start a :meth:`bcast`."""
         return self._begun("bcast", x, root=root, algorithm=algorithm)
 
@@ -56,52 +56,52 @@ class NonBlocking(Base):
         op: OpLike = "sum",
         root: int = 0,
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Request:
         """Start a :meth:`reduce`."""
         return self._begun("reduce", x, out, op, root, algorithm)
 
     def iallreduce(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start an :meth:`allreduce`."""
         return self._begun("allreduce", x, out, op, algorithm=algorithm)
 
     def iscan(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start a :meth:`scan`."""
         return self._begun("scan", x, out, op, algorithm=algorithm)
 
     def iexscan(
-        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+        self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start an :meth:`exscan`."""
         return self._begun("exscan", x, out, op, algorithm=algorithm)
 
     def igather(
-        self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: str | None = None
+        self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start a :meth:`gather`."""
         return self._begun("gather", x, out, root=root, algorithm=algorithm)
 
-    def iallgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: str | None = None) -> Request:
+    def iallgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Request:
         """Start an :meth:`allgather`."""
         return self._begun("allgather", x, out, algorithm=algorithm)
 
     def iscatter(
-        self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: str | None = None
+        self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start a :meth:`scatter`."""
         return self._begun("scatter", xs, out, root=root, algorithm=algorithm)
 
     def ireduce_scatter(
-        self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: str | None = None
+        self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start a :meth:`reduce_scatter`."""
         return self._begun("reduce_scatter", xs, out, op, algorithm=algorithm)
 
-    def ialltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: str | None = None) -> Request:
+    def ialltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Request:
         """Start an :meth:`alltoall`."""
         return self._begun("alltoall", xs, out, algorithm=algorithm)
 
@@ -111,13 +111,13 @@ class NonBlocking(Base):
         counts: Sequence[int],
         root: int = 0,
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Request:
         """Start a :meth:`gatherv`."""
         return self._begun("gatherv", x, out, root=root, algorithm=algorithm, recvcounts=counts)
 
     def iallgatherv(
-        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: str | None = None
+        self, x: ArrayLike, counts: Sequence[int], out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Request:
         """Start an :meth:`allgatherv`."""
         return self._begun("allgatherv", x, out, algorithm=algorithm, recvcounts=counts)
@@ -128,7 +128,7 @@ class NonBlocking(Base):
         counts: Sequence[int],
         root: int = 0,
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Request:
         """Start a :meth:`scatterv`."""
         return self._begun("scatterv", xs, out, root=root, algorithm=algorithm, sendcounts=counts)
@@ -139,7 +139,7 @@ class NonBlocking(Base):
         counts: Sequence[int],
         op: OpLike = "sum",
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Request:
         """Start a :meth:`reduce_scatterv`."""
         return self._begun("reduce_scatterv", xs, out, op, algorithm=algorithm, sendcounts=counts)
@@ -150,7 +150,7 @@ class NonBlocking(Base):
         sendcounts: Sequence[int],
         recvcounts: Sequence[int],
         out: ArrayLike | None = None,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
     ) -> Request:
         """Start an :meth:`alltoallv`."""
         return self._begun("alltoallv", xs, out, algorithm=algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
@@ -164,7 +164,7 @@ class NonBlocking(Base):
         out: Any = None,
         op: OpLike | None = None,
         root: int = 0,
-        algorithm: str | None = None,
+        algorithm: AlgorithmLike | None = None,
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
     ) -> Request:

@@ -350,4 +350,5 @@ def _tell_unfinished() -> None:
         show(f"mpicoll: rank {under_way.rank} is at its end and has messages under way. {named}{more}")
 
 
+# Registered before the watcher's own, and so called after it: meanwhile other ranks have come to their ends, too.
 atexit.register(_tell_unfinished)

@@ -115,3 +115,25 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
         assert [row["args"]["state"] for row in rows if row["pid"] == rank][-2:] == ["done", "under way"]
     assert {row["tid"] for row in rows} == {0}
     assert longest < 2000
+
+
+def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
+    """A signal asks for it once more at the end of the job, when some ranks have left."""
+    events = traced.Events()
+    recorder = traced.TracedRecorder()
+    recorder.keep_in(events, "c.1")
+    for _ in range(5):
+        recorder.begin(Record("barrier"))
+        recorder.under_way = False
+    here = True
+
+    async def ask(ranks: Iterable[int], what: str, **more: Any) -> dict[int, Any]:
+        return dict.fromkeys(ranks, events.told(more["first"])) if here and what == "trace" else {}
+
+    trace = Trace(tmp_path / "trace.json")
+    said = asyncio.run(trace.write([0, 1], ask))
+    written = (tmp_path / "trace.json").read_text()
+    here = False
+    assert asyncio.run(trace.write([0, 1], ask)) == said
+    assert (tmp_path / "trace.json").read_text() == written
+    assert written.count("barrier") >= 10

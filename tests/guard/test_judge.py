@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from mpicoll.guard.recorder import FREED, LENGTH
 from mpicoll.guard.watch import ending, report
-from mpicoll.guard.watch.channel import say
+from mpicoll.guard.watch.channel import connect, say
 from tests.guard.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
@@ -139,8 +137,7 @@ def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> Non
     give_up_soon(monkeypatch)
 
     async def scene(it: Job) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", it.meeting.port)
-        say(writer, {"token": it.meeting.token, "rank": 2, "process": ending.this_process()})
+        _, writer, _ = await connect(it.meeting, {"rank": 2, "process": ending.this_process()})
         say(writer, {"states": [["c", 1, "open", 0]], "leaving": False})
         it.make()
         for recorder in it.recorders:
@@ -161,8 +158,7 @@ def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypat
     give_up_soon(monkeypatch)
 
     async def scene(it: Job) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", it.meeting.port)
-        say(writer, {"token": it.meeting.token, "rank": 2, "process": ending.this_process()})
+        _, writer, _ = await connect(it.meeting, {"rank": 2, "process": ending.this_process()})
         await looks(20)
         for rank in it.ranks:
             rank.member.leave()

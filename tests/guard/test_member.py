@@ -9,7 +9,7 @@ import pytest
 
 from mpicoll.calls.record import Pending
 from mpicoll.guard.recorder import FREED, OPEN, Recorder
-from mpicoll.guard.watch.channel import heard, say
+from mpicoll.guard.watch.channel import connect, heard, say
 from mpicoll.guard.watch.meeting import Meeting, listen
 from mpicoll.guard.watch.watched import BEAT, SECONDS_TO_HEAR, Watched
 from tests.guard.invented import Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
@@ -187,3 +187,29 @@ def test_another_program_listens() -> None:
         server.close()
 
     asyncio.run(scene())
+
+
+def test_a_stranger_who_listens_learns_nothing() -> None:
+    """The port of a job may be another program's on another node: it gets no token."""
+    heard_there: list[bytes] = []
+
+    async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard_there.append(await reader.readline())
+        writer.write(b'{"nonce": "mine", "proof": "guess"}\n')
+        heard_there.append(await reader.read(1000))
+        writer.close()
+        done.set()
+
+    done = asyncio.Event()
+
+    async def scene() -> None:
+        server = await asyncio.start_server(stranger, "127.0.0.1", 0)
+        meeting = Meeting(("127.0.0.1",), server.sockets[0].getsockname()[1], "the token of the job")
+        with pytest.raises(OSError, match="another program listens there"):
+            await connect(meeting, {"rank": 1})
+        await done.wait()
+        server.close()
+
+    asyncio.run(scene())
+    assert heard_there[1] == b""
+    assert b"token" not in heard_there[0]

@@ -142,6 +142,22 @@ for i in range(300):
         part.allreduce(x)
         part.free()
 """,
+    "communicators that two threads make": """
+import threading
+parents = [comm.split(0), comm.split(0)]
+def work(parent, mine):
+    for turn in range(100):  # sooner or later another thread is the first one on some rank
+        part = parent.split(0)
+        for _ in range(2 + mine):
+            part.allreduce(np.ones(3 + mine)) if mine else part.barrier()
+        part.free()
+works = [threading.Thread(target=work, args=[parent, mine]) for mine, parent in enumerate(parents)]
+for each in works: each.start()
+for each in works: each.join()
+request = comm.iallreduce(np.ones(9), algorithm="ring")  # by a thread, with a communicator of its own
+comm.split(0).barrier()
+request.wait()
+""",
     "ranks in another order": "part = comm.subset([2, 1, 0])\nfor i in range(9): part.bcast(x, root=i % 3)",
     "arguments that may differ": """
 comm.alltoallv(np.ones(sum(range(rank, rank + 3))), [*range(rank, rank + 3)], [*range(rank, rank + 3)])
@@ -198,7 +214,13 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 comm.allreduce(x)
 """,
 }
-ALWAYS = ("exactly two rings", "a message that nobody waits for", "MPI.Finalize by the program", "a forked child")
+ALWAYS = (
+    "exactly two rings",
+    "communicators that two threads make",
+    "a message that nobody waits for",
+    "MPI.Finalize by the program",
+    "a forked child",
+)
 
 
 @pytest.mark.parametrize("name", half(RIGHT, on_both=ALWAYS))

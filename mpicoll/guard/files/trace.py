@@ -27,6 +27,8 @@ class Trace:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._clocks: dict[int, list[Reading]] = {}
+        self._written = 0, ""
+        """How many calls the file has, and what was said of it."""
 
     async def read_clock(self, rank: int, ask: Ask) -> None:
         """Compare a rank's clock with that of this process."""
@@ -45,6 +47,9 @@ class Trace:
         await asyncio.gather(*(self.read_clock(rank, ask) for rank in ranks))
         all_told = await asyncio.gather(*(_told(rank, ask, seconds) for rank in ranks))
         told = {rank: of for rank, of in zip(ranks, all_told, strict=True) if of is not None}
+        calls = sum(len(of["events"]) for of in told.values())
+        if calls < self._written[0]:  # at the end, ranks that were asked again have left
+            return self._written[1]
         try:
             new = self._file.with_name(self._file.name + ".new")
             new.write_text(json.dumps(chrome(told, self._clocks)))
@@ -52,7 +57,8 @@ class Trace:
         except OSError as e:
             return f"mpicoll: the trace could not be written to {self._file}: {e}"
         all_ranks = f"{len(ranks)} ranks" if len(told) == len(ranks) else f"{len(told)} of {len(ranks)} ranks"
-        return f"mpicoll: the trace of {all_ranks} is in {self._file}"
+        self._written = calls, f"mpicoll: the trace of {all_ranks} is in {self._file}"
+        return self._written[1]
 
 
 async def _told(rank: int, ask: Ask, seconds: float) -> Any:

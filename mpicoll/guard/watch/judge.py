@@ -12,9 +12,9 @@ from mpicoll.guard.files.flight import kept_by_all
 from mpicoll.guard.files.trace import Trace
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch import ending, report
-from mpicoll.guard.watch.channel import happens, heard, say
+from mpicoll.guard.watch.channel import greeted, happens, heard, say
 from mpicoll.guard.watch.meeting import Message
-from mpicoll.guard.watch.watched import BEAT, LONG, LOOK, SECONDS_TO_HEAR, SHORT, TIME_IS_UP, WARN
+from mpicoll.guard.watch.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.launch.elastic import is_elastic
 
 __all__ = ["Judge"]
@@ -100,8 +100,8 @@ class Judge:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, from its begin to its end."""
         self.writers.add(writer)
-        hello = None if self._dismissed else await heard(reader)
-        if hello is not None and hello.get("token") == self._token:
+        hello = None if self._dismissed else await greeted(reader, writer, self._token)
+        if hello is not None:
             await self._serve_process(hello["rank"], hello["process"], reader, writer)
         self.writers.discard(writer)
         writer.close()
@@ -274,7 +274,7 @@ class Judge:
         """End the job if processes wait at their end for one that does not answer any more."""
         left = [rank for rank, process in self._processes.items() if process.leaving]
         for rank, process in self._processes.items():
-            silent = process.gone is None and process.silent > max(self._timeout, BEAT) + SECONDS_TO_HEAR
+            silent = process.gone is None and process.silent > patience_at_end(self._timeout)
             each = next((each for each in self._communicators.values() if rank in each.ranks), None)
             if left and silent and each is not None:
                 await self._end(each, None, report.IS_SILENT)

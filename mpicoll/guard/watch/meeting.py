@@ -21,6 +21,11 @@ class Meeting:
     token: str
     rank: int = 0
 
+    @property
+    def on_one_node(self) -> bool:
+        """Whether only the processes of one node can reach it."""
+        return self.addresses == ("127.0.0.1",)
+
 
 def listen(one_node: bool, rank: int = 0) -> tuple[socket.socket, Meeting]:
     """A socket at which this ``rank`` of the world listens, and how others find it: within this node alone, or from

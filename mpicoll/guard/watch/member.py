@@ -12,7 +12,16 @@ from mpicoll.guard.elastic import failure
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import connect, happens, heard, say
 from mpicoll.guard.watch.meeting import Meeting, Message
-from mpicoll.guard.watch.watched import BEAT, BEAT_WHILE_WAITING, LONG, LOOK, SECONDS_TO_HEAR, TIME_IS_UP, Watched
+from mpicoll.guard.watch.watched import (
+    BEAT,
+    BEAT_WHILE_WAITING,
+    LONG,
+    LOOK,
+    SECONDS_TO_HEAR,
+    TIME_IS_UP,
+    Watched,
+    patience_at_end,
+)
 from mpicoll.launch.elastic import is_elastic
 from mpicoll.launch.failure import is_first
 
@@ -131,7 +140,7 @@ class Member:
     def _check_judge(self) -> None:
         """End the job if the judge should end it and does not: it is stopped, or has ended."""
         timeout = max((each.timeout for each in self._all()), default=0.0)
-        if self._leaving and not self._lost and self._silent >= timeout + SECONDS_TO_HEAR:
+        if self._leaving and not self._lost and self._silent >= patience_at_end(timeout):
             self._end("is at its end", "does not answer")
         for each in self._all():
             late = each.state()[2] == TIME_IS_UP and each.seconds >= each.timeout + SECONDS_TO_HEAR

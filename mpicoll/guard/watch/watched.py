@@ -10,7 +10,8 @@ from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.sites import place_of, whereabouts
 from mpicoll.guard.watch.meeting import Message
 
-__all__ = ["BEAT", "BEAT_WHILE_WAITING", "LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched"]
+__all__ = ["BEAT", "BEAT_WHILE_WAITING", "LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched",
+           "patience_at_end"]  # fmt: skip
 
 LOOK = 0.5
 """Seconds between two looks at a process's communicators."""
@@ -22,6 +23,14 @@ _LONG, _VERY_LONG = 1.0, 60.0
 """Seconds after which the judge is told of a wait, and after which it warns."""
 _GRACE = 10.0
 """Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
+
+
+def patience_at_end(timeout: float) -> float:
+    """Seconds in which a process need not answer while others are at their end: it may compute, in one long call of C
+    that holds Python's lock. The judge and the members have the same patience, with the timeout of calls."""
+    return max(timeout, BEAT) + SECONDS_TO_HEAR
+
+
 SHORT, LONG, WARN, TIME_IS_UP = range(4)
 """How long a wait has lasted."""
 

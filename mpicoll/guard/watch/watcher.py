@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 from collections import Counter
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -34,7 +36,8 @@ _SECONDS_TO_PROGRESS = 0.02
 _watchers: dict[Meeting, Thread] = {}
 """One for each job that this process belongs to: usually one."""
 _made: Counter[str] = Counter()
-"""How many communicators there were of the same ranks."""
+"""How many communicators there were of the same ranks, of which this one is the first."""
+_naming = threading.Lock()
 
 
 def watch(
@@ -43,12 +46,11 @@ def watch(
     """Watch over the calls of a communicator. Collective. Returns None where its ranks have no common world."""
     ranks = fabric.in_world()
     left_over = _forget_lost()
-    watcher = _common_watcher(fabric, ranks, timeout) if ranks else None
-    if watcher is None:
+    found = _common_watcher(fabric, ranks, timeout) if ranks else None
+    if found is None:
         return None
-    of = blake2b(",".join(map(str, ranks)).encode(), digest_size=6).hexdigest()
-    _made[of] += 1
-    watched = Watched(f"{of}.{_made[of]}", ranks, recorder, waits, timeout, agrees, cut)
+    watcher, name = found
+    watched = Watched(name, ranks, recorder, waits, timeout, agrees, cut)
     watcher.member.watched[watched.name] = watched
     watcher.tell()
     if isinstance(recorder, TracedRecorder):
@@ -75,25 +77,37 @@ def _all_watched() -> list[Watched]:
     return [watched for watcher in [*_watchers.values()] for watched in [*watcher.member.watched.values()]]
 
 
-def _common_watcher(fabric: Fabric, ranks: list[int], timeout: float) -> Thread | None:
-    """The watcher of this process that has the same judge as those of the other ranks. None if a rank cannot reach
-    the judge."""
+def _name(ranks: Sequence[int]) -> str:
+    """A name for a new communicator of these ranks. Its first rank gives it, and tells the others: they cannot count
+    for themselves, because threads may make communicators of the same ranks at once."""
+    of = blake2b(",".join(map(str, ranks)).encode(), digest_size=6).hexdigest()
+    with _naming:
+        _made[of] += 1
+        return f"{of}.{_made[of]}"
+
+
+def _common_watcher(fabric: Fabric, ranks: list[int], timeout: float) -> tuple[Thread, str] | None:
+    """The watcher of this process that has the same judge as those of the other ranks, and the communicator's name.
+    None if a rank cannot reach the judge."""
     from mpicoll.guard.watch.thread import Thread  # not before the first communicator: it loads asyncio
 
     rules = fabric.rules
     sock = meeting = trace = None
+    name = ""
     if fabric.rank == 0:
-        meeting = next((meeting for meeting, watcher in _watchers.items() if not watcher.has_left(0)), None)
+        name = _name(ranks)
+        there = [meeting for meeting, watcher in [*_watchers.items()] if not watcher.has_left(0)]
+        meeting = next((each for each in there if fabric.one_node or not each.on_one_node), None)
         if meeting is None:
             trace = checked_trace(rules.trace, ranks[0]) if rules.trace else None
             sock, meeting = listen(fabric.one_node, ranks[0])
-    meeting = fabric.bcast(meeting, 0)
+    meeting, name = fabric.bcast((meeting, name), 0)
     me = ranks[fabric.rank]
     watcher = _watchers.get(meeting) or Thread(me, meeting, sock, timeout, rules.dump, trace, _all_watched)
     problems = fabric.allgather(watcher.member.reached.result())
     if not any(problems):
         _watchers[meeting] = watcher
-        return watcher
+        return watcher, name
     if meeting not in _watchers:
         watcher.leave()
     if fabric.rank == 0:

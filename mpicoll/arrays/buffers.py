@@ -180,7 +180,7 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
     if address == 0 and x.numel():
         if hasattr(x, "trigger_wait"):  # an AsyncCollectiveTensor has none: it stands for a result, which it waits for
             return _of_torch(x.trigger_wait(), operation, argument)
-        raise ArgumentError(operation, argument, "a tensor with memory of its own", "one whose storage was freed")
+        raise ArgumentError(operation, argument, "a tensor with memory of its own", _without_memory(x))
     strides = tuple(s * size for s in x.stride())
     contiguous = x.is_contiguous()
     return Buffer(
@@ -193,6 +193,16 @@ def _of_torch(x: Any, operation: str, argument: str) -> Buffer:
         plain=contiguous and not x.is_conj() and not x.is_neg(),
         writable=contiguous or not _repeats(x.shape, strides, size),
     )
+
+
+def _without_memory(x: Any) -> str:
+    """What a tensor is that has no memory."""
+    kind = type(x).__name__
+    if hasattr(x, "to_local"):
+        return f"a {kind}, which stands for parts on all ranks: pass x.to_local()"
+    if kind in ("Tensor", "Parameter"):
+        return "one whose storage was freed"
+    return f"a {kind}, which has none"
 
 
 def _repeats(shape: Any, strides: tuple[int, ...], itemsize: int) -> bool:

@@ -27,7 +27,7 @@ class RegisteredGroup(TorchCalls, _TorchsGroup):  # type: ignore[misc]
 
     supports_coalescing = True
     supports_splitting = True
-    supports_time_estimate = False
+    supports_time_estimate = supports_shrinking = False
     options = None
     """torch asks for this where a group stands in for its backend. There are no options."""
 
@@ -109,6 +109,10 @@ class RegisteredGroup(TorchCalls, _TorchsGroup):  # type: ignore[misc]
         self.timeout = timeout
 
     _set_default_timeout = set_timeout
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Whether torch can ask the group for memory."""
+        return False
 
     # -- groups made of this one --------------------------------------------------------------------------------------
 

@@ -111,6 +111,15 @@ class ProcessGroup:
                 self.inside = outer
             return None
         turn = self.queues.turn((*result, *given))
+        if not async_op and turn is None and not self.worker.is_here():
+            # To wait here costs less than to hand it in. Memory of a device goes on: there a wait is longer.
+            self.inside = get_ident()
+            try:
+                self.worker.drain()
+                run()
+            finally:
+                self.inside = outer
+            return None
         if not self.comm.any_thread:
             _warn_that_it_blocks()
             work = CollectiveWork(run, list(result), turn)

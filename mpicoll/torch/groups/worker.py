@@ -38,6 +38,8 @@ class Worker:
 
         Every synchronous call asks this. So it is the method of the last collective's event itself.
         """
+        self._served = threading.Event()
+        """Of the last collective, what ``idle`` asks."""
         self._under_way: CollectiveWork | None = None
         self._failed: list[CollectiveWork] = []
 
@@ -57,9 +59,14 @@ class Worker:
             self._let_go(work)
         else:
             self._queued.append((operation, work.site, work.handed_in))
+            self._served = work.served
             self.idle = work.served.is_set  # a method of the event: it does not keep the tensors of the work alive
             self._queue.put(work)
         return work
+
+    def drain(self) -> None:
+        """Wait until all that was handed in is complete. Not for the worker's own thread."""
+        self._served.wait()
 
     def finish(self) -> None:
         """Complete what is in the queue and end the thread. Raises the first failure that the program has not seen,
@@ -84,6 +91,7 @@ class Worker:
             while (work := self._queue.get_nowait()) is not None:
                 work.give_up(why)
         self._queued.clear()
+        self._served.set()  # nobody waits for what is not carried out any more
         self._queue.put(None)
 
     def ended(self) -> bool:

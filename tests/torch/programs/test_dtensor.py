@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import (
@@ -31,6 +32,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+import mpicoll
+from mpicoll.errors import ArgumentError
 from tests.torch.programs.training import STEPS, WIDTH, mlp, part, train, vectors
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
@@ -183,3 +186,15 @@ def test_ddp_of_dtensors_on_two_dimensions(size: int) -> None:
         d = distribute_tensor(x, mesh, placements)
         assert torch.equal(full(d), x)
         torch.testing.assert_close(full(d @ d.t()), x @ x.t())
+
+
+def test_what_stands_for_memory_elsewhere_is_refused_by_name(size: int) -> None:
+    comm = mpicoll.Communicator()
+    x = distribute_tensor(matrix(), init_device_mesh("cpu", (size,)), [Replicate()])
+    with pytest.raises(ArgumentError, match=r"allreduce: x: .* given a DTensor, .* pass x.to_local\(\)"):
+        comm.allreduce(x)
+    with FakeTensorMode():
+        fake = torch.ones(3)
+        with pytest.raises(ArgumentError, match=r"allreduce: x: .* given a FakeTensor, which has none"):
+            comm.allreduce(fake)
+    comm.free()

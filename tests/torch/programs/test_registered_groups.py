@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
@@ -295,3 +296,20 @@ def test_device_that_no_group_serves() -> None:
     with pytest.raises(DeviceError, match=r"all_reduce: tensor: .*meta"):
         dist.all_reduce(torch.ones(1, device="meta"))
     works()
+
+
+def test_torch_is_told_what_the_group_can() -> None:
+    """A newer torch may ask something else: then this names it."""
+    of_torch = torch._C._distributed_c10d
+    names = {name for kind in (of_torch.Backend, of_torch.ProcessGroup) for name in dir(kind) if "supports_" in name}
+    assert names
+    cpu = torch.device("cpu")
+    for asked in (dist.group.WORLD, cast(Any, dist.group.WORLD)._get_backend(cpu)):
+        for name in sorted(names):
+            answer = getattr(asked, name)
+            assert (answer(cpu) if name == "supports_tensor_alloc" else answer) in (True, False), name
+
+
+def test_where_torchs_tools_find_the_store() -> None:
+    assert os.environ["MASTER_ADDR"]
+    assert 0 < int(os.environ["MASTER_PORT"]) < 1 << 16

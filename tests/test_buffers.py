@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -54,3 +56,20 @@ def test_a_copy_lies_on_the_host_whatever_the_default_device() -> None:
     with torch.device("meta"):
         copy = as_buffer(torch.zeros(2, 3, device="cpu").t(), "op", "x").on_host()
     assert (copy.device, copy.plain) == ("cpu", True)
+
+
+class Interface:
+    """An array behind NumPy's interface alone."""
+
+    def __init__(self, x: np.ndarray[Any, Any]) -> None:
+        self.kept, self.__array_interface__ = x, x.__array_interface__
+
+
+def test_numpys_interface() -> None:
+    whole = np.arange(6.0)
+    part = as_buffer(Interface(whole[::2]), "bcast", "x")
+    assert (part.shape, part.strides, part.plain, part.writable) == ((3,), (16,), False, True)
+    assert part.address == whole.ctypes.data
+    fixed = np.ones(2)
+    fixed.flags.writeable = False
+    assert not as_buffer(Interface(fixed), "bcast", "x").writable

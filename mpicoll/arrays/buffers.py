@@ -112,6 +112,8 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
     try:
         view = memoryview(x)
     except TypeError:
+        if hasattr(x, "__array_interface__"):
+            return _of_numpy(np.asarray(x), operation, argument)
         forms = "an array (NumPy, torch, buffer protocol, DLPack or __cuda_array_interface__)"
         raise ArgumentError(operation, argument, forms, _described(x) + _for_objects(x, operation, argument)) from None
     return _of_numpy(np.asarray(view), operation, argument)

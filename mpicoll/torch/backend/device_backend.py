@@ -38,6 +38,8 @@ class DeviceBackend(_c10d.Backend):  # type: ignore[misc]
 
     supports_coalescing = True
     supports_splitting = True
+    supports_time_estimate = _supports_time_estimate = supports_shrinking = False
+    supports_window = supports_reconfigure = supports_abort_hooks = supports_completion_hooks = False
 
     def __init__(self, group: Any) -> None:
         super().__init__(group.rank(), group.size())

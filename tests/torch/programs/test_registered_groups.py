@@ -313,3 +313,29 @@ def test_torch_is_told_what_the_group_can() -> None:
 def test_where_torchs_tools_find_the_store() -> None:
     assert os.environ["MASTER_ADDR"]
     assert 0 < int(os.environ["MASTER_PORT"]) < 1 << 16
+
+
+def test_hooks_around_operations() -> None:
+    group: Any = dist.new_group()
+    if not hasattr(torch._C._distributed_c10d, "PreHookArgs"):
+        assert not hasattr(group, "register_pre_hook")  # before torch 2.15
+        return
+    seen: list[tuple[str, str, int]] = []
+    group.register_pre_hook(1, lambda about: seen.append(("pre", about.name.name, len(about.input_tensors))))
+    group.register_post_hook(1, lambda about: seen.append(("post", about.name.name, about.op_id)))
+    x = torch.ones(2)
+    dist.all_reduce(x, group=group)
+    dist.all_gather_into_tensor(torch.ones(2 * dist.get_world_size()), x, group=group)
+    work = dist.broadcast(x, 0, group=group, async_op=True)
+    assert work is not None
+    work.wait()
+    dist.barrier(group)
+    assert seen == [
+        ("pre", "ALLREDUCE", 1), ("post", "ALLREDUCE", 0), ("pre", "ALLGATHER_BASE", 1), ("post", "ALLGATHER_BASE", 1),
+        ("pre", "BROADCAST", 1), ("post", "BROADCAST", 2), ("pre", "BARRIER", 0), ("post", "BARRIER", 3),
+    ]  # fmt: skip
+    group.unregister_pre_hook(1)
+    group.unregister_post_hook(1)
+    dist.all_reduce(x, group=group)
+    assert len(seen) == 8
+    dist.destroy_process_group(group)

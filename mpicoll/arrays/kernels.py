@@ -85,11 +85,23 @@ def described(address: int, count: int, dtype: np.dtype[Any]) -> Array:
     return np.asarray(_Memory(address, count, dtype)) if count else np.empty(0, dtype)
 
 
+def has_nans(dtype: Dtype) -> bool:
+    """Whether an element of the dtype can be a NaN, whatever else is known of the dtype."""
+    if dtype.kind != "V":
+        return dtype.kind in "fc"
+    try:
+        return np.dtype(dtype.name).kind in "fc"
+    except TypeError:  # torch's own, or a structure
+        return False
+
+
 def first_nan(buffer: Buffer) -> int | None:
     """The index of the first NaN in a plain buffer of floats or complex numbers. None if there is none."""
-    array = values(buffer)
+    moved_only = buffer.dtype.kind == "V"  # such as big-endian numbers: NumPy itself knows them
+    array = described(buffer.address, buffer.count, np.dtype(buffer.dtype.name)) if moved_only else values(buffer)
     for start in range(0, array.size, CHUNK):
-        found = np.isnan(widened(array[start : start + CHUNK], buffer.dtype))
+        part = array[start : start + CHUNK]
+        found = np.isnan(part if moved_only else widened(part, buffer.dtype))
         if found.any():
             return start + int(found.argmax())
     return None

@@ -17,7 +17,7 @@ __all__ = ["before"]
 def before(call: Call, rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], plan: Plan) -> Plan:
     """The plan, with a look at this rank's input before it. The look raises ArgumentError for the first NaN."""
     given = _given(call, rank, size)
-    if given is None or not (given.dtype.kind in "fc" or given.dtype.short_float):
+    if given is None or not kernels.has_nans(given.dtype):
         return plan
     if given.plain and given.device == "cpu":
         look: Callable[[], Buffer] = partial(given.part, 0, given.count)  # a plan keeps no arrays

@@ -75,7 +75,7 @@ class Job:
 
     def __init__(self, size: int, timeout: float, tasks: asyncio.TaskGroup) -> None:
         self._sock, self.meeting = listen(True)
-        self.judge = Judge(self.meeting.token, timeout, tasks)
+        self.judge = Judge(self.meeting.token, lambda: timeout, tasks)
         self._tasks, self._timeout, self.all = tasks, timeout, [*range(size)]
         self.ranks: list[Rank] = []
         self.recorders: list[Recorder] = []

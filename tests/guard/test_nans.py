@@ -94,3 +94,13 @@ def test_what_a_rank_does_not_give() -> None:
 def test_integers_have_none() -> None:
     with mpicoll.Communicator(check="watch,nan") as comm:
         assert comm.allreduce(np.ones(2, np.int32))[0] == comm.size
+
+
+@pytest.mark.parametrize("dtype", [">f4", "longdouble", ">c16", "clongdouble"])
+def test_a_nan_of_numbers_that_mpicoll_only_moves(dtype: str) -> None:
+    comm = mpicoll.Communicator(check="watch,nan")
+    x = np.ones(8, dtype)
+    comm.allgather(x)
+    x[3] = np.nan
+    with pytest.raises(ArgumentError, match=f"allgather: x: expected no NaN.*NaN at index 3 on rank {comm.rank}"):
+        comm.allgather(x)

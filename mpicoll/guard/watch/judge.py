@@ -4,7 +4,7 @@ cannot go on together."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,11 +74,13 @@ class _Calls:
 
 
 class Judge:
-    """Knows all processes of the job by their ranks in its world. A process must answer within ``timeout`` seconds
+    """Knows all processes of the job by their ranks in its world. A process must answer within ``timeout()`` seconds
     while others wait for its end. What takes long is done in ``tasks``. ``trace`` is written at the end of the job, if
     there is one."""
 
-    def __init__(self, token: str, timeout: float, tasks: asyncio.TaskGroup, trace: Trace | None = None) -> None:
+    def __init__(
+        self, token: str, timeout: Callable[[], float], tasks: asyncio.TaskGroup, trace: Trace | None = None
+    ) -> None:
         self._token, self._timeout, self._tasks, self._trace = token, timeout, tasks, trace
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes: dict[int, _Process] = {}
@@ -274,7 +276,7 @@ class Judge:
         """End the job if processes wait at their end for one that does not answer any more."""
         left = [rank for rank, process in self._processes.items() if process.leaving]
         for rank, process in self._processes.items():
-            silent = process.gone is None and process.silent > patience_at_end(self._timeout)
+            silent = process.gone is None and process.silent > patience_at_end(self._timeout())
             each = next((each for each in self._communicators.values() if rank in each.ranks), None)
             if left and silent and each is not None:
                 await self._end(each, None, report.IS_SILENT)

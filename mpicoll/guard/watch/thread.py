@@ -47,7 +47,8 @@ class Thread:
         self.events = Events()
         dump = Dump(rank, folder, blake2b(meeting.token.encode(), digest_size=4).hexdigest(), all_watched)
         self.member = Member(rank, meeting, dump.write, self.events.told)
-        self._token, self._sock, self._timeout = meeting.token, sock, timeout
+        self._token, self._sock = meeting.token, sock
+        self._longest = lambda: max((each.timeout for each in all_watched()), default=timeout)
         self._trace = Trace(trace) if trace is not None else None
         self._judge: Judge | None = None
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
@@ -77,7 +78,7 @@ class Thread:
     async def _serve(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             if self._sock is not None:
-                judge = self._judge = Judge(self._token, self._timeout, tasks, self._trace)
+                judge = self._judge = Judge(self._token, self._longest, tasks, self._trace)
                 server = await asyncio.start_server(
                     lambda reader, writer: tasks.create_task(judge.serve(reader, writer)), sock=self._sock, limit=LIMIT
                 )

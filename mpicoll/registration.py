@@ -47,9 +47,14 @@ def _make_group(options: Any, backend_options: Any = None) -> Any:
     return make(options, backend_options)
 
 
-_MASTER = ("MASTER_ADDR", "MASTER_PORT")
-_told: dict[str, str] = {}
-"""What mpicoll has put there of these, for tools that read them."""
+_told: list[tuple[str | None, str | None]] = [(None, None)]
+"""The values of MASTER_ADDR and MASTER_PORT that are not the user's: none, and those that mpicoll has set for tools that
+read them."""
+
+
+def _names_a_master() -> bool:
+    """Whether the user's environment says where rank 0 is."""
+    return (os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")) not in _told
 
 
 def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,8 +64,7 @@ def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def handler(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Iterator[Any]:
-        named = any(name in os.environ and os.environ[name] != _told.get(name) for name in _MASTER)
-        env_is_complete = named and ("RANK" in os.environ or "rank=" in url)
+        env_is_complete = _names_a_master() and ("RANK" in os.environ or "rank=" in url)
         by_mpi = not env_is_complete and launched_rank() is not None
         try:
             yield from (_rendezvous_by_mpi if by_mpi else by_environment)(url, timeout=timeout, **options)
@@ -99,9 +103,9 @@ def _rendezvous_by_mpi(
     host, port = comm.bcast_object((host, store.port) if store is not None else None)
     if store is None:
         store = TCPStore(host, port, comm.size, False, timeout)
-    if not any(name in os.environ and os.environ[name] != _told.get(name) for name in _MASTER):
-        _told.update(zip(_MASTER, (host, str(port)), strict=True))
-        os.environ.update(_told)
+    if not _names_a_master():
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = host, str(port)
+        _told.append((host, str(port)))
     os.environ.setdefault("LOCAL_RANK", str(comm.node.rank))  # torch.distributed.get_node_local_rank reads it
     rank, size = comm.rank, comm.size
     comm.free()

@@ -48,8 +48,7 @@ def _make_group(options: Any, backend_options: Any = None) -> Any:
 
 
 _told: list[tuple[str | None, str | None]] = [(None, None)]
-"""The values of MASTER_ADDR and MASTER_PORT that are not the user's: none, and those that mpicoll has set for tools that
-read them."""
+"""The values of MASTER_ADDR and MASTER_PORT that are not the user's: none, and those that mpicoll has set for tools."""
 
 
 def _names_a_master() -> bool:

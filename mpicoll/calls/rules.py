@@ -65,16 +65,18 @@ def checked_check(given: object, operation: str, argument: str) -> str:
     return given
 
 
+_SECONDS = "seconds, more than 0"
+
+
 def timeout() -> float:
     """MPICOLL_TIMEOUT as this process has it, in seconds."""
     given = os.environ.get("MPICOLL_TIMEOUT")
     if not given:
         return DEFAULT_TIMEOUT
     try:
-        seconds: object = float(given)
-    except ValueError:
-        seconds = given
-    return checked_timeout(seconds, "mpicoll", "MPICOLL_TIMEOUT")
+        return checked_timeout(float(given), "mpicoll", "MPICOLL_TIMEOUT")
+    except ValueError as e:  # no number, or not a right one; the error shows the text
+        raise ArgumentError("mpicoll", "MPICOLL_TIMEOUT", _SECONDS, repr(given)) from e
 
 
 def dump() -> str:
@@ -97,5 +99,5 @@ def checked_timeout(given: object, operation: str, argument: str) -> float:
     except (TypeError, ValueError):
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise ArgumentError(operation, argument, "seconds, more than 0", repr(given))
+        raise ArgumentError(operation, argument, _SECONDS, repr(given))
     return seconds

@@ -189,6 +189,7 @@ TABLE: dict[str, dict[str, Any]] = {
         **of_roots(lambda s, **root: lambda: D.recv(s.t(4), **root), "src", optional=True),
         "oneself": (lambda s: lambda: D.recv(s.t(4), s.rank), ArgumentError, "src", "another rank", "{rank}"),
         "tag": (lambda s: lambda: D.recv(s.t(4), tag="a"), ArgumentError, "tag", "from 0", "'a'"),
+        "any tag": (lambda s: lambda: D.recv(s.t(4), tag=-1), ArgumentError, "tag", "from 0", "-1"),
     },
     "irecv": {
         **of_outputs(lambda s, x: lambda: D.irecv(x), "tensor"),

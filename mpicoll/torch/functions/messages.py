@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from mpicoll.calls.arguments import as_rank
 from mpicoll.communicator.messages import Bound, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, renamed
@@ -123,7 +124,14 @@ def _checked(op: P2POp) -> Callable[[], Work]:
 
 
 def bound(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Bound:
-    """Check a message to the group's rank ``peer``, or from it if this rank ``receives``, and bind it."""
+    """Check a message to the group's rank ``peer``, or from it if this rank ``receives``, and bind it.
+
+    MPI's names of ranks and tags, such as MPI.ANY_SOURCE, are numbers below 0. torch has no such names."""
+    if peer is not None and as_rank(peer) < 0:
+        expected = f"a rank, 0 to {caller.group.size() - 1}"
+        raise caller.error("group_src" if receives else "group_dst", expected, repr(peer))
+    if type(tag) is not int or tag < 0:
+        caller.group.comm.check_tag(caller.operation, tag)
     try:
         return caller.group.comm.message(caller.operation, caller.tensor("tensor", tensor), peer, tag, receives)
     except ArgumentError as e:

@@ -23,7 +23,7 @@ import mpicoll.torch as dist
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 
-TURNS, CALLS = 30, 300
+TURNS, CALLS = 15, 300
 
 Call = Callable[[], object]
 

@@ -1,8 +1,8 @@
 """Messages of an MPI library, and its collectives that do not block, bound to their memory.
 
 A short message is one call of the MPI library, whose arguments are bound. One with more elements than a count can say
-is several. A persistent request was tried in the place of the bound call: it cost more on Open MPI, and less on MPICH
-only where a rank sends and receives at once (benchmarks/records/message-cost-2ranks.txt).
+is several. Persistent requests in the place of the bound call cost more on both MPIs
+(benchmarks/records/message-cost-2ranks.txt).
 """
 
 from __future__ import annotations

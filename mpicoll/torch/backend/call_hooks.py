@@ -92,9 +92,8 @@ class CallHooks:
                 if index is not None and len(given) > index:
                     setattr(about, field, _flat(given[index]))
             options = given[-1] if given else None
-            about.root = (
-                getattr(options, "rootRank", -1) if name in ("REDUCE", "BROADCAST", "GATHER", "SCATTER") else -1
-            )
+            if name in _ROOTED:
+                about.root = getattr(options, "rootRank", -1)
             about.async_op = bool(getattr(options, "asyncOp", False))
             for hook in [*before.values()]:
                 hook(about)

@@ -98,6 +98,42 @@ def test_a_call_that_is_bound(comm: mpicoll.Communicator, operation: str, kind: 
                 x[...] = arrays(*x.shape) + turn + 1
 
 
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_messages_that_are_bound(comm: mpicoll.Communicator, kind: str) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, y = ARRAYS[kind](comm.rank)(3), ARRAYS[kind](99)(3)
+    came = ARRAYS[kind](before)(3)
+    going, coming = comm.bind("isend", x, after, tag=5), comm.bind("irecv", y, before, tag=5)
+    exchange, turn_round = comm.bind("sendrecv", x, after, y, before), comm.bind("sendrecv", x, after, x, before)
+    send, receive = comm.bind("send", x, dest=after, tag=6), comm.bind("recv", y, tag=6)
+    for turn in range(3):
+        y[...] = 0
+        requests = [coming(), going()]
+        for request in requests:
+            request.wait()
+        assert_equal(y, came + turn)
+        y[...] = 0
+        assert exchange() is y
+        assert_equal(y, came + turn)
+        if comm.size % 2 == 0:
+            y[...] = 0
+            first, second = (send, receive) if comm.rank % 2 == 0 else (receive, send)
+            assert [first() is y, second() is y] == [first is receive, second is receive]
+            assert_equal(y, came + turn)
+        assert turn_round() is x
+        assert_equal(x, came + turn)
+        x[...] = ARRAYS[kind](comm.rank)(3) + turn + 1
+
+
+def test_a_bound_call_of_a_communicator_that_was_freed(comm: mpicoll.Communicator) -> None:
+    x = np.ones(3)
+    calls = [comm.bind("sendrecv", x, comm.rank, x, comm.rank), comm.bind("isend", x, 0), comm.bind("allreduce", x)]
+    comm.free()
+    for call in calls:
+        with pytest.raises(StateError, match="freed"):
+            call()
+
+
 def test_in_place_and_by_an_algorithm(comm: mpicoll.Communicator) -> None:
     x = np.arange(4.0) + comm.rank
     expected = comm.allreduce(x)

@@ -56,7 +56,7 @@ class Base:
     """This process's rank in the communicator, 0 to size - 1."""
     size: int
     """The number of ranks in the communicator."""
-    closed = ""
+    closed: str
     """Why the communicator cannot be used any more. Empty while it can."""
     queued: deque[Queued]
     """Calls that wait for another thread to make them, for those who ask what this process does."""
@@ -77,7 +77,7 @@ class Base:
         self._planned, self._messages_of = self._plans.get, self._bound_messages.get
         self._workspace = Workspace()
         self._under_way = UnderWay(fabric.failure, fabric.rank)
-        self.rank, self.size = fabric.rank, fabric.size
+        self.rank, self.size, self.closed = fabric.rank, fabric.size, ""
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
         rules = fabric.rules
         self._recorder = recorder_for(rules.trace)
@@ -256,12 +256,16 @@ class Base:
         plan = None
         if sendcounts is None and recvcounts is None:
             try:
-                here: Any
-                if type(x) is np.ndarray:  # as self._key has it
+                here: Any  # as self._key has it
+                if type(x) is np.ndarray:
                     here = (self._address(x), x.size, x.dtype, x.flags.num)
                 else:
                     here = None if x is None else self._key(x) or x
-                there = None if out is None else self._key(out) or out
+                there: Any
+                if type(out) is np.ndarray:
+                    there = (self._address(out), out.size, out.dtype, out.flags.num)
+                else:
+                    there = None if out is None else self._key(out) or out
                 plan = self._planned((operation, here, there, op, root, algorithm))
             except NOT_FOUND:
                 plan = None

@@ -91,13 +91,12 @@ class Messages(Base):
             else:
                 there = self._key(y) or y
             at = here, dest, there, source, sendtag, recvtag
-            both = self._messages_of(at)
+            both: Bound | None = self._messages_of(at)
         except NOT_FOUND:
             both = None
         if both is None or not (type(dest) is type(sendtag) is int and type(source) in _EXACT and type(recvtag) is int):
-            both = self._bind_both(at, x, dest, out, source, sendtag, recvtag)
-        if both is not None:
-            self.transfer(both, out)
+            both = self._bind_both(x, dest, out, source, sendtag, recvtag, at)
+        self.transfer(both, out)
         return out
 
     def probe(self, source: int | None = None, tag: int | None = 0) -> Envelope:
@@ -129,17 +128,17 @@ class Messages(Base):
     # The names of these arguments are those of the methods. A message that was bound before is found in line, three
     # times: a call more would cost as much as all that is noted of a message.
 
-    def carry(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> int | None:
-        """Send ``x`` to the rank ``peer``, or receive it from there, and return when that is complete: the rank from
-        which it came. Errors name ``operation``."""
+    def carry(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> None:
+        """Send ``x`` to the rank ``peer``, or receive it from there, and return when that is complete. Errors name
+        ``operation``."""
         try:
             key = (self._address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self._key(x)
-            message = self._messages_of((operation, key, peer, tag))
+            message: Bound | None = self._messages_of((operation, key, peer, tag))
         except NOT_FOUND:
             message = None
         if message is None or type(peer) not in _EXACT or type(tag) not in _EXACT:
-            return self.transfer(self._bind_message(operation, x, peer, tag, receives), x)
-        return self.transfer(message, x)
+            message = self._bind_message(operation, x, peer, tag, receives)
+        self.transfer(message, x)
 
     def begin(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Request:
         """The same, under way."""
@@ -165,12 +164,11 @@ class Messages(Base):
             return self._bind_message(operation, x, peer, tag, receives)
         return message
 
-    def transfer(self, message: Bound, x: Any) -> int | None:
-        """Send or receive what is bound to ``x``, and return when that is complete: the rank from which it came."""
-        if not isinstance(message, Message) or (now := message.now) is None:
-            request = self.start(message, x)
-            request.wait()
-            return request.source
+    def transfer(self, message: Bound, x: Any) -> None:
+        """Send or receive what is bound to ``x``, and return when that is complete."""
+        if type(message) is not Message or (now := message.now) is None:
+            self.start(message, x).wait()
+            return
         under_way = self._under_way
         begun = message.pending, monotonic()
         under_way.begun.append(begun)
@@ -182,12 +180,8 @@ class Messages(Base):
             raise under_way.error(message, x, e) from e
         finally:
             waits.remove(begun)
-        if not message.receives:
-            return None
-        transfer = message.transfer
-        if (arrived := transfer.arrived()) != message.count:
-            raise message.wrong(arrived, transfer.source())
-        return transfer.source()
+        if message.receives and (arrived := message.transfer.arrived()) != message.count:
+            raise message.wrong(arrived, message.transfer.source())
 
     def _bind_message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Bound:
         self.check_open(operation)
@@ -230,15 +224,16 @@ class Messages(Base):
 
     def _bind_both(
         self,
-        at: tuple[Any, ...] | None,
         x: Any,
         dest: int,
         out: Any,
         source: int | None,
         sendtag: int,
         recvtag: int | None,
-    ) -> Message | None:
-        """The two messages of a sendrecv as one. None where there is no such call: then this has carried them out."""
+        at: tuple[Any, ...] | None = None,
+    ) -> Bound:
+        """The two messages of a sendrecv as one. Where there is no such call, both are started, and the sent one is
+        waited for last. The same message is found again by ``at``."""
         operation = "sendrecv"
         self.check_open(operation)
         given, taken = self._memory(operation, x), self._memory(operation, out, "out", writable=True)
@@ -257,12 +252,15 @@ class Messages(Base):
             if known and _EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
                 self._bound_messages.keep(at, both)
             return both
-        sent = as_buffer(given.on_host().array, operation, "x").array if one else x
-        coming = self.start(self._incoming(operation, out, of, which), out)
-        going = self.start(self._outgoing(operation, sent, to, sendtag), sent)
-        coming.wait()
-        going.wait()
-        return None
+
+        def side_by_side() -> Request:
+            sent = as_buffer(given.on_host().array, operation, "x").array if one else x
+            coming = self.start(self._incoming(operation, out, of, which), out)
+            going = self.start(self._outgoing(operation, sent, to, sendtag), sent)
+            coming.wait()
+            return going
+
+        return side_by_side
 
     # -- arguments ----------------------------------------------------------------------------------------------------
 

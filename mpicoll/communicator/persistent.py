@@ -15,7 +15,7 @@ from mpicoll.errors import ArgumentError
 
 __all__ = ["Persistent"]
 
-_MESSAGES = {"send": "dest", "recv": "source"}
+_MESSAGES = {"send": "dest", "recv": "source", "isend": "dest", "irecv": "source"}
 """Of each message: what its peer is called."""
 
 
@@ -25,32 +25,48 @@ class Persistent(Collectives, Uneven, Messages):
     def bind(self, operation: str, /, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         """Bind a call to its arrays: ``call = comm.bind("allreduce", x, out=x)``. Each ``call()`` then makes it.
 
-        ``operation`` is the name of a collective, or ``send`` or ``recv``; the other arguments are those of its method.
-        They are checked now. ``call()`` reads and writes the arrays as they are at that time, and returns what the
-        method returns: without ``out``, that is one array for all calls. It keeps the arrays, which must stay where
-        they are. All ranks bind the same calls, and binding moves no data.
+        ``operation`` is the name of a collective, or of a message: ``send``, ``recv``, ``isend``, ``irecv`` or
+        ``sendrecv``. The other arguments are those of its method. They are checked now. ``call()`` reads and writes the
+        arrays as they are at that time, and returns what the method returns: without ``out``, that is one array for all
+        calls. It keeps the arrays, which must stay where they are. All ranks bind the same collectives, and binding
+        moves no data.
         """
         uneven = operation.removesuffix("v") if isinstance(operation, str) else ""
         known = uneven in COLLECTIVES and hasattr(Collectives if operation in COLLECTIVES else Uneven, operation)
-        if not known and operation not in _MESSAGES:
-            expected = f"a collective, as 'allreduce', or one of {', '.join(_MESSAGES)}"
+        messages = {**dict.fromkeys(_MESSAGES, self._bound_message), "sendrecv": self._bound_both}
+        if not known and operation not in [*messages]:
+            expected = f"a collective, as 'allreduce', or one of {', '.join(messages)}"
             raise ArgumentError("bind", "operation", expected, repr(operation))
         try:
-            bound = signature(getattr(Persistent, operation)).bind(self, *args, **kwargs)
+            bound = signature(getattr(self, operation)).bind(*args, **kwargs)
         except TypeError as e:
             raise ArgumentError("bind", "args", f"the arguments of {operation}", str(e)) from None
         bound.apply_defaults()
-        return (self._bound_message if operation in _MESSAGES else self._bound_call)(operation, bound.arguments)
+        return messages.get(operation, self._bound_call)(operation, bound.arguments)
 
     def _bound_message(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
-        x, receives = given["x"], operation == "recv"
+        x, receives = given["x"], operation.endswith("recv")
         message = self.message(operation, x, given[_MESSAGES[operation]], given["tag"], receives)
+        carry_out: Callable[[Any, Any], Any] = self.start if operation.startswith("i") else self.transfer
 
         def call() -> Any:
-            self.check_open(operation)
-            self.transfer(message, x)
-            return x if receives else None
+            if self.closed:
+                self.check_open(operation)
+            request = carry_out(message, x)
+            return x if operation == "recv" else request
 
+        return call
+
+    def _bound_both(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
+        message, out = self._bind_both(**given), given["out"]
+
+        def call() -> Any:
+            if self.closed:
+                self.check_open(operation)
+            self.transfer(message, out)
+            return out
+
+        call.__dict__["arrays"] = given["x"], out  # a bound message holds addresses
         return call
 
     def _bound_call(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:

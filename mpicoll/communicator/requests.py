@@ -67,12 +67,11 @@ class UnderWay:
     Every so many bytes, those that are complete by now are let go: all together hold no more than ``LEAST``, or twice
     what is really under way."""
 
-    lost = ""
-    """Why nothing can be waited for any more, empty while it can."""
-
     def __init__(self, failure: type[Exception] | tuple[()], rank: int = 0) -> None:
         self.failure: type[Exception] = failure or _Nothing
         self.rank = rank
+        self.lost = ""
+        """Why nothing can be waited for any more, empty while it can."""
         self.timeout: float | None = None
         """The seconds that a program waits for a message, None if it waits for ever."""
         self.timed_out: Callable[[str], object] = str
@@ -142,20 +141,23 @@ class Request:
     Several threads may use one request. While one of them waits, :meth:`test` is False for the others.
     """
 
-    _begun: Any = None
-    """What stands for it in the fabric, once it is complete."""
-    _failed: MpicollError | None = None
-    _finish: Finish | None = None
-    done = False
-    """Whether it is complete, or has failed."""
-    result: Any = None
-    """What a collective returns: where its result is when it is complete. None for a message."""
+    __slots__ = (
+        "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done", "result",
+    )  # fmt: skip
 
     def __init__(self, message: Message, begun: Any, array: object, under_way: UnderWay) -> None:
         self._message, self._under_way = message, under_way
         self._array = array  # MPI knows its address alone
         # Whoever takes this asks MPI: two threads may not wait for one request, or test it, at once.
         self._turn = [begun]
+        self._begun: Any = None
+        """What stands for it in the fabric, once it is complete."""
+        self._failed: MpicollError | None = None
+        self._finish: Finish | None = None
+        self.done = False
+        """Whether it is complete, or has failed."""
+        self.result: Any = None
+        """What a collective returns: where its result is when it is complete. None for a message."""
         self._since = since = (message.pending, monotonic())
         under_way.begun.append(since)
 
@@ -294,7 +296,8 @@ class Request:
                 self._failed = message.wrong(arrived, message.transfer.source(begun))
         if self._finish is not None and self._failed is None:
             self._finish()
-        self._end()
+        self._array = self._finish = None
+        self.done = True
 
     def _fail(self, e: Exception) -> None:
         if isinstance(e, MpicollError):

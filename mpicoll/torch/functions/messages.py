@@ -48,8 +48,14 @@ def recv(
     source = _source(caller, src, group_src)
     if source is not None:
         _refuse_this_rank(caller, "src", source)
-    sender = caller.group.comm.transfer(bound(caller, tensor, source, tag, True), tensor)
-    assert sender is not None
+    sender = source
+    if sender is None:
+        request = started(caller, tensor, source, tag, True)
+        request.wait()
+        sender = request.source
+        assert sender is not None
+    else:
+        caller.group.comm.transfer(bound(caller, tensor, source, tag, True), tensor)
     return caller.group.global_rank(sender)
 
 

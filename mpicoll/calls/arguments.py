@@ -36,6 +36,8 @@ def sequence_of(given: Any, operation: str, argument: str, what: str) -> Sequenc
 
 def as_rank(given: Any) -> int:
     """``given`` as an int; -1, which is nobody's rank, if it is none."""
+    if type(given) is int:
+        return given
     try:
         return -1 if isinstance(given, bool) else index(given)
     except TypeError:

@@ -62,10 +62,11 @@ def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...
                 # A program may also change whether the array is contiguous or writable. The flags say both.
                 return (address(x), x.size, x.dtype, x.flags.num)
             if kind in _TENSORS:
-                if (x.is_cpu or x.is_cuda) and x.is_contiguous() and not x.is_neg() and not x.is_conj():
-                    at = (x.data_ptr(), x.numel(), x.dtype)
-                    return at if x.is_cpu else (*at, x.device.index)
-                return None
+                if not x.is_contiguous() or x.is_neg() or x.is_conj():
+                    return None
+                if x.is_cpu:
+                    return (x.data_ptr(), x.numel(), x.dtype)
+                return (x.data_ptr(), x.numel(), x.dtype, x.device.index) if x.is_cuda else None
             if (interface := getattr(x, "__cuda_array_interface__", None)) is not None:
                 return _key_of_interface(x, interface)
         except (RuntimeError, ValueError, BufferError):

@@ -17,7 +17,7 @@ from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 from mpicoll.torch.functions.reduce_op import GivenOp, op_of
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
-from mpicoll.torch.groups.world import GivenGroup, joined, member, world
+from mpicoll.torch.groups.world import GivenGroup, is_no_group, joined, member, world
 
 if TYPE_CHECKING:
     from mpicoll.calls.plan import Bound
@@ -112,10 +112,10 @@ class Caller:
             given = default
         if given is None:
             raise self.error(argument, f"a rank ({argument} or group_{argument})", "neither")
-        ranks, rank = self.group.ranks, as_rank(given)
-        if rank not in ranks:
-            raise self.error(argument, f"one of the group's ranks, {list(ranks)}", repr(given))
-        return ranks.index(rank)
+        place = self.group.rank_of.get(as_rank(given))
+        if place is None:
+            raise self.error(argument, f"one of the group's ranks, {list(self.group.ranks)}", repr(given))
+        return place
 
     # -- what the call does -------------------------------------------------------------------------------------------
 
@@ -155,14 +155,16 @@ def caller_of(operation: str, group: GivenGroup, stacklevel: int = 4) -> Caller 
         if g is None:
             return None
     caller: Caller | None = g.callers.get(operation)
-    if caller is None:
-        caller = g.callers[operation] = Caller(operation, g)
-    return caller
+    return caller or g.callers.setdefault(operation, Caller(operation, g))
 
 
 def joined_caller(operation: str, group: GivenGroup) -> Caller:
     """The same, but raise ArgumentError if this rank is not in the group."""
-    return Caller(operation, joined(group, operation))
+    if is_no_group(group):
+        joined(group, operation)  # raises
+    caller = caller_of(operation, group)
+    assert caller is not None
+    return caller
 
 
 def renamed(e: ArgumentError, operation: str, names: dict[str, str]) -> ArgumentError:

@@ -115,18 +115,18 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     """
     if not isinstance(p2p_op_list, list) or not all(isinstance(op, P2POp) for op in p2p_op_list) or not p2p_op_list:
         raise ArgumentError("batch_isend_irecv", "p2p_op_list", "a list of P2POp, at least one", repr(p2p_op_list))
-    starts = [_checked(op) for op in p2p_op_list]
+    groups, messages = [], []
+    for op in p2p_op_list:
+        caller = joined_caller("irecv" if op.op is irecv else "isend", op.group)
+        groups.append(caller.group)
+        messages.append(bound(caller, op.tensor, op.group_peer, op.tag, op.op is irecv))
+    works: dict[int, Work] = {}
     # Receives start first: MPI need not copy a message for which a receive is waiting.
-    order = sorted(range(len(starts)), key=lambda i: p2p_op_list[i].op is isend)
-    works = {i: starts[i]() for i in order}
-    return [works[i] for i in range(len(starts))]
-
-
-def _checked(op: P2POp) -> Callable[[], Work]:
-    """A function that starts the message, whose arguments are right."""
-    caller = joined_caller(op.op.__name__, op.group)
-    message = bound(caller, op.tensor, op.group_peer, op.tag, op.op is irecv)
-    return lambda: MessageWork(caller.group.comm.start(message, op.tensor), caller.group.global_rank)
+    for first in (irecv, isend):
+        for i, op in enumerate(p2p_op_list):
+            if op.op is first:
+                works[i] = MessageWork(groups[i].comm.start(messages[i], op.tensor), groups[i].global_rank)
+    return [works[i] for i in range(len(works))]
 
 
 def bound(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Bound:

@@ -41,6 +41,8 @@ class ProcessGroup:
         if device is not None:
             comm.hold_to(str(device))
         self.ranks = tuple(ranks)
+        self.rank_of = {rank: place for place, rank in enumerate(self.ranks)}
+        """The rank in this group of each global rank."""
         self.group_name = name
         self.timeout = timeout
         self.worker, self.queues = Worker(self.comm.queued), Queues()

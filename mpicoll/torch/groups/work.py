@@ -220,12 +220,11 @@ class MessageWork(Work):
     def __init__(self, request: Request, global_rank: Callable[[int], int]) -> None:
         self._request, self._global_rank = request, global_rank
         self._exception: Exception | None = None
-        self._completed = False
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        seconds = seconds_of(timeout)
         if self._exception is not None:
             raise self._exception
+        seconds = seconds_of(timeout)
         try:
             if seconds is None:
                 self._request.wait()
@@ -236,8 +235,6 @@ class MessageWork(Work):
         except Exception as e:
             self._exception = e
             raise
-        finally:
-            self._completed = self._exception is not None or self._request.done
         return True
 
     def _poll(self, seconds: float) -> None:
@@ -248,12 +245,13 @@ class MessageWork(Work):
             sleep(_PAUSE)
 
     def is_completed(self) -> bool:
-        if not self._completed:
-            try:
-                self._completed = self._request.test()
-            except Exception as e:  # wait() raises it
-                self._exception, self._completed = e, True
-        return self._completed
+        if self._exception is not None:
+            return True
+        try:
+            return self._request.test()
+        except Exception as e:  # wait() raises it
+            self._exception = e
+            return True
 
     def exception(self) -> BaseException | None:
         return self._exception

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
+from itertools import count
 from typing import NamedTuple
 
 from mpicoll.calls.call import Call
 
-__all__ = ["Begun", "Pending", "Record", "record_of"]
+__all__ = ["Begun", "Pending", "Record", "record_of", "told"]
 
 
 class Record:
@@ -15,7 +17,7 @@ class Record:
 
     All ranks of a collective must have the same ``words``. What a rank may know better than others is beside them."""
 
-    __slots__ = ("digest", "dtype", "elements", "nbytes", "route", "words")
+    __slots__ = ("digest", "dtype", "elements", "nbytes", "number", "route", "words")
 
     def __init__(self, words: str, nbytes: int = 0, elements: int = 0, dtype: str = "") -> None:
         self.words = words
@@ -26,6 +28,14 @@ class Record:
         """The name of the algorithm that carries it out, once it is chosen."""
         self.digest = blake2b(words.encode(), digest_size=8).digest()
         """A hash of the words."""
+        self.number = next(_numbers)
+        for tell in told:
+            tell(self.number, words)
+
+
+_numbers = count(1)
+told: list[Callable[[int, str], object]] = []
+"""Told of each new record: its number in this process, and its words."""
 
 
 class Pending(NamedTuple):

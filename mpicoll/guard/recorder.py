@@ -19,9 +19,10 @@ from sys import _getframe
 from time import monotonic
 from types import CodeType, FrameType
 
-from mpicoll.calls.record import Begun, Record
+from mpicoll.calls.record import Begun, Record, told
 from mpicoll.errors import StateError
 from mpicoll.guard.sites import Site, here, is_library, place_of, site_of
+from mpicoll.launch import last_calls
 
 __all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Queued", "Recorder"]
 
@@ -138,6 +139,7 @@ class Recorder:
         self._codes[at] = code
         self._places[at] = place
         self._next = at + 1
+        _last[0] = record.number
         self.under_way = True
 
     def _found(self, frame: FrameType) -> Site:
@@ -257,4 +259,6 @@ def _hash(before: bytes, digests: bytes) -> bytes:
     return blake2b(before + digests, digest_size=_BYTES).digest()
 
 
+_last = last_calls.last
+told.append(last_calls.note)
 _NOTHING, _NOWHERE = Record(""), _hash.__code__

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 
 from mpicoll.errors import MpicollError
+from mpicoll.launch import last_calls
 from mpicoll.launch.alone import launched_rank
 from mpicoll.units import named
 
@@ -169,6 +170,7 @@ def _socket_name(what: str) -> str:
 
 def end_job(status: int) -> None:
     """End all ranks of the job, with ``status`` as its exit code. MPI need not be initialised."""
+    last_calls.told()
     flush(sys.stdout)
     flush(sys.stderr)
     # Another rank may be about to print the report of all ranks that failed. To end the job now would prevent that.

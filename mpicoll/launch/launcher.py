@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, spawned
+from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, last_calls, spawned
 from mpicoll.launch.alone import under_launcher
 
 __all__ = [
@@ -235,10 +235,11 @@ def run(
         return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
     passes = interrupt.NUMBER if _FORWARDED[0] in launch.adds else signal.SIGINT
     for restarted in range(restarts + 1):
-        beside = interrupt.Job(nprocs, this_node, passes)
+        beside, board = interrupt.Job(nprocs, this_node, passes), last_calls.Board(nprocs)
         torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(restarts)}
-        environment = launch.environment() | beside.variables() | (torchs if restarts else {})
+        environment = launch.environment() | beside.variables() | board.variables() | (torchs if restarts else {})
         code = beside.run(lambda environment=environment: _become(launch.argv, environment))  # type: ignore[misc]
+        board.close(0 if beside.ended_by_user else code)
         if code == 0 or beside.ended_by_user or restarted == restarts:
             break
         print(f"mpicoll: the job has failed ({code}). Restart {restarted + 1} of {restarts}", file=sys.stderr)

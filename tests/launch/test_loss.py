@@ -13,7 +13,7 @@ import pytest
 
 from mpicoll.guard.files import places
 from mpicoll.guard.watch import ending, report
-from mpicoll.launch import failure
+from mpicoll.launch import failure, last_calls
 from tests.launch.jobs import MPICH, run, script
 
 PROGRAM = """
@@ -32,19 +32,98 @@ PROGRAM = """
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_rank_is_killed(tmp_path: Path, victim: int) -> None:
-    """MPICH's launcher kills the others within 10 ms, so that on a busy machine they may have no time to speak."""
-    program = script(tmp_path, PROGRAM.format(victim=victim))
-    outputs = []
-    for _ in range(10 if MPICH else 3):
-        result = run(2, program)
-        assert result.code != 0
-        outputs.append(result.output)
-        if "a rank's process has ended before its program has" in result.output:
-            break
-    assert re.search(rf"^  rank {1 - victim}  call 1: allreduce sum of 5 float64, at script.py:11", outputs[-1], re.M)
+    """MPICH's launcher kills the others within 10 ms, so that they may have no time to speak. Then mpicoll run does."""
+    result = run(2, script(tmp_path, PROGRAM.format(victim=victim)))
+    assert result.code != 0
+    assert re.search(rf"^  rank {1 - victim}  (call 1: )?allreduce sum of 5 float64", result.output, re.M)
     assert re.search(
-        rf"^  rank {victim}  its process .*often the system was out of memory, see dmesg", outputs[-1], re.M
+        rf"^  rank {victim}  (its process .*its last call: )?allreduce sum of 4 float64$", result.output, re.M
     )
+    assert result.output.count("often the system was out of memory, see dmesg") == 1
+
+
+LENGTHS = """
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    x = np.ones(3_000 if comm.rank == 0 else 3_000_000, np.float32)
+    comm.allreduce(x, out=x)
+"""
+
+
+def test_calls_that_differ_so_much_that_mpi_crashes(tmp_path: Path) -> None:
+    """Open MPI crashes, and MPICH ends the job without asking."""
+    result = run(2, script(tmp_path, LENGTHS))
+    assert result.code not in (0, 1)
+    assert re.search(r"^  rank 0  .*allreduce sum of 3000 float32", result.output, re.M)
+    assert re.search(r"^  rank 1  .*allreduce sum of 3000000 float32", result.output, re.M)
+
+
+ENDS = """
+    import os, sys
+    from mpi4py import MPI
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    if {called}:
+        comm.allreduce(np.ones(4))
+    if comm.rank == 1:
+        {how}
+    MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "called", "listed"),
+    [
+        ("MPI.COMM_WORLD.Abort(5)", True, True),
+        ("MPI.COMM_WORLD.Abort(5)", False, False),
+        ("sys.exit(3)", True, False),
+        ("raise ValueError", True, False),
+        ("pass", True, False),
+    ],
+)
+def test_mpicoll_run_speaks_where_no_rank_did(tmp_path: Path, how: str, called: bool, listed: bool) -> None:
+    result = run(2, script(tmp_path, ENDS.format(how=how, called=called)))
+    watcher = "its process has ended with exit code 5; its last call: allreduce sum of 4 float64" in result.output
+    said = "no rank has said why. The last calls of the ranks:\n  ranks 0-1  allreduce sum of 4 float64" in result.output
+    assert (watcher or said) == listed
+    assert not (watcher and said)
+
+
+NOTES = """
+import os, sys
+from mpicoll.launch import last_calls
+
+last_calls.note(5, "barrier")
+last_calls.last[0] = 5
+print(last_calls.last_call(0))
+if sys.argv[1] == "later":
+    last_calls.note(5 + 63, "bcast of 1 float64 root 0")
+if sys.argv[1] != "ends":
+    os._exit(1)
+"""
+
+
+def test_what_each_rank_has_noted(capfd: pytest.CaptureFixture[str]) -> None:
+    board = last_calls.Board(5)
+    for rank, what in [(0, "same"), (3, "ends"), (1, "same"), (2, "later"), (7, "is none of them")]:
+        env = {**os.environ, **board.variables(), "PMI_RANK": str(rank)}
+        subprocess.run([sys.executable, "-c", NOTES, what], env=env, check=False)
+    (strange,) = board.variables().items()
+    env = {**os.environ, strange[0]: strange[1][:-1] + "x", "PMI_RANK": "4"}
+    subprocess.run([sys.executable, "-c", NOTES, "same"], env=env, check=False)
+    board.close(137)
+    out, err = capfd.readouterr()
+    assert out.split() == ["barrier"] * 5
+    assert err.splitlines() == [
+        "mpicoll: the job has ended with 137 (killed: often the system was out of memory, see dmesg), and no rank has "
+        "said why. The last calls of the ranks:",
+        "  ranks 0-1  barrier",
+        "  rank 2     a call that it has prepared long before",
+    ]
 
 
 CRASH = """

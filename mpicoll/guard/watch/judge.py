@@ -15,6 +15,7 @@ from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import greeted, happens, heard, say
 from mpicoll.guard.watch.meeting import Message
 from mpicoll.guard.watch.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
+from mpicoll.launch import last_calls
 from mpicoll.launch.elastic import is_elastic
 
 __all__ = ["Judge"]
@@ -143,7 +144,9 @@ class Judge:
         if fate and each is not None and report.IS_LOST not in self._said:
             self._said.add(report.IS_LOST)
             accounts, missing = await self._accounts(each, None, _SECONDS_OF_A_LOSS)
-            report.show(report.text(report.IS_LOST, each.ranks, accounts, missing | {rank: fate}))
+            missing[rank] = report.with_last_call(fate, rank)
+            report.show(report.text(report.IS_LOST, each.ranks, accounts, missing))
+            last_calls.told()
 
     def _told(self, rank: int, message: Message) -> None:
         if message["leaving"] and not self._processes[rank].leaving:
@@ -336,7 +339,9 @@ class Judge:
             process = self._processes.get(rank)
             if rank not in accounts or accounts[rank] is None:
                 accounts.pop(rank, None)
-                missing[rank] = report.why_silent(process is not None, process is not None and process.gone is not None)
+                gone = process is not None and process.gone is not None
+                silent = report.why_silent(process is not None, gone)
+                missing[rank] = report.with_last_call(silent, rank) if gone else silent
             elif process is not None and process.leaving:
                 accounts[rank]["leaving"] = True
         return accounts, missing

@@ -22,6 +22,7 @@ from mpicoll.guard.watch.watched import (
     Watched,
     patience_at_end,
 )
+from mpicoll.launch import last_calls
 from mpicoll.launch.elastic import is_elastic
 from mpicoll.launch.failure import is_first
 
@@ -167,7 +168,9 @@ class Member:
                 if judge in each.ranks and self.rank in each.ranks[:_SAY]:
                     accounts = {self.rank: each.account(None)}
                     next_one = each.ranks[:2] in ([judge, self.rank], [self.rank, judge])
-                    report.show(report.loss(each.ranks, accounts, {judge: fate} if next_one else {}))
+                    lost = {judge: report.with_last_call(fate, judge)} if next_one else {}
+                    report.show(report.loss(each.ranks, accounts, lost))
+                    last_calls.told()
                     return
 
     def _end(self, does: str, why: str) -> None:

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
 from mpicoll.guard.watch.meeting import Message
+from mpicoll.launch import last_calls
 from mpicoll.units import named
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "show",
     "text",
     "why_silent",
+    "with_last_call",
 ]
 
 DIFFERENT = "the ranks made different calls. The job ends"
@@ -116,6 +118,12 @@ def why_silent(has_come: bool, is_gone: bool) -> str:
     if not has_come:
         return "has never been reached"
     return "its process has ended" if is_gone else "does not answer: it is stopped or stuck, or its node is lost"
+
+
+def with_last_call(fate: str, rank: int) -> str:
+    """What became of a rank's process, and what it called last, as far as that is known on this node."""
+    call = last_calls.last_call(rank)
+    return f"{fate}; its last call: {call}" if call else fate
 
 
 def files(written: dict[int, Message]) -> str:

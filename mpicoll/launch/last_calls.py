@@ -1,0 +1,136 @@
+"""What each rank called last, in memory that outlives it.
+
+A rank may end without a word: MPICH ends the whole job where a message is longer than the memory for it, and any rank
+may be killed. So each rank notes its calls in memory of ``mpicoll run``, which says after such an end what they were.
+The memory is a file without a name, which ranks of the same node open through /proc. A call is a number there. What
+the number means is noted once, when the call is prepared."""
+
+from __future__ import annotations
+
+import atexit
+import mmap
+import os
+import secrets
+import sys
+from struct import Struct
+
+from mpicoll.launch.alone import launched_rank
+from mpicoll.units import named
+
+__all__ = ["Board", "last", "last_call", "note", "told"]
+
+_VARIABLE = "MPICOLL_LAST_CALLS"
+_NAME = "mpicoll-calls"
+_MARK = 16
+"""Random bytes at the beginning of the file, by which a rank recognises it. On another node, or in another container,
+the same numbers of a process and a file mean another file."""
+_TOLD = _MARK
+"""Where the byte is that says that mpicoll has told why the job ends."""
+_HEAD = 1 << 14
+_ROOM = 1 << 14
+"""Bytes of each rank: the number of its last call, and then what the last numbers mean."""
+_TEXTS, _TEXT = 63, Struct("=QH244s")
+_KILLED = (9, 128 + 9)
+"""Exit codes of launchers where SIGKILL has ended a rank."""
+_OVER = (1 << 64) - 1
+"""In the place of a call's number: the program has come to its end."""
+
+
+class Board:
+    """The memory in which ``nprocs`` ranks note their calls, as ``mpicoll run`` has it."""
+
+    def __init__(self, nprocs: int) -> None:
+        self._nprocs, self._mark = nprocs, secrets.token_bytes(_MARK)
+        self._file = os.memfd_create(_NAME)
+        os.truncate(self._file, _HEAD + nprocs * _ROOM)
+        os.pwrite(self._file, self._mark, 0)
+
+    def variables(self) -> dict[str, str]:
+        """What the ranks must find in their environment."""
+        return {_VARIABLE: f"{os.getpid()}:{self._file}:{self._mark.hex()}"}
+
+    def close(self, code: int) -> None:
+        """The job has ended with this ``code``. Say what the ranks called last if it failed and nobody has said why."""
+        if code and not os.pread(self._file, 1, _TOLD)[0]:
+            calls = {rank: call for rank in range(self._nprocs) if (call := _call_of(self._file, rank))}
+            lines: dict[str, list[int]] = {}
+            for rank, call in calls.items():
+                lines.setdefault(call, []).append(rank)
+            if lines:
+                who = {call: named(ranks) for call, ranks in lines.items()}
+                width = max(map(len, who.values()))
+                table = [f"  {ranks:{width}}  {call}" for call, ranks in who.items()]
+                killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
+                why = f"the job has ended with {code}{killed}, and no rank has said why"
+                first = f"mpicoll: {why}. The last calls of the ranks:"
+                print("\n".join([first, *table]), file=sys.stderr, flush=True)
+        os.close(self._file)
+
+
+def _call_of(file: int, rank: int) -> str:
+    """The rank's last call, empty if it has made none or its program has come to its end."""
+    start = _HEAD + rank * _ROOM
+    number = int.from_bytes(os.pread(file, 8, start), sys.byteorder)
+    if number in (0, _OVER):
+        return ""
+    noted, length, text = _TEXT.unpack(os.pread(file, _TEXT.size, start + _TEXT.size * (1 + number % _TEXTS)))
+    return text[:length].decode(errors="replace") if noted == number else "a call that it has prepared long before"
+
+
+# -- in a rank --------------------------------------------------------------------------------------------------------
+
+
+def _opened() -> int | None:
+    """The file of ``mpicoll run``. None if this rank was not started so, or on another node."""
+    process, _, rest = os.environ.pop(_VARIABLE, "").partition(":")
+    number, _, mark = rest.partition(":")
+    path = f"/proc/{process}/fd/{number}"
+    try:
+        if not mark or not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+            return None
+        file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if os.pread(file, _MARK, 0).hex() != mark:
+        os.close(file)
+        return None
+    return file
+
+
+def _room_of(file: int | None, rank: int | None) -> mmap.mmap | None:
+    """Where this rank notes its calls. None where nobody reads them."""
+    if file is None or rank is None or os.fstat(file).st_size < _HEAD + (rank + 1) * _ROOM:
+        return None
+    return mmap.mmap(file, _ROOM, offset=_HEAD + rank * _ROOM)
+
+
+_file = _opened()
+_room = _room_of(_file, launched_rank())
+last: memoryview | list[int] = [0] if _room is None else memoryview(_room).cast("Q")
+"""Its first element is the number of this rank's last call."""
+
+
+def note(number: int, words: str) -> None:
+    """Note what a number means."""
+    if _room is not None:
+        text = words.encode()[:244]
+        _TEXT.pack_into(_room, _TEXT.size * (1 + number % _TEXTS), number, len(text), text)
+
+
+def last_call(rank: int) -> str:
+    """What a rank of this job called last, as far as that is known here."""
+    return "" if _file is None else _call_of(_file, rank)
+
+
+def told() -> None:
+    """Somebody has said why the job ends: mpicoll run need not."""
+    if _file is not None:
+        os.pwrite(_file, b"\1", _TOLD)
+
+
+def _over(rank: int = os.getpid()) -> None:
+    if os.getpid() == rank:
+        last[0] = _OVER
+
+
+atexit.register(_over)

@@ -23,7 +23,7 @@ from mpicoll.calls.plan import NOT_FOUND, Bound, Plans, Workspace, key_by
 from mpicoll.calls.record import Record, record_of
 from mpicoll.calls.rules import NAN, checked_check, checked_timeout
 from mpicoll.calls.select import Traits, choice, select
-from mpicoll.communicator import staging
+from mpicoll.communicator import kinds, staging
 from mpicoll.communicator.requests import Finish, Message, Request, UnderWay
 from mpicoll.errors import MessageError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.device_calls import DeviceCalls
@@ -76,6 +76,7 @@ class Base:
         self._bound_messages: Plans[Message] = Plans()
         self._planned, self._messages_of = self._plans.get, self._bound_messages.get
         self._workspace = Workspace()
+        self._tells_kinds, self._most_tag = False, fabric.most_tag
         self._under_way = UnderWay(fabric.failure, fabric.rank)
         self.rank, self.size, self.closed = fabric.rank, fabric.size, ""
         self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
@@ -107,6 +108,8 @@ class Base:
         if check != "full" or self.size == 1:
             return None
         self._limit_messages()
+        if self._fabric.library:  # threads compare the dtypes themselves
+            self._tells_kinds, self._most_tag = True, self._most_tag // kinds.KINDS
         return Agreement(self._fabric, self._timeout)
 
     @property
@@ -170,7 +173,7 @@ class Base:
 
     def check_tag(self, operation: str, tag: Any) -> None:
         """Raise ArgumentError, on behalf of ``operation``, unless ``tag`` can be the tag of a message."""
-        checked_int(tag, 0, self._fabric.most_tag, operation, "tag")
+        checked_int(tag, 0, self._most_tag, operation, "tag")
 
     def plan(
         self,

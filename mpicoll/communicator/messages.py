@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -13,7 +14,7 @@ from mpicoll.arrays.protocols import A, ArrayLike
 from mpicoll.calls.arguments import checked_int, checked_rank
 from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.calls.record import Pending
-from mpicoll.communicator import staging
+from mpicoll.communicator import kinds, staging
 from mpicoll.communicator.base import Base
 from mpicoll.communicator.requests import Message, Request
 from mpicoll.errors import ArgumentError, TimeoutError
@@ -119,7 +120,11 @@ class Messages(Base):
         if of == self._fabric.nobody:
             return Envelope(self._fabric.nobody, self._fabric.any_tag, 0)
         try:
-            return self._fabric.probe(of, which)
+            if not self._tells_kinds:
+                return self._fabric.probe(of, which)
+            tags = [None] if which is None else range(which * kinds.KINDS, (which + 1) * kinds.KINDS)
+            found = next((found for tag in tags if (found := self._fabric.probe(of, tag)) is not None), None)
+            return found and found._replace(tag=kinds.of_program(found.tag))
         except self._failure as e:
             raise self._error("iprobe", e) from e
 
@@ -197,7 +202,8 @@ class Messages(Base):
         where = f"was taken by {self._named(to)} (tag {tag})"
 
         def bound(wire: Buffer) -> Message:
-            transfer = self._nobody(wire) if to == self._fabric.nobody else self._fabric.outgoing(wire, to, tag)
+            to_mpi = kinds.on_wire(tag, wire.dtype.name) if self._tells_kinds else tag
+            transfer = self._nobody(wire) if to == self._fabric.nobody else self._fabric.outgoing(wire, to, to_mpi)
             return self._bound(operation, where, wire, transfer, False)
 
         def copied() -> Request:
@@ -212,8 +218,17 @@ class Messages(Base):
         whence = self._whence(of, which)
 
         def bound(wire: Buffer) -> Message:
-            transfer = self._nobody(wire) if of == self._fabric.nobody else self._fabric.incoming(wire, of, which)
-            return self._bound(operation, whence, wire, transfer, True)
+            if of == self._fabric.nobody:
+                return self._bound(operation, whence, wire, self._nobody(wire), True)
+            if not self._tells_kinds:
+                return self._bound(operation, whence, wire, self._fabric.incoming(wire, of, which), True)
+            kind = wire.dtype.name
+            to_mpi = None if which is None else kinds.on_wire(which, kind)
+            message = self._bound(operation, whence, wire, self._fabric.incoming(wire, of, to_mpi), True)
+            message.kind = kind
+            if which is not None:
+                message.meanwhile = partial(kinds.look_for_others, operation, kind, of, which, self._fabric.probe)
+            return message
 
         def copied() -> Request:
             there = self._device_calls.for_message(taken)
@@ -280,7 +295,7 @@ class Messages(Base):
         return checked_rank(rank, self.size, operation, argument)
 
     def _tag(self, operation: str, tag: Any, argument: str = "tag") -> int:
-        return checked_int(tag, 0, self._fabric.most_tag, operation, argument)
+        return checked_int(tag, 0, self._most_tag, operation, argument)
 
     def _origin(self, operation: str, source: Any, tag: Any, argument: str = "tag") -> tuple[int | None, int | None]:
         """Who must have sent a message, and with which tag. None means any."""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from time import monotonic
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.plan import Plans
 from mpicoll.calls.record import Pending, Record
+from mpicoll.communicator import kinds
 from mpicoll.communicator.base import Base
 from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.machine.patience import Patience
 
 __all__ = ["Objects"]
 
@@ -33,6 +35,18 @@ _ALLGATHER, _ALLTOALL = Record("allgather_object"), Record("alltoall_object")
 """What is recorded of calls that are always the same."""
 
 
+class _Awaited(NamedTuple):
+    """What is known of a message before it is sent or has come."""
+
+    pending: Pending
+    peer: int | None
+    """The other rank, if there is only one."""
+    tag: int
+    """As MPI sees it."""
+    meanwhile: Callable[[], None] | None
+    """Looks, while it is waited for, whether it can come at all."""
+
+
 class Objects(Base):
     """Collectives and messages of Python objects. Ranks may give objects of different types and sizes.
 
@@ -40,8 +54,8 @@ class Objects(Base):
     """
 
     def __init__(self, comm: Any = None, check: str | None = None, timeout: float | None = None) -> None:
-        self._awaited: Plans[tuple[Pending, int | None]] = Plans()
-        """Of messages: what is said of them, and of whom they are. By the operation, the other rank and the tag."""
+        self._awaited: Plans[_Awaited] = Plans()
+        """Of messages, by the operation, the other rank and the tag."""
         self._roots: Plans[tuple[Record, int]] = Plans()
         """Of collectives with a root, by the operation and the root: what is recorded of them, and the root."""
         super().__init__(comm, check, timeout)
@@ -81,19 +95,23 @@ class Objects(Base):
         recorder.under_way = False
         return moved
 
-    def _message(self, pending: Pending, move: Callable[..., Any], *arguments: Any) -> Any:
+    def _message(self, awaited: _Awaited, move: Callable[..., Any], *data: bytes) -> Any:
         """Send or receive bytes that were pickled."""
+        pending = awaited.pending
         if self.closed:
             self.check_open(pending.operation)
         under_way = self._under_way
         begun = pending, monotonic()
         under_way.begun.append(begun)
         under_way.waits.append(begun)
+        seconds = under_way.timeout
         try:
-            return move(*arguments, under_way.timeout)
+            patience = None if seconds is None else Patience(seconds, awaited.meanwhile)
+            return move(*data, awaited.peer, awaited.tag, patience)
         except TimeoutError as e:
-            self._end_midway(pending.operation, e)
-            raise
+            why = TimeoutError(f"{pending.operation}: {pending.missing} within {seconds:g} s")
+            self._end_midway(pending.operation, why)
+            raise why from e
         except self._failure as e:
             self._end_midway(pending.operation, e)
             raise self._error(pending.operation, e) from e
@@ -169,16 +187,16 @@ class Objects(Base):
 
     def send_object(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
-        pending, to = self._pending("send_object", dest, tag)
-        self._message(pending, self._fabric.parcels.send, self._pickled("send_object", obj), to, tag)
+        awaited = self._of("send_object", dest, tag)
+        self._message(awaited, self._fabric.parcels.send, self._pickled("send_object", obj))
 
     def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it."""
-        pending, of = self._pending("recv_object", source, tag)
-        return self._fabric.loads(self._message(pending, self._fabric.parcels.recv, of, tag))
+        awaited = self._of("recv_object", source, tag)
+        return self._fabric.loads(self._message(awaited, self._fabric.parcels.recv))
 
-    def _pending(self, operation: str, peer: int | None, tag: int) -> tuple[Pending, int | None]:
-        """What is said of a message, and the other rank, if there is only one."""
+    def _of(self, operation: str, peer: int | None, tag: int) -> _Awaited:
+        """What is known of a message before it is sent or has come."""
         # True equals 1, and is no rank or tag.
         exact = type(tag) is int and (peer is None or type(peer) is int)
         found = self._awaited.get((operation, peer, tag)) if exact else None
@@ -191,7 +209,12 @@ class Objects(Base):
                 of = checked_rank(peer, self.size, operation, "source" if receives else "dest")
                 whom = f"rank {of}"
             what = f"{'came from' if receives else 'was taken by'} {whom} (tag {tag})"
-            found = Pending.message(operation, what, 1, "object"), of
+            to_mpi, look = tag, None
+            if self._tells_kinds:
+                to_mpi = kinds.on_wire(tag, kinds.OBJECT)
+                if receives:
+                    look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, tag, self._fabric.probe)
+            found = _Awaited(Pending.message(operation, what, 1, kinds.OBJECT), of, to_mpi, look)
             if exact:
                 self._awaited.keep((operation, peer, tag), found)
         return found

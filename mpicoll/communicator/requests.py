@@ -13,6 +13,7 @@ from time import monotonic
 from typing import Any
 
 from mpicoll.calls.record import Begun, Pending
+from mpicoll.communicator import kinds
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Transfer
 from mpicoll.guard.watch.report import show
@@ -35,11 +36,15 @@ Finish = Callable[[], object]
 class Message:
     """A message that is bound to its memory: what makes it happen, and what is said of it. It holds no array."""
 
-    __slots__ = ("count", "now", "pending", "receives", "transfer")
+    __slots__ = ("count", "kind", "meanwhile", "now", "pending", "receives", "transfer")
 
     def __init__(self, pending: Pending, transfer: Transfer, receives: bool, in_time: bool) -> None:
         self.pending, self.transfer, self.receives = pending, transfer, receives
         self.count = pending.elements
+        self.kind = ""
+        """The kind that its tag must say, empty if tags say none."""
+        self.meanwhile: Callable[[], None] | None = None
+        """Looks, while it is waited for, whether it can come at all."""
         self.now = None if in_time else transfer.now
         """Makes it happen and returns when it is complete; None where it must be started and waited for, as where it
         must come ``in_time``."""
@@ -50,6 +55,11 @@ class Message:
         about = self.pending
         expected = f"expected {about.elements} elements of {about.dtype} from rank {source}"
         return MessageError(f"{about.operation}: {expected}; {what} arrived")
+
+    def wrong_kind(self, tag: int, source: int) -> MessageError:
+        """The error where a message with this tag of MPI's came from ``source``, and is of another kind."""
+        expected = f"expected {self.kind} from rank {source} (tag {kinds.of_program(tag)})"
+        return MessageError(f"{self.pending.operation}: {expected}; {kinds.kind_of(tag)} arrived")
 
     def failed(self, e: BaseException) -> MessageError:
         """The error where the MPI library reports ``e``."""
@@ -169,7 +179,10 @@ class Request:
     @property
     def tag(self) -> int | None:
         """The tag of a received message, once that is here. None until then, and for all else."""
-        return None if self._begun is None else self._message.transfer.tag(self._begun)
+        if self._begun is None:
+            return None
+        tag = self._message.transfer.tag(self._begun)
+        return kinds.of_program(tag) if self._message.kind else tag
 
     @property
     def nbytes(self) -> int:
@@ -222,13 +235,21 @@ class Request:
             self.look()
 
     def _wait_in_time(self, seconds: float) -> None:
-        patience, about = Patience(seconds), self._message.pending
+        patience, about = Patience(seconds, self._message.meanwhile), self._message.pending
         while not self.done:
             self.look()
-            if not self.done and not patience.lasts():
+            if self.done:
+                return
+            try:
+                lasts = patience.lasts()
+            except MessageError:
+                if self.cancel():
+                    raise
+                return  # it came at the last moment, and was taken as any other
+            if not lasts:
                 why = f"{about.missing} within {seconds:g} s"
                 if self._message.receives and not self.cancel() and self.source is not None:
-                    return  # it came at the last moment, and was taken as any other
+                    return  # it came at the last moment, too
                 self._under_way.timed_out(f"{about.operation}: {why}")
                 raise TimeoutError(f"{about.operation}: {why}")
 
@@ -292,7 +313,9 @@ class Request:
         if message.receives:
             self._begun = begun
             arrived = message.transfer.arrived(begun)
-            if arrived != message.count:
+            if message.kind and not kinds.is_kind(tag := message.transfer.tag(begun), message.kind):
+                self._failed = message.wrong_kind(tag, message.transfer.source(begun))
+            elif arrived != message.count:
                 self._failed = message.wrong(arrived, message.transfer.source(begun))
         if self._finish is not None and self._failed is None:
             self._finish()

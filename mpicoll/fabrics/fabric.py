@@ -16,6 +16,7 @@ from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
+from mpicoll.machine.patience import Patience
 from mpicoll.routes.devices.scratch import Scratch
 
 __all__ = ["Data", "ElasticFabric", "Envelope", "Fabric", "Nobody", "Parcels", "Transfer"]
@@ -126,12 +127,12 @@ class Parcels(ABC):
         """The objects that all ranks have for this rank."""
 
     @abstractmethod
-    def send(self, data: bytes, dest: int, tag: int, seconds: float | None) -> None:
-        """Send an object. Raises TimeoutError if nobody takes it within these seconds, unless that is None."""
+    def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
+        """Send an object. Raises TimeoutError if nobody takes it while ``patience`` lasts, which may raise, too."""
 
     @abstractmethod
-    def recv(self, source: int | None, tag: int, seconds: float | None) -> Data:
-        """Receive an object. Raises TimeoutError if none comes within these seconds, unless that is None."""
+    def recv(self, source: int | None, tag: int, patience: Patience | None) -> Data:
+        """Receive an object. Raises TimeoutError if none comes while ``patience`` lasts, which may raise, too."""
 
 
 class Fabric(ABC):

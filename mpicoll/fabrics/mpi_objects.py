@@ -204,35 +204,32 @@ class MPIParcels(Parcels):
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def send(self, data: bytes, dest: int, tag: int, seconds: float | None) -> None:
-        if seconds is None:
+    def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
+        if patience is None:
             self._messages.Send(_spec(data), dest, tag)
             return
-        request, patience = self._messages.Isend(_spec(data), dest, tag), Patience(seconds)
+        request = self._messages.Isend(_spec(data), dest, tag)
         _not_taken.append(request)
         while not request.Test():
             if not patience.lasts():
-                raise TimeoutError(f"send_object: rank {dest} took no object (tag {tag}) within {seconds:g} s")
+                raise TimeoutError
         _not_taken.remove(request)
 
-    def recv(self, source: int | None, tag: int, seconds: float | None) -> Data:
+    def recv(self, source: int | None, tag: int, patience: Patience | None) -> Data:
         of, status = MPI.ANY_SOURCE if source is None else source, MPI.Status()
         found: list[MPI.Message | None] = []
         # The handler of a signal may raise as soon as MPI has found a message. Then it must be in the list already:
         # if nobody takes it, its sender waits for ever. So list.extend calls MPI, and not this function.
         try:
-            if seconds is None:
+            if patience is None:
                 found.extend(map(self._messages.Mprobe, (of,), (tag,), (status,)))
             else:
-                patience = Patience(seconds)
                 while not any(found):
                     found.extend(map(self._messages.Improbe, (of,), (tag,), (status,)))
                     if found[-1] is None:
                         found.clear()
                         if not patience.lasts():
-                            whom = "any rank" if source is None else f"rank {source}"
-                            why = f"no object came from {whom} (tag {tag}) within {seconds:g} s"
-                            raise TimeoutError(f"recv_object: {why}")
+                            raise TimeoutError
             return _taken(found[0], status)
         except BaseException:
             for message in found:

@@ -18,6 +18,7 @@ from mpicoll.errors import DeviceError, MessageError, StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Fabric, Parcels, Transfer
 from mpicoll.fabrics.job import Job, Seat
 from mpicoll.fabrics.mailboxes import Awaited, Group, Message
+from mpicoll.machine.patience import Patience
 from mpicoll.routes import threads as route
 from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Schedule
@@ -241,10 +242,10 @@ class _Parcels(Parcels):
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:
         return [each[self._fabric.rank] for each in self._meet("alltoall_object", datas)]
 
-    def send(self, data: bytes, dest: int, tag: int, seconds: float | None) -> None:
+    def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
         self._fabric.put(dest, tag, np.frombuffer(data, np.uint8))
 
-    def recv(self, source: int | None, tag: int, seconds: float | None) -> Data:
+    def recv(self, source: int | None, tag: int, patience: Patience | None) -> Data:
         return memoryview(self._fabric.arrived(self._fabric.awaited(source, tag)).content)
 
 

@@ -62,7 +62,7 @@ class Board:
                 table = [f"  {ranks:{width}}  {call}" for call, ranks in who.items()]
                 killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
                 why = f"the job has ended with {code}{killed}, and no rank has said why"
-                first = f"mpicoll: {why}. The last calls of the ranks:"
+                first = f"mpicoll: {why}. The last collective of each rank:"
                 print("\n".join([first, *table]), file=sys.stderr, flush=True)
         os.close(self._file)
 

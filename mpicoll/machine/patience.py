@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 __all__ = ["Patience"]
 
@@ -14,9 +15,11 @@ PAUSE = 5e-5
 
 
 class Patience:
-    """Waits a little between two looks, for up to ``seconds`` together."""
+    """Waits a little between two looks, for up to ``seconds`` together. Where it takes longer, it calls ``meanwhile``,
+    too, which may raise."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, meanwhile: Callable[[], object] | None = None) -> None:
+        self.seconds, self._meanwhile = seconds, meanwhile
         self._deadline = time.monotonic() + seconds
         self._looks = 0
 
@@ -28,5 +31,7 @@ class Patience:
             return True
         if time.monotonic() > self._deadline:
             return False
+        if self._meanwhile is not None:
+            self._meanwhile()
         time.sleep(PAUSE)
         return True

@@ -37,7 +37,7 @@ def test_a_rank_is_killed(tmp_path: Path, victim: int) -> None:
     assert result.code != 0
     assert re.search(rf"^  rank {1 - victim}  (call 1: )?allreduce sum of 5 float64", result.output, re.M)
     assert re.search(
-        rf"^  rank {victim}  (its process .*its last call: )?allreduce sum of 4 float64$", result.output, re.M
+        rf"^  rank {victim}  (its process .*its last collective: )?allreduce sum of 4 float64$", result.output, re.M
     )
     assert result.output.count("often the system was out of memory, see dmesg") == 1
 
@@ -87,8 +87,11 @@ ENDS = """
 )
 def test_mpicoll_run_speaks_where_no_rank_did(tmp_path: Path, how: str, called: bool, listed: bool) -> None:
     result = run(2, script(tmp_path, ENDS.format(how=how, called=called)))
-    watcher = "its process has ended with exit code 5; its last call: allreduce sum of 4 float64" in result.output
-    said = "no rank has said why. The last calls of the ranks:\n  ranks 0-1  allreduce sum of 4 float64" in result.output
+    watcher = "its process has ended with exit code 5; its last collective: allreduce sum of 4 float64" in result.output
+    said = (
+        "no rank has said why. The last collective of each rank:\n  ranks 0-1  allreduce sum of 4 float64"
+        in result.output
+    )
     assert (watcher or said) == listed
     assert not (watcher and said)
 
@@ -120,7 +123,7 @@ def test_what_each_rank_has_noted(capfd: pytest.CaptureFixture[str]) -> None:
     assert out.split() == ["barrier"] * 5
     assert err.splitlines() == [
         "mpicoll: the job has ended with 137 (killed: often the system was out of memory, see dmesg), and no rank has "
-        "said why. The last calls of the ranks:",
+        "said why. The last collective of each rank:",
         "  ranks 0-1  barrier",
         "  rank 2     a call that it has prepared long before",
     ]

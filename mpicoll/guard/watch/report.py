@@ -123,7 +123,7 @@ def why_silent(has_come: bool, is_gone: bool) -> str:
 def with_last_call(fate: str, rank: int) -> str:
     """What became of a rank's process, and what it called last, as far as that is known on this node."""
     call = last_calls.last_call(rank)
-    return f"{fate}; its last call: {call}" if call else fate
+    return f"{fate}; its last collective: {call}" if call else fate
 
 
 def files(written: dict[int, Message]) -> str:

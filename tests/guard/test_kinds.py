@@ -1,0 +1,127 @@
+"""check="full": a message of another dtype than the receive's, or of an object, is an error and not wrong data."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.communicator import kinds
+from mpicoll.errors import ArgumentError, MessageError
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.skipif(MPI.COMM_WORLD.size == 1, reason="nobody sends")
+
+
+@pytest.fixture
+def comm() -> mpicoll.Communicator:
+    return mpicoll.Communicator(check="full", timeout=60)
+
+
+ARRAYS: dict[str, Any] = {
+    "float32": lambda: np.arange(6, dtype=np.float32),
+    "int32": lambda: np.arange(6, dtype=np.int32),
+    "bfloat16": lambda: torch.arange(12).bfloat16(),
+    "float16": lambda: torch.arange(12).half(),
+    "complex64": lambda: np.arange(3, dtype=np.complex64),
+}
+"""Arrays of as many bytes."""
+
+
+def is_right(comm: mpicoll.Communicator, operation: str, sent: str, taken: str) -> None:
+    """Rank 1 receives an array of another dtype than rank 0 sends, and then once more, of the same."""
+    if comm.rank == 0:
+        comm.send(ARRAYS[sent](), 1, tag=7)
+        comm.send(ARRAYS[sent](), 1, tag=8)
+    elif comm.rank == 1:
+        y, before = ARRAYS[taken](), ARRAYS[taken]()
+        says = f"^{operation}: expected {taken} from rank 0 .tag 7.; it has sent {sent}, which waits to be received$"
+        request = comm.irecv(y, 0, tag=7) if operation == "irecv" else None
+        with pytest.raises(MessageError, match=says):
+            comm.recv(y, tag=7) if request is None else request.wait()
+        assert bool((y == before).all())
+        z = ARRAYS[sent]() * 0
+        found = comm.probe(0, tag=7)
+        assert (found.source, found.tag, found.nbytes) == (0, 7, 24)
+        comm.recv(z, 0, tag=7)
+        assert bool((z == ARRAYS[sent]()).all())
+        request = comm.irecv(z, tag=8)
+        request.wait()
+        assert (request.source, request.tag) == (0, 8)
+    comm.barrier()
+
+
+@pytest.mark.parametrize(("sent", "taken"), [*itertools.permutations(ARRAYS, 2)])
+def test_another_dtype(comm: mpicoll.Communicator, sent: str, taken: str) -> None:
+    is_right(comm, "recv", sent, taken)
+
+
+def test_a_request(comm: mpicoll.Communicator) -> None:
+    is_right(comm, "irecv", "int32", "float32")
+
+
+def test_any_tag(comm: mpicoll.Communicator) -> None:
+    """MPI hands such a message over before anybody can see what it is."""
+    if comm.rank == 0:
+        comm.send(ARRAYS["int32"](), 1, tag=3)
+        comm.send(ARRAYS["int32"](), 1, tag=4)
+    elif comm.rank == 1:
+        with pytest.raises(MessageError, match=r"^recv: expected float32 from rank 0 \(tag 3\); int32 arrived$"):
+            comm.recv(ARRAYS["float32"](), 0, tag=None)
+        x = ARRAYS["int32"]() * 0
+        request = comm.irecv(x, tag=None)
+        request.wait()
+        assert (request.source, request.tag) == (0, 4)
+        assert x.tolist() == [*range(6)]
+    comm.barrier()
+
+
+def test_objects_and_arrays(comm: mpicoll.Communicator) -> None:
+    if comm.rank == 0:
+        comm.send_object("a", 1, tag=1)
+    elif comm.rank == 1:
+        x = ARRAYS["int32"]() * 0
+        assert comm.probe(0, 1).source == 0
+        with pytest.raises(MessageError, match=r"^recv: expected int32 from rank 0 \(tag 1\); it has sent object"):
+            comm.recv(x, 0, tag=1)
+        assert comm.recv_object(tag=1) == "a"
+    comm.barrier()
+    if comm.rank == 0:
+        comm.send(ARRAYS["int32"](), 1, tag=1)
+    elif comm.rank == 1:
+        with pytest.raises(
+            MessageError, match=r"^recv_object: expected object from rank 0 \(tag 1\); it has sent int32"
+        ):
+            comm.recv_object(0, tag=1)
+        comm.recv(x, 0, tag=1)
+    comm.barrier()
+
+
+def test_sendrecv_and_nobody(comm: mpicoll.Communicator) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    x, y = np.full(3, comm.rank), np.zeros(3, int)
+    comm.sendrecv(x, after, y, before, 5, 5)
+    assert y.tolist() == [before] * 3
+    comm.sendrecv(x, after, x, before)
+    assert x.tolist() == [before] * 3
+    request = comm.irecv(y, MPI.PROC_NULL)
+    request.wait()
+    assert (request.source, request.tag) == (MPI.PROC_NULL, MPI.ANY_TAG)
+    assert comm.iprobe(tag=None) is None
+
+
+def test_tags(comm: mpicoll.Communicator) -> None:
+    most = mpicoll.Communicator(check="watch")._most_tag
+    with pytest.raises(ArgumentError, match="isend: tag: expected an int from 0 to"):
+        comm.isend(np.ones(1), 0, tag=most)
+    tag, x, y = comm._most_tag, np.ones(1), np.zeros(1)
+    comm.sendrecv(x, comm.rank, y, comm.rank, tag, tag)
+    assert y[0] == 1
+    for kind in (*kinds._NAMES, "record"):
+        assert kinds.of_program(kinds.on_wire(9, kind)) == 9
+        assert kinds.is_kind(kinds.on_wire(9, kind), kind)
+        assert kinds.kind_of(kinds.on_wire(9, kind)) == ("another dtype" if kind == "record" else kind)

@@ -176,10 +176,12 @@ def end_job(status: int) -> None:
     # Another rank may be about to print the report of all ranks that failed. To end the job now would prevent that.
     time.sleep(_SECONDS_TO_GATHER + _SECONDS_TO_READ)
     launcher = os.getppid()
-    if status == 1 and launcher > 1 and _name(launcher) in ("mpirun", "prterun"):
+    knows = status == 1 or last_calls.are_read
+    if knows and launcher > 1 and _name(launcher) in ("mpirun", "prterun"):
         # SIGTERM makes Open MPI's launcher end all ranks, with exit code 1. It would do so after MPI_Abort too, but
         # then it also prints two boxes of text.
         if is_first("end"):  # the launcher complains about a second signal
+            last_calls.job_ends_with(status)
             with suppress(ProcessLookupError):
                 os.kill(launcher, signal.SIGTERM)
         time.sleep(_SECONDS_TO_END)

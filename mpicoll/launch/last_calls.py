@@ -17,7 +17,7 @@ from struct import Struct
 from mpicoll.launch.alone import launched_rank
 from mpicoll.units import named
 
-__all__ = ["Board", "last", "last_call", "note", "told"]
+__all__ = ["Board", "are_read", "job_ends_with", "last", "last_call", "note", "told"]
 
 _VARIABLE = "MPICOLL_LAST_CALLS"
 _NAME = "mpicoll-calls"
@@ -25,7 +25,8 @@ _MARK = 16
 """Random bytes at the beginning of the file, by which a rank recognises it. On another node, or in another container,
 the same numbers of a process and a file mean another file."""
 _TOLD = _MARK
-"""Where the byte is that says that mpicoll has told why the job ends."""
+"""Where two bytes are: whether mpicoll has told why the job ends, and the exit code that a rank wants for it, 0 if that
+is the launcher's."""
 _HEAD = 1 << 14
 _ROOM = 1 << 14
 """Bytes of each rank: the number of its last call, and then what the last numbers mean."""
@@ -49,9 +50,11 @@ class Board:
         """What the ranks must find in their environment."""
         return {_VARIABLE: f"{os.getpid()}:{self._file}:{self._mark.hex()}"}
 
-    def close(self, code: int) -> None:
-        """The job has ended with this ``code``. Say what the ranks called last if it failed and nobody has said why."""
-        if code and not os.pread(self._file, 1, _TOLD)[0]:
+    def close(self, code: int) -> int:
+        """The launcher has ended with this ``code``. Say what the ranks called last if it failed and nobody has said
+        why. Returns the exit code of the job."""
+        told, wanted = os.pread(self._file, 2, _TOLD)
+        if code and not told:
             calls = {rank: call for rank in range(self._nprocs) if (call := _call_of(self._file, rank))}
             lines: dict[str, list[int]] = {}
             for rank, call in calls.items():
@@ -65,6 +68,7 @@ class Board:
                 first = f"mpicoll: {why}. The last collective of each rank:"
                 print("\n".join([first, *table]), file=sys.stderr, flush=True)
         os.close(self._file)
+        return (code and wanted) or code
 
 
 def _call_of(file: int, rank: int) -> str:
@@ -105,6 +109,8 @@ def _room_of(file: int | None, rank: int | None) -> mmap.mmap | None:
 
 
 _file = _opened()
+are_read = _file is not None
+"""Whether mpicoll run of this node reads what is noted."""
 _room = _room_of(_file, launched_rank())
 last: memoryview | list[int] = [0] if _room is None else memoryview(_room).cast("Q")
 """Its first element is the number of this rank's last call."""
@@ -126,6 +132,12 @@ def told() -> None:
     """Somebody has said why the job ends: mpicoll run need not."""
     if _file is not None:
         os.pwrite(_file, b"\1", _TOLD)
+
+
+def job_ends_with(status: int) -> None:
+    """Let the job's exit code be this one, whatever the launcher's."""
+    if _file is not None:
+        os.pwrite(_file, bytes([status & 0xFF]), _TOLD + 1)
 
 
 def _over(rank: int = os.getpid()) -> None:

@@ -239,7 +239,7 @@ def run(
         torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(restarts)}
         environment = launch.environment() | beside.variables() | board.variables() | (torchs if restarts else {})
         code = beside.run(lambda environment=environment: _become(launch.argv, environment))  # type: ignore[misc]
-        board.close(0 if beside.ended_by_user else code)
+        code = code if beside.ended_by_user else board.close(code)
         if code == 0 or beside.ended_by_user or restarted == restarts:
             break
         print(f"mpicoll: the job has failed ({code}). Restart {restarted + 1} of {restarts}", file=sys.stderr)

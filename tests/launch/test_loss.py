@@ -87,6 +87,8 @@ ENDS = """
 )
 def test_mpicoll_run_speaks_where_no_rank_did(tmp_path: Path, how: str, called: bool, listed: bool) -> None:
     result = run(2, script(tmp_path, ENDS.format(how=how, called=called)))
+    if how == "sys.exit(3)":
+        assert (result.code, result.output) == (3, "")
     watcher = "its process has ended with exit code 5; its last collective: allreduce sum of 4 float64" in result.output
     said = (
         "no rank has said why. The last collective of each rank:\n  ranks 0-1  allreduce sum of 4 float64"

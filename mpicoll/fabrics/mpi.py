@@ -96,7 +96,8 @@ class MPIFabric(ElasticFabric):
         if not elastic.is_elastic():
             return cls(world)
         # Open MPI 5.0.11 may crash where a rank is lost while a communicator is made. To duplicate the world while
-        # nobody is known to be lost, and to shrink it else, crashed in 2 of 12 runs. To shrink it always did in 1 of 16.
+        # nobody is known to be lost, and to shrink it else, crashed in 2 of 12 runs. To shrink it always did so in 1
+        # of 16.
         while True:
             left = shrunk(world)
             made = cls(left, None, shrunk)

@@ -81,10 +81,11 @@ class Watched:
 
     def state(self) -> tuple[int, str, int]:
         """How many calls can be compared, whether more can come, and how long the oldest wait has lasted."""
-        recorder = self.recorder
-        state = recorder.state  # before the calls: the program may make some, and free the communicator, meanwhile
-        # Where ranks agree on a call, they compare it themselves.
-        calls = recorder.begun - (self.agrees and recorder.under_way)
+        recorder, state = self.recorder, None
+        while recorder.state != state:  # else the calls belong to another state, as of one that ends midway meanwhile
+            state = recorder.state
+            # Where ranks agree on a call, they compare it themselves.
+            calls = recorder.begun - (self.agrees and recorder.under_way)
         limit = self.timeout + (_GRACE if self.agrees else 0.0)
         reached = [self.seconds >= each for each in (_LONG, _VERY_LONG, limit)]
         wait = TIME_IS_UP if reached[2] else reached[:2].count(True)

@@ -199,9 +199,23 @@ def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
 
 
 def ranks(python: str, n: int, tests: list[str]) -> list[str]:
-    """How to start the tests as ``n`` ranks. Where they take turns on cores, MPICH lets a waiting rank sleep."""
+    """How to start the tests as ``n`` ranks. Where they take turns on cores, MPICH lets a waiting rank sleep. What is
+    written to the file of stderr, as by the watcher that ends a job, is shown."""
     yields = ["env", "MPIR_CVAR_ENABLE_HEAVY_YIELD=1"] if n > len(os.sched_getaffinity(0)) else []
-    return [*yields, python, "-m", "mpicoll", "run", "-n", str(n), "-m", "pytest", "--with-mpi", *tests]
+    return [
+        *yields,
+        python,
+        "-m",
+        "mpicoll",
+        "run",
+        "-n",
+        str(n),
+        "-m",
+        "pytest",
+        "--capture=sys",
+        "--with-mpi",
+        *tests,
+    ]
 
 
 def launches(environments: list[str], quick: bool) -> Iterator[tuple[str, list[str]]]:

@@ -18,6 +18,7 @@ SECONDS = 60 * MINUTES / 2
 FAILS = f"{PROGRAMS}/fails.py"
 BARE = f"{PROGRAMS}/bare.py"
 STUCK = f"{PROGRAMS}/stuck.py"
+NODE_FIRST = f"{PROGRAMS}/node_first.py"
 
 
 def check_failed(job: Job, how: str) -> None:
@@ -90,6 +91,18 @@ def test_a_job_that_is_stuck_says_what_it_does(launcher: str, released: Job, env
     assert released.state == "RUNNING", released.log
     released.cluster.run("scancel", released.number, check=True)
     released.wait()
+
+
+@pytest.mark.job("multi_node", PROGRAM=NODE_FIRST)
+def test_nodes_that_differ_after_calls_of_their_own(job: Job) -> None:
+    """Ranks of one node meet on it. Those of several nodes must not be told to come there."""
+    assert job.state == "FAILED", job.log
+    assert job.log.count("mpicoll: the ranks made different calls. The job ends (communicator of ranks 0-3)") == 1
+    for ranks, op in (("0-1", "sum"), ("2-3", "max")):
+        assert re.search(
+            rf"^  ranks {ranks}  call 0: allreduce {op} of 5 float64, at \S*node_first.py:13", job.log, re.M
+        )
+    assert "has ended before its program has" not in job.log, job.log
 
 
 def test_a_node_that_is_lost(environment: Environment, cluster: Cluster, tmp_path: Path) -> None:

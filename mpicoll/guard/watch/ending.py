@@ -12,7 +12,7 @@ from pathlib import Path
 from mpicoll.guard.watch.meeting import Message
 from mpicoll.launch.failure import end_job
 
-__all__ = ["end", "fate", "kill", "prepare_to_end", "this_process"]
+__all__ = ["end", "fate", "is_known", "kill", "prepare_to_end", "this_process"]
 
 _ON_DEMAND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """Signals by which people and launchers end processes: whoever sends them knows."""
@@ -58,8 +58,17 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
+_known: list[bool] = []
+
+
+def is_known() -> bool:
+    """Whether this process knows that the job ends, and somebody has said why."""
+    return bool(_known)
+
+
 def prepare_to_end(silent: list[Message]) -> None:
     """Let this process end in some seconds, if its launcher does not end it before. End those that do not answer."""
+    _known.append(True)
     # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
     faulthandler.dump_traceback_later(_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
     kill(silent)

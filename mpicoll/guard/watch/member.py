@@ -161,7 +161,8 @@ class Member:
 
     def _say_loss(self) -> None:
         """Say what this rank does when the judge has ended too early. The launcher is about to end this rank, too."""
-        fate = "" if self._judge is None or self._leaving or is_elastic() else ending.fate(self._judge)
+        known = self._judge is None or self._leaving or ending.is_known() or is_elastic()
+        fate = "" if known or self._judge is None else ending.fate(self._judge)
         if fate and not self.may_leave.is_set():
             judge = self._meeting.rank
             for each in self._all():

@@ -44,7 +44,8 @@ def of_algorithm(algorithm: Algorithm) -> dict[int, dict[str, Any]]:
 
 
 def _steps(picture: Picture) -> dict[str, Any]:
-    """``pictured`` has proved the schedules."""
+    if picture.fault is not None:
+        raise picture.fault
     kinds: dict[tuple[str, tuple[int, ...]], int] = {}
 
     def cell(spot: Spot) -> int:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import re
+import runpy
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import collective, collectives, completes
+
+if TYPE_CHECKING:
+    from mpicoll.algorithms import Algorithm
 
 __all__ = ["add"]
 
 _TEXT = """\
-Draws an algorithm, after it has proved it. Time goes from left to right. A column of cells is a rank's vector, and each
+Draws an algorithm, and proves it. Time goes from left to right. A column of cells is a rank's vector, and each
 arrow is a message. The label of a cell names the ranks whose contributions it holds; a sum sign stands for all of them.
 If everything comes from the root, the label names the block. The round of a message is one more than the longest chain
 of messages that must come before it. If there are too many cells for arrows, each round is a matrix of ranks and
-blocks.
+blocks. An algorithm that is wrong is drawn up to its first fault, which is red. The exit code is then 1.
 """
 
 
@@ -22,7 +29,10 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add ``draw`` to the command line."""
     p = subparsers.add_parser("draw", help="draw an algorithm as a picture", description=_TEXT, allow_abbrev=False)
     completes(p.add_argument("collective", type=collective, help="its name in MPI's or torch's spelling"), collectives)
-    p.add_argument("algorithm", help="a name that `mpicoll algorithms` lists")
+    p.add_argument(
+        "algorithm",
+        help="a name that `mpicoll algorithms` lists, or a file that registers one: FILE.py, or FILE.py:NAME",
+    )
     p.add_argument("-n", dest="size", type=int, default=4, metavar="RANKS", help="the number of ranks, 2 to 16 (4)")
     p.add_argument(
         "-o", dest="file", type=Path, metavar="FILE", required=True, help="the picture; its name chooses SVG or PNG"
@@ -35,13 +45,46 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _handle(args: argparse.Namespace) -> int:
-    from mpicoll.algorithms import algorithms, find
     from mpicoll.analysis.drawing.draw import draw
+    from mpicoll.errors import ScheduleError
+
+    try:
+        draw(_algorithm(args.collective, args.algorithm), args.size, args.file, args.root, args.segments)
+    except ScheduleError as fault:  # the drawing shows it
+        print(f"mpicoll: {fault}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _algorithm(collective: str, given: str) -> Algorithm:
+    from mpicoll.algorithms import algorithms, find
     from mpicoll.errors import ArgumentError, misspelt
 
-    algorithm = find(args.collective, args.algorithm)
+    in_file = re.fullmatch(r"(.+\.py)(?::(\w+))?", given)
+    if in_file:
+        return _of_file(collective, Path(in_file[1]), in_file[2])
+    algorithm = find(collective, given)
     if algorithm is None:
-        known = [a.name for a in algorithms(args.collective)]
-        raise ArgumentError("draw", "algorithm", f"one of {', '.join(known)}", misspelt(args.algorithm, known))
-    draw(algorithm, args.size, args.file, args.root, args.segments)
-    return 0
+        known = [a.name for a in algorithms(collective)]
+        raise ArgumentError("draw", "algorithm", f"one of {', '.join(known)}", misspelt(given, known))
+    return algorithm
+
+
+def _of_file(collective: str, file: Path, name: str | None) -> Algorithm:
+    """The algorithm that the file registers, which may be wrong. Without a name, it is the only one."""
+    from mpicoll.algorithms import algorithms, temporary_registry
+    from mpicoll.analysis.proof.registration import unproved
+    from mpicoll.errors import ArgumentError
+
+    if not file.is_file():
+        raise ArgumentError("draw", "algorithm", "a file that exists", repr(str(file)))
+    sys.path.insert(0, str(file.parent))
+    with unproved(), temporary_registry():
+        before = [*algorithms(collective)]
+        runpy.run_path(str(file))
+        own = [a for a in algorithms(collective) if a not in before]
+    found = [a for a in own if name in (None, a.name)]
+    if len(found) != 1:
+        expected = " or ".join(f"{file}:{a.name}" for a in own) or f"a file that registers one for {collective}"
+        raise ArgumentError("draw", "algorithm", expected, repr(f"{file}:{name}" if name else str(file)))
+    return found[0]

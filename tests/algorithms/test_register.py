@@ -258,6 +258,29 @@ def test_a_fault_shows_the_line_of_the_program_and_the_partner() -> None:
     assert partner.startswith("  rank 2, step 0: Send(0, blocks 0, input), at test_register.py:")
 
 
+@pytest.mark.parametrize(
+    ("action", "problem"),
+    [
+        (Recv(1, 0, OUTPUT), "names blocks 0, which is no tuple of ranges"),  # type: ignore[arg-type]
+        (Send(1.0, one(0), INPUT), "names rank 1.0 as its peer"),  # type: ignore[arg-type]
+        (Recv(1, [range(1)], OUTPUT), "which is no tuple of ranges"),  # type: ignore[arg-type]
+        (None, "names None, which is no action"),
+    ],
+)
+def test_an_action_that_is_none_is_the_fault_and_not_an_error_of_the_proof(action: Any, problem: str) -> None:
+    def wrong(at: Place) -> Steps:
+        if at.rank == 0:
+            yield (action,)
+        else:
+            yield (Recv(0, one(0), OUTPUT),)
+
+    first, mine = str(rejected(replace(STAR, steps=wrong))).splitlines()
+    assert first.startswith("allreduce star of 2 ranks: rank 0, step 0: ")
+    assert first.endswith(problem)
+    assert mine.startswith("  rank 0, step 0, at test_register.py:")
+    assert mine.endswith("yield (action,)")
+
+
 def test_torchs_name_of_a_collective_is_understood() -> None:
     algorithm = Algorithm("all_reduce", "star", star)
     assert algorithm.collective == "allreduce"

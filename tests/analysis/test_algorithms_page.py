@@ -12,6 +12,7 @@ import pytest
 from mpicoll import algorithms
 from mpicoll.analysis.drawing.draw import pictured
 from mpicoll.analysis.proof.cases import prove
+from mpicoll.cli import main
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 
@@ -52,6 +53,8 @@ def test_the_example_of_an_own_algorithm(tmp_path: Path) -> None:
     with pytest.raises(ScheduleError) as caught:
         exec(compile(whole, str(file), "exec"), names)
     assert f"\nmpicoll.errors.ScheduleError: {caught.value}\n" in page
+    assert main(["draw", "allreduce", str(file), "-n", "3", "-o", str(tmp_path / "fault.svg")]) == 1
+    assert (DOCS / "how-to/fault.svg").read_text() == (tmp_path / "fault.svg").read_text()
     exec(corrected, names)
     star = algorithms.find("allreduce", "star")
     assert star

@@ -15,8 +15,6 @@ from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.errors import ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, Place, Recv, Send, Steps, one
 from tests.known import known
 
 ALL = [(a, size) for a in algorithms() for size in (3, 4)]
@@ -251,12 +249,3 @@ def test_without_matplotlib(
     monkeypatch.setattr("mpicoll.analysis.drawing.draw.find_spec", lambda name: None)
     assert main(["draw", "allreduce", "ring", "-o", str(tmp_path / "a.svg")]) == 2
     assert "expected matplotlib to be installed" in capsys.readouterr().err
-
-
-def test_what_is_wrong_is_not_drawn(tmp_path: Path) -> None:
-    def wrong(at: Place) -> Steps:
-        yield (Send((at.rank + 1) % at.size, one(0), INPUT), Recv((at.rank - 1) % at.size, one(0), OUTPUT))
-
-    with pytest.raises(ScheduleError, match="rank 0, step 0, block 0: reads input"):
-        draw(Algorithm("allreduce", "wrong", wrong), 3, tmp_path / "a.svg")
-    assert not [*tmp_path.iterdir()]

@@ -2,7 +2,7 @@
 arrow leads from the cells that a message reads to the cells that it writes.
 
 A cell has the colours of the ranks whose contributions it holds. Where all contributions come from the root, it has the
-colour of its block.
+colour of its block. What is wrong has a colour of its own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from math import cos, pi, sin
 from pathlib import Path
 
-from mpicoll.analysis.drawing import canvas
-from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, GRID, INK, LINE, PLUS, Canvas, Point, box
+from mpicoll.analysis.drawing import canvas, caption
+from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, FAULT, GRID, INK, LINE, PLUS, Canvas, Point, box
 from mpicoll.analysis.drawing.picture import Arrow, Panel, Picture, Spot
 
 __all__ = ["TALLEST", "height_of_ranks", "save"]
@@ -40,7 +40,7 @@ _MEANINGS = {
 
 def save(picture: Picture, name: str, of: str, file: Path) -> None:
     """Write the picture as SVG or PNG, by the ending of the file. The same picture gives the same bytes."""
-    place = _Place(picture, EDGE + 0.14 + 0.089 * len(name) + 0.07 * len(of))
+    place = _Place(picture, EDGE + caption.title_width(name, of))
     canvas.save(place.width, place.height, lambda on: _Drawing(on, picture, place).draw(name, of), file)
 
 
@@ -66,7 +66,10 @@ class _Place:
         self.lines = -(-rounds // fit)
         self.rounds = -(-rounds // self.lines)
         self.width = max(LEFT + self.panel + self.rounds * self.pitch, title) + EDGE
-        self.height = TOP + self.lines * (self.line + BETWEEN_LINES) - BETWEEN_LINES
+        if picture.fault is not None:
+            self.width = max(self.width, caption.LEAST_WIDE)
+        self.above = TOP + caption.height(picture.fault, self.width - 2 * EDGE)
+        self.height = self.above + self.lines * (self.line + BETWEEN_LINES) - BETWEEN_LINES
         self.height += FOOT if any(panel.arrows for panel in picture.panels) else EDGE
 
     def begins(self, line: int) -> range:
@@ -80,17 +83,16 @@ class _Place:
         return x, self.top(line) + rank * self.rank + block * TALL
 
     def top(self, line: int) -> float:
-        return TOP + line * (self.line + BETWEEN_LINES) + self.head
+        return self.above + line * (self.line + BETWEEN_LINES) + self.head
 
 
 class _Drawing:
     def __init__(self, canvas: Canvas, picture: Picture, place: _Place) -> None:
-        self.picture, self.place = picture, place
+        self.canvas, self.picture, self.place = canvas, picture, place
         self.fills, self.strokes, self.text, self.label = canvas.fills, canvas.strokes, canvas.text, canvas.label
 
     def draw(self, name: str, of: str) -> None:
-        self.text(EDGE, 0.22, name, 10.5, weight="bold", ha="left")
-        self.text(EDGE + 0.14 + 0.089 * len(name), 0.22, of, 8.5, FAINT, ha="left")
+        caption.draw(self.canvas, name, of, self.picture.fault, EDGE, self.place.width - 2 * EDGE)
         for line in range(self.place.lines):
             self.ranks(line)
             for number in self.place.begins(line):
@@ -106,7 +108,8 @@ class _Drawing:
         for rank in range(self.picture.ranks):
             x, y = self.place.corner(line, first, (rank, self.strips(self.picture.panels[first])[0], 0))
             middle = y + self.picture.blocks * TALL / 2
-            self.text(EDGE, middle, f"rank {rank}", 8.5, ha="left")
+            wrong = self.picture.fault is not None and self.picture.fault.rank == rank
+            self.text(EDGE, middle, f"rank {rank}", 8.5, FAULT if wrong else INK, ha="left")
             if self.picture.blocks > 1:
                 for block in range(self.picture.blocks):
                     self.text(x - 0.06, y + (block + 0.5) * TALL, str(block), 7, FAINT, ha="right")
@@ -143,13 +146,17 @@ class _Drawing:
             self.label(x + (0.05 if beside else 0.11), y + beside, label, 7)
 
     def strips(self, panel: Panel) -> Sequence[int]:
-        """The strips that the panel shows. The first and the last panel leave out empty strips."""
-        return sorted({strip for _, strip, _ in panel.cells}) if panel.title else range(len(self.picture.strips))
+        """The strips that the panel shows. The first and the last panel leave out empty strips, unless there is a
+        fault, which may be just that a strip is empty."""
+        few = panel.title and self.picture.fault is None
+        return sorted({strip for _, strip, _ in panel.cells}) if few else range(len(self.picture.strips))
 
     def cell(self, line: int, number: int, panel: Panel, spot: Spot) -> None:
         x, y = self.place.corner(line, number, spot)
         shown = panel.cells.get(spot)
         outline = box(x, y, CELL, TALL)
+        if spot in panel.at_fault:
+            self.strokes[FAULT, 2.6, "solid"].append(outline)
         if shown is None:
             self.fills[EMPTY].append(outline)
             self.strokes[GRID, 0.6, "solid"].append(outline)
@@ -167,10 +174,15 @@ class _Drawing:
         """From the right of the cells of the panel before to the left of the cells of this one."""
         x0, y0 = self.bracket([self.place.corner(line, number - 1, spot) for spot in arrow.source], CELL, BRACKET)
         x1, y1 = self.bracket([self.place.corner(line, number, spot) for spot in arrow.target], 0, -BRACKET)
-        if arrow.reduces:
+        if arrow.reduces or arrow.missing == "target":
             x1 -= 2 * RADIUS
-        self.shaft((x0, y0), (x1, y1), "dashed" if arrow.local else "solid", head=not arrow.reduces)
-        if arrow.reduces:
+        if arrow.missing == "source":
+            x0 += 2 * RADIUS
+        head = not arrow.reduces and arrow.missing != "target"
+        self.shaft((x0, y0), (x1, y1), "dashed" if arrow.local else "solid", head, arrow.wrong)
+        if arrow.missing:
+            self.cross((x1 + RADIUS, y1) if arrow.missing == "target" else (x0 - RADIUS, y0))
+        if arrow.reduces and arrow.missing != "target":
             self.plus((x1 + RADIUS, y1))
         return (x0, y0), (x1, y1)
 
@@ -200,16 +212,17 @@ class _Drawing:
         self.strokes[LINE, 1.0, "solid"] += [*ticks, [(spine, ends[0][1]), (spine, ends[-1][1])]]
         return spine, (ends[0][1] + ends[-1][1]) / 2
 
-    def shaft(self, start: Point, end: Point, dashes: str, head: bool) -> None:
+    def shaft(self, start: Point, end: Point, dashes: str, head: bool, wrong: bool = False) -> None:
+        colour, thick = (FAULT, 2.0) if wrong else (LINE, 1.0)
         (x0, y0), (x1, y1) = start, end
         length = ((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5
         dx, dy = (x1 - x0) / length, (y1 - y0) / length
         if head:
-            long, wide = 0.1, 0.036
+            long, wide = (0.13, 0.05) if wrong else (0.1, 0.036)
             x2, y2 = x1 - long * dx, y1 - long * dy
-            self.fills[LINE].append([end, (x2 - wide * dy, y2 + wide * dx), (x2 + wide * dy, y2 - wide * dx)])
+            self.fills[colour].append([end, (x2 - wide * dy, y2 + wide * dx), (x2 + wide * dy, y2 - wide * dx)])
             end = x2, y2
-        self.strokes[LINE, 1.0, dashes].append([start, end])
+        self.strokes[colour, thick, dashes].append([start, end])
 
     def plus(self, middle: Point) -> None:
         x, y = middle
@@ -220,11 +233,17 @@ class _Drawing:
         for drawn in (circle, [(x - arm, y), (x + arm, y)], [(x, y - arm), (x, y + arm)]):
             self.strokes[PLUS, 1.1, "solid"].append(drawn)
 
+    def cross(self, middle: Point) -> None:
+        """The sign for an end of a message at which no rank is."""
+        x, y = middle
+        for way in (-RADIUS, RADIUS):
+            self.strokes[FAULT, 2.0, "solid"].append([(x - RADIUS, y - way), (x + RADIUS, y + way)])
+
     def legend(self) -> None:
         """Explain the signs that occur in this picture."""
         arrows = [arrow for panel in self.picture.panels for arrow in panel.arrows]
         x, y = EDGE, self.place.height - 0.17
-        kinds = {(arrow.reduces, arrow.local) for arrow in arrows}
+        kinds = {(arrow.reduces, arrow.local) for arrow in arrows if not arrow.wrong}
         for (reduces, local), meaning in _MEANINGS.items():
             if (reduces, local) in kinds:
                 self.shaft((x, y), (x + 0.3, y), "dashed" if local else "solid", head=not reduces)
@@ -233,3 +252,10 @@ class _Drawing:
                 x += 0.37 + 2 * RADIUS * reduces
                 self.text(x, y, meaning, 7.5, FAINT, ha="left")
                 x += 0.25 + 0.06 * len(meaning)
+        if any(arrow.wrong for arrow in arrows):
+            self.shaft((x, y), (x + 0.3, y), "solid", head=True, wrong=True)
+            self.text(x + 0.37, y, "wrong", 7.5, FAINT, ha="left")
+            x += 0.37 + 0.25 + 0.06 * len("wrong")
+        if any(arrow.missing for arrow in arrows):
+            self.cross((x + RADIUS, y))
+            self.text(x + 0.07 + 2 * RADIUS, y, "nobody is at this end", 7.5, FAINT, ha="left")

@@ -12,7 +12,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.path import Path as MatplotlibPath
 
-__all__ = ["COLOURS", "EMPTY", "FAINT", "GRID", "INK", "LINE", "PLUS", "Canvas", "Point", "box", "colour", "save"]
+__all__ = [
+    "COLOURS",
+    "EMPTY",
+    "FAINT",
+    "FAULT",
+    "GRID",
+    "INK",
+    "LINE",
+    "PLUS",
+    "Canvas",
+    "Point",
+    "box",
+    "colour",
+    "save",
+]
 
 Point = tuple[float, float]
 
@@ -25,6 +39,8 @@ COLOURS = (
     "#5fb3ce", "#e39b4c", "#69bd76", "#dd7d79", "#a58fdc", "#c9b146", "#d97fb3", "#969ba6",
 )  # fmt: skip
 INK, FAINT, LINE, PLUS, EMPTY, GRID = "#1f2937", "#6b7280", "#475569", "#b91c1c", "#f8fafc", "#d5dae1"
+FAULT = "#e00028"
+"""The colour of what is wrong."""
 _LOOKS: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -60,10 +76,10 @@ class Canvas:
         from matplotlib.patches import PathPatch
 
         for colour, polygons in self.fills.items():
-            front: float = {"white": 4, LINE: 3}.get(colour, 1)
+            front: float = {"white": 4, LINE: 3, FAULT: 3.5}.get(colour, 1)
             self.axes.add_patch(PathPatch(_path(polygons), facecolor=colour, edgecolor="none", zorder=front))
         for (colour, width, dashes), drawn in self.strokes.items():
-            front = 5 if colour == PLUS else 2 + width / 10
+            front = {PLUS: 5, FAULT: 3.5}.get(colour, 2 + width / 10)
             style: Any = {"facecolor": "none", "edgecolor": colour, "linewidth": width, "linestyle": dashes}
             self.axes.add_patch(PathPatch(_path(drawn), zorder=front, joinstyle="miter", **style))
 

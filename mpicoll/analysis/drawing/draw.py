@@ -9,10 +9,11 @@ from pathlib import Path
 from mpicoll.algorithms import Algorithm
 from mpicoll.algorithms.registry import segments as segments_alone
 from mpicoll.analysis.drawing import arrows, matrices, picture
-from mpicoll.analysis.drawing.trace import trace
-from mpicoll.analysis.proof.cases import prove
+from mpicoll.analysis.drawing.faults import located
+from mpicoll.analysis.drawing.trace import Tracing
+from mpicoll.analysis.proof.cases import prove_schedules
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, ScheduleError
 
 __all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "pictured", "usual_segments"]
 
@@ -25,14 +26,17 @@ MOST_CELLS = 12_000
 def draw(algorithm: Algorithm, size: int, file: Path, root: int = 0, segments: int | None = None) -> None:
     """Draw the algorithm among ``size`` ranks into an SVG or PNG file, by the ending of its name.
 
-    The algorithm is proved first. Raises ArgumentError, which names the option of ``mpicoll draw`` that is wrong, and
-    ScheduleError if the algorithm is wrong.
+    The algorithm is proved. If it is wrong, the drawing shows what happens until the fault, and marks the fault. After
+    the file was written, ScheduleError is raised. Raises ArgumentError, which names the option of ``mpicoll draw`` that
+    is wrong.
     """
     found = pictured(algorithm, size, root, segments)
     rooted = f", root {root}" * COLLECTIVES[algorithm.collective].rooted
     cut = segments or usual_segments(algorithm)
     title = f"{size} ranks{rooted}" + f", {cut} segments" * algorithm.pipelined
     _save(found, f"{algorithm.collective} {algorithm.name}", title, file)
+    if found.fault is not None:
+        raise found.fault
 
 
 def draw_meaning(collective: str, size: int, file: Path, root: int = 0) -> None:
@@ -42,7 +46,8 @@ def draw_meaning(collective: str, size: int, file: Path, root: int = 0) -> None:
 
 
 def pictured(algorithm: Algorithm, size: int, root: int = 0, segments: int | None = None) -> picture.Picture:
-    """What the drawing of the algorithm shows. Raises as ``draw`` does."""
+    """What the drawing of the algorithm shows. It has a ``fault`` if the algorithm is wrong. Raises ArgumentError as
+    ``draw`` does."""
     if not 2 <= size <= MOST_RANKS:
         raise ArgumentError("draw", "-n", f"2 to {MOST_RANKS} ranks", str(size))
     rooted = COLLECTIVES[algorithm.collective].rooted
@@ -53,14 +58,20 @@ def pictured(algorithm: Algorithm, size: int, root: int = 0, segments: int | Non
         expected = "a number, at least 1" if algorithm.pipelined else f"none, as {algorithm.name} is not pipelined"
         raise ArgumentError("draw", "--segments", expected, str(segments))
     cut = segments or usual_segments(algorithm)
-    prove(algorithm, size, root, cut)
-    found = trace([algorithm.schedule(rank, size, root, cut) for rank in range(size)], root)
+    schedules = [algorithm.schedule(rank, size, root, cut) for rank in range(size)]
+    tracing = Tracing(algorithm.collective, size, root, schedules[0].blocks)
+    wrong = fault = None
+    try:
+        prove_schedules(schedules, algorithm, root, cut, tracing)
+    except ScheduleError as error:
+        wrong, fault = error, located(error, tracing, schedules)
+    found = tracing.trace(fault.rounds if fault else tracing.rounds)
     cells = (found.rounds + 1) * size * found.blocks
     if cells > MOST_CELLS:
         options = "-n and --segments" if algorithm.pipelined else "-n"
         given = f"{size} ranks with {found.blocks} blocks each in {found.rounds} rounds: {cells} cells"
         raise ArgumentError("draw", options, f"a picture of at most {MOST_CELLS} cells", given)
-    return picture.picture(found, size, root)
+    return picture.picture(found, size, root, fault)._replace(fault=wrong)
 
 
 def usual_segments(algorithm: Algorithm) -> int:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mpicoll.analysis.drawing import canvas
-from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, GRID, INK, LINE, Canvas, box
+from mpicoll.analysis.drawing import canvas, caption
+from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, FAULT, GRID, INK, LINE, Canvas, box
 from mpicoll.analysis.drawing.picture import Panel, Picture, Shown
 from mpicoll.collectives import COLLECTIVES
 
@@ -36,16 +36,16 @@ def save(picture: Picture, name: str, of: str, file: Path) -> None:
     lines = -(-len(picture.panels) // across)
     pitch = HEAD + picture.ranks * TALL
     width = max(2 * EDGE + across * panel, 9.0)
+    above = TOP + caption.height(picture.fault, width - 2 * EDGE)
 
     def draw(on: Canvas) -> None:
-        on.text(EDGE, 0.22, name, 10.5, weight="bold", ha="left")
-        on.text(EDGE + 0.14 + 0.089 * len(name), 0.22, of, 8.5, FAINT, ha="left")
+        caption.draw(on, name, of, picture.fault, EDGE, width - 2 * EDGE)
         for number, each in enumerate(picture.panels):
             line, column = divmod(number, across)
-            _matrix(on, picture, each, number, wide, EDGE + column * panel, TOP + line * pitch + HEAD)
-        on.text(EDGE, TOP + lines * pitch + FOOT / 2, _key(picture), 7.5, FAINT, ha="left")
+            _matrix(on, picture, each, number, wide, EDGE + column * panel, above + line * pitch + HEAD)
+        on.text(EDGE, above + lines * pitch + FOOT / 2, _key(picture), 7.5, FAINT, ha="left")
 
-    canvas.save(width, TOP + lines * pitch + FOOT, draw, file)
+    canvas.save(width, above + lines * pitch + FOOT, draw, file)
 
 
 def _key(picture: Picture) -> str:
@@ -71,7 +71,7 @@ def _matrix(on: Canvas, picture: Picture, panel: Panel, number: int, wide: float
     on.text(x + RANKS, y - 0.19, title, 8.5, weight="bold", ha="left")
     came: dict[int, set[int]] = {}
     for arrow in panel.arrows:
-        if not arrow.local:
+        if not arrow.local and not arrow.wrong:
             came.setdefault(arrow.target[0][0], set()).add(arrow.source[0][0])
     for strip, named in enumerate(picture.strips):
         left = x + RANKS + strip * (picture.blocks * wide + BETWEEN)
@@ -80,9 +80,12 @@ def _matrix(on: Canvas, picture: Picture, panel: Panel, number: int, wide: float
             for block in range(picture.blocks):
                 shown = panel.cells.get((rank, strip, block))
                 _cell(on, picture, shown, wide, left + block * wide, y + rank * TALL)
+                if (rank, strip, block) in panel.at_fault:
+                    on.strokes[FAULT, 2.0, "solid"].append(box(left + block * wide, y + rank * TALL, wide, TALL))
     for rank in range(picture.ranks):
         middle = y + (rank + 0.5) * TALL
-        on.text(x + RANKS - 0.06, middle, str(rank), 7, FAINT, ha="right")
+        wrong = picture.fault is not None and picture.fault.rank == rank
+        on.text(x + RANKS - 0.06, middle, str(rank), 7, FAULT if wrong else FAINT, ha="right")
         peers = sorted(came.get(rank, ()))
         shortened = [*map(str, peers[:2]), *["…"] * (len(peers) > 2)]
         right = x + RANKS + len(picture.strips) * (picture.blocks * wide + BETWEEN) - BETWEEN

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
+from mpicoll.analysis.drawing.faults import Fault, Mark, Missing
 from mpicoll.analysis.drawing.trace import Block, Cell, Move, Trace, given, results
 from mpicoll.analysis.proof.rules import shown
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Space
 
 __all__ = ["Arrow", "Panel", "Picture", "Shown", "meaning", "picture"]
@@ -28,32 +30,37 @@ class Shown(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """A message or a local copy, from cells of the panel before to cells of its own."""
+    """A message or a local copy, from cells of the panel before to cells of its own. One end of an arrow that is
+    ``wrong`` may be missing."""
 
     source: tuple[Spot, ...]
     target: tuple[Spot, ...]
     label: str
     reduces: bool
     local: bool
+    wrong: bool = False
+    missing: Missing = ""
 
 
 class Panel(NamedTuple):
-    """What the ranks hold at one time, and the arrows that led to it."""
+    """What the ranks hold at one time, and the arrows that led to it. The cells ``at_fault`` are those of a fault."""
 
     title: str
     cells: Mapping[Spot, Shown]
     arrows: tuple[Arrow, ...] = ()
+    at_fault: frozenset[Spot] = frozenset()
 
 
 class Picture(NamedTuple):
     """The panels in the order of time. Every rank has its ``strips`` side by side. A strip is a column of ``blocks``
-    cells."""
+    cells. The last panel marks the ``fault`` of an algorithm that is wrong."""
 
     collective: str
     ranks: int
     blocks: int
     strips: tuple[str, ...]
     panels: tuple[Panel, ...]
+    fault: ScheduleError | None = None
 
     @property
     def colours(self) -> int:
@@ -71,26 +78,33 @@ def meaning(collective: str, size: int, root: int) -> Picture:
     return Picture(collective, size, blocks, ("",), (before, after))
 
 
-def picture(found: Trace, size: int, root: int) -> Picture:
-    """The panels of a trace: one before it, and one after each round. The last panel shows only the result.
+def picture(found: Trace, size: int, root: int, fault: Fault | None = None) -> Picture:
+    """The panels of a trace: one before it, and one after each round. The last panel shows only the result, or the
+    fault.
 
     The spaces of a rank are one strip, whose cells show what was written last. If some message reads anything else,
     each space is a strip of its own.
     """
-    scene = _Scene(found.collective, size, found.blocks, _spaces(found))
+    marks = fault.marks if fault else ()
+    scene = _Scene(found.collective, size, found.blocks, _spaces(found, marks))
     holds = dict(given(found.collective, size, root, found.blocks))
     panels = [Panel("before", scene.cells(holds))]
     holds |= found.writes[0]
     for number in range(1, found.rounds + 1):
         _write(holds, found.writes[number])
-        last = number == found.rounds
-        if last:
-            wanted = dict(results(found.collective, size, root, found.blocks))
-            holds = {cell: block for cell, block in holds.items() if cell in wanted}
         moves = [move for move in found.moves if move.round == number]
         fresh = {cell for move in moves for _, cell in move.cells()}
         arrows = tuple(scene.arrow(move) for move in moves)
-        panels.append(Panel("after" if last else "", scene.cells(holds, fresh), arrows))
+        if number < found.rounds:
+            panels.append(Panel("", scene.cells(holds, fresh), arrows))
+            continue
+        if fault is None or fault.ended:
+            wanted = dict(results(found.collective, size, root, found.blocks))
+            holds = {cell: block for cell, block in holds.items() if cell in wanted}
+        arrows += tuple(arrow for arrow in map(scene.wrong, marks) if arrow.source and arrow.target)
+        at_fault = scene.seen(fault.cells if fault else ())
+        title = "the fault" if fault and not fault.ended else "after"
+        panels.append(Panel(title, scene.cells(holds, fresh), arrows, frozenset(at_fault)))
     return Picture(found.collective, size, found.blocks, scene.names, tuple(panels))
 
 
@@ -104,7 +118,7 @@ class _Scene:
         self.names = tuple(_NAMES[space] for space in spaces) or ("",)
 
     def spot(self, cell: Cell) -> Spot:
-        return cell.rank, self.strip[cell.space], cell.block
+        return cell.rank, self.strip.get(cell.space, 0), cell.block
 
     def cells(self, holds: Holds, fresh: Iterable[Cell] = ()) -> dict[Spot, Shown]:
         spots = {self.spot(cell) for cell in fresh}
@@ -121,6 +135,17 @@ class _Scene:
             move.reduces and self.table.reduces,
             move.local,
         )
+
+    def wrong(self, mark: Mark) -> Arrow:
+        label = shown(mark.sent) if self.blocks > 1 and not mark.local else ""
+        reduces = mark.reduces and self.table.reduces
+        return Arrow(
+            tuple(self.seen(mark.reads)), tuple(self.seen(mark.writes)), label, reduces, mark.local, True, mark.missing
+        )
+
+    def seen(self, cells: Iterable[Cell]) -> list[Spot]:
+        """The cells that exist. A wrong schedule may name others."""
+        return [self.spot(cell) for cell in cells if cell.rank in range(self.size) and cell.block in range(self.blocks)]
 
     def label(self, block: Block) -> str:
         """Whose contributions a block holds, or which block it is where all contributions come from the root."""
@@ -142,16 +167,21 @@ _NAMES: dict[Space, str] = {OUTPUT: "out", SCRATCH: "scratch", INPUT: "in"}
 _OF_ROOT = ("bcast", "scatter")
 
 
-def _spaces(found: Trace) -> tuple[Space, ...]:
+def _spaces(found: Trace, marks: Iterable[Mark]) -> tuple[Space, ...]:
     """The spaces that must be strips, because a message reads what was not written last. Mostly there are none."""
+    used = {cell.space for writes in found.writes for cell, _ in writes}
     holds: dict[Cell, Block] = {}
     for number, writes in enumerate(found.writes):
+        reads = [cell for move in found.moves if move.round == number for cell, _ in move.cells()]
+        if number == found.rounds and found.collective != "barrier":
+            wrong = [cell for mark in marks for cell in mark.combines]
+            wrong += [cell for mark in marks if mark.missing != "source" for cell in mark.reads]
+            reads += wrong
+            written = [cell for mark in marks if not mark.missing for cell in mark.writes]
+            used |= {cell.space for cell in wrong + written if cell.space in _NAMES}
         last = {(cell.rank, cell.block): block for cell, block in holds.items()}
-        for move in found.moves:
-            if move.round != number:
-                continue
-            if any(last[source.rank, source.block] != holds[source] for source, _ in move.cells()):
-                return tuple(s for s in _NAMES if any(c.space == s for w in found.writes for c, _ in w))
+        if any(last.get((cell.rank, cell.block)) != holds.get(cell) for cell in reads):
+            return tuple(space for space in _NAMES if space in used)
         _write(holds, writes)
     return ()
 

@@ -4,33 +4,32 @@ The steps of different ranks do not happen at the same times: in a tree some ran
 a message is one more than the last round that either of its ranks must finish before it. So it is the length of the
 longest chain of messages that ends with it. A copy to other blocks of the same rank also takes a round. A copy to the
 same blocks takes none, as it shows nothing new.
+
+A proof tells what the ranks do. If it finds a fault, the rank at fault stops, and the others go on as far as they can.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from mpicoll.analysis.proof.rules import each, target
+from mpicoll.analysis.proof.verify import Listener
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import (
     INPUT,
     OUTPUT,
     SCRATCH,
-    Action,
     Blocks,
     Copy,
     Recv,
     RecvReduce,
-    Schedule,
     Send,
     Space,
-    Step,
     one,
 )
 
-__all__ = ["Block", "Cell", "Move", "Trace", "given", "results", "trace"]
+__all__ = ["SIGNAL", "Block", "Cell", "Move", "Trace", "Tracing", "given", "results"]
 
 
 class Block(NamedTuple):
@@ -105,94 +104,77 @@ def results(collective: str, size: int, root: int, blocks: int) -> Iterator[tupl
             yield Cell(rank, OUTPUT, b), Block(frozenset(ranks), block)
 
 
-def trace(schedules: Sequence[Schedule], root: int = 0) -> Trace:
-    """Follow the schedules of all ranks, which must have been proved."""
-    return _Following(schedules, root).run()
+SIGNAL = one(0)
+"""In a barrier, the block that holds the ranks that a rank has heard of."""
 
 
-class _Rank:
-    """The state of a rank: its step, the round in which its last step ended, and how many messages of its step are
-    left."""
+class Tracing(Listener):
+    """Follows the ranks while their schedules are proved."""
 
-    def __init__(self, rank: int, schedule: Schedule) -> None:
-        self.rank = rank
-        self.steps = tuple(_telling(schedule.steps)) if schedule.collective == "barrier" else schedule.steps
-        self.step, self.left = 0, 0
-        self.began = self.ends = 0
-
-
-class _Following:
-    def __init__(self, schedules: Sequence[Schedule], root: int) -> None:
-        first = schedules[0]
-        self.collective, self.blocks = first.collective, max(1, first.blocks)
-        self.writes = [(0, *both) for both in given(self.collective, len(schedules), root, first.blocks)]
+    def __init__(self, collective: str, size: int, root: int, blocks: int) -> None:
+        self.collective, self.blocks = collective, max(1, blocks)
+        self.signals = collective == "barrier"
+        self.writes = [(0, *both) for both in given(collective, size, root, blocks)]
         self.holds = {cell: block for _, cell, block in self.writes}
         self.moves: list[Move] = []
-        self.posted: dict[tuple[int, int, bool], deque[Send | Recv | RecvReduce]] = {}
-        self.ranks = [_Rank(rank, schedule) for rank, schedule in enumerate(schedules)]
-        self.ready = deque(self.ranks)
+        self.began: list[list[int]] = [[] for _ in range(size)]
+        """For each step that a rank has begun, the last round before it."""
+        self.ends = [0] * size
+        """The last round of each rank so far."""
+        self.waiting: dict[tuple[int, int], list[Send | Recv | RecvReduce]] = {}
+        """For each rank and step, the ends of messages that are not carried yet."""
 
-    def run(self) -> Trace:
-        while self.ready:
-            it = self.ready.popleft()
-            if it.step < len(it.steps):
-                self.begin_step(it)
-        rounds = max((move.round for move in self.moves), default=0)
+    @property
+    def rounds(self) -> int:
+        return max((move.round for move in self.moves), default=0)
+
+    def trace(self, rounds: int) -> Trace:
+        """What has happened in this number of rounds."""
         writes: list[list[tuple[Cell, Block]]] = [[] for _ in range(rounds + 1)]
         for at, cell, block in self.writes:
-            writes[at].append((cell, block))
-        moves = tuple(sorted(self.moves, key=lambda move: (move.round, move.source)))
-        return Trace(self.collective, self.blocks, moves, tuple(map(tuple, writes)))
+            if at <= rounds:
+                writes[at].append((cell, block))
+        moves = sorted((move for move in self.moves if move.round <= rounds), key=lambda m: (m.round, m.source))
+        return Trace(self.collective, self.blocks, tuple(moves), tuple(map(tuple, writes)))
 
-    def begin_step(self, it: _Rank) -> None:
-        it.began = it.ends
-        messages = []
-        for action in it.steps[it.step]:
-            if isinstance(action, Copy):
-                self.copy(it, action)
-            else:
-                messages.append(action)
-        it.left = len(messages)
-        if not messages:
-            self.end_step(it)
-        for message in messages:
-            self.post(it, message)
+    def begins(self, rank: int) -> None:
+        at = self.ends[rank]
+        self.began[rank].append(at)
+        if self.signals:  # a signal tells which ranks its sender had heard of before the step
+            self.carry(Move(at, rank, OUTPUT, SIGNAL, rank, SCRATCH, SIGNAL, False))
 
-    def end_step(self, it: _Rank) -> None:
-        it.step += 1
-        self.ready.append(it)
-
-    def copy(self, it: _Rank, action: Copy) -> None:
+    def copies(self, rank: int, action: Copy) -> None:
+        if self.signals:
+            return
         to, moves = target(action), action.blocks != target(action)
-        at = it.began + moves
-        move = Move(at, it.rank, action.from_, action.blocks, it.rank, action.into, to, False)
+        at = self.began[rank][-1] + moves
+        move = Move(at, rank, action.from_, action.blocks, rank, action.into, to, False)
         self.carry(move)
         if moves:
             self.moves.append(move)
-            it.ends = max(it.ends, at)
+            self.ends[rank] = max(self.ends[rank], at)
 
-    def post(self, it: _Rank, action: Send | Recv | RecvReduce) -> None:
-        """Carry the message out if its other end waits already. Otherwise this end waits."""
-        sends = isinstance(action, Send)
-        pair = (it.rank, action.peer) if sends else (action.peer, it.rank)
-        others = self.posted.get((*pair, not sends))
-        if not others:
-            self.posted.setdefault((*pair, sends), deque()).append(action)
-            return
-        other = others.popleft()
-        send, receive = (action, other) if sends else (other, action)
-        assert isinstance(send, Send)
-        assert not isinstance(receive, Send)
-        ends = [self.ranks[rank] for rank in pair]
-        at = 1 + max(end.began for end in ends)
-        reduces = isinstance(receive, RecvReduce)
-        move = Move(at, pair[0], send.from_, send.blocks, pair[1], receive.into, receive.blocks, reduces)
-        self.carry(move, receive.mine if isinstance(receive, RecvReduce) else None)
+    def posts(self, rank: int, action: Send | Recv | RecvReduce) -> None:
+        self.waiting.setdefault((rank, len(self.began[rank]) - 1), []).append(action)
+
+    def carries(self, source: int, send: Send, to: int, receive: Recv | RecvReduce) -> None:
+        at = 1 + max(self.began[source][-1], self.began[to][-1])
+        mine = receive.mine if isinstance(receive, RecvReduce) else None
+        move = Move(at, source, send.from_, send.blocks, to, receive.into, receive.blocks, mine is not None)
+        if self.signals:
+            mine, move = OUTPUT, Move(at, source, SCRATCH, SIGNAL, to, OUTPUT, SIGNAL, True)
+        self.carry(move, mine)
         self.moves.append(move)
-        for end in ends:
-            end.ends, end.left = max(end.ends, at), end.left - 1
-            if not end.left:
-                self.end_step(end)
+        for rank, action in ((source, send), (to, receive)):
+            self.ends[rank] = max(self.ends[rank], at)
+            self.end_message(rank, action)
+
+    def end_message(self, rank: int, action: Send | Recv | RecvReduce) -> None:
+        key = rank, len(self.began[rank]) - 1
+        left = self.waiting[key]
+        del left[next(i for i, other in enumerate(left) if other is action)]
+        if not left:
+            del self.waiting[key]
 
     def carry(self, move: Move, mine: Space | None = None) -> None:
         values = [(self.holds[source], cell) for source, cell in move.cells()]
@@ -201,16 +183,3 @@ class _Following:
                 value = Block(value.ranks | self.holds[cell._replace(space=mine)].ranks, value.block)
             self.holds[cell] = value
             self.writes.append((move.round, cell, value))
-
-
-def _telling(steps: Sequence[Step]) -> Iterator[Step]:
-    """The steps of a barrier. Each signal tells which ranks its sender had heard of before the step."""
-    for step in steps:
-        yield (Copy(one(0), OUTPUT, SCRATCH),)
-        told: list[Action] = []
-        for action in step:
-            if isinstance(action, Send):
-                told.append(Send(action.peer, one(0), SCRATCH))
-            elif not isinstance(action, Copy):
-                told.append(RecvReduce(action.peer, one(0), OUTPUT, OUTPUT, mine_first=True))
-        yield tuple(told)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from mpicoll.algorithms.registry import Algorithm
 from mpicoll.analysis.proof.explained import explained
-from mpicoll.analysis.proof.verify import Proof, verify
+from mpicoll.analysis.proof.verify import Listener, Proof, verify
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 from mpicoll.schedule import Schedule
 
-__all__ = ["EVERY_ROOT", "cases", "prove"]
+__all__ = ["EVERY_ROOT", "cases", "prove", "prove_schedules"]
 
 EVERY_ROOT = 16
 """Up to so many ranks, every root is proved. With more ranks, only the first and the last root are."""
@@ -34,11 +34,15 @@ def cases(algorithm: Algorithm, sizes: Iterable[int]) -> Iterator[tuple[int, int
 
 def prove(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1) -> Proof:
     """Prove the schedules of all ranks. Raises ScheduleError, or ArgumentError for a case that it declines."""
+    schedules = [algorithm.schedule(rank, size, root, segments) for rank in range(size)]
+    return prove_schedules(schedules, algorithm, root, segments)
 
-    def schedule_of(rank: int) -> Schedule:
-        return algorithm.schedule(rank, size, root, segments)
 
+def prove_schedules(
+    schedules: Sequence[Schedule], algorithm: Algorithm, root: int, segments: int, listener: Listener | None = None
+) -> Proof:
+    """Prove these schedules of the algorithm. Raises ScheduleError, which shows the program's lines at the fault."""
     try:
-        return verify(algorithm.collective, size, root, schedule_of, algorithm.uneven)
+        return verify(algorithm.collective, len(schedules), root, schedules.__getitem__, algorithm.uneven, listener)
     except ScheduleError as fault:
-        raise explained(fault, algorithm, size, root, segments) from None
+        raise explained(fault, schedules, algorithm, root, segments) from None

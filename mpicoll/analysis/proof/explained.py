@@ -6,82 +6,109 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from linecache import getline
 from pathlib import Path
+from typing import NamedTuple
 
 from mpicoll.algorithms.registry import Algorithm
 from mpicoll.analysis.proof.rules import shown, target
 from mpicoll.errors import ScheduleError
 from mpicoll.schedule import Action, Copy, Place, Recv, RecvReduce, Schedule, Send
 
-__all__ = ["explained"]
+__all__ = ["End", "at_fault", "end_of", "explained", "touches"]
 
 MOST_ACTIONS = 4
 """Of a step with more actions, only those of the block at fault are told."""
 
 
-def explained(fault: ScheduleError, algorithm: Algorithm, size: int, root: int, segments: int) -> ScheduleError:
+class End(NamedTuple):
+    """An action of the rank at fault. ``other`` is what meets it at the other end of its message, with its step there:
+    None if nothing does."""
+
+    rank: int
+    step: int
+    action: Action
+    other: tuple[int, Action] | None
+
+    @property
+    def peer(self) -> int | None:
+        """The other rank; None for a copy, and where the action names no other rank."""
+        return None if isinstance(self.action, Copy) or self.action.peer == self.rank else self.action.peer
+
+
+def explained(
+    fault: ScheduleError, schedules: Sequence[Schedule], algorithm: Algorithm, root: int, segments: int
+) -> ScheduleError:
     """The fault with more lines: the step of the rank at fault, and for each message in it what its partner does."""
     if fault.rank is None or fault.step is None:
         return fault
-    schedules = [algorithm.schedule(rank, size, root, segments) for rank in range(size)]
 
     def told(rank: int, step: int, actions: Sequence[Action]) -> Iterator[str]:
-        place = Place(rank, size, root, segments)
-        yield f"rank {rank}, step {step}: {', '.join(map(_words, actions))}{_where(algorithm, place, step)}"
+        place = Place(rank, len(schedules), root, segments)
+        words = ", ".join(map(_words, actions))
+        yield f"rank {rank}, step {step}" + f": {words}" * bool(words) + _where(algorithm, place, step)
 
-    rank, step = fault.rank, fault.step
-    found = schedules[rank].steps[step]
-    if not isinstance(found, tuple) or not all(isinstance(action, Action) for action in found):
-        return fault  # the fault says what it is instead
-    ends = {
-        a: _other_end(schedules, rank, step, a) for a in found if not isinstance(a, Copy) and _is_other(a, rank, size)
-    }
-    at_fault = _at_fault(found, fault.block, [action for action, end in ends.items() if end is None])
-    lines = [*told(rank, step, at_fault)]
-    for action in at_fault:
-        if action not in ends or isinstance(action, Copy):
-            continue
-        end = ends[action]
-        if end is None:
-            verb = "receives from" if isinstance(action, Send) else "sends to"
-            lines.append(f"rank {action.peer}: has no message left that it {verb} rank {rank}")
-        else:
-            lines += told(action.peer, end[0], (end[1],))
-    return ScheduleError(fault.what, rank, step, fault.block, fault.problem, tuple(lines))
+    ends = at_fault(fault, schedules)
+    lines = [*told(fault.rank, fault.step, [end.action for end in ends])]
+    for end in ends:
+        if end.other is not None and end.peer is not None:
+            lines += told(end.peer, end.other[0], (end.other[1],))
+        elif end.peer in range(len(schedules)):
+            verb = "receives from" if isinstance(end.action, Send) else "sends to"
+            lines.append(f"rank {end.peer}: has no message left that it {verb} rank {end.rank}")
+    return ScheduleError(fault.what, fault.rank, fault.step, fault.block, fault.problem, tuple(lines))
 
 
-def _is_other(action: Send | Recv | RecvReduce, rank: int, size: int) -> bool:
-    return action.peer in range(size) and action.peer != rank
-
-
-def _at_fault(step: Sequence[Action], block: int | None, alone: Sequence[Action]) -> Sequence[Action]:
-    """The actions that are told: all of a short step, else those that nobody answers, or those of the block."""
-    if len(step) <= MOST_ACTIONS:
-        return step
-    of_block = [a for a in step if block is None or any(block in r for r in (*a.blocks, *_to(a)))]
+def at_fault(fault: ScheduleError, schedules: Sequence[Schedule]) -> Sequence[End]:
+    """The actions of a fault that names a step: all of a short step, else those that nobody answers, or those of the
+    block. None if the step holds what is no action."""
+    assert fault.rank is not None
+    assert fault.step is not None
+    step = schedules[fault.rank].steps[fault.step]
+    if not isinstance(step, tuple) or not all(map(_is_whole, step)):
+        return ()
+    ends = [end_of(schedules, fault.rank, fault.step, action) for action in step]
+    if len(ends) <= MOST_ACTIONS:
+        return ends
+    alone = [end for end in ends if end.other is None and not isinstance(end.action, Copy)]
+    of_block = [end for end in ends if touches(end.action, fault.block)]
     return (alone or of_block)[:MOST_ACTIONS]
 
 
-def _to(action: Action) -> tuple[range, ...]:
-    return target(action) if isinstance(action, Copy) else ()
+def touches(action: Action, block: int | None) -> bool:
+    """Whether the action reads or writes the block; None stands for any block."""
+    to = target(action) if isinstance(action, Copy) else ()
+    return block is None or any(block in run for run in (*action.blocks, *to))
 
 
-def _other_end(schedules: Sequence[Schedule], rank: int, step: int, action: Action) -> tuple[int, Action] | None:
-    """The partner's step and action at the other end of the message: the n-th send meets the n-th receive."""
-    assert not isinstance(action, Copy)
+def end_of(schedules: Sequence[Schedule], rank: int, step: int, action: Action) -> End:
+    """The action, and the other end of its message: the n-th send meets the n-th receive."""
+    alone = End(rank, step, action, None)
+    if isinstance(action, Copy) or alone.peer not in range(len(schedules)):
+        return alone
     sends = isinstance(action, Send)
     earlier = 0
     for number, mine in _messages(schedules[rank], action.peer, sends):
         if number == step and mine is action:
             break
         earlier += 1
-    return next(islice(_messages(schedules[action.peer], rank, not sends), earlier, None), None)
+    return alone._replace(other=next(islice(_messages(schedules[action.peer], rank, not sends), earlier, None), None))
+
+
+def _is_whole(action: object) -> bool:
+    """Whether it is an action whose blocks and peer are what their types say."""
+    if not isinstance(action, Action):
+        return False
+    blocks: list[object] = [action.blocks, target(action) if isinstance(action, Copy) else ()]
+    peer = 0 if isinstance(action, Copy) else action.peer
+    return isinstance(peer, int) and all(isinstance(b, tuple) and all(isinstance(r, range) for r in b) for b in blocks)
 
 
 def _messages(schedule: Schedule, peer: int, sends: bool) -> Iterator[tuple[int, Send | Recv | RecvReduce]]:
     """The sends to the peer, or the receives from it, with the numbers of their steps."""
     for number, step in enumerate(schedule.steps):
         for action in step if isinstance(step, tuple) else ():
-            if not isinstance(action, Copy) and action.peer == peer and isinstance(action, Send) == sends:
+            if not _is_whole(action) or isinstance(action, Copy):
+                continue
+            if action.peer == peer and isinstance(action, Send) == sends:
                 yield number, action
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from threading import Lock
 
 from mpicoll import algorithms
@@ -10,7 +13,7 @@ from mpicoll.algorithms import Algorithm
 from mpicoll.analysis.proof.cases import SEGMENTS, cases, prove
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
-__all__ = ["register"]
+__all__ = ["register", "unproved"]
 
 _NO_SCHEDULES = ("native", "exchange")
 """Names that ``algorithm=`` accepts although they are no schedules."""
@@ -19,6 +22,18 @@ _NO_SCHEDULES = ("native", "exchange")
 MOST_RANKS = 64
 """Up to so many ranks, a call proves the algorithm before it runs: that takes up to some seconds. With more ranks, rank
 0 warns that nobody has."""
+
+_PROVES: ContextVar[bool] = ContextVar("mpicoll_register_proves", default=True)
+
+
+@contextmanager
+def unproved() -> Iterator[None]:
+    """In the ``with`` block, ``register`` lists algorithms without a proof, so that a wrong one can be drawn."""
+    token = _PROVES.set(False)
+    try:
+        yield
+    finally:
+        _PROVES.reset(token)
 
 
 def register(algorithm: Algorithm) -> None:
@@ -36,6 +51,9 @@ def register(algorithm: Algorithm) -> None:
     if algorithm.name in _NO_SCHEDULES or algorithms.find(algorithm.collective, algorithm.name):
         expected = f"a name that {algorithm.collective} does not have yet"
         raise ArgumentError("register", "algorithm", expected, repr(algorithm.name))
+    if not _PROVES.get():
+        algorithms.add(algorithm)
+        return
     proved = _Proved(algorithm)
     most = 0
     try:

@@ -28,12 +28,15 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Schedule, Send, Space
 
-__all__ = ["Proof", "verify"]
+__all__ = ["Listener", "Proof", "verify"]
 
 NOTHING = -1
 """Stands for a symbol where nothing was written."""
 STALE = -2
 """Stands for a symbol of INPUT after the same block of OUTPUT was written. In place, INPUT has lost it."""
+
+MOST_OF_A_TREE = 60
+"""So many characters of a tree are shown."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +57,33 @@ class Proof:
         return max((self.symbols.depth(s) for result in self.results for s in set(result)), default=0)
 
 
+class Listener:
+    """Is told what the ranks do, in an order in which they may do it. After a fault, the other ranks go on."""
+
+    def begins(self, rank: int) -> None:
+        """The rank begins its next step."""
+
+    def copies(self, rank: int, action: Copy) -> None:
+        """The rank has copied blocks."""
+
+    def posts(self, rank: int, action: Send | Recv | RecvReduce) -> None:
+        """The rank is ready for its end of a message of its step."""
+
+    def carries(self, source: int, send: Send, to: int, receive: Recv | RecvReduce) -> None:
+        """A message has arrived."""
+
+
 def verify(
-    collective: str, size: int, root: int, schedule_of: Callable[[int], Schedule], uneven: bool = False
+    collective: str,
+    size: int,
+    root: int,
+    schedule_of: Callable[[int], Schedule],
+    uneven: bool = False,
+    listener: Listener | None = None,
 ) -> Proof:
     """Prove the schedules ``schedule_of(0)`` to ``schedule_of(size - 1)``. With ``uneven``, prove also that they serve
     the v-variant of the collective, where the block of each rank, and in an alltoall of each pair, has its own size.
+    The ``listener`` is told what the ranks do.
 
     Raises ScheduleError, which names the rank, the step (from 0) and the block of the first fault. This is the fault of
     the earliest step, and among those the one of the lowest rank. Raises ArgumentError for an unknown collective and an
@@ -70,7 +95,8 @@ def verify(
         raise ArgumentError("verify", "size", "a number of ranks, at least 1", repr(size))
     if not 0 <= root < size:
         raise ArgumentError("verify", "root", f"a rank, 0 to {size - 1}", repr(root))
-    return _Proving(collective, root, [schedule_of(r) for r in range(size)], uneven).run()
+    schedules = [schedule_of(r) for r in range(size)]
+    return _Proving(collective, root, schedules, uneven, listener or Listener()).run()
 
 
 _Posted = tuple[Send | Recv | RecvReduce, list[int]]
@@ -96,7 +122,10 @@ class _Rank:
 
 
 class _Proving:
-    def __init__(self, collective: str, root: int, schedules: Sequence[Schedule], uneven: bool) -> None:
+    def __init__(
+        self, collective: str, root: int, schedules: Sequence[Schedule], uneven: bool, listener: Listener
+    ) -> None:
+        self.listener = listener
         self.table, self.size, self.root = COLLECTIVES[collective], len(schedules), root
         name = getattr(schedules[0], "algorithm", "schedule")
         self.what = f"{collective} {name} of {self.size} ranks" + f", root {root}" * self.table.rooted
@@ -160,6 +189,7 @@ class _Proving:
         if it.step == len(it.steps):
             return
         step = it.steps[it.step]
+        self.listener.begins(it.rank)
         for block, problem in self.rules.problems(it.rank, it.writable, step):
             self.fail(it, block, problem)
         messages: list[_Posted] = []
@@ -168,6 +198,7 @@ class _Proving:
             values = [] if space is None else self.read(it, space, action.blocks)
             if isinstance(action, Copy):
                 self.write(it, action.into, target(action), values)
+                self.listener.copies(it.rank, action)
             else:
                 messages.append((action, values))
         it.left = len(messages)
@@ -179,6 +210,7 @@ class _Proving:
     def post(self, it: _Rank, message: _Posted) -> None:
         """Carry the message out if its other end waits already. Otherwise this end waits."""
         action = message[0]
+        self.listener.posts(it.rank, action)
         sends = isinstance(action, Send)
         pair = (it.rank, action.peer) if sends else (action.peer, it.rank)
         waiting = self.posted.get(pair)
@@ -221,6 +253,7 @@ class _Proving:
         self.write(to, receive.into, receive.blocks, values)
         to.hears |= source.heard
         self.messages += 1
+        self.listener.carries(source.rank, send, to.rank, receive)
 
     def end_message(self, it: _Rank) -> None:
         it.left -= 1
@@ -292,7 +325,8 @@ class _Proving:
                 giver, given = divmod(found[b], self.size) if self.rules.pairs else (found[b], b)
                 self.fail(it, b, f"ends with block {given} of rank {giver}, not {block} of {ranks.start}")
             if self.table.name == "allreduce" and found[b] != of_0[b]:
-                self.fail(it, b, "combines in another order than rank 0")
+                mine, other = (_short(self.symbols.shown(symbol)) for symbol in (found[b], of_0[b]))
+                self.fail(it, b, f"combines in another order than rank 0: {mine}, not {other}")
 
     def check_contributions(self, it: _Rank, block: int, ranks: range) -> None:
         expected = (1 << ranks.stop) - (1 << ranks.start)
@@ -300,3 +334,7 @@ class _Proving:
         if wrong:
             verb = "without" if expected & wrong else "with"
             self.fail(it, block, f"ends {verb} the contribution of rank {lowest(wrong)}")
+
+
+def _short(tree: str) -> str:
+    return tree if len(tree) <= MOST_OF_A_TREE else tree[:MOST_OF_A_TREE] + "…"

@@ -1,0 +1,124 @@
+"""Where a drawing marks the fault that a proof has found: cells, and messages that are wrong or never arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from mpicoll.analysis.drawing.trace import SIGNAL, Cell, Tracing
+from mpicoll.analysis.proof.explained import End, at_fault, end_of, touches
+from mpicoll.analysis.proof.rules import each, target
+from mpicoll.errors import ScheduleError
+from mpicoll.schedule import OUTPUT, Action, Blocks, Copy, RecvReduce, Schedule, Send, Space
+
+__all__ = ["Fault", "Mark", "Missing", "located"]
+
+Missing = Literal["", "source", "target"]
+"""The end of a message at which no rank sends or receives it."""
+
+
+class Mark(NamedTuple):
+    """A message or a copy at fault: the cells that it reads and writes. Where one end is missing, they are the cells
+    where it would be."""
+
+    reads: tuple[Cell, ...]
+    writes: tuple[Cell, ...]
+    combines: tuple[Cell, ...]
+    """What the receiver combines the message with."""
+    sent: Blocks
+    reduces: bool
+    local: bool
+    missing: Missing
+
+
+class Fault(NamedTuple):
+    """The fault in a drawing of so many rounds. ``cells`` are those of the rank at fault. ``ended`` says that the
+    schedules ended, and that what they leave is wrong."""
+
+    rank: int | None
+    rounds: int
+    cells: tuple[Cell, ...]
+    marks: tuple[Mark, ...]
+    ended: bool
+
+
+def located(fault: ScheduleError, found: Tracing, schedules: Sequence[Schedule]) -> Fault:
+    """Where the fault is in what was traced."""
+    rank = fault.rank
+    if fault.step is None:
+        block = 0 if found.signals else fault.block
+        if rank is None or block is None:  # nothing could run
+            return Fault(rank, 0, (), (), False)
+        return Fault(rank, max(1, found.rounds), (Cell(rank, OUTPUT, block),), (), True)
+    ends, last = _ends(fault, found, schedules)
+    marks = [_mark(end, _met(end, found, fault), found.signals) for end in ends if _begins(end, found) <= last]
+    own = {cell for mark in marks for cell in (*mark.reads, *mark.combines, *mark.writes) if cell.rank == rank}
+    at_block = {cell for cell in own if fault.block in (None, cell.block) or found.signals}
+    return Fault(rank, 1 + last, tuple(sorted(at_block or own)), tuple(marks), False)
+
+
+def _begins(end: End, found: Tracing) -> int:
+    """The last round before the step of the end."""
+    return found.began[end.rank][end.step]
+
+
+def _ends(fault: ScheduleError, found: Tracing, schedules: Sequence[Schedule]) -> tuple[Sequence[End], int]:
+    """What to mark, and the last round before it."""
+    assert fault.rank is not None
+    assert fault.step is not None
+    last = found.began[fault.rank][fault.step]
+    waiting = found.waiting.get((fault.rank, fault.step))
+    if waiting is None:  # the step did not begin
+        ends = at_fault(fault, schedules)
+        return [end for end in ends if touches(end.action, fault.block)] or ends, last
+    ends = [end_of(schedules, fault.rank, fault.step, action) for action in waiting]
+    for end in ends:
+        takes = not isinstance(end.action, Send) and touches(end.action, fault.block)
+        if takes and end.other is not None and end.peer is not None and _is_waiting(end.peer, end.other, found):
+            return [end], max(last, found.began[end.peer][end.other[0]])  # it met what it must not take
+    # Nobody can go on. All that wait are marked: together they show why.
+    everyone = ((*key, action) for key, actions in found.waiting.items() for action in actions)
+    return [end_of(schedules, *one) for one in everyone], last
+
+
+def _is_waiting(rank: int, other: tuple[int, Action], found: Tracing) -> bool:
+    step, action = other
+    return any(action is waiting for waiting in found.waiting.get((rank, step), ()))
+
+
+def _met(end: End, found: Tracing, fault: ScheduleError) -> bool:
+    """Whether the other end is there. If the ranks wait for ever, it is not."""
+    if end.other is None or end.peer is None:
+        return False
+    if (fault.rank, fault.step) not in found.waiting:
+        return True
+    return _is_waiting(end.peer, end.other, found)
+
+
+def _mark(end: End, met: bool, signals: bool) -> Mark:
+    def cells(rank: int, space: Space, blocks: Blocks) -> tuple[Cell, ...]:
+        blocks = SIGNAL if signals else blocks
+        return tuple(Cell(rank, OUTPUT if signals else space, block) for block in each(blocks))
+
+    action = end.action
+    if isinstance(action, Copy):
+        reads, writes = cells(end.rank, action.from_, action.blocks), cells(end.rank, action.into, target(action))
+        return Mark(reads, writes, (), (), False, True, "")
+    sends = isinstance(action, Send)
+    space = action.from_ if isinstance(action, Send) else action.into
+    own, other = cells(end.rank, space, action.blocks), cells(action.peer, *_there(end))
+    reads, writes = (own, other) if sends else (other, own)
+    receive = end.other[1] if sends and end.other else action
+    missing: Missing = "" if met else "target" if sends else "source"
+    reduces = isinstance(receive, RecvReduce)
+    combines = cells(end.rank, action.mine, action.blocks) if isinstance(action, RecvReduce) else ()
+    blocks = end.other[1].blocks if end.other and not sends else action.blocks
+    return Mark(reads, writes, combines, blocks, reduces, False, missing)
+
+
+def _there(end: End) -> tuple[Space, Blocks]:
+    """The space and the blocks at the other end of a message: those of the same number if there is none."""
+    other = end.other[1] if end.other else None
+    if other is None or isinstance(other, Copy):
+        return OUTPUT, end.action.blocks
+    return (other.from_ if isinstance(other, Send) else other.into), other.blocks

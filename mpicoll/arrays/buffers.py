@@ -8,7 +8,7 @@ with gaps or in another order.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
@@ -21,7 +21,11 @@ from mpicoll.arrays.dtypes import DTYPES, Dtype
 from mpicoll.arrays.owners import owner_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 
-__all__ = ["Buffer", "as_buffer", "host_buffer", "loaded_torch", "memory_overlaps"]
+__all__ = ["Buffer", "as_buffer", "host_buffer", "library_of", "loaded_torch", "memory_overlaps"]
+
+
+_DLPACK_CPU = 1
+"""DLPack's number of the host's memory."""
 
 
 def loaded_torch() -> Any:
@@ -62,6 +66,17 @@ class Buffer:
         if isinstance(self.array, np.ndarray) or not hasattr(self.array, "is_conj"):
             return False, False
         return self.array.is_conj(), self.array.is_neg()
+
+    def check_writable(self, operation: str, argument: str) -> None:
+        """Raise ArgumentError, on behalf of ``operation``, for memory that cannot hold a result."""
+        if self.writable:
+            return
+        given = "one that is read-only"
+        if _repeats(self.shape, self.strides, self.dtype.itemsize):
+            given = "one whose elements share memory"
+        elif self.device == "cpu":
+            given += " (np.array makes a copy that can be written to)"
+        raise ArgumentError(operation, argument, "an array that can be written to", given)
 
     def like(self, shape: tuple[int, ...]) -> Any:
         """A new, uninitialised array of this kind, dtype and device."""
@@ -255,21 +270,43 @@ def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
 
 
 def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
-    importers: list[tuple[Any, Callable[[Any, str, str], Buffer]]] = [(np, _of_numpy)]
-    if (torch := loaded_torch()) is not None:  # it also takes bfloat16, and memory of a GPU
-        importers.append((torch, _of_torch))
     refusals: dict[str, Exception] = {}
-    for library, described in importers:
+    for name, take in _takers(x):
         try:
-            array = library.from_dlpack(x)
+            array = take(x)
         except (RuntimeError, BufferError, TypeError, ValueError) as e:
-            refusals[library.__name__] = e
+            refusals[name] = e
         else:
+            described = _of_numpy if isinstance(array, np.ndarray) else _of_torch
             return described(array, operation, argument)
     reasons = "; ".join(f"{name} says: {error}" for name, error in refusals.items())
     given = f"{type(x).__name__} ({reasons})"
     expected = "a DLPack array that NumPy or torch can take"
-    raise ArgumentError(operation, argument, expected, given) from refusals[library.__name__]
+    raise ArgumentError(operation, argument, expected, given) from refusals[name]
+
+
+def _takers(x: Any) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Who may take an array that speaks DLPack, and how."""
+    yield "numpy", np.from_dlpack
+    if hasattr(x, "__array__") and x.__dlpack_device__()[0] == _DLPACK_CPU:
+        yield "numpy", _read_only  # it takes no bfloat16 by DLPack
+    if (torch := loaded_torch()) is not None:  # it also takes memory of a GPU
+        yield "torch", torch.from_dlpack
+
+
+def _read_only(x: Any) -> NDArray[Any]:
+    """The elements, which may be a copy. So nothing is written there."""
+    array = np.asarray(x).view()
+    array.flags.writeable = False
+    return array
+
+
+def library_of(x: Any) -> Any:
+    """The library of an array that is neither NumPy's nor torch's, if it takes arrays by DLPack: the namespace that the
+    array names, as the array API standard has it. None for all other arrays."""
+    namespace = getattr(x, "__array_namespace__", None)
+    library = None if namespace is None else namespace()
+    return library if library is not np and hasattr(library, "from_dlpack") else None
 
 
 def memory_overlaps(a: Buffer, b: Buffer) -> bool:

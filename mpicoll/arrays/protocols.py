@@ -1,7 +1,7 @@
 """The types of arrays, for annotations and type checkers. What an array really is, ``buffers`` finds out at run time.
 
 The types of results follow from these: a NumPy array in gives a NumPy array of the same dtype out, and a torch tensor
-in gives a torch tensor out.
+in gives a torch tensor out. An array of another library gives one of that library, which type checkers do not know.
 """
 
 from __future__ import annotations

@@ -120,9 +120,8 @@ def checked(
         call = _with_counts(call, rank, size, sendcounts, recvcounts)
     else:
         _check_sizes(call, size)
-    if recv is not None and not recv.writable and not call.only_read_at(rank):
-        given = "one that is read-only, or whose elements share memory"
-        raise ArgumentError(operation, call.input if in_place else "out", "an array that can be written to", given)
+    if recv is not None and not call.only_read_at(rank):
+        recv.check_writable(operation, call.input if in_place else "out")
     if in_place:
         return replace(call, send=None)
     return call if send is None or recv is None else _apart(call, send, recv, rank, size)

@@ -1,4 +1,7 @@
-"""New arrays for results, with the kind, dtype and device of the array that a rank gives."""
+"""New arrays for results, with the kind, dtype and device of the array that a rank gives.
+
+A call fills arrays of NumPy or torch. ``in_kind`` makes arrays of other libraries of them, whose own may be immutable.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from mpicoll.arrays.buffers import as_buffer
+from mpicoll.arrays.buffers import as_buffer, library_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_counts
 from mpicoll.collectives import even_and_uneven, input_of
 from mpicoll.errors import ArgumentError
 
-__all__ = ["block", "like", "made", "one_each", "returned", "rows"]
+__all__ = ["block", "in_kind", "like", "made", "one_each", "returned", "rows"]
 
 
 def like(operation: str, x: ArrayLike) -> Any:
@@ -75,3 +78,15 @@ def returned(operation: str, x: Any, given: Any, out: Any, rank: int) -> Any:
     if operation == "bcast":
         return x
     return None if operation == "exscan" and rank == 0 and given is None else out
+
+
+def in_kind(x: Any, made: Any, copied: bool = False) -> Any:
+    """A result that was made for a call on ``x``, as an array of the library of ``x``: over the same memory where the
+    library can, or over a copy."""
+    if type(x) is ndarray or (library := library_of(x)) is None or made is None:
+        return made
+    if not isinstance(made, ndarray):
+        return library.from_dlpack(made.clone() if copied else made)
+    if made.dtype.isbuiltin != 1:  # NumPy gives bfloat16 to nobody by DLPack
+        return library.asarray(made.copy())
+    return library.from_dlpack(made.copy() if copied else made)

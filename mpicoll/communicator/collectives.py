@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from numpy import ndarray
 
-from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.protocols import A, Array, ArrayLike
 from mpicoll.calls import results
 from mpicoll.calls.plan import NOT_FOUND
@@ -42,11 +41,10 @@ class Collectives(Base):
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
         array has the shape of ``x``. ``out=x`` works in place.
         """
-        if out is None:
-            out = results.like("allreduce", x)
+        result = results.like("allreduce", x) if out is None else out
         # What plan and carry_out do, in line: the one call in which every tenth of a microsecond counts.
         try:
-            there = None if out is x else self._key(out) or out
+            there = None if result is x else self._key(result) or result
             if type(x) is ndarray:
                 here: Any = (self._address(x), x.size, x.dtype, x.flags.num)
             else:
@@ -56,7 +54,8 @@ class Collectives(Base):
         except NOT_FOUND:
             plan = None
         if plan is None:
-            return self._elementwise("allreduce", x, out, op, 0, algorithm)
+            self._run("allreduce", x, None if result is x else result, op, 0, algorithm)
+            return result if result is out else results.in_kind(x, result)
         recorder = self._recorder
         recorder.begin(plan.record)
         try:
@@ -65,7 +64,7 @@ class Collectives(Base):
             self._break(plan, "allreduce", e)
             raise
         recorder.under_way = False
-        return out
+        return result
 
     @overload
     def reduce(
@@ -169,7 +168,9 @@ class Collectives(Base):
         call works in place.
         """
         if out is None:
-            out = results.one_each("allgather", x, self.size)
+            made = results.one_each("allgather", x, self.size)
+            self._run("allgather", x, made, None, 0, algorithm)
+            return results.in_kind(x, made)
         self._run("allgather", x, out, None, 0, algorithm)
         return out
 
@@ -190,10 +191,13 @@ class Collectives(Base):
 
         ``out`` is used at the root alone. All else is as in :meth:`allgather`.
         """
+        result = out
         if out is None and self._is_root("gather", root):
-            out = results.one_each("gather", x, self.size)
-        self._run("gather", x, out, None, root, algorithm)
-        return out if self._is_root("gather", root) else None
+            result = results.one_each("gather", x, self.size)
+        self._run("gather", x, result, None, root, algorithm)
+        if not self._is_root("gather", root):
+            return None
+        return result if result is out else results.in_kind(x, result)
 
     @overload
     def scatter(
@@ -220,10 +224,11 @@ class Collectives(Base):
         shape ``(size, ...)``: its new array has the shape ``xs.shape[1:]``. Where ``out`` is the root's own block of
         ``xs``, the call works in place.
         """
+        result = out
         if out is None and self._is_root("scatter", root):
-            out = results.block("scatter", xs, self.size)
-        self._run("scatter", xs, out, None, root, algorithm)
-        return out
+            result = results.block("scatter", xs, self.size)
+        self._run("scatter", xs, result, None, root, algorithm)
+        return result if result is out else results.in_kind(xs, result)
 
     @overload
     def reduce_scatter(
@@ -244,7 +249,9 @@ class Collectives(Base):
         the shape ``(size, ...)``, and the new array has the shape ``xs.shape[1:]``.
         """
         if out is None:
-            out = results.block("reduce_scatter", xs, self.size)
+            made = results.block("reduce_scatter", xs, self.size)
+            self._run("reduce_scatter", xs, made, op, 0, algorithm)
+            return results.in_kind(xs, made)
         self._run("reduce_scatter", xs, out, op, 0, algorithm)
         return out
 
@@ -262,8 +269,9 @@ class Collectives(Base):
         ``xs``.
         """
         if out is None:
-            b = as_buffer(xs, "alltoall", "xs")
-            out = b.like(b.shape)
+            made = results.like("alltoall", xs)
+            self._run("alltoall", xs, made, None, 0, algorithm)
+            return results.in_kind(xs, made)
         self._run("alltoall", xs, out, None, 0, algorithm)
         return out
 
@@ -275,7 +283,6 @@ class Collectives(Base):
         self, operation: str, x: Any, out: Any, op: OpLike, root: int, algorithm: AlgorithmLike | None
     ) -> Any:
         """A call whose result has as many elements as ``x``; returns where it is."""
-        if out is None:
-            out = results.like(operation, x)
-        self._run(operation, x, None if out is x else out, op, root, algorithm)
-        return out
+        result = results.like(operation, x) if out is None else out
+        self._run(operation, x, None if result is x else result, op, root, algorithm)
+        return result if result is out else results.in_kind(x, result)

@@ -282,9 +282,8 @@ class Messages(Base):
     def _memory(self, operation: str, x: Any, argument: str = "x", writable: bool = False) -> Buffer:
         """The array of a message, on a device that may be used."""
         b = as_buffer(x, operation, argument)
-        if writable and not b.writable:
-            given = "one that is read-only, or whose elements share memory"
-            raise ArgumentError(operation, argument, "an array that can be written to", given)
+        if writable:
+            b.check_writable(operation, argument)
         self._device_calls.check(b, operation, argument)
         return b
 

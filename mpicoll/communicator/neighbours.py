@@ -7,6 +7,7 @@ from typing import Any
 
 from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike
+from mpicoll.calls import results
 from mpicoll.calls.plan import Bound
 from mpicoll.calls.record import Record
 from mpicoll.communicator import staging
@@ -33,7 +34,8 @@ class Neighbours(Base):
         """
         sources, _ = self._neighbours("neighbor_allgather")
         b = as_buffer(x, "neighbor_allgather", "x")
-        return self._exchanged("neighbor_allgather", "x", b, b.count, (len(sources), *b.shape), out)
+        result = self._exchanged("neighbor_allgather", "x", b, b.count, (len(sources), *b.shape), out)
+        return result if result is out else results.in_kind(x, result)
 
     def neighbor_alltoall(self, xs: ArrayLike, out: ArrayLike | None = None) -> Any:
         """Send block i of ``xs`` to neighbour i, and receive one block from each.
@@ -48,7 +50,8 @@ class Neighbours(Base):
             expected = f"shape ({len(destinations)}, ...), one block for each neighbour"
             raise ArgumentError("neighbor_alltoall", "xs", expected, f"shape {b.shape}")
         block = b.count // b.shape[0] if b.shape[0] else 0
-        return self._exchanged("neighbor_alltoall", "xs", b, block, (len(sources), *b.shape[1:]), out)
+        result = self._exchanged("neighbor_alltoall", "xs", b, block, (len(sources), *b.shape[1:]), out)
+        return result if result is out else results.in_kind(xs, result)
 
     def _neighbours(self, operation: str) -> tuple[Sequence[int], Sequence[int]]:
         self.check_open(operation)
@@ -70,9 +73,7 @@ class Neighbours(Base):
         if recv.count != block * shape[0]:
             expected = f"{block * shape[0]} elements, {block} for each of {shape[0]} neighbours"
             raise ArgumentError(operation, "out", expected, f"{recv.count} (shape {recv.shape})")
-        if not recv.writable:
-            given = "one that is read-only, or whose elements share memory"
-            raise ArgumentError(operation, "out", "an array that can be written to", given)
+        recv.check_writable(operation, "out")
         if memory_overlaps(send, recv):
             expected = f"memory that does not overlap {argument}'s"
             raise ArgumentError(operation, "out", expected, "memory that overlaps it")

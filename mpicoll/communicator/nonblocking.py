@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.buffers import Buffer, library_of
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls import results
@@ -191,6 +191,8 @@ class NonBlocking(Base):
         transfer, after, copies = native
         request = self._recorded(record, transfer, after, (x, out, copies))
         request.result = results.returned(operation, x, given, out, self.rank)
+        if request.result is not given and request.result is not x and library_of(x) is not None:
+            request._finish = sequence(request._finish or sequence(), partial(_hand_over, request, x))
         return request
 
     def _native(self, call: Call) -> tuple[Transfer, Plan, object] | None:
@@ -227,6 +229,11 @@ class NonBlocking(Base):
             return self._started(Message(pending, transfer, False, True), arrays, finish)
         finally:
             recorder.under_way = False
+
+
+def _hand_over(request: Request, x: Any) -> None:
+    """At its end, the result becomes an array of the library of ``x``."""
+    request.result = results.in_kind(x, request.result)
 
 
 def _carry_out(

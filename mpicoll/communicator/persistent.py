@@ -6,6 +6,7 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
+from mpicoll.arrays.buffers import library_of
 from mpicoll.calls import results
 from mpicoll.collectives import COLLECTIVES, even_and_uneven, input_of
 from mpicoll.communicator.collectives import Collectives
@@ -28,8 +29,8 @@ class Persistent(Collectives, Uneven, Messages):
         ``operation`` is the name of a collective, or of a message: ``send``, ``recv``, ``isend``, ``irecv`` or
         ``sendrecv``. The other arguments are those of its method. They are checked now. ``call()`` reads and writes the
         arrays as they are at that time, and returns what the method returns: without ``out``, that is one array for all
-        calls. It keeps the arrays, which must stay where they are. All ranks bind the same collectives, and binding
-        moves no data.
+        calls, or a new one each time where ``x`` is an array of JAX or another library. It keeps the arrays, which must
+        stay where they are. All ranks bind the same collectives, and binding moves no data.
         """
         uneven = operation.removesuffix("v") if isinstance(operation, str) else ""
         known = uneven in COLLECTIVES and hasattr(Collectives if operation in COLLECTIVES else Uneven, operation)
@@ -81,10 +82,11 @@ class Persistent(Collectives, Uneven, Messages):
         plan = self.plan(operation, x, there, given.get("op"), root, given["algorithm"], sent, received)
         result = results.returned(operation, x, given.get("out"), out, self.rank)
         carry_out, kept = self.carry_out, (x, out)
+        others = x if result is not x and result is not given.get("out") and library_of(x) is not None else None
 
         def call() -> Any:
             carry_out(plan, operation)
-            return result
+            return result if others is None else results.in_kind(others, result, copied=True)
 
         call.__dict__["arrays"] = kept  # the plan holds addresses
         return call

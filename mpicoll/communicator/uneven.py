@@ -41,7 +41,9 @@ class Uneven(Base):
         ``sum(counts)`` rows.
         """
         if out is None:
-            out = results.rows("allgatherv", x, counts, self.size)
+            made = results.rows("allgatherv", x, counts, self.size)
+            self._run("allgatherv", x, made, None, 0, algorithm, recvcounts=counts)
+            return results.in_kind(x, made)
         self._run("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
         return out
 
@@ -77,10 +79,13 @@ class Uneven(Base):
 
         ``out`` is used at the root alone. All else is as in :meth:`allgatherv`.
         """
+        result = out
         if out is None and self._is_root("gatherv", root):
-            out = results.rows("gatherv", x, counts, self.size)
-        self._run("gatherv", x, out, None, root, algorithm, recvcounts=counts)
-        return out if self._is_root("gatherv", root) else None
+            result = results.rows("gatherv", x, counts, self.size)
+        self._run("gatherv", x, result, None, root, algorithm, recvcounts=counts)
+        if not self._is_root("gatherv", root):
+            return None
+        return result if result is out else results.in_kind(x, result)
 
     @overload
     def scatterv(
@@ -126,10 +131,11 @@ class Uneven(Base):
         All ranks give the same ``counts``. ``xs`` is used at the root alone, and has ``sum(counts)`` rows; other ranks
         may pass None. ``out`` has ``counts[r]`` rows. Only the root may leave it away: it gets a new array.
         """
+        result = out
         if out is None and self._is_root("scatterv", root):
-            out = results.rows("scatterv", xs, counts, self.size, self.rank)
-        self._run("scatterv", xs, out, None, root, algorithm, sendcounts=counts)
-        return out
+            result = results.rows("scatterv", xs, counts, self.size, self.rank)
+        self._run("scatterv", xs, result, None, root, algorithm, sendcounts=counts)
+        return result if result is out else results.in_kind(xs, result)
 
     @overload
     def reduce_scatterv(
@@ -166,7 +172,9 @@ class Uneven(Base):
         ``counts[r]`` rows.
         """
         if out is None:
-            out = results.rows("reduce_scatterv", xs, counts, self.size, self.rank)
+            made = results.rows("reduce_scatterv", xs, counts, self.size, self.rank)
+            self._run("reduce_scatterv", xs, made, op, 0, algorithm, sendcounts=counts)
+            return results.in_kind(xs, made)
         self._run("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
         return out
 
@@ -206,6 +214,8 @@ class Uneven(Base):
         with ``xs``.
         """
         if out is None:
-            out = results.rows("alltoallv", xs, recvcounts, self.size)
+            made = results.rows("alltoallv", xs, recvcounts, self.size)
+            self._run("alltoallv", xs, made, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
+            return results.in_kind(xs, made)
         self._run("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
         return out

@@ -64,8 +64,8 @@ def misspelt(given: str, known: Iterable[str]) -> str:
 
 
 def shown_argument(given: object) -> str:
-    """Describes an argument that is no array, for ``given`` of an ArgumentError. Who moves from mpi4py gives the result
-    as the second argument."""
+    """Describes an argument that is no array, for ``given`` of an ArgumentError. A program that comes from mpi4py
+    gives the result as the second argument."""
     return "an array (did you mean out=?)" if hasattr(given, "shape") and hasattr(given, "dtype") else repr(given)
 
 

@@ -308,8 +308,8 @@ class Base:
 
         Python runs a signal's handler when the MPI library's function has returned. If the plan is no more than that
         function, a handler that raises finds the call complete on this rank. The communicator is closed all the same.
-        Which plans are so depends on the algorithm, and a program cannot rely on that. Nor did it get the result, with
-        which the other ranks go on.
+        Which plans are so depends on the algorithm, and a program cannot rely on that. It does not get the
+        result, with which the other ranks go on.
         """
         # What a collective leaves that a loss has ended may raise anything.
         error = self._error(operation, e) if isinstance(e, self._failure) or self._is_cut(e) else None

@@ -54,7 +54,7 @@ class Messages(Base):
         """Receive a message from the rank ``source``, or from any rank if that is None, into ``x``. Returns ``x``.
 
         ``x`` has the dtype and the number of elements of the message. Raises MessageError if the number is another.
-        Who has sent it, and with which tag, is known of an :meth:`irecv`, and of a :meth:`probe` before.
+        The request of an :meth:`irecv` knows who has sent it, and with which tag. :meth:`probe` knows it before.
         """
         self.carry("recv", x, source, tag, True)
         return x

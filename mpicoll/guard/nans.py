@@ -1,4 +1,4 @@
-"""Looks for NaNs in what a rank gives to a collective, before data moves: ``check="nan"``."""
+"""Looks for NaNs in what a rank gives to a collective, before data moves: ``check="watch,nan"``."""
 
 from __future__ import annotations
 

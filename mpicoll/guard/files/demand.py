@@ -1,6 +1,6 @@
 """Files on demand: a process that gets SIGURG lets all processes of its job write them.
 
-Who has no watcher ignores SIGURG: launchers, shells, other programs. So the signal may be sent to all processes of a
+Programs without a watcher ignore SIGURG: launchers, shells and others. So the signal may be sent to all processes of a
 Slurm job. Python itself would call a handler only when the main thread comes out of MPI. The handler of faulthandler is
 called at once. It writes some lines to a pipe, and the watcher's thread reads them.
 """

@@ -2,7 +2,7 @@
 
 A collective of the group's queue works in another thread than the one that called it. There the device's current queue
 is not the caller's. So the group has a queue of its own on each device. It waits for what the caller had queued when it
-called, and whoever waits for the collective lets his queue wait for its end. Nobody waits for more than that.
+called, and whoever waits for the collective lets its own queue wait for its end. Nobody waits for more than that.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from time import monotonic
 
 import pytest
 
-from mpicoll.calls.record import Pending
-from mpicoll.guard.recorder import FREED, OPEN, Recorder
+from mpicoll.calls.record import Pending, Record
+from mpicoll.guard.recorder import BROKEN, FREED, OPEN, Recorder
 from mpicoll.guard.watch.channel import connect, heard, say
 from mpicoll.guard.watch.meeting import Meeting, listen
 from mpicoll.guard.watch.watched import BEAT, SECONDS_TO_HEAR, Watched
@@ -141,17 +141,26 @@ def test_a_rank_that_has_long_not_heard_of_the_judge_comes_to_its_end() -> None:
     assert not ends
 
 
-def test_a_communicator_is_freed_during_a_look() -> None:
-    """What is told of its state is no later than what is told of its calls."""
+@pytest.mark.parametrize(("makes_one", "told"), [(True, (2, FREED)), (False, (1, BROKEN))])
+def test_a_communicator_ends_during_a_look(makes_one: bool, told: tuple[int, str]) -> None:
+    """What is told of its state and what is told of its calls belong together: a call that ends midway is not told as
+    one of a communicator that is open."""
 
-    class Freed(Recorder):
+    class Ending(Recorder):
         @property
         def begun(self) -> int:
             found = super().begun
-            self.state = FREED
+            if self.state == OPEN and makes_one:
+                self.under_way = False
+                self.begin(Record("barrier"))
+                self.state, self.under_way = FREED, False
+            elif self.state == OPEN:
+                self.close()
             return found
 
-    assert Watched("c", [0], Freed(), [], 600.0, False).state()[1] == OPEN
+    recorder = Ending()
+    recorder.begin(Record("barrier"))
+    assert Watched("c", [0], recorder, [], 600.0, True).state()[:2] == told
 
 
 def test_nobody_listens(unused_port: int) -> None:

@@ -24,6 +24,8 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable
 
+from mpicoll.units import named
+
 __all__ = [
     "ArgumentError",
     "DeviceError",
@@ -131,7 +133,7 @@ class MismatchError(MpicollError, RuntimeError):
         ranks: dict[str, list[int]] = {}
         for rank, call in self.calls.items():
             ranks.setdefault(call, []).append(rank)
-        rows = [f"  rank{'s' * (len(who) > 1)} {', '.join(map(str, who))}: {call}" for call, who in ranks.items()]
+        rows = [f"  {named(who)}: {call}" for call, who in ranks.items()]
         return "\n".join([f"{self.operation}: the ranks made different calls:", *rows])
 
 
@@ -146,7 +148,7 @@ class RankLost(MpicollError, RuntimeError):
         super().__init__(operation, self.ranks)
 
     def __str__(self) -> str:
-        who = f"rank{'s' * (len(self.ranks) > 1)} {', '.join(map(str, self.ranks))}" if self.ranks else "a rank"
+        who = named(self.ranks) if self.ranks else "a rank"
         was = "were" if len(self.ranks) > 1 else "was"
         go_on = "those that are left can go on: shrink(), or in torch a new default group"
         return f"{self.operation}: {who} {was} lost: {go_on}"

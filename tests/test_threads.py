@@ -236,7 +236,7 @@ def test_threads_that_make_different_calls() -> None:
         said = ranks.run(call)
     assert len(set(said)) == 1
     assert said[0].splitlines()[1:] == [
-        "  ranks 0, 1: allreduce sum of 2 float64",
+        "  ranks 0-1: allreduce sum of 2 float64",
         "  rank 2: allreduce sum of 3 float64",
     ]
 

@@ -141,7 +141,7 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _cores() -> int:
     """The cores that the process may use; 1 where it cannot be forked, or where that is not known."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    return len(os.sched_getaffinity(0))
 
 
 def _watched(name: str) -> Watched:

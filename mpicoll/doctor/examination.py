@@ -24,7 +24,7 @@ from mpicoll.doctor.job import Seat, Start, World
 from mpicoll.doctor.machine import Machine
 from mpicoll.errors import LaunchError
 from mpicoll.machine.peer_memory import mark
-from mpicoll.units import ranges
+from mpicoll.units import named
 
 __all__ = ["CONNECTED", "Facts", "examine", "judge"]
 
@@ -152,7 +152,7 @@ def _differences(by_rank: Mapping[int, Facts]) -> Iterator[Finding]:
         for rank, of_one in of_all.items():
             values.setdefault(of_one.get((topic, name)), []).append(rank)
         if len(values) > 1:
-            each = "; ".join(f"{value or 'none'} (rank{'s' * (len(r) > 1)} {ranges(r)})" for value, r in values.items())
+            each = "; ".join(f"{value or 'none'} ({named(r)})" for value, r in values.items())
             wrong = name in ("MPI", "mpicoll")
             yield Finding(topic, "problem" if wrong else "warning", f"{name} differs: {each}", _ALIKE[topic])
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 import mpicoll
-from mpicoll.units import count, ranges
+from mpicoll.units import count, named
 
 __all__ = ["Finding", "Level", "Report", "together"]
 
@@ -104,6 +104,6 @@ class Report:
         parts = []
         for node, whom in groupby(ranks, key=self.nodes.__getitem__):
             numbers = list(whom)
-            name = f"rank{'s' * (len(numbers) > 1)} {ranges(numbers)}"
+            name = named(numbers)
             parts.append(f"{name} on {node}" if several else name)
         return ", ".join(parts) + ": "

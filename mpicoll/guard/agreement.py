@@ -57,7 +57,7 @@ class Agreement:
         if missing == [fabric.rank]:
             raise TimeoutError(f"{operation}: other ranks gave up before all had come, to {words}")
         if missing:
-            who = f"rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+            who = named(missing)
             raise TimeoutError(f"{operation}: {who} did not come within {self.timeout:g} s, to {words}")
         raise MismatchError(operation, dict(enumerate(fabric.allgather(words))))
 

@@ -68,8 +68,6 @@ def take() -> None:
     """Bind this process to its share of the node's cores, if it was told so. Set OMP_NUM_THREADS to the number of cores
     that each rank of the node has, if nobody has set it, and if the launcher says how many ranks there are."""
     order, ranks = os.environ.pop(ORDER, ""), ranks_here()
-    if not hasattr(os, "sched_setaffinity"):
-        return
     cores = mine()
     threads = max(1, len(cores) // ranks)
     if "share" in order:

@@ -23,6 +23,7 @@ from typing import Any
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import launched_rank
 from mpicoll.launch.lifetime import progress
+from mpicoll.units import named
 
 __all__ = [
     "ADDRESS",
@@ -143,9 +144,9 @@ def attend(argv: Sequence[str], environment: Mapping[str, str], nprocs: int, thi
         return code if code > 0 else 128 - code  # what ended the job has been said already
     if not lost:
         return 0
-    these = f"mpicoll: {len(lost)} of {nprocs} ranks {'was' if len(lost) == 1 else 'were'} lost ({_numbers(lost)})"
+    these = f"mpicoll: {len(lost)} of {nprocs} ranks {'was' if len(lost) == 1 else 'were'} lost ({named(sorted(lost))})"
     if missed:
-        print(f"{these}, and no rank went on without {_numbers(missed)}", file=sys.stderr)
+        print(f"{these}, and no rank went on without {named(sorted(missed))}", file=sys.stderr)
         return 1
     print(f"{these}; the others went on to the end without {'it' if len(lost) == 1 else 'them'}", file=sys.stderr)
     return 0
@@ -158,11 +159,6 @@ def _end_after_ranks(launcher: subprocess.Popen[bytes], attendance: _Attendance)
         launcher.wait(_SECONDS_TO_END)
     except subprocess.TimeoutExpired:
         launcher.kill()
-
-
-def _numbers(ranks: Iterable[int]) -> str:
-    found = sorted(ranks)
-    return f"rank{'s' * (len(found) > 1)} {', '.join(map(str, found))}"
 
 
 # -- in a rank --------------------------------------------------------------------------------------------------------
@@ -257,8 +253,7 @@ def _in_child() -> None:
         _parent.pop().close()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)
 
 
 def _say(message: dict[str, Any]) -> None:

@@ -58,8 +58,7 @@ def _in_child() -> None:
         closable.abandon(_FORKED)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)
 
 
 def exits_with(code: int) -> None:

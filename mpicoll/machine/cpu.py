@@ -22,7 +22,7 @@ _MODELS = (
 
 def cpus() -> set[int]:
     """The CPUs that this process may use."""
-    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    return os.sched_getaffinity(0)
 
 
 @cache

@@ -34,7 +34,7 @@ def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
     None, on all ranks, if a rank cannot map a block, if a rank has used up its ``BUDGET``, or if a rank has
     MPICOLL_SHARED_MEMORY=0."""
     file, mark = None, os.urandom(_MARK)
-    wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0" and hasattr(os, "memfd_create")
+    wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0"
     if wanted and nbytes + sum(mapping.nbytes for mapping in list(_own)) <= BUDGET:
         file = _new(nbytes, mark)
     files: list[tuple[int, int, bytes] | None] = comm.allgather(None if file is None else (os.getpid(), file, mark))

@@ -15,7 +15,7 @@ from mpicoll.bench.report.record import Record, label, load
 from mpicoll.bench.report.style import SETTINGS, WIDTH, Style, duration, legend, styles
 from mpicoll.bench.report.summary import fastest
 from mpicoll.errors import ArgumentError
-from mpicoll.units import size_text
+from mpicoll.units import count, size_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +60,7 @@ def table(points: list[Point]) -> list[str]:
     """A row for each collective, size and backend. It has the median and the bus bandwidth for each number of nodes."""
     columns = list(dict.fromkeys((p["nodes"], p["ranks"]) for p in points))
     cells = {(p["collective"], p["size"], p["backend"], p["nodes"], p["ranks"]): p for p in points}
-    heads = (f"{nodes} node{'s' * (nodes != 1)}, {ranks} ranks" for nodes, ranks in columns)
+    heads = (f"{count(nodes, 'node')}, {ranks} ranks" for nodes, ranks in columns)
     text = [f"{'collective':20}{'size':>6}  {'backend':15}" + "".join(f"{head:>28}" for head in heads)]
     for name, size, backend in sorted({key[:3] for key in cells}):
         found = (cells.get((name, size, backend, *column)) for column in columns)

@@ -162,5 +162,4 @@ def _in_child() -> None:
     _watchers.clear()  # the thread is the parent's alone
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+os.register_at_fork(after_in_child=_in_child)

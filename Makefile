@@ -8,10 +8,11 @@ PORT ?= 8000
 ARGS ?=
 CALLS ?= 100000
 
-.PHONY: help environments test quick soak test-torch torch-suite slurm-test lint compare docs site gpu-check clean
+.PHONY: help environments test test-all quick soak test-torch torch-suite slurm-test lint compare docs site gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
+	@echo "make test-all   the same at more numbers of ranks: where a change to MPI's part or a new MPI might fail"
 	@echo "make quick      the quick ones: two ranks on Open MPI, and what knows no MPI (also with ARGS)"
 	@echo "make soak       100,000 random calls on each MPI, whose ranks are stopped and continued (as many as CALLS=N)"
 	@echo "make test-torch what a version of torch can break, on the oldest and the newest one tested: 11 GB of environments"
@@ -35,6 +36,9 @@ environments: $(OPENMPI)/.ready $(MPICH)/.ready
 
 test: $(OPENMPI)/.ready $(MPICH)/.ready
 	$(PYTHON) -m tests.matrix $(OPENMPI) $(MPICH) -- $(ARGS)
+
+test-all: $(OPENMPI)/.ready $(MPICH)/.ready
+	$(PYTHON) -m tests.matrix --all $(OPENMPI) $(MPICH) -- $(ARGS)
 
 quick: $(OPENMPI)/.ready
 	$(PYTHON) -m tests.matrix --quick $(OPENMPI) -- $(ARGS)

@@ -1,6 +1,6 @@
 """Runs each test where it can fail, as TABLE says, and counts.
 
-    python3 -m tests.matrix [--quick] .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
+    python3 -m tests.matrix [--quick | --all] .venv/openmpi .venv/mpich [-- pytest's arguments, such as -k name]
 
 Each number of ranks on each MPI is one launch. A launch in which no test begins or ends for long hangs, and is ended as
 failed; a slow one only takes longer. Needs only the standard library, because what the tests need lies in the
@@ -29,6 +29,8 @@ Where = int | str
 """A number of ranks, or one of these:"""
 JOBS = "jobs of their own"
 PURE = "no MPI"
+MORE = "with --all"
+"""What follows it is run with --all alone."""
 
 # Where a test can fail, there it runs: on the first MPI, and on the second. A file has its own line or that of the
 # nearest folder; one MPI alone takes both columns.
@@ -48,16 +50,16 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/torch/test_bad_input.py":   ((1, 2),          ()),
     "tests/torch/test_signatures.py":  ((2,),            ()),
     # mpicoll.torch has groups of some ranks, and threads; programs have meshes of two by two, and uneven shards.
-    "tests/torch":                     ((1, 2, 4),       (2, 3)),
-    "tests/torch/programs":            ((1, 2, 4),       (3,)),
-    "tests/bench/test_fit.py":         ((2, 3),          (2,)),
+    "tests/torch":                     ((2, MORE, 1, 4), (3, MORE, 2)),
+    "tests/torch/programs":            ((2, 4, MORE, 1), (3,)),
+    "tests/bench/test_fit.py":         ((2, MORE, 3),    (2,)),
     "tests/bench/test_nccl.py":        ((1,),            ()),
     "tests/bench/test_output.py":      ((2,),            (2,)),
     "tests/bench/test_sweep.py":       ((1, 2),          (3,)),
     # The device is the same on both; MPICH is slow where there are more ranks than cores.
-    "tests/devices":                   ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/devices/test_dtypes.py":    ((2, 3),          (2,)),
-    "tests/devices/test_order.py":     ((2, 3),          (2,)),
+    "tests/devices":                   ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
+    "tests/devices/test_dtypes.py":    ((2, MORE, 3),    (2,)),
+    "tests/devices/test_order.py":     ((2, MORE, 3),    (2,)),
     # No ranks: these start programs as people do,
     "tests/integrations":              ((JOBS,),         (JOBS,)),
     "tests/integrations/test_accelerate.py": ((),        (JOBS,)),
@@ -131,12 +133,16 @@ def line(file: str) -> tuple[tuple[Where, ...], tuple[Where, ...]]:
     return next(TABLE[str(name)] for name in (path, *path.parents) if str(name) in TABLE)
 
 
-def places(columns: tuple[int, ...]) -> dict[Where, list[str]]:
-    """The files that run at each place of these columns."""
+def places(columns: tuple[int, ...], everywhere: bool) -> dict[Where, list[str]]:
+    """The files that run at each place of these columns; with --all ``everywhere``."""
     found: dict[Where, list[str]] = {}
     for file in files():
-        for where in dict.fromkeys(where for column in columns for where in line(file)[column]):
-            found.setdefault(where, []).append(file)
+        for column in columns:
+            row = line(file)[column]
+            end = len(row) if everywhere or MORE not in row else row.index(MORE)
+            for where in row[:end]:
+                if where != MORE and file not in found.setdefault(where, []):
+                    found[where].append(file)
     return dict(sorted(found.items(), key=lambda it: (isinstance(it[0], str), it[0])))
 
 
@@ -218,20 +224,20 @@ def ranks(python: str, n: int, tests: list[str]) -> list[str]:
     ]
 
 
-def launches(environments: list[str], quick: bool) -> Iterator[tuple[str, list[str]]]:
+def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator[tuple[str, list[str]]]:
     """The title and the command line of each."""
     columns = ((0,), (1,)) if len(environments) > 1 else ((0, 1),)
     for i, environment in enumerate(environments):
         python = str(Path(environment, "bin", "python").absolute())
         mpi = Path(environment).name
-        for where, tests in places(columns[i % 2]).items():
+        for where, tests in places(columns[i % 2], everywhere).items():
             if quick and where not in (2, PURE):
                 continue
             if isinstance(where, str):
                 yield f"{mpi}, {where}", [python, "-m", "pytest", *WORKERS[where], *tests]
             else:
                 yield f"{mpi}, {where} rank{'s' * (where > 1)}", ranks(python, where, tests)
-        if not quick:
+        if everywhere or (i == 0 and not quick):
             n = RANKS_THROUGH_TORCH[i % 2]
             yield f"{mpi}, {n} ranks, torch's API", ranks(python, n, ["--api", "torch", *THROUGH_TORCH])
     if not quick:
@@ -243,14 +249,14 @@ def main() -> int:
     argv = sys.argv[1:]
     cut = argv.index("--") if "--" in argv else len(argv)
     environments, chosen = argv[:cut], argv[cut + 1 :]
-    quick = "--quick" in environments
+    quick, everywhere = (option in environments for option in ("--quick", "--all"))
+    environments = [each for each in environments if not each.startswith("--")]
     if quick:
-        environments.remove("--quick")
         chosen = [*QUICK, *chosen]
     # A test that takes this long prints where every thread of its rank is.
     options = ["-q", "--color=no", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={SILENCE / 3:.0f}", *chosen]
     total: Counter[str] = Counter()
-    for title, command in launches(environments, quick):
+    for title, command in launches(environments, quick, everywhere):
         total += launch(title, [*command, *options], bool(chosen))
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not total["passed"] else 0

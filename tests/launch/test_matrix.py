@@ -19,9 +19,18 @@ def test_every_line_of_the_table_is_of_a_file_or_a_folder() -> None:
 
 
 def test_every_file_runs_somewhere() -> None:
-    placed = {file for tests in matrix.places((0, 1)).values() for file in tests}
+    placed = {file for tests in matrix.places((0, 1), False).values() for file in tests}
     assert all(file.startswith("tests/slurm/") for file in matrix.files() if file not in placed)
     assert len(placed) > 50
+
+
+def test_what_runs_with_all_alone() -> None:
+    file, usual, whole = "tests/torch/test_groups.py", *(matrix.places((0,), every) for every in (False, True))
+    assert [where for where, tests in usual.items() if file in tests] == [2]
+    assert [where for where, tests in whole.items() if file in tests] == [1, 2, 4]
+    assert matrix.MORE not in whole
+    for where, tests in usual.items():
+        assert set(tests) <= set(whole[where])
 
 
 class Slow:

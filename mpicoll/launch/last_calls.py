@@ -51,8 +51,8 @@ class Board:
         return {_VARIABLE: f"{os.getpid()}:{self._file}:{self._mark.hex()}"}
 
     def close(self, code: int) -> int:
-        """The launcher has ended with this ``code``. Say what the ranks called last if it failed and nobody has said
-        why. Returns the exit code of the job."""
+        """The launcher has ended with this ``code``. Say what the ranks called last if it failed and no table of all
+        ranks has said it. Returns the exit code of the job."""
         told, wanted = os.pread(self._file, 2, _TOLD)
         if code and not told:
             calls = {rank: call for rank in range(self._nprocs) if (call := _call_of(self._file, rank))}
@@ -64,8 +64,7 @@ class Board:
                 width = max(map(len, who.values()))
                 table = [f"  {ranks:{width}}  {call}" for call, ranks in who.items()]
                 killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
-                why = f"the job has ended with {code}{killed}, and no rank has said why"
-                first = f"mpicoll: {why}. The last collective of each rank:"
+                first = f"mpicoll: the job has ended with {code}{killed}. The last collective of each rank:"
                 print("\n".join([first, *table]), file=sys.stderr, flush=True)
         os.close(self._file)
         return (code and wanted) or code
@@ -129,7 +128,7 @@ def last_call(rank: int) -> str:
 
 
 def told() -> None:
-    """Somebody has said why the job ends: mpicoll run need not."""
+    """A table of all ranks, or the error of one, has said why the job ends: mpicoll run need not."""
     if _file is not None:
         os.pwrite(_file, b"\1", _TOLD)
 

@@ -39,7 +39,7 @@ def test_a_rank_is_killed(tmp_path: Path, victim: int) -> None:
     assert re.search(
         rf"^  rank {victim}  (its process .*its last collective: )?allreduce sum of 4 float64$", result.output, re.M
     )
-    assert result.output.count("often the system was out of memory, see dmesg") == 1
+    assert "often the system was out of memory, see dmesg" in result.output
 
 
 LENGTHS = """
@@ -91,7 +91,7 @@ def test_mpicoll_run_speaks_where_no_rank_did(tmp_path: Path, how: str, called: 
         assert (result.code, result.output) == (3, "")
     watcher = "its process has ended with exit code 5; its last collective: allreduce sum of 4 float64" in result.output
     said = (
-        "no rank has said why. The last collective of each rank:\n  ranks 0-1  allreduce sum of 4 float64"
+        "mpicoll: the job has ended with 5. The last collective of each rank:\n  ranks 0-1  allreduce sum of 4 float64"
         in result.output
     )
     assert (watcher or said) == listed
@@ -124,8 +124,8 @@ def test_what_each_rank_has_noted(capfd: pytest.CaptureFixture[str]) -> None:
     out, err = capfd.readouterr()
     assert out.split() == ["barrier"] * 5
     assert err.splitlines() == [
-        "mpicoll: the job has ended with 137 (killed: often the system was out of memory, see dmesg), and no rank has "
-        "said why. The last collective of each rank:",
+        "mpicoll: the job has ended with 137 (killed: often the system was out of memory, see dmesg). "
+        "The last collective of each rank:",
         "  ranks 0-1  barrier",
         "  rank 2     a call that it has prepared long before",
     ]

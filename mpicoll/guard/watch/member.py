@@ -22,7 +22,6 @@ from mpicoll.guard.watch.watched import (
     Watched,
     patience_at_end,
 )
-from mpicoll.launch import last_calls
 from mpicoll.launch.elastic import is_elastic
 from mpicoll.launch.failure import is_first
 
@@ -171,8 +170,7 @@ class Member:
                     next_one = each.ranks[:2] in ([judge, self.rank], [self.rank, judge])
                     lost = {judge: report.with_last_call(fate, judge)} if next_one else {}
                     report.show(report.loss(each.ranks, accounts, lost))
-                    last_calls.told()
-                    return
+                    return  # mpicoll run tells of ranks that were ended before they could say so
 
     def _end(self, does: str, why: str) -> None:
         if is_first("judge"):

@@ -147,3 +147,14 @@ def test_no_command_hides_in_a_text(page: str) -> None:
     for block in blocks(page):
         hidden = not block.language and COMMAND.search(block.text)
         assert not hidden, f"line {block.line} holds commands: call it sh or console"
+
+
+def test_what_the_readme_says_of_a_mistake(tmp_path: Path) -> None:
+    found = blocks("README.md")
+    (at,) = (i for i, block in enumerate(found) if block.marks.get("file") == "wrong.py")
+    program, table = found[at : at + 2]
+    (tmp_path / "wrong.py").write_text(program.text)
+    result = run(3, str(tmp_path / "wrong.py"))
+    assert result.code == 1
+    for line in table.text.splitlines():
+        assert line.partition(" for ")[0] in result.output

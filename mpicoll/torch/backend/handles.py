@@ -18,7 +18,7 @@ import torch
 
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work, seconds_of
 
-__all__ = ["Handle", "finished", "handle_of", "in_future"]
+__all__ = ["Handle", "MessageHandle", "finished", "handle_of", "in_future"]
 
 _CallbackWork: Any = torch._C._distributed_c10d.PythonCallbackWork
 _of_future: Any = torch._C._distributed_c10d._create_work_from_future  # type: ignore[attr-defined]
@@ -41,7 +41,7 @@ class Handle(_CallbackWork):  # type: ignore[misc]
     """A Work of mpicoll's as one of torch's. Python's questions go to mpicoll's Work."""
 
     def __init__(self, ours: Work) -> None:
-        super().__init__(lambda _: ours.wait())
+        _CallbackWork.__init__(self, lambda _: ours.wait())
         self._ours = ours
 
     def wait(self, timeout: timedelta | None = None) -> bool:

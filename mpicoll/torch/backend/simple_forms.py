@@ -43,6 +43,9 @@ class Options:
 
 DEFAULTS = Options()
 
+_NOTHING = object()
+"""Stands for an argument that was not given."""
+
 Form = tuple[Any, ...]
 Tensors = Sequence[torch.Tensor]
 M = TypeVar("M", bound=Callable[..., Any])
@@ -53,7 +56,10 @@ def also_simple(method: M) -> M:
     simple, names = _FORMS[method.__name__], set(signature(method).parameters)
 
     @wraps(method)
-    def call(self: Any, *given: Any, **named: Any) -> Any:
+    def call(self: Any, first: Any = _NOTHING, second: Any = _NOTHING, /, *more: Any, **named: Any) -> Any:
+        if type(second) in _TORCHS and not more and not named:  # as torch calls most: the shortest way
+            return method(self, first, second)
+        given = [x for x in (first, second, *more) if x is not _NOTHING]
         if (given and type(given[-1]) in _TORCHS) or (named and named.keys() <= names):
             return method(self, *given, **named)
         return method(self, *simple(*given, **named))

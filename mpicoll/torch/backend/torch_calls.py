@@ -14,7 +14,7 @@ import torch
 from mpicoll.communicator.messages import Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
-from mpicoll.torch.backend.handles import Handle, finished, handle_of, in_future
+from mpicoll.torch.backend.handles import MessageHandle, finished, handle_of, in_future
 from mpicoll.torch.backend.simple_forms import DEFAULTS, also_simple
 from mpicoll.torch.functions import barriers, collectives, lists
 from mpicoll.torch.functions.caller import Caller
@@ -83,7 +83,10 @@ class TorchCalls(ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
         work = collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp)
-        if isinstance(work, CollectiveWork) and (self.reducer_waits or work.turn) and reducer.called_by_reducer():
+        if work is None:
+            return self._handle(None)
+        assert isinstance(work, CollectiveWork)
+        if (self.reducer_waits or work.turn) and reducer.called_by_reducer():
             if self.reducer_waits:
                 work.done.wait(reducer.MOMENT)
                 if work.is_completed():
@@ -203,11 +206,11 @@ class TorchCalls(ProcessGroup):
     def recv_anysource(self, tensors: Tensors, tag: int) -> Any:
         return self._message(started(Caller("recv", self), _only(tensors, "recv"), None, tag, True))
 
-    def _message(self, request: Request) -> Handle:
+    def _message(self, request: Request) -> MessageHandle:
         work = MessageWork(request, int)  # torch itself makes the global rank of the group's
         if self._coalescing is not None:
             self._coalescing.append(work)
-        return handle_of([work])
+        return MessageHandle(work)
 
 
 def _only(given: Sequence[Any], operation: str) -> Any:

@@ -23,6 +23,9 @@ from mpicoll.torch.groups.world import GivenGroup
 
 __all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send", "started"]
 
+_NAMES = {"x": "tensor", "dest": "group_dst", "source": "group_src"}
+"""The Communicator's names of arguments, and the names of them here."""
+
 
 def send(
     tensor: torch.Tensor, dst: int | None = None, group: GivenGroup = None, tag: int = 0, group_dst: int | None = None
@@ -130,24 +133,33 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
 
 
 def bound(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Bound:
-    """Check a message to the group's rank ``peer``, or from it if this rank ``receives``, and bind it.
+    """Check a message to the group's rank ``peer``, or from it if this rank ``receives``, and bind it."""
+    _check(caller, tensor, peer, tag, receives)
+    try:
+        return caller.group.comm.message(caller.operation, tensor, peer, tag, receives)
+    except ArgumentError as e:
+        raise renamed(e, caller.operation, _NAMES) from None
 
-    MPI's names of ranks and tags, such as MPI.ANY_SOURCE, are numbers below 0. torch has no such names."""
+
+def started(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Request:
+    """The same message, under way."""
+    _check(caller, tensor, peer, tag, receives)
+    try:
+        return caller.group.comm.begin(caller.operation, tensor, peer, tag, receives)
+    except ArgumentError as e:
+        raise renamed(e, caller.operation, _NAMES) from None
+
+
+def _check(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> None:
+    """Raise ArgumentError for what a Communicator takes and torch does not: other arrays, and MPI's names of ranks and
+    tags, such as MPI.ANY_SOURCE, which are numbers below 0."""
     if peer is not None and as_rank(peer) < 0:
         expected = f"a rank, 0 to {caller.group.size() - 1}"
         raise caller.error("group_src" if receives else "group_dst", expected, repr(peer))
     if type(tag) is not int or tag < 0:
         caller.group.comm.check_tag(caller.operation, tag)
-    try:
-        return caller.group.comm.message(caller.operation, caller.tensor("tensor", tensor), peer, tag, receives)
-    except ArgumentError as e:
-        names = {"x": "tensor", "dest": "group_dst", "source": "group_src"}
-        raise renamed(e, caller.operation, names) from None
-
-
-def started(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Request:
-    """The same message, under way."""
-    return caller.group.comm.start(bound(caller, tensor, peer, tag, receives), tensor)
+    if not isinstance(tensor, torch.Tensor):
+        caller.tensor("tensor", tensor)  # raises
 
 
 def _source(caller: Caller, src: int | None, group_src: int | None) -> int | None:

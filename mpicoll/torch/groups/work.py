@@ -224,7 +224,7 @@ class MessageWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self._exception is not None:
             raise self._exception
-        seconds = seconds_of(timeout)
+        seconds = None if timeout is None else seconds_of(timeout)
         try:
             if seconds is None:
                 self._request.wait()

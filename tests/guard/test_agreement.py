@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.errors import ArgumentError, MismatchError, StateError, TimeoutError
+from mpicoll.guard.watch.watcher import _watchers
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.processes]
 X = np.arange(6.0)
@@ -70,6 +72,19 @@ def test_every_rank_is_told_who_called_what(comm: mpicoll.Communicator, mistake:
     assert re.fullmatch(rf"  rank {last}: .*{others}.*", table[1])
     with pytest.raises(StateError, match="cannot be used any more"):
         comm.barrier()
+
+
+def test_the_watcher_compares_what_ranks_have_not(comm: mpicoll.Communicator) -> None:
+    """The judge knows of calls that it has not compared, when ranks see that the next one differs: that is theirs."""
+    for _ in range(2):
+        comm.allreduce(X)
+    for watcher in _watchers.values():
+        watcher._loop.call_soon_threadsafe(watcher.member.tell, True)
+    time.sleep(0.02)  # it knows
+    with pytest.raises(MismatchError):
+        comm.allreduce(X[comm.rank :])
+    time.sleep(1.1)  # it has looked twice
+    MPI.COMM_WORLD.Barrier()
 
 
 def test_right_calls_are_right(comm: mpicoll.Communicator) -> None:

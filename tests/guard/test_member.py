@@ -141,7 +141,7 @@ def test_a_rank_that_has_long_not_heard_of_the_judge_comes_to_its_end() -> None:
     assert not ends
 
 
-@pytest.mark.parametrize(("makes_one", "told"), [(True, (2, FREED)), (False, (1, BROKEN))])
+@pytest.mark.parametrize(("makes_one", "told"), [(True, (2, FREED)), (False, (0, BROKEN))])
 def test_a_communicator_ends_during_a_look(makes_one: bool, told: tuple[int, str]) -> None:
     """What is told of its state and what is told of its calls belong together: a call that ends midway is not told as
     one of a communicator that is open."""

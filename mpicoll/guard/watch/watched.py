@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mpicoll.calls.record import Begun
 from mpicoll.guard.elastic import Cut
-from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.recorder import BROKEN, Recorder
 from mpicoll.guard.sites import place_of, whereabouts
 from mpicoll.guard.watch.meeting import Message
 
@@ -84,8 +84,8 @@ class Watched:
         recorder, state = self.recorder, None
         while recorder.state != state:  # else the calls belong to another state, as of one that ends midway meanwhile
             state = recorder.state
-            # Where ranks agree on a call, they compare it themselves.
-            calls = recorder.begun - (self.agrees and recorder.under_way)
+            # Where ranks agree on a call, they compare it themselves. It may have ended midway because it differs.
+            calls = recorder.begun - (self.agrees and (recorder.under_way or state == BROKEN))
         limit = self.timeout + (_GRACE if self.agrees else 0.0)
         reached = [self.seconds >= each for each in (_LONG, _VERY_LONG, limit)]
         wait = TIME_IS_UP if reached[2] else reached[:2].count(True)
@@ -95,6 +95,7 @@ class Watched:
         """What this rank says of the call with this number (of the last one if None), and what it does now."""
         recorder, waits = self.recorder, [*self.waits]
         begun = recorder.begun
+        seconds = self.seconds if recorder.under_way or waits else 0.0  # the last look may be older than the wait's end
         number = begun - 1 if number is None else number
         made = next((made for made in recorder.calls(number) if made.number == number), None)
         return {
@@ -105,7 +106,7 @@ class Watched:
             "site": made and place_of(made.site),
             "waits": recorder.under_way and number == begun - 1,
             "message": f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,
-            "seconds": self.seconds,
-            "stuck": 0.0 if self.agrees else self.seconds,  # where ranks agree, their waits end by themselves
+            "seconds": seconds,
+            "stuck": 0.0 if self.agrees else seconds,  # where ranks agree, their waits end by themselves
             "where": whereabouts(),
         }

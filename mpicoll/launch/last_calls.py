@@ -28,9 +28,9 @@ _TOLD = _MARK
 """Where two bytes are: whether mpicoll has told why the job ends, and the exit code that a rank wants for it, 0 if that
 is the launcher's."""
 _HEAD = 1 << 14
-_ROOM = 1 << 14
+_ROOM = 1 << 18
 """Bytes of each rank: the number of its last call, and then what the last numbers mean."""
-_TEXTS, _TEXT = 63, Struct("=QH244s")
+_TEXTS, _TEXT = 1024, Struct("=QH244s")
 _KILLED = (9, 128 + 9)
 """Exit codes of launchers where SIGKILL has ended a rank."""
 _OVER = (1 << 64) - 1

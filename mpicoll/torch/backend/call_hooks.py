@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from mpicoll.torch.backend.simple_forms import bound
+
 __all__ = ["CallHooks"]
 
 _c10d: Any = torch._C._distributed_c10d
@@ -25,6 +27,7 @@ _OPERATIONS: dict[str, tuple[str, int | None, int | None]] = {
     "allgather_coalesced": ("ALLGATHER_COALESCED", 1, 0),
     "all_gather_single_coalesced": ("ALLGATHER_INTO_TENSOR_COALESCED", 1, 0),
     "gather": ("GATHER", 1, 0),
+    "gather_single": ("GATHER", 1, 0),
     "scatter": ("SCATTER", 1, 0),
     "reduce_scatter": ("REDUCE_SCATTER", 1, 0),
     "reduce_scatter_single": ("REDUCE_SCATTER_BASE", 1, 0),
@@ -84,20 +87,21 @@ class CallHooks:
     ) -> Callable[..., Any]:
         @wraps(method)
         def call(*given: Any, **named: Any) -> Any:
+            arguments = bound(method, given, named)
             before, after = self._hooked()
             about = _c10d.PreHookArgs()
             about.name, about.op_id = getattr(_c10d.HookOpName, name), self._operations
             self._operations += 1
             for index, field in ((inputs, "input_tensors"), (outputs, "output_tensors")):
-                if index is not None and len(given) > index:
-                    setattr(about, field, _flat(given[index]))
-            options = given[-1] if given else None
+                if index is not None:
+                    setattr(about, field, _flat(arguments[index]))
+            options = arguments[-1]
             if name in _ROOTED:
                 about.root = getattr(options, "rootRank", -1)
             about.async_op = bool(getattr(options, "asyncOp", False))
             for hook in [*before.values()]:
                 hook(about)
-            work = method(*given, **named)
+            work = method(*arguments)
             if after:
                 done = _c10d.PostHookArgs()
                 done.name, done.op_id, done.async_op, done.work = about.name, about.op_id, about.async_op, work

@@ -24,10 +24,11 @@ FORWARDED = {
     name: name
     for name in (
         "allgather", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced", "allreduce",
-        "allreduce_coalesced", "alltoall", "all_to_all_single", "barrier", "broadcast", "gather", "recv",
-        "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced",
-        "scatter", "send", "abort", "shutdown", "set_timeout", "eager_connect_single_device", "getBackendName",
-        "_get_sequence_number_for_group", "_set_sequence_number_for_group",
+        "allreduce_coalesced", "alltoall", "all_to_all_single", "barrier", "broadcast", "gather", "gather_single",
+        "recv", "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single",
+        "reduce_scatter_single_coalesced", "scatter", "send", "abort", "shutdown", "set_timeout",
+        "eager_connect_single_device", "getBackendName", "_get_sequence_number_for_group",
+        "_set_sequence_number_for_group",
     )
 } | {"start_coalescing": "_start_coalescing", "end_coalescing": "_end_coalescing"}  # fmt: skip
 """By the name of a method that torch's C++ calls, the name of the group's method that does it."""

@@ -151,6 +151,14 @@ class RegisteredGroup(CallHooks, TorchCalls, _TorchsGroup):  # type: ignore[misc
     def perform_nocolor_split(self, device: Any = None) -> None:
         """Do nothing: ranks that are not in a group need not take part in making it."""
 
+    # -- what cannot be: torch's own methods would do nothing, before torch 2.15 --------------------------------------
+
+    def merge_remote_group(self, *given: Any, **named: Any) -> None:
+        raise StateError("merge_remote_group: a group of mpicoll cannot be merged with another one")
+
+    def _enable_collectives_timing(self) -> None:
+        raise StateError("_enable_collectives_timing: a group of mpicoll does not time collectives: use torch.profiler")
+
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:

@@ -19,16 +19,9 @@ from torch.distributed import ReduceOp
 
 from mpicoll.torch.functions.reduce_op import GivenOp
 
-__all__ = ["DEFAULTS", "Options", "also_simple"]
+__all__ = ["DEFAULTS", "Options", "also_simple", "bound"]
 
 _c10d: Any = torch._C._distributed_c10d
-_TORCHS = {
-    getattr(_c10d, f"{name}Options")
-    for name in (
-        "AllToAll", "Allgather", "Allreduce", "Barrier", "Broadcast", "Gather", "Reduce", "ReduceScatter", "Scatter",
-    )
-}  # fmt: skip
-"""torch's classes of options."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +33,14 @@ class Options:
     asyncOp: bool = True
     timeout: timedelta = timedelta(0)
 
+
+_OPTIONS = {
+    getattr(_c10d, f"{name}Options")
+    for name in (
+        "AllToAll", "Allgather", "Allreduce", "Barrier", "Broadcast", "Gather", "Reduce", "ReduceScatter", "Scatter",
+    )
+} | {Options}  # fmt: skip
+"""Classes of options."""
 
 DEFAULTS = Options()
 
@@ -55,16 +56,30 @@ def also_simple(method: M) -> M:
     """The group's method, which takes the simple form too."""
     simple, names = _FORMS[method.__name__], set(signature(method).parameters)
 
+    def listed(given: Form, named: dict[str, Any]) -> tuple[Form, dict[str, Any]]:
+        """The arguments of the form with lists and options."""
+        if (given and type(given[-1]) in _OPTIONS) or (named and named.keys() <= names):
+            return given, named
+        return simple(*given, **named), {}
+
     @wraps(method)
     def call(self: Any, first: Any = _NOTHING, second: Any = _NOTHING, /, *more: Any, **named: Any) -> Any:
-        if type(second) in _TORCHS and not more and not named:  # as torch calls most: the shortest way
+        if type(second) in _OPTIONS and not more and not named:  # as torch calls most: the shortest way
             return method(self, first, second)
-        given = [x for x in (first, second, *more) if x is not _NOTHING]
-        if (given and type(given[-1]) in _TORCHS) or (named and named.keys() <= names):
-            return method(self, *given, **named)
-        return method(self, *simple(*given, **named))
+        given, named = listed(tuple(x for x in (first, second, *more) if x is not _NOTHING), named)
+        return method(self, *given, **named)
 
+    call.listed = listed  # type: ignore[attr-defined]
     return cast(M, call)
+
+
+def bound(method: Callable[..., Any], given: Form, named: dict[str, Any]) -> Form:
+    """All arguments of a call of a group's method, in the form with lists and options."""
+    if hasattr(method, "listed"):
+        given, named = method.listed(given, named)
+    arguments = signature(method).bind(*given, **named)
+    arguments.apply_defaults()
+    return arguments.args
 
 
 def _broadcast(tensor: Any, root: Any = 0, timeout: timedelta | None = None) -> Form:

@@ -139,6 +139,16 @@ class TorchCalls(ProcessGroup):
         tensor = _only(input_tensors, "gather")
         return self._handle(lists.gather(tensor, outs, None, self, opts.asyncOp, group_dst=opts.rootRank))
 
+    def gather_single(self, output: torch.Tensor, input: torch.Tensor, opts: Any = DEFAULTS) -> Any:
+        outs = None
+        if self.rank() == opts.rootRank:
+            elements = self.size() * input.numel()
+            if output.numel() != elements or not output.is_contiguous():
+                expected = f"a contiguous tensor of {elements} elements"
+                raise ArgumentError("gather_single", "gather_tensor", expected, f"{tuple(output.shape)}")
+            outs = [*output.view(self.size(), *input.shape)]
+        return self._handle(lists.gather(input, outs, None, self, opts.asyncOp, group_dst=opts.rootRank))
+
     @also_simple
     def scatter(self, output_tensors: Tensors, input_tensors: Sequence[Tensors], opts: Any = DEFAULTS) -> Any:
         ins = input_tensors[0] if input_tensors else None
@@ -188,6 +198,7 @@ class TorchCalls(ProcessGroup):
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
         barriers.monitored_barrier(self, timeout, wait_all_ranks)
 
+    gather_into_tensor = gather_single
     # torch's names before 2.13.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single

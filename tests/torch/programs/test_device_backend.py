@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import _functional_collectives as functional
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.debug import CommDebugMode
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
@@ -239,3 +242,19 @@ def test_flight_recorder(size: str | None, monkeypatch: pytest.MonkeyPatch) -> N
         dist.destroy_process_group()
     if RECORDS_BACKENDS_IN_PYTHON:
         assert recorded()[before:].count("mpicoll:all_reduce") == (2 if size == "2000" else 0)
+
+
+@pytest.mark.parametrize("size", ["2000", "0"])
+def test_modes_for_debugging(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They see functional collectives, and where torch's own group stands over the backend, all calls."""
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", size)
+    dist.init_process_group("mpicoll")
+    of_torch = RECORDS_BACKENDS_IN_PYTHON and size == "2000"
+    x = torch.ones(1)
+    with CommDebugMode() as mode:
+        functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+        dist.all_reduce(x)
+    assert mode.get_total_counts() == 1 + of_torch
+    with FakeTensorMode(), nullcontext() if of_torch else pytest.raises(ArgumentError, match="given a FakeTensor"):
+        dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()

@@ -38,9 +38,12 @@ def assert_same(model: nn.Module, expected: nn.Module, rtol: float, atol: float)
         torch.testing.assert_close(found[name], p.detach(), rtol=rtol, atol=atol)
 
 
-def test_fully_shard(rank: int, size: int) -> None:
+@pytest.mark.parametrize("memory_of_group", [False, True])
+def test_fully_shard(memory_of_group: bool, rank: int, size: int) -> None:
     alone = train(transformer(), map(tokens, range(STEPS)))
     model = sharded(init_device_mesh("cpu", (size,)))
+    if memory_of_group:
+        cast(FSDPModule, model).set_allocate_memory_from_process_group_for_comm(True)
     assert (
         sum(cast(DTensor, p).to_local().numel() for p in model.parameters())
         < sum(p.numel() for p in alone.parameters())

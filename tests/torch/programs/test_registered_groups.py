@@ -13,7 +13,8 @@ import torch.distributed as dist
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, DeviceError, LaunchError, StateError
-from mpicoll.torch.backend.torch_features import RECORDS_BACKENDS_IN_PYTHON
+from mpicoll.torch.backend.device_backend import DeviceBackend
+from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
 
 
 def works(group: dist.ProcessGroup | None = None) -> None:
@@ -298,16 +299,69 @@ def test_device_that_no_group_serves() -> None:
     works()
 
 
+c10d: Any = torch._C._distributed_c10d
+
+LEFT_TO_TORCH = {
+    "BackendType", "Options", "_add_ephemeral_timeout", "_allgather_base", "_backend_id", "_end_coalescing",
+    "_get_backend_name", "_id", "_pybind11_conduit_v1_", "_reduce_scatter_base", "_register_backend",
+    "_set_default_backend", "_set_group_uid", "_start_coalescing", "alltoall_base", "bound_device_id", "boxed",
+    "gather_into_tensor", "get_backend", "get_error", "name", "rank", "setUsePgForSymmMemRendezvous", "size",
+    "supports_tensor_alloc", "unbox", "use_pg_for_symm_mem_rendezvous", *c10d.ProcessGroup.BackendType.__members__,
+}  # fmt: skip
+"""What torch's own classes answer for a group."""
+
+REFUSED: dict[str, Callable[[Any], object]] = {
+    "_enable_collectives_timing": lambda g: g._enable_collectives_timing(),
+    "_end_time_estimate": lambda g: g._end_time_estimate(),
+    "_register_on_completion_hook": lambda g: g._register_on_completion_hook(lambda *about: None),
+    "_start_time_estimate": lambda g: g._start_time_estimate(),
+    "_wait_for_pending_works": lambda g: g._wait_for_pending_works(),
+    "allocate_tensor": lambda g: g.allocate_tensor(3, dtype=torch.float32, device=torch.device("cpu")),
+    "allreduce_sparse": lambda g: g.allreduce_sparse([torch.ones(1).to_sparse()]),
+    "get_reconfigure_handle": lambda g: g.get_reconfigure_handle(),
+    "mem_allocator": lambda g: g.mem_allocator,
+    "memory_stats": lambda g: g.memory_stats(),
+    "merge": lambda g: g.merge(dist.HashStore(), c10d.Backend.Options("mpicoll", timedelta(seconds=1)), 0, 1),
+    "merge_remote_group": lambda g: g.merge_remote_group(dist.HashStore(), 1),
+    "new_window": lambda g: g.new_window(),
+    "reconfigure": lambda g: g.reconfigure(c10d.ReconfigureOptions()),
+    "register_abort_hook": lambda g: g.register_abort_hook(1, lambda: None),
+    "resume": lambda g: g.resume(),
+    "shrink": lambda g: g.shrink([0]),
+    "suspend": lambda g: g.suspend(),
+    "unregister_abort_hook": lambda g: g.unregister_abort_hook(1),
+}
+"""What a group cannot do. It says so."""
+
+
+def refuses(group: Any, name: str) -> bool:
+    try:
+        REFUSED[name](group)
+    except RuntimeError as e:
+        return "mpicoll" in str(e)
+    return False
+
+
+def groups_and_their_kinds() -> list[tuple[Any, Any]]:
+    """What mpicoll has of each of torch's classes."""
+    group = dist.group.WORLD
+    return [(group, c10d.ProcessGroup), *([(DeviceBackend(group), c10d.Backend)] if BACKENDS_IN_PYTHON else [])]
+
+
 def test_torch_is_told_what_the_group_can() -> None:
-    """A newer torch may ask something else: then this names it."""
-    of_torch = torch._C._distributed_c10d
-    names = {name for kind in (of_torch.Backend, of_torch.ProcessGroup) for name in dir(kind) if "supports_" in name}
-    assert names
-    cpu = torch.device("cpu")
-    for asked in (dist.group.WORLD, cast(Any, dist.group.WORLD)._get_backend(cpu)):
-        for name in sorted(names):
-            answer = getattr(asked, name)
-            assert (answer(cpu) if name == "supports_tensor_alloc" else answer) in (True, False), name
+    for group, kind in groups_and_their_kinds():
+        for name in [name for name in dir(kind) if "supports_" in name]:
+            answer = getattr(group, name)
+            assert (answer(torch.device("cpu")) if name == "supports_tensor_alloc" else answer) in (True, False), name
+
+
+def test_every_method_of_torchs_groups_is_known() -> None:
+    """A newer torch may ask a group for something else: then this names it."""
+    for group, kind in groups_and_their_kinds():
+        names = {name for name in dir(kind) if not name.startswith("__")}
+        inherited = {name for name in names if getattr(type(group), name, None) is getattr(kind, name)}
+        assert inherited - LEFT_TO_TORCH - REFUSED.keys() == set()
+        assert [name for name in names & REFUSED.keys() if not refuses(group, name)] == []
 
 
 def test_where_torchs_tools_find_the_store() -> None:
@@ -334,8 +388,17 @@ def test_hooks_around_operations() -> None:
         ("pre", "ALLREDUCE", 1), ("post", "ALLREDUCE", 0), ("pre", "ALLGATHER_BASE", 1), ("post", "ALLGATHER_BASE", 1),
         ("pre", "BROADCAST", 1), ("post", "BROADCAST", 2), ("pre", "BARRIER", 0), ("post", "BARRIER", 3),
     ]  # fmt: skip
+    seen.clear()
+    outs = [torch.ones(2) for _ in range(dist.get_world_size())]
+    group.allgather(output_tensors=outs, input_tensor=x).wait()  # torch's simple form, by names
+    group.reduce(tensors=[x], opts=c10d.ReduceOptions()).wait()
+    group.broadcast(x, 0).wait()
+    assert seen == [
+        ("pre", "ALLGATHER", 1), ("post", "ALLGATHER", 4), ("pre", "REDUCE", 1), ("post", "REDUCE", 5),
+        ("pre", "BROADCAST", 1), ("post", "BROADCAST", 6),
+    ]  # fmt: skip
     group.unregister_pre_hook(1)
     group.unregister_post_hook(1)
     dist.all_reduce(x, group=group)
-    assert len(seen) == 8
+    assert len(seen) == 6
     dist.destroy_process_group(group)

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from mpicoll.errors import ArgumentError
 from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
 from tests.torch.programs.rows import everybodys, refused_without_backends_in_python, row, total
 
@@ -133,6 +134,19 @@ def test_newer_names(rank: int, size: int) -> None:
     dist.reduce_scatter_single(block, whole)
     assert torch.equal(whole, everybodys(size))
     assert torch.equal(block[0], size * row(rank))
+
+
+@needs(dist, "gather_single")
+def test_gather_to_one_tensor(rank: int, size: int) -> None:
+    torchs: Any = dist  # its stubs may be of an older torch
+    last = size - 1
+    whole = torch.empty(size, 3) if rank == last else None
+    work = torchs.gather_single(row(rank), whole, dst=last, async_op=True)
+    work.wait()
+    if whole is not None:
+        assert torch.equal(whole, everybodys(size))
+        with pytest.raises(ArgumentError, match="gather_single: gather_tensor: expected a contiguous tensor of"):
+            torchs.gather_single(row(rank), whole[:0], dst=last)
 
 
 def test_complex_numbers(rank: int, size: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 import mpicoll
 from mpicoll.arrays.buffers import as_buffer
+from mpicoll.communicator.face import engine_of
 from mpicoll.devices.simulated import Simulated
 from mpicoll.devices.simulated_array import SimulatedArray
 from mpicoll.devices.simulated_queue import Costs
@@ -61,7 +62,8 @@ def main() -> None:
     given = parser.parse_args()
     comm, device = mpicoll.Communicator(), Simulated(Costs(given.latency, given.rate))
     if comm.rank == 0:
-        print(f"{comm.size} ranks, {comm.traits.library}: copies at {given.rate:g} B/s, {given.latency:g} s to begin")
+        library = engine_of(comm).fabric.library
+        print(f"{comm.size} ranks, {library}: copies at {given.rate:g} B/s, {given.latency:g} s to begin")
         print(
             f"{'bytes':>10} {'out ms':>8} {'MPI ms':>8} {'in ms':>8} {'staged ms':>10} {'of slowest':>11} {'of sum':>7}"
         )

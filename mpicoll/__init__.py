@@ -15,3 +15,8 @@ from mpicoll.launch.launcher import spawn
 __version__ = "0.1.0"
 
 __all__ = ["Algorithm", "Communicator", "Op", "__version__", "errors", "register", "spawn", "threads"]
+
+
+def __dir__() -> list[str]:
+    """What programs use: the rooms behind it are nobody's business."""
+    return __all__

@@ -93,8 +93,9 @@ def _rendezvous_by_mpi(
         for name, given in ((argument, arguments.get(argument)), (variable, os.environ.get(variable))):
             if given not in (None, "", str(actual)):
                 raise LaunchError(f"init_process_group: {name}={given} was given, but MPI says {actual}")
-    host = "127.0.0.1" if comm.traits.one_node else socket.gethostname()
-    if comm.traits.one_node:
+    one_node = comm.node.size == comm.size
+    host = "127.0.0.1" if one_node else socket.gethostname()
+    if one_node:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # gloo would resolve the host's name, which may fail
     store = None
     if comm.rank == 0:
@@ -102,6 +103,7 @@ def _rendezvous_by_mpi(
     host, port = comm.bcast_object((host, store.port) if store is not None else None)
     if store is None:
         store = TCPStore(host, port, comm.size, False, timeout)
+    comm.barrier()  # rank 0 may give up the store at once, where torch refuses the group: not before all have connected
     if not _names_a_master():
         os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = host, str(port)
         _told.append((host, str(port)))

@@ -265,7 +265,7 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
     "a key that is no int": (lambda c, y: c.split(0, "a"), ArgumentError, ["split: key:", "'a'"]),  # type: ignore[arg-type]
     "ranks that are one": (lambda c, y: c.subset(3), ArgumentError, ["subset: ranks:", "a sequence of ranks", "3"]),  # type: ignore[arg-type]
     "scatter to nowhere": (
-        lambda c, y: c.scatter(None, (c.rank + 1) % c.size) if c.size > 1 else c.plan("scatter", y, None),
+        lambda c, y: c.scatter(None, (c.rank + 1) % c.size) if c.size > 1 else c._engine.plan("scatter", y, None),
         ArgumentError,
         ["scatter: out: expected an array to receive rank", "'s block: only the root may leave it out; given None"],
     ),
@@ -273,7 +273,7 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
         lambda c, y: (
             c.scatterv(None, [1] * c.size, (c.rank + 1) % c.size)
             if c.size > 1
-            else c.plan("scatterv", y, None, sendcounts=[1])
+            else c._engine.plan("scatterv", y, None, sendcounts=[1])
         ),
         ArgumentError,
         ["scatterv: out: expected an array to receive rank", "only the root may leave it out; given None"],

@@ -137,7 +137,7 @@ def test_the_cache_of_plans_is_bounded(comm: mpicoll.Communicator) -> None:
     block = np.zeros(5000)
     for i in range(len(block)):
         comm.allreduce(x := block[i : i + 1], out=x)
-    assert len(comm._plans) <= comm._plans.LIMIT
+    assert len(comm._engine.plans) <= comm._engine.plans.LIMIT
 
 
 # -- in place: an input that is its own block of the output, or an output that is its own block of the input --
@@ -283,7 +283,7 @@ def test_after_an_object_that_is_refused_all_goes_on(comm: mpicoll.Communicator)
         comm.allgather_object(Refuses(travels=False))
     with pytest.raises(ValueError, match=r"^not here$"):  # every rank gets it, so that they all have made the call
         comm.allgather_object(Refuses(travels=True) if comm.rank == 0 else 1)
-    assert not comm._recorder.under_way
+    assert not comm._engine.recorder.under_way
     with pytest.raises(ArgumentError, match=r"^send_object: obj: .*not this one"):
         comm.send_object(Refuses(travels=False), 0)
     assert comm.allgather_object(comm.rank) == [*range(comm.size)]

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import mpicoll
+
+API = Path(__file__).parents[1] / "docs/reference/api.rst"
 
 
 def test_all() -> None:
@@ -17,6 +22,14 @@ def test_all() -> None:
         "threads",
     ]
     assert all(hasattr(mpicoll, name) for name in mpicoll.__all__)
+    assert dir(mpicoll) == mpicoll.__all__
+
+
+def test_a_communicator_shows_what_the_manual_has() -> None:
+    on_page = re.findall(r"auto\w+:: mpicoll\.Communicator\.(\w+)", API.read_text())
+    with mpicoll.threads(1) as ranks:
+        names = [name for name in ranks.run(dir)[0] if not name.startswith("_")]
+    assert names == sorted(on_page)
 
 
 def test_errors_are_one_tree() -> None:

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.calls.record import Pending
-from mpicoll.communicator import requests
+from mpicoll.engine import requests
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.fabric import Transfer
 

@@ -197,7 +197,7 @@ def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:
 def test_more_than_2_to_the_31_bytes(comm: mpicoll.Communicator) -> None:
     if comm.size > 2:
         pytest.skip("the memory is there for two ranks")
-    n, parcels = 2**31 + 11, comm._fabric.parcels
+    n, parcels = 2**31 + 11, comm._engine.fabric.parcels
     data = bytes(n - 1) + b"\1" if comm.rank == 0 else None
     moved = parcels.bcast(data, 0)
     assert (len(moved), moved[0], moved[n - 1]) == (n, 0, 1)

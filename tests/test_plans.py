@@ -39,10 +39,10 @@ def test_allreduce_and_plan_spell_one_key(comm: mpicoll.Communicator, kind: str,
     x = KINDS[kind]()
     out = x if in_place else KINDS[kind]()
     comm.allreduce(x, out=out, **HOW[how])
-    (known,) = comm._plans.values()
-    assert comm.plan("allreduce", x, None if in_place else out, **HOW[how]) is known
+    (known,) = comm._engine.plans.values()
+    assert comm._engine.plan("allreduce", x, None if in_place else out, **HOW[how]) is known
     comm.allreduce(x, out=out, **HOW[how])
-    assert list(comm._plans.values()) == [known]
+    assert list(comm._engine.plans.values()) == [known]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -56,6 +56,6 @@ def test_another_call_has_another_key(comm: mpicoll.Communicator, kind: str) -> 
         {"x": x, "out": y, "op": "sum", "algorithm": "ring"},
     ]
     for known, other in enumerate(others, 1):
-        assert len(comm._plans) == known
-        comm.plan("allreduce", **other)
-    assert len(comm._plans) == 5
+        assert len(comm._engine.plans) == known
+        comm._engine.plan("allreduce", **other)
+    assert len(comm._engine.plans) == 5

@@ -108,7 +108,7 @@ def test_random_calls(communicators: list[mpicoll.Communicator]) -> None:
     rng = np.random.default_rng(seed)
     for i in range(DRAWS):
         comm = communicators[int(rng.integers(len(communicators)))]
-        d = draw(np.random.default_rng([seed, i, comm.size]), comm.traits)
+        d = draw(np.random.default_rng([seed, i, comm.size]), comm._engine.binding.traits)
         fill = np.random.default_rng([seed, i])
         inputs = [oracle.values(fill, d["dtype"], d["shape"], d["op"]) for _ in range(comm.size)]
         expected = oracle.outcome(d["name"], inputs, d["op"], d["root"], d["dtype"], d["factors"])[comm.rank]

@@ -22,7 +22,7 @@ SUM = reduction("sum", DTYPES["float32"], "allreduce")
 def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their environments, installations and cores may differ. A communicator's choice never changes."""
     with mpicoll.Communicator() as plain:
-        rank, size, shares = plain.rank, plain.size, plain.traits.shares
+        rank, size, shares = plain.rank, plain.size, plain._engine.binding.traits.shares
     table = {size: {("native", "bcast"): ((8, "chain" if rank == 0 else "linear"),)}}
     monkeypatch.setattr(measured, "table", lambda *where: table)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring" if rank == 0 else "allreduce:native,reduce:binomial_tree")
@@ -32,9 +32,9 @@ def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> N
         part, node = comm.split(0, key=-comm.rank), comm.node
         for each in (comm, part, node, comm.subset(range(size))):
             assert each is not None
-            assert select.select("allreduce", SUM, 8, each.traits) == "ring"
-            assert select.select("reduce", SUM, 8, each.traits) == "native"
-            assert select.select("bcast", None, 8, each.traits) == ("chain" if shares else "native")
+            assert select.select("allreduce", SUM, 8, each._engine.binding.traits) == "ring"
+            assert select.select("reduce", SUM, 8, each._engine.binding.traits) == "native"
+            assert select.select("bcast", None, 8, each._engine.binding.traits) == ("chain" if shares else "native")
             x = np.full(8, 1.0 + each.rank)
             assert each.allreduce(x, out=x)[0] == size * (size + 1) / 2
 
@@ -50,8 +50,8 @@ def test_a_node_of_several_has_the_table_of_its_own_cpu(monkeypatch: pytest.Monk
         part = comm.split(0)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
     assert part is not None
-    assert part.traits.rules == comm.traits.rules == Rules("allreduce:ring")
-    assert comm.node.traits.rules == Rules("allreduce:ring", table)
+    assert part._engine.binding.traits.rules == comm._engine.binding.traits.rules == Rules("allreduce:ring")
+    assert comm.node._engine.binding.traits.rules == Rules("allreduce:ring", table)
     part.free()
     comm.free()
 

@@ -221,8 +221,8 @@ def test_a_plan_keeps_the_scratch_memory_that_its_messages_pass_through(comm: mp
     counts = [0, 0, 0, 1000]
     mine, out = np.full(counts[part.rank], 3.0), np.zeros(1000)
     part.gatherv(mine, counts, out=out, algorithm="binomial_tree")
-    scratch = weakref.ref(part._workspace._block)
-    part._workspace.arrays(np.dtype(np.uint8), 1 << 20)
+    scratch = weakref.ref(part._engine.binding._workspace._block)
+    part._engine.binding._workspace.arrays(np.dtype(np.uint8), 1 << 20)
     assert part.rank != 2 or scratch() is not None
     out[:] = 0
     part.gatherv(mine, counts, out=out, algorithm="binomial_tree")

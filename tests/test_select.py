@@ -133,7 +133,10 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
     with mpicoll.threads(2) as ranks:
         monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
-        assert ranks.run(lambda comm: select.select("allreduce", SUM, 8, comm.traits)) == ["ring", "ring"]
+        assert ranks.run(lambda comm: select.select("allreduce", SUM, 8, comm._engine.binding.traits)) == [
+            "ring",
+            "ring",
+        ]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Native
 from mpicoll.calls.plan import Bound, Plan, Workspace
 from mpicoll.calls.select import Traits
-from mpicoll.communicator import base
+from mpicoll.engine import binding
 from mpicoll.machine import shared_memory
 from mpicoll.schedule import OUTPUT, Place, Recv, Send, Steps, one
 from mpicoll.transports import shared
@@ -63,11 +63,11 @@ def test_it_is_made_when_it_is_needed_and_given_back() -> None:
     comm = mpicoll.Communicator()
     comm.allreduce(np.ones(8), algorithm="ring")
     assert mapped() == before
-    assert comm.traits.shares
+    assert comm._engine.binding.traits.shares
     assert used(comm)
     part = comm.split(0)
     assert part is not None
-    assert part.traits.shares
+    assert part._engine.binding.traits.shares
     assert used(part)
     assert len(os.listdir("/proc/self/fd")) == files
     part.free()
@@ -82,7 +82,7 @@ def test_a_rank_that_does_not_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
         if plain.rank == plain.size - 1:
             monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
         with mpicoll.Communicator() as comm:
-            assert not comm.traits.shares
+            assert not comm._engine.binding.traits.shares
             assert not used(comm)
 
 
@@ -97,7 +97,7 @@ def test_no_memory_left_for_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(os, "posix_fallocate", full)
         assert not used(comm)
         with mpicoll.Communicator() as later:
-            assert not later.traits.shares
+            assert not later._engine.binding.traits.shares
             assert not used(later)
 
 
@@ -108,7 +108,7 @@ def test_a_file_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
             new = shared_memory._new
             monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: new(nbytes, mark[::-1]))
         with mpicoll.Communicator() as comm:
-            assert not comm.traits.shares
+            assert not comm._engine.binding.traits.shares
             assert not used(comm)
 
 
@@ -118,7 +118,7 @@ def test_a_file_of_another_process_that_is_shorter(monkeypatch: pytest.MonkeyPat
         if plain.rank == 0:
             monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: os.memfd_create("mpicoll"))
         with mpicoll.Communicator() as comm:
-            assert not comm.traits.shares
+            assert not comm._engine.binding.traits.shares
             assert not used(comm)
 
 
@@ -127,7 +127,7 @@ def test_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
         if plain.rank == 0:
             monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: os.pipe()[1])
         with mpicoll.Communicator() as comm:
-            assert not comm.traits.shares
+            assert not comm._engine.binding.traits.shares
             assert not used(comm)
 
 
@@ -141,7 +141,7 @@ def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatc
             monkeypatch.setattr(shared_memory, "BUDGET", held + 2 * one + one // 2)
         groups = [part for part in (world.split(0) for _ in range(4)) if part is not None]
         assert [used(part) for part in groups] == [True, True, False, False]
-        assert [part.traits.shares for part in groups] == [True, True, False, False]
+        assert [part._engine.binding.traits.shares for part in groups] == [True, True, False, False]
         before = mapped()
         groups.pop(0).free()
         gc.collect()
@@ -160,28 +160,28 @@ def test_ranks_choose_alike_when_memory_turns_out_to_be_refused(monkeypatch: pyt
     def by_memory(operation: str, reduction: object, nbytes: int, traits: Traits, *_: object) -> str:
         return "ring" if traits.shares else "native"
 
-    monkeypatch.setattr(base, "select", by_memory)
+    monkeypatch.setattr(binding, "select", by_memory)
     with mpicoll.Communicator() as comm:
         bound: list[object] = []
-        bind = comm._fabric.bind
+        bind = comm._engine.fabric.bind
 
         def noting(call: Call, choice: Choice, workspace: Workspace) -> Plan:
             bound.append(choice)
             return bind(call, choice, workspace)
 
-        monkeypatch.setattr(comm._fabric, "bind", noting)
+        monkeypatch.setattr(comm._engine.fabric, "bind", noting)
         xs = [np.ones(LONG // 8) for _ in range(3)]
 
         def plan(i: int) -> Bound:
-            return comm.plan("allreduce", xs[i], op="sum")
+            return comm._engine.plan("allreduce", xs[i], op="sum")
 
-        assert comm.traits.shares
+        assert comm._engine.binding.traits.shares
         first, second = plan(0), plan(1) if comm.rank == 0 else None
         if comm.rank == comm.size - 1:
             monkeypatch.setattr(os, "posix_fallocate", full)
         for step in (first, second or plan(1), plan(0), plan(2)):
-            comm.carry_out(step, "allreduce")
-        assert not comm.traits.shares
+            comm._engine.carry_out(step, "allreduce")
+        assert not comm._engine.binding.traits.shares
         assert set(bound) == {Native()}
         assert [x[0] for x in xs] == [comm.size**2, comm.size, comm.size]
 
@@ -189,13 +189,13 @@ def test_ranks_choose_alike_when_memory_turns_out_to_be_refused(monkeypatch: pyt
 def test_a_plan_of_before_is_bound_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that needs no memory leaves it open whether there is any; the plan of that call is kept."""
     how = {True: "native", False: "ring"}
-    monkeypatch.setattr(base, "select", lambda c, r, n, traits, root, name: name or how[traits.shares])
+    monkeypatch.setattr(binding, "select", lambda c, r, n, traits, root, name: name or how[traits.shares])
     with mpicoll.Communicator() as comm:
         x, y = np.ones(LONG // 8), np.ones(LONG // 8)
         comm.allreduce(x, out=x)  # "native", and kept on all ranks
         monkeypatch.setattr(os, "posix_fallocate", full)
         comm.allreduce(y, out=y, algorithm="recursive_doubling")
-        assert not comm.traits.shares
+        assert not comm._engine.binding.traits.shares
         # One rank has the plan of before, and the others have none.
         z = x if comm.rank == 0 else np.full(LONG // 8, float(comm.size))
         comm.allreduce(z, out=z)
@@ -207,11 +207,11 @@ def test_too_many_ranks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of them may have it nevertheless."""
     monkeypatch.setattr(shared, "MEMORY", 2 * shared.LEAST_SLOT)
     with mpicoll.Communicator() as comm:
-        assert not comm.traits.shares
+        assert not comm._engine.binding.traits.shares
         assert not used(comm)
         part = comm.split(comm.rank // 2)
         assert part is not None
-        assert part.traits.shares == (part.size == 2)
+        assert part._engine.binding.traits.shares == (part.size == 2)
         assert used(part) == (part.size == 2)
         part.free()
 

@@ -20,7 +20,7 @@ import mpicoll
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.plan import Bound
 from mpicoll.calls.record import Record
-from mpicoll.communicator import base
+from mpicoll.engine import base
 from mpicoll.errors import MessageError, StateError
 from mpicoll.launch import lifetime
 from mpicoll.transports import shared
@@ -73,22 +73,22 @@ def test_a_collective_that_mpi_reports() -> None:
         raise MPI.Exception(MPI.ERR_TRUNCATE)
 
     with pytest.raises(MessageError, match=r"scan: the MPI library reports: .*[Tt]runcate"):
-        comm.carry_out(Bound(failing, Record("scan")), "scan")
+        comm._engine.carry_out(Bound(failing, Record("scan")), "scan")
     check_unusable(comm, np.ones(1), "its scan ended midway.*[Tt]runcate")
 
 
 def test_a_plan_that_was_handed_in_before() -> None:
     comm = mpicoll.Communicator()
     x = np.ones(1)
-    plan = comm.plan("allreduce", x, op="sum")
+    plan = comm._engine.plan("allreduce", x, op="sum")
 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        comm.carry_out(Bound(interrupted, Record("scan")), "scan")
+        comm._engine.carry_out(Bound(interrupted, Record("scan")), "scan")
     with pytest.raises(StateError, match=r"allreduce: .* its scan ended midway"):
-        comm.carry_out(plan, "allreduce")
+        comm._engine.carry_out(plan, "allreduce")
     assert x[0] == 1
 
 
@@ -218,7 +218,7 @@ def test_a_collective_cut_short_keeps_its_arrays(monkeypatch: pytest.MonkeyPatch
         finally:
             signal.signal(signal.SIGALRM, before)
         # What it reads, and what it writes.
-        assert sum(it.nbytes for it in arrays_in(base._cut_short[-1])) >= 2 * x.nbytes
+        assert sum(it.nbytes for it in arrays_in(base.cut_short[-1])) >= 2 * x.nbytes
     elif pair is not None:
         process = MPI.COMM_WORLD.recv(source=0)
         time.sleep(0.5)  # in which rank 0 comes to its call

@@ -9,10 +9,10 @@ from numpy import ndarray
 from mpicoll.arrays.protocols import A, Array, ArrayLike
 from mpicoll.calls import results
 from mpicoll.calls.plan import NOT_FOUND
-from mpicoll.communicator.base import Base
+from mpicoll.communicator.face import Face
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.base import AlgorithmLike, OpLike
+    from mpicoll.engine.names import AlgorithmLike, OpLike
 
 __all__ = ["Collectives"]
 
@@ -20,7 +20,7 @@ __all__ = ["Collectives"]
 # other memory, a type checker cannot know whether the new array is one of NumPy's or of torch's.
 
 
-class Collectives(Base):
+class Collectives(Face):
     """The collective calls of the Communicator."""
 
     @overload
@@ -42,26 +42,27 @@ class Collectives(Base):
         array has the shape of ``x``. ``out=x`` works in place.
         """
         result = results.like("allreduce", x) if out is None else out
-        # What plan and carry_out do, in line: the one call in which every tenth of a microsecond counts.
+        engine = self._engine
+        # What engine.run does, in line: the one call in which every tenth of a microsecond counts.
         try:
-            there = None if result is x else self._key(result) or result
+            there = None if result is x else engine.key(result) or result
             if type(x) is ndarray:
-                here: Any = (self._address(x), x.size, x.dtype, x.flags.num)
+                here: Any = (engine.address(x), x.size, x.dtype, x.flags.num)
             else:
-                here = self._key(x) or x
+                here = engine.key(x) or x
             at = ("allreduce", here, there, op, 0, algorithm)
-            plan = self._planned(at)
+            plan = engine.planned(at)
         except NOT_FOUND:
             plan = None
         if plan is None:
             self._run("allreduce", x, None if result is x else result, op, 0, algorithm)
             return result if result is out else results.in_kind(x, result)
-        recorder = self._recorder
+        recorder = engine.recorder
         recorder.begin(plan.record)
         try:
             plan.run()
         except BaseException as e:
-            self._break(plan, "allreduce", e)
+            engine.break_off(plan, "allreduce", e)
             raise
         recorder.under_way = False
         return result
@@ -99,7 +100,7 @@ class Collectives(Base):
         ``x`` has any shape; all ranks give the same number of elements. ``out`` is used at the root alone, and has as
         many elements as ``x``. A new array has the shape of ``x``. ``out=x`` works in place.
         """
-        if self._is_root("reduce", root):
+        if self._engine.is_root("reduce", root):
             return self._elementwise("reduce", x, out, op, root, algorithm)
         self._run("reduce", x, None, op, root, algorithm)
         return None
@@ -192,10 +193,10 @@ class Collectives(Base):
         ``out`` is used at the root alone. All else is as in :meth:`allgather`.
         """
         result = out
-        if out is None and self._is_root("gather", root):
+        if out is None and self._engine.is_root("gather", root):
             result = results.one_each("gather", x, self.size)
         self._run("gather", x, result, None, root, algorithm)
-        if not self._is_root("gather", root):
+        if not self._engine.is_root("gather", root):
             return None
         return result if result is out else results.in_kind(x, result)
 
@@ -225,7 +226,7 @@ class Collectives(Base):
         ``xs``, the call works in place.
         """
         result = out
-        if out is None and self._is_root("scatter", root):
+        if out is None and self._engine.is_root("scatter", root):
             result = results.block("scatter", xs, self.size)
         self._run("scatter", xs, result, None, root, algorithm)
         return result if result is out else results.in_kind(xs, result)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
-from mpicoll.communicator.base import Base
 from mpicoll.communicator.mpi4py_names import Mpi4pyNames
 from mpicoll.communicator.neighbours import Neighbours
 from mpicoll.communicator.nonblocking import NonBlocking
 from mpicoll.communicator.objects import Objects
 from mpicoll.communicator.persistent import Persistent
+from mpicoll.engine.engine import Engine
 from mpicoll.errors import ArgumentError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.guard.limit import limited
@@ -74,14 +74,17 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
         self, comm: MPI.Comm | Fabric | None = None, check: str | None = None, timeout: float | None = None
     ) -> None:
         with limited("making a communicator"):
-            super().__init__(comm, check, timeout)
-        self._check = check
+            super().__init__(Engine(comm, check, timeout))
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
 
     def __repr__(self) -> str:
         closed = f", which cannot be used any more: {self.closed}" if self.closed else ""
         return f"<mpicoll.Communicator: rank {self.rank} of {self.size}{closed}>"
+
+    def _made_of(self, fabric: Fabric) -> Communicator:
+        """A communicator of some of the ranks, with this one's settings."""
+        return Communicator(fabric, self._engine.check, self._engine.timeout)
 
     # -- communicators made of this one -------------------------------------------------------------------------------
 
@@ -91,8 +94,8 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
     def node(self) -> Communicator:
         """A communicator of the ranks that run on this rank's node. The first use is collective."""
         if self._node is None:
-            with self._making("node", "node"):
-                self._node = Communicator(self._fabric.node(), self._check, self._timeout)
+            with self._engine.making("node", "node"):
+                self._node = self._made_of(self._engine.fabric.node())
         return self._node
 
     @property
@@ -110,9 +113,9 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
         """
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
         place = checked_int(key, -MOST_INT, MOST_INT, "split", "key")
-        with self._making("split", "split"):
-            part = self._fabric.split(mine, place)
-            return None if part is None else Communicator(part, self._check, self._timeout)
+        with self._engine.making("split", "split"):
+            part = self._engine.fabric.split(mine, place)
+            return None if part is None else self._made_of(part)
 
     def subset(self, ranks: Sequence[int]) -> Communicator | None:
         """Make a communicator of these ranks, in this order. Collective among them alone.
@@ -120,14 +123,14 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
         Every one of them gives the same ``ranks``, which are different and at least one. A rank that is not among them
         gets None.
         """
-        self.check_open("subset")
+        self._engine.check_open("subset")
         mine = [checked_rank(r, self.size, "subset", "ranks") for r in sequence_of(ranks, "subset", "ranks", "ranks")]
         if len(set(mine)) != len(mine) or not mine:
             raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(mine))
         if self.rank not in mine:
             return None
         with limited("subset"):
-            return Communicator(self._fabric.subset(mine), self._check, self._timeout)
+            return self._made_of(self._engine.fabric.subset(mine))
 
     def shrink(self) -> Communicator:
         """Make a communicator of the ranks that are left, in the same order. Collective among them.
@@ -136,31 +139,23 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
         communicator is closed, if it was not. Ranks may have been in different calls: let them agree from where to go
         on. A rank that is lost meanwhile is left out, too.
         """
-        fabric = self._fabric.elastic
+        fabric = self._engine.fabric.elastic
         if fabric is None:
             raise StateError("shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`")
-        if self._recorder.state == FREED:
-            self.check_open("shrink")
-        self.close("it was shrunk")
+        if self._engine.recorder.state == FREED:
+            self._engine.check_open("shrink")
+        self._engine.close("it was shrunk")
         fabric.cut()  # a rank may still be in a call
         while True:
             with limited("shrink"):
                 try:
-                    made = Communicator(fabric.shrink(), self._check, self._timeout)
+                    made = self._made_of(fabric.shrink())
                 except RankLost:  # another one
                     made = None
                 if fabric.all_could(made is not None) and made is not None:
                     return made
             if made is not None:
-                made.close("its ranks are to be shrunk again")
-
-    def _made_beside(self, make: Callable[[], Fabric]) -> Callable[[], Base]:
-        check, timeout = self._check, self._timeout
-
-        def made() -> Base:
-            return Communicator(make(), check, timeout)
-
-        return made
+                made._engine.close("its ranks are to be shrunk again")
 
     def free(self) -> None:
         """Give back what MPI holds for the communicator, and for its ``node`` and ``leaders``. Collective.
@@ -171,13 +166,7 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
             if child is not None:
                 child.free()
         self._leaders = self._node = None
-        if not self.closed:
-            if self._aside is not None:
-                self._aside.finish()
-            self._under_way.let_go()
-            self._recorder.state = FREED
-            self.close("it was freed")
-            self._fabric.free()
+        self._engine.free()
 
     def __enter__(self) -> Self:
         return self
@@ -186,4 +175,4 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
         if kind is None:
             self.free()
         else:  # freeing is collective, and the other ranks may never come to it
-            self.close("its with block raised")
+            self._engine.close("its with block raised")

@@ -10,14 +10,14 @@ from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls import results
 from mpicoll.calls.plan import Bound
 from mpicoll.calls.record import Record
-from mpicoll.communicator import staging
-from mpicoll.communicator.base import Base
+from mpicoll.communicator.face import Face
+from mpicoll.engine.copies import copied_to_host, written_back
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 
 __all__ = ["Neighbours"]
 
 
-class Neighbours(Base):
+class Neighbours(Face):
     """The collectives of a Communicator that was made of an MPI communicator with a topology: ``Create_cart``,
     ``Create_graph`` or ``Create_dist_graph``.
 
@@ -54,8 +54,8 @@ class Neighbours(Base):
         return result if result is out else results.in_kind(xs, result)
 
     def _neighbours(self, operation: str) -> tuple[Sequence[int], Sequence[int]]:
-        self.check_open(operation)
-        found = self._fabric.neighbours()
+        self._engine.check_open(operation)
+        found = self._engine.fabric.neighbours()
         if found is None:
             raise StateError(f"{operation}: this communicator has no neighbours: make it of MPI's Create_cart()")
         return found
@@ -77,11 +77,11 @@ class Neighbours(Base):
         if memory_overlaps(send, recv):
             expected = f"memory that does not overlap {argument}'s"
             raise ArgumentError(operation, "out", expected, "memory that overlaps it")
-        there = send if self._fabric.usable(send) else staging.copied_to_host(send)
-        here = recv if self._fabric.usable(recv) else staging.copied_to_host(recv)
-        run = self._fabric.bind_neighbours(operation, there, here, block)
+        there = send if self._engine.fabric.usable(send) else copied_to_host(send)
+        here = recv if self._engine.fabric.usable(recv) else copied_to_host(recv)
+        run = self._engine.fabric.bind_neighbours(operation, there, here, block)
         record = Record(f"{operation} of {block} {send.dtype}", block * send.dtype.itemsize, block, str(send.dtype))
-        self.carry_out(Bound(run, record), operation)
+        self._engine.carry_out(Bound(run, record), operation)
         if here is not recv:
-            staging.written_back(recv, here)
+            written_back(recv, here)
         return out

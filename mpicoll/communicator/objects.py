@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, TypeVar, overload
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.plan import Plans
 from mpicoll.calls.record import Pending, Record
-from mpicoll.communicator import kinds
-from mpicoll.communicator.base import Base
+from mpicoll.communicator.face import Face
+from mpicoll.engine import kinds
+from mpicoll.engine.engine import Engine
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.machine.patience import Patience
 
@@ -47,26 +48,26 @@ class _Awaited(NamedTuple):
     """Looks, while it is waited for, whether it can come at all."""
 
 
-class Objects(Base):
+class Objects(Face):
     """Collectives and messages of Python objects. Ranks may give objects of different types and sizes.
 
     Objects are pickled. An object that cannot be pickled raises ArgumentError, and nothing is sent then.
     """
 
-    def __init__(self, comm: Any = None, check: str | None = None, timeout: float | None = None) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._awaited: Plans[_Awaited] = Plans()
         """Of messages, by the operation, the other rank and the tag."""
         self._roots: Plans[tuple[Record, int]] = Plans()
         """Of collectives with a root, by the operation and the root: what is recorded of them, and the root."""
-        super().__init__(comm, check, timeout)
+        super().__init__(engine)
 
     def _pickled(self, operation: str, obj: Any) -> bytes:
         """The object as bytes. They are made before the call begins, and read after it has ended. So whatever an
         object does meanwhile, all ranks make the same calls."""
-        if self.closed:
-            self.check_open(operation)
+        if self._engine.closed:
+            self._engine.check_open(operation)
         try:
-            data = self._fabric.dumps(obj)
+            data = self._engine.fabric.dumps(obj)
             return data if type(data) is bytes else bytes(data)
         except Exception as e:
             raise ArgumentError(operation, "obj", "an object that can be pickled", str(e)) from e
@@ -81,16 +82,16 @@ class Objects(Base):
 
     def _collective(self, record: Record, move: Callable[..., Any], *arguments: Any) -> Any:
         """Make a collective of bytes that were pickled."""
-        if self.closed:
-            self.check_open(record.words.partition(" ")[0])
-        recorder = self._recorder
+        if self._engine.closed:
+            self._engine.check_open(record.words.partition(" ")[0])
+        recorder = self._engine.recorder
         recorder.begin(record)
         try:
-            if self._agreement is not None:
-                self._agreement.agree(record.words.partition(" ")[0], record)
+            if self._engine.agreement is not None:
+                self._engine.agreement.agree(record.words.partition(" ")[0], record)
             moved = move(*arguments)
         except BaseException as e:
-            self._break(self._fabric, record.words.partition(" ")[0], e)
+            self._engine.break_off(self._engine.fabric, record.words.partition(" ")[0], e)
             raise
         recorder.under_way = False
         return moved
@@ -98,9 +99,9 @@ class Objects(Base):
     def _message(self, awaited: _Awaited, move: Callable[..., Any], *data: bytes) -> Any:
         """Send or receive bytes that were pickled."""
         pending = awaited.pending
-        if self.closed:
-            self.check_open(pending.operation)
-        under_way = self._under_way
+        if self._engine.closed:
+            self._engine.check_open(pending.operation)
+        under_way = self._engine.under_way
         begun = pending, monotonic()
         under_way.begun.append(begun)
         under_way.waits.append(begun)
@@ -110,11 +111,11 @@ class Objects(Base):
             return move(*data, awaited.peer, awaited.tag, patience)
         except TimeoutError as e:
             why = TimeoutError(f"{pending.operation}: {pending.missing} within {seconds:g} s")
-            self._end_midway(pending.operation, why)
+            self._engine.end_midway(pending.operation, why)
             raise why from e
-        except self._failure as e:
-            self._end_midway(pending.operation, e)
-            raise self._error(pending.operation, e) from e
+        except self._engine.failure as e:
+            self._engine.end_midway(pending.operation, e)
+            raise self._engine.error(pending.operation, e) from e
         finally:
             under_way.waits.remove(begun)
 
@@ -128,21 +129,21 @@ class Objects(Base):
         """Send the root's ``obj`` to all ranks. Every rank gets it. The ``obj`` of the other ranks is not used."""
         record, root = self._rooted("bcast_object", root)
         given = self._pickled("bcast_object", obj) if self.rank == root else None
-        moved = self._collective(record, self._fabric.parcels.bcast, given, root)
-        return self._fabric.loads(moved)
+        moved = self._collective(record, self._engine.fabric.parcels.bcast, given, root)
+        return self._engine.fabric.loads(moved)
 
     def gather_object(self, obj: T, root: int = 0) -> list[T] | None:
         """Gather every rank's ``obj``. The root gets the list of them, in rank order; the other ranks get None."""
         record, root = self._rooted("gather_object", root)
         given = self._pickled("gather_object", obj)
-        moved = self._collective(record, self._fabric.parcels.gather, given, root)
-        return None if moved is None else [*map(self._fabric.loads, moved)]
+        moved = self._collective(record, self._engine.fabric.parcels.gather, given, root)
+        return None if moved is None else [*map(self._engine.fabric.loads, moved)]
 
     def allgather_object(self, obj: T) -> list[T]:
         """Gather every rank's ``obj``. Every rank gets the list of them, in rank order."""
         given = self._pickled("allgather_object", obj)
-        moved = self._collective(_ALLGATHER, self._fabric.parcels.allgather, given)
-        return [*map(self._fabric.loads, moved)]
+        moved = self._collective(_ALLGATHER, self._engine.fabric.parcels.allgather, given)
+        return [*map(self._engine.fabric.loads, moved)]
 
     @overload
     def scatter_object(self, objs: None = None, root: int = ...) -> Any: ...
@@ -157,8 +158,8 @@ class Objects(Base):
         """
         record, root = self._rooted("scatter_object", root)
         given = self._one_each("scatter_object", objs) if self.rank == root else None
-        moved = self._collective(record, self._fabric.parcels.scatter, given, root)
-        return self._fabric.loads(moved)
+        moved = self._collective(record, self._engine.fabric.parcels.scatter, given, root)
+        return self._engine.fabric.loads(moved)
 
     def alltoall_object(self, objs: Sequence[T]) -> list[T]:
         """Exchange objects: rank r gets the list of every rank's ``objs[r]``, in rank order.
@@ -166,8 +167,8 @@ class Objects(Base):
         ``objs`` is a sequence of one object a rank.
         """
         given = self._one_each("alltoall_object", objs)
-        moved = self._collective(_ALLTOALL, self._fabric.parcels.alltoall, given)
-        return [*map(self._fabric.loads, moved)]
+        moved = self._collective(_ALLTOALL, self._engine.fabric.parcels.alltoall, given)
+        return [*map(self._engine.fabric.loads, moved)]
 
     def allreduce_object(self, obj: T, op: str | Callable[[T, T], T] = "sum") -> T:
         """Reduce every rank's ``obj``, in rank order. Every rank gets the result.
@@ -181,19 +182,19 @@ class Objects(Base):
             raise ArgumentError("allreduce_object", "op", expected, repr(op))
         # In line, because a call from a method of the same depth is recorded at less cost.
         given = self._pickled("allgather_object", obj)
-        moved = self._collective(_ALLGATHER, self._fabric.parcels.allgather, given)
-        result: T = reduce(combine, map(self._fabric.loads, moved))
+        moved = self._collective(_ALLGATHER, self._engine.fabric.parcels.allgather, given)
+        result: T = reduce(combine, map(self._engine.fabric.loads, moved))
         return result
 
     def send_object(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
         awaited = self._of("send_object", dest, tag)
-        self._message(awaited, self._fabric.parcels.send, self._pickled("send_object", obj))
+        self._message(awaited, self._engine.fabric.parcels.send, self._pickled("send_object", obj))
 
     def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it."""
         awaited = self._of("recv_object", source, tag)
-        return self._fabric.loads(self._message(awaited, self._fabric.parcels.recv))
+        return self._engine.fabric.loads(self._message(awaited, self._engine.fabric.parcels.recv))
 
     def _of(self, operation: str, peer: int | None, tag: int) -> _Awaited:
         """What is known of a message before it is sent or has come."""
@@ -201,7 +202,7 @@ class Objects(Base):
         exact = type(tag) is int and (peer is None or type(peer) is int)
         found = self._awaited.get((operation, peer, tag)) if exact else None
         if found is None:
-            self.check_tag(operation, tag)
+            self._engine.checked_tag(operation, tag)
             receives = operation == "recv_object"
             if peer is None and receives:
                 of, whom = None, "any rank"
@@ -210,10 +211,10 @@ class Objects(Base):
                 whom = f"rank {of}"
             what = f"{'came from' if receives else 'was taken by'} {whom} (tag {tag})"
             to_mpi, look = tag, None
-            if self._tells_kinds:
+            if self._engine.tells_kinds:
                 to_mpi = kinds.on_wire(tag, kinds.OBJECT)
                 if receives:
-                    look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, tag, self._fabric.probe)
+                    look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, tag, self._engine.fabric.probe)
             found = _Awaited(Pending.message(operation, what, 1, kinds.OBJECT), of, to_mpi, look)
             if exact:
                 self._awaited.keep((operation, peer, tag), found)

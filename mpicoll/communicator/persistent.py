@@ -47,24 +47,26 @@ class Persistent(Collectives, Uneven, Messages):
 
     def _bound_message(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
         x, receives = given["x"], operation.endswith("recv")
-        message = self.message(operation, x, given[_MESSAGES[operation]], given["tag"], receives)
-        carry_out: Callable[[Any, Any], Any] = self.start if operation.startswith("i") else self.transfer
+        engine = self._engine
+        message = engine.message(operation, x, given[_MESSAGES[operation]], given["tag"], receives)
+        carry_out: Callable[[Any, Any], Any] = engine.start if operation.startswith("i") else engine.transfer
 
         def call() -> Any:
-            if self.closed:
-                self.check_open(operation)
+            if engine.closed:
+                engine.check_open(operation)
             request = carry_out(message, x)
             return x if operation == "recv" else request
 
         return call
 
     def _bound_both(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
-        message, out = self._bind_both(**given), given["out"]
+        engine = self._engine
+        message, out = engine.both(**given), given["out"]
 
         def call() -> Any:
-            if self.closed:
-                self.check_open(operation)
-            self.transfer(message, out)
+            if engine.closed:
+                engine.check_open(operation)
+            engine.transfer(message, out)
             return out
 
         call.__dict__["arrays"] = given["x"], out  # a bound message holds addresses
@@ -78,10 +80,10 @@ class Persistent(Collectives, Uneven, Messages):
         sent, received = given.get("sendcounts", sent), given.get("recvcounts", received)
         if out is None:
             out = results.made(operation, x, self.rank, self.size, root, sent, received)
-        there = None if out is x else out
-        plan = self.plan(operation, x, there, given.get("op"), root, given["algorithm"], sent, received)
+        there, engine = None if out is x else out, self._engine
+        plan = engine.plan(operation, x, there, given.get("op"), root, given["algorithm"], sent, received)
         result = results.returned(operation, x, given.get("out"), out, self.rank)
-        carry_out, kept = self.carry_out, (x, out)
+        carry_out, kept = engine.carry_out, (x, out)
         others = x if result is not x and result is not given.get("out") and library_of(x) is not None else None
 
         def call() -> Any:

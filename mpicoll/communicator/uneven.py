@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, overload
 
 from mpicoll.arrays.protocols import A, Array, ArrayLike
 from mpicoll.calls import results
-from mpicoll.communicator.base import Base
+from mpicoll.communicator.face import Face
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.base import AlgorithmLike, OpLike
+    from mpicoll.engine.names import AlgorithmLike, OpLike
 
 __all__ = ["Uneven"]
 
 
-class Uneven(Base):
+class Uneven(Face):
     """The collective calls of the Communicator whose blocks may be of uneven length.
 
     A block is some rows of an array: a row is ``x[i]``, so an array of one dimension has elements as its rows. Counts
@@ -80,10 +80,10 @@ class Uneven(Base):
         ``out`` is used at the root alone. All else is as in :meth:`allgatherv`.
         """
         result = out
-        if out is None and self._is_root("gatherv", root):
+        if out is None and self._engine.is_root("gatherv", root):
             result = results.rows("gatherv", x, counts, self.size)
         self._run("gatherv", x, result, None, root, algorithm, recvcounts=counts)
-        if not self._is_root("gatherv", root):
+        if not self._engine.is_root("gatherv", root):
             return None
         return result if result is out else results.in_kind(x, result)
 
@@ -132,7 +132,7 @@ class Uneven(Base):
         may pass None. ``out`` has ``counts[r]`` rows. Only the root may leave it away: it gets a new array.
         """
         result = out
-        if out is None and self._is_root("scatterv", root):
+        if out is None and self._engine.is_root("scatterv", root):
             result = results.rows("scatterv", xs, counts, self.size, self.rank)
         self._run("scatterv", xs, result, None, root, algorithm, sendcounts=counts)
         return result if result is out else results.in_kind(xs, result)

@@ -19,6 +19,7 @@ from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls import rules
 from mpicoll.calls.select import explained
 from mpicoll.communicator.communicator import Communicator
+from mpicoll.communicator.face import engine_of
 from mpicoll.doctor.examination import CONNECTED
 from mpicoll.doctor.job import SIZES, World
 from mpicoll.errors import ArgumentError, LaunchError, StateError
@@ -87,7 +88,7 @@ def _wrong_setting() -> str:
 def _chosen(comm: Communicator) -> tuple[tuple[int, str, str], ...]:
     """The algorithms of some all-reduces, and why they are chosen."""
     total = reduction("sum", DTYPES["float32"], "doctor")
-    return tuple((nbytes, *explained("allreduce", total, nbytes, comm.traits)) for nbytes in SIZES)
+    return tuple((nbytes, *explained("allreduce", total, nbytes, engine_of(comm).binding.traits)) for nbytes in SIZES)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,15 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, sequence
+from mpicoll.calls.record import Record
 from mpicoll.errors import ArgumentError
 
 __all__ = ["before"]
 
 
-def before(call: Call, rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], plan: Plan) -> Plan:
+def before(
+    rank: int, size: int, copied_to_host: Callable[[Buffer], Buffer], call: Call, record: Record, plan: Plan
+) -> Plan:
     """The plan, with a look at this rank's input before it. The look raises ArgumentError for the first NaN."""
     given = _given(call, rank, size)
     if given is None or not kernels.has_nans(given.dtype):

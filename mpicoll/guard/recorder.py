@@ -184,8 +184,9 @@ class Recorder:
         raise StateError(f"{record.words}: this communicator is in another call now: {other}. {why}")
 
     def _makes(self, frame: FrameType) -> bool:
-        """Whether the frame is of a method of the communicator whose calls are recorded here."""
-        return getattr(frame.f_locals.get("self"), "_recorder", None) is self
+        """Whether the frame is of a method of the communicator whose calls are recorded here, or of its engine."""
+        given = frame.f_locals.get("self")
+        return getattr(getattr(given, "_engine", given), "recorder", None) is self
 
     def _turn(self) -> None:
         """Begin a new ring."""

@@ -100,6 +100,12 @@ __all__ = [
     "send_object_list",
 ]
 
+
+def __dir__() -> list[str]:
+    """What programs use."""
+    return __all__
+
+
 # torch.compile may look into the functions of process_groups: in a graph, a rank is a constant.
 for _module in (barriers, collectives, lists, messages, objects):
     for _name in _module.__all__:

@@ -213,7 +213,7 @@ def test_the_route_is_that_of_the_call_that_ran(session: Session, monkeypatch: p
         return "ring" if nbytes == 16 else "recursive_doubling"
 
     opened = open_backend("mpicoll", session)
-    monkeypatch.setattr("mpicoll.communicator.base.select", by_length)
+    monkeypatch.setattr("mpicoll.engine.binding.select", by_length)
     report = swept(session, options("allreduce"), {"mpicoll": opened})
     assert {(m.case.bytes, m.route) for _, m in report.measurements} == {(16, "ring"), (65536, "recursive_doubling")}
     opened.close()

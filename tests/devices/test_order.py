@@ -159,7 +159,7 @@ class Careless(Queue):
 
 def ring(comm: mpicoll.Communicator, device: Any) -> Any:
     comm.allreduce(device.array(np.zeros(1)), algorithm="staged")
-    return comm._device_calls._kept[device.name].ring
+    return comm._engine.binding.devices._kept[device.name].ring
 
 
 def the_host_does_not_wait_for_what_goes_out(comm: mpicoll.Communicator, device: Any) -> None:
@@ -220,5 +220,5 @@ def test_a_broken_order_is_found_on_the_caller_s_queue(
         def current(self) -> Queue:
             return Careless(current(), host_waits=False)
 
-    monkeypatch.setattr("mpicoll.fabrics.device_calls.device_named", lambda name: CarelessDevice())
+    monkeypatch.setattr("mpicoll.engine.device_calls.device_named", lambda name: CarelessDevice())
     assert is_found(comm, on, route)

@@ -98,12 +98,12 @@ def test_pieces_that_go_different_ways(comm: mpicoll.Communicator, monkeypatch: 
     """The last piece is shorter, and an algorithm may be chosen by length."""
     monkeypatch.setattr(staged, "PIECE", 64)
     monkeypatch.setattr(
-        "mpicoll.communicator.base.select", lambda *call: "ring" if call[2] == 64 else "recursive_doubling"
+        "mpicoll.engine.binding.select", lambda *call: "ring" if call[2] == 64 else "recursive_doubling"
     )
     assert called(comm, OnSimulated(), None, 20) == "staged:ring+recursive_doubling"
 
 
 def test_the_files_of_calls_name_it(comm: mpicoll.Communicator) -> None:
     called(comm, OnSimulated(), "staged:ring")
-    watched = Watched("all", [*range(comm.size)], comm._recorder, [], 1.0, False)
+    watched = Watched("all", [*range(comm.size)], comm._engine.recorder, [], 1.0, False)
     assert snapshot(comm.rank, "a test", [watched])["communicators"][0]["calls"][-1]["route"] == "staged:ring"

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.communicator import kinds
+from mpicoll.engine import kinds
 from mpicoll.errors import ArgumentError, MessageError
 
 torch = pytest.importorskip("torch")
@@ -115,10 +115,10 @@ def test_sendrecv_and_nobody(comm: mpicoll.Communicator) -> None:
 
 
 def test_tags(comm: mpicoll.Communicator) -> None:
-    most = mpicoll.Communicator(check="watch")._most_tag
+    most = mpicoll.Communicator(check="watch")._engine.most_tag
     with pytest.raises(ArgumentError, match="isend: tag: expected an int from 0 to"):
         comm.isend(np.ones(1), 0, tag=most)
-    tag, x, y = comm._most_tag, np.ones(1), np.zeros(1)
+    tag, x, y = comm._engine.most_tag, np.ones(1), np.zeros(1)
     comm.sendrecv(x, comm.rank, y, comm.rank, tag, tag)
     assert y[0] == 1
     for kind in (*kinds._NAMES, "record"):

@@ -124,13 +124,13 @@ class Caller:
     """What the recorder knows a communicator by."""
 
     def __init__(self) -> None:
-        self._recorder = Recorder()
+        self.recorder = Recorder()
 
     def call(self, meanwhile: Callable[[], object] = int) -> int:
-        self._recorder.begin(RECORDS[0])
+        self.recorder.begin(RECORDS[0])
         meanwhile()
-        self._recorder.under_way = False
-        return self._recorder.begun
+        self.recorder.under_way = False
+        return self.recorder.begun
 
 
 def test_a_call_within_a_call_of_the_same_thread() -> None:

@@ -190,7 +190,7 @@ time.sleep(600)
         """
 if rank == 0:
     threading.Thread(target=comm.allreduce, args=[x], daemon=True).start()
-    while not comm._recorder.under_way:
+    while not comm._engine.recorder.under_way:
         time.sleep(0.01)
     comm.allreduce(x)
 time.sleep(600)

@@ -191,12 +191,12 @@ def test_a_call_that_is_refused_does_not_count(gpu: SimulatedGpu) -> None:
     comm = mpicoll.Communicator()
     x = gpu.tensor([1.0])
     comm.allreduce(x, out=x)
-    begun = comm._recorder.begun
+    begun = comm._engine.recorder.begun
     gpu.capturing = threading.get_ident()
     with pytest.raises(StateError, match="the current stream is capturing"):
         comm.allreduce(x, out=x)
     gpu.capturing = 0
-    assert comm._recorder.begun == begun
+    assert comm._engine.recorder.begun == begun
     comm.free()
 
 

@@ -42,6 +42,7 @@ def parameters(function: Any) -> list[tuple[str, Any, Any]]:
 
 
 def test_exports() -> None:
+    assert dir(dist) == dist.__all__
     assert dist.__all__ == sorted(EXPORTED)
     assert all(hasattr(dist, name) for name in EXPORTED)
     assert all(hasattr(torch.distributed, name) for name in EXPORTED if name not in NEW_NAMES)

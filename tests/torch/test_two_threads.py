@@ -58,7 +58,7 @@ def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None
     said = r"two threads called its collectives at once.* dist\.new_group\(\), which an async_save takes"
     if rank == 0:
         one = Aside(lambda: first(group))
-        while not group.comm._recorder.under_way:
+        while not group.comm._engine.recorder.under_way:
             time.sleep(0.001)
         for _ in range(2):
             with pytest.raises(StateError, match=said):

@@ -179,5 +179,5 @@ class RegisteredGroup(CallHooks, TorchCalls, _TorchsGroup):  # type: ignore[misc
         if self in world().registered:
             world().registered.remove(self)
             world().aborted.append(self)
-            self.comm.abandon("it was aborted")
+            self.engine.abandon("it was aborted")
             self.worker.abandon(StateError(f"{self} was aborted"))

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mpicoll.communicator.messages import Request
+from mpicoll.engine.requests import Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.handles import MessageHandle, finished, handle_of, in_future

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.communicator.messages import Request
+from mpicoll.engine.requests import Request
 from mpicoll.errors import TimeoutError
 from mpicoll.torch.functions.caller import caller_of, checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
@@ -46,9 +46,9 @@ def barrier(
     caller = caller_of("barrier", group)
     if caller is None:
         return None
-    comm = caller.group.comm
-    plan = comm.plan("barrier", algorithm=algorithm)
-    return caller.do(lambda: comm.carry_out(plan, "barrier"), [], async_op)
+    engine = caller.group.engine
+    plan = engine.plan("barrier", algorithm=algorithm)
+    return caller.do(lambda: engine.carry_out(plan, "barrier"), [], async_op)
 
 
 def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

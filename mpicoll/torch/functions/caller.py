@@ -122,7 +122,7 @@ class Caller:
     def plan(self, names: dict[str, str], collective: str, x: Any, out: Any = None, **arguments: Any) -> Bound:
         """The Communicator's plan for its ``collective``. Errors call its arguments by the caller's ``names``."""
         try:
-            return self.group.comm.plan(collective, x, out, **arguments)
+            return self.group.engine.plan(collective, x, out, **arguments)
         except ArgumentError as e:
             raise renamed(e, self.operation, names) from None
 

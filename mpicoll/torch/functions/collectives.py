@@ -211,7 +211,7 @@ def all_to_all_single(
 
     def run(_keep: Any = (input, output)) -> None:
         g.agreement.same_counts("all_to_all_single", "output_split_sizes", sent, expected)
-        g.comm.carry_out(plan, "all_to_all_single")
+        g.engine.carry_out(plan, "all_to_all_single")
 
     return caller.do(run, [output], async_op)
 
@@ -225,7 +225,7 @@ def _in_place(
     plan = caller.plan(_IN_PLACE, collective, tensor, None, op=op, root=root, algorithm=algorithm)
 
     def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
-        g.comm.carry_out(plan, operation)
+        g.engine.carry_out(plan, operation)
 
     return caller.do(run, [tensor], async_op)
 
@@ -245,7 +245,7 @@ def input_to_output(
     plan = caller.plan(names, collective, x, out, op=op, root=0, algorithm=algorithm)
 
     def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
-        g.comm.carry_out(plan, operation)
+        g.engine.carry_out(plan, operation)
 
     return caller.do(run, [out], async_op)
 

@@ -50,7 +50,7 @@ def all_gather(
 
     def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
         g.agreement.same_shape_and_dtype("all_gather", tensor)
-        g.comm.carry_out(plan, "all_gather")
+        g.engine.carry_out(plan, "all_gather")
         _copy_out(flat, outs)
 
     return caller.do(run, outs, async_op)
@@ -87,7 +87,7 @@ def gather(
 
     def run() -> None:
         g.agreement.same_shape_and_dtype("gather", tensor)
-        g.comm.carry_out(plan, "gather")
+        g.engine.carry_out(plan, "gather")
         if flat is not None:
             _copy_out(flat, outs)
 
@@ -123,7 +123,7 @@ def scatter(
 
     def run(_keep: Any = flat) -> None:
         g.agreement.same_shape_and_dtype("scatter", tensor)
-        g.comm.carry_out(plan, "scatter")
+        g.engine.carry_out(plan, "scatter")
 
     return caller.do(run, [tensor], async_op)
 
@@ -179,7 +179,7 @@ def all_to_all(
 
     def run(_keep: Any = flat_in) -> None:
         g.agreement.same_counts("all_to_all", "output_tensor_list", sent, expected)
-        g.comm.carry_out(plan, "all_to_all")
+        g.engine.carry_out(plan, "all_to_all")
         _copy_out(torch.split(flat_out, expected), outs)
 
     return caller.do(run, outs, async_op)

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from mpicoll.calls.arguments import as_rank
-from mpicoll.communicator.messages import Bound, Request
+from mpicoll.engine.messages import BoundMessage
+from mpicoll.engine.requests import Request
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, renamed
 from mpicoll.torch.groups.work import MessageWork, Work
@@ -35,7 +36,7 @@ def send(
     if caller is not None:
         dest = caller.root("dst", dst, group_dst)
         _refuse_this_rank(caller, "dst", dest)
-        caller.group.comm.transfer(bound(caller, tensor, dest, tag, False), tensor)
+        caller.group.engine.transfer(bound(caller, tensor, dest, tag, False), tensor)
 
 
 def recv(
@@ -58,7 +59,7 @@ def recv(
         sender = request.source
         assert sender is not None
     else:
-        caller.group.comm.transfer(bound(caller, tensor, source, tag, True), tensor)
+        caller.group.engine.transfer(bound(caller, tensor, source, tag, True), tensor)
     return caller.group.global_rank(sender)
 
 
@@ -128,15 +129,15 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     for first in (irecv, isend):
         for i, op in enumerate(p2p_op_list):
             if op.op is first:
-                works[i] = MessageWork(groups[i].comm.start(messages[i], op.tensor), groups[i].global_rank)
+                works[i] = MessageWork(groups[i].engine.start(messages[i], op.tensor), groups[i].global_rank)
     return [works[i] for i in range(len(works))]
 
 
-def bound(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Bound:
+def bound(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> BoundMessage:
     """Check a message to the group's rank ``peer``, or from it if this rank ``receives``, and bind it."""
     _check(caller, tensor, peer, tag, receives)
     try:
-        return caller.group.comm.message(caller.operation, tensor, peer, tag, receives)
+        return caller.group.engine.message(caller.operation, tensor, peer, tag, receives)
     except ArgumentError as e:
         raise renamed(e, caller.operation, _NAMES) from None
 
@@ -145,7 +146,7 @@ def started(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: b
     """The same message, under way."""
     _check(caller, tensor, peer, tag, receives)
     try:
-        return caller.group.comm.begin(caller.operation, tensor, peer, tag, receives)
+        return caller.group.engine.begin(caller.operation, tensor, peer, tag, receives)
     except ArgumentError as e:
         raise renamed(e, caller.operation, _NAMES) from None
 
@@ -157,7 +158,7 @@ def _check(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bo
         expected = f"a rank, 0 to {caller.group.size() - 1}"
         raise caller.error("group_src" if receives else "group_dst", expected, repr(peer))
     if type(tag) is not int or tag < 0:
-        caller.group.comm.check_tag(caller.operation, tag)
+        caller.group.engine.checked_tag(caller.operation, tag)
     if not isinstance(tensor, torch.Tensor):
         caller.tensor("tensor", tensor)  # raises
 

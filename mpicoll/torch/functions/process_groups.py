@@ -12,6 +12,7 @@ import torch.distributed
 
 from mpicoll.calls.arguments import as_rank, checked_rank
 from mpicoll.communicator.communicator import Communicator
+from mpicoll.communicator.face import engine_of
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.functions.caller import checked_timeout
@@ -88,13 +89,13 @@ def init_process_group(
 def _contradiction(comm: Communicator, argument: str, given: int, actual: int) -> LaunchError:
     """The error for a rank or a world size that is not that of ``comm``, the communicator of all ranks."""
     hint = ""
-    if comm.size == 1 and comm.traits.library:
+    if comm.size == 1 and engine_of(comm).fabric.library:
         hint = (
             ". This process is alone in its MPI world: start the ranks with "
             "`mpicoll run -n N script.py`, mpicoll.spawn(fn, nprocs=N), mpirun or srun, "
             "not with torchrun or torch.multiprocessing"
         )
-    who = "MPI" if comm.traits.library else "this job of threads"
+    who = "MPI" if engine_of(comm).fabric.library else "this job of threads"
     return LaunchError(f"init_process_group: {argument}={given} was given, but {who} says {actual}{hint}")
 
 

@@ -13,6 +13,7 @@ import torch
 
 from mpicoll.calls.rules import DEFAULT_TIMEOUT
 from mpicoll.communicator.communicator import Communicator
+from mpicoll.communicator.face import engine_of
 from mpicoll.errors import StateError
 from mpicoll.torch.groups.agreement import Agreement
 from mpicoll.torch.groups.turns import Queues
@@ -37,15 +38,15 @@ class ProcessGroup:
         timeout: timedelta,
         device: torch.device | None = None,
     ) -> None:
-        self.comm, self.device = comm, device
+        self.comm, self.engine, self.device = comm, engine_of(comm), device
         if device is not None:
-            comm.hold_to(str(device))
+            self.engine.binding.devices.only = str(device)
         self.ranks = tuple(ranks)
         self.rank_of = {rank: place for place, rank in enumerate(self.ranks)}
         """The rank in this group of each global rank."""
         self.group_name = name
         self.timeout = timeout
-        self.worker, self.queues = Worker(self.comm.queued), Queues()
+        self.worker, self.queues = Worker(self.engine.queued), Queues()
         self.inside = 0
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
         self.callers: dict[str, Any] = {}
@@ -65,7 +66,7 @@ class ProcessGroup:
     @timeout.setter
     def timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout
-        seconds, of_all = timeout.total_seconds(), self.comm.traits.rules.timeout
+        seconds, of_all = timeout.total_seconds(), self.engine.binding.traits.rules.timeout
         if seconds > 0:
             # Either is the default where nobody has given one: torch passes it, too.
             given = [each for each in (seconds, of_all) if each != DEFAULT_TIMEOUT]
@@ -151,7 +152,7 @@ class ProcessGroup:
         # handler. The group's own thread may call too: it runs the callbacks.
         if self.worker.is_here() or self.inside == get_ident():
             return
-        self.comm.close(
+        self.engine.close(
             "two threads called its collectives at once, so that ranks do not agree whose comes first. Make a group "
             "for each thread: dist.new_group(), which an async_save takes as process_group"
         )
@@ -163,7 +164,7 @@ class ProcessGroup:
             self.worker.finish()
             self.comm.free()  # collective: not after a failure, of which the other ranks may know nothing
         finally:
-            self.comm.close("it was destroyed")
+            self.engine.close("it was destroyed")
             self.callers.clear()  # they refer to the group
 
 

@@ -12,7 +12,7 @@ from time import monotonic, sleep
 import torch
 from torch.autograd import profiler
 
-from mpicoll.communicator.messages import Request
+from mpicoll.engine.requests import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.guard.sites import Site
 from mpicoll.torch.groups.turns import Turn

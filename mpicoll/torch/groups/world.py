@@ -128,7 +128,7 @@ def member(given: GivenGroup, operation: str, stacklevel: int = 3) -> ProcessGro
     if isinstance(found, ProcessGroup):
         if found.comm.closed:
             if found.comm.lost:
-                found.comm.check_open(operation)  # raises RankLost
+                found.engine.check_open(operation)  # raises RankLost
             raise StateError(f"{operation}: {found} cannot be used any more: {found.comm.closed}")
         return found
     if found is None:

@@ -137,7 +137,7 @@ def test_errors_reach_cpp(monkeypatch: pytest.MonkeyPatch, rank: int, size: int)
         raise MessageError("the network is down")
 
     with monkeypatch.context() as patch:
-        patch.setattr(group.comm, "carry_out", fail)
+        patch.setattr(group.engine, "carry_out", fail)
         with pytest.raises(MessageError, match="network is down"):
             ddp(x).sum().backward()
         started = torch.ops._c10d_functional.all_reduce(x, "sum", group.group_name)

@@ -13,7 +13,7 @@ from time import monotonic
 from typing import Any
 
 from mpicoll.calls.record import Begun, Pending
-from mpicoll.communicator import kinds
+from mpicoll.engine import kinds
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Transfer
 from mpicoll.guard.watch.report import show

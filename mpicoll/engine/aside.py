@@ -20,7 +20,7 @@ from mpicoll.fabrics.job import work_for
 from mpicoll.guard import sites
 
 if TYPE_CHECKING:
-    from mpicoll.communicator.base import Base
+    from mpicoll.engine.nonblocking import NonBlocking
 
 __all__ = ["Aside", "Handed"]
 
@@ -28,54 +28,54 @@ __all__ = ["Aside", "Handed"]
 class _Task:
     """A collective that was handed in."""
 
-    def __init__(self, run: Callable[[Base], None], site: sites.Site) -> None:
+    def __init__(self, run: Callable[[NonBlocking], None], site: sites.Site) -> None:
         self.run, self.site, self.since = run, site, monotonic()
         self.done = threading.Event()
         self.error: Exception | None = None
 
 
 class Aside:
-    """A thread, with a communicator that it makes for itself. It takes collectives in the order of the program."""
+    """A thread, with an engine that it makes for itself. It takes collectives in the order of the program."""
 
-    def __init__(self, make: Callable[[], Base]) -> None:
+    def __init__(self, make: Callable[[], NonBlocking]) -> None:
         self._make = make
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         # A daemon: otherwise the interpreter would wait at its end for a collective whose other ranks never come.
         self._thread = threading.Thread(target=self._serve, args=[here_in_job.seat], name="mpicoll", daemon=True)
         self._thread.start()
 
-    def hand_in(self, run: Callable[[Base], None], site: sites.Site) -> _Task:
+    def hand_in(self, run: Callable[[NonBlocking], None], site: sites.Site) -> _Task:
         """Let the thread run this, after all that was handed in before."""
         task = _Task(run, site)
         self._tasks.put(task)
         return task
 
     def finish(self) -> None:
-        """Complete what was handed in, and free the communicator. Collective."""
+        """Complete what was handed in, and free the engine. Collective."""
         self._tasks.put(None)
         self._thread.join()
 
     def _serve(self, seat: Any) -> None:
         work_for(seat)
-        comm: Base | None = None
+        engine: NonBlocking | None = None
         while (task := self._tasks.get()) is not None:
             sites.here.site, sites.here.handed_in = task.site, task.since
             try:
-                comm = comm or self._make()
-                task.run(comm)
+                engine = engine or self._make()
+                task.run(engine)
             except Exception as e:  # whoever waits gets it
                 task.error = e
             sites.here.site = sites.here.handed_in = None
             task.done.set()
             del task  # and its arrays
-        if comm is not None and not comm.closed:
-            comm.free()
+        if engine is not None:
+            engine.free()
 
 
 class Handed(Transfer):
-    """One collective for the thread. ``run`` carries it out on the thread's communicator."""
+    """One collective for the thread. ``run`` carries it out with the thread's engine."""
 
-    def __init__(self, aside: Aside, run: Callable[[Base], None]) -> None:
+    def __init__(self, aside: Aside, run: Callable[[NonBlocking], None]) -> None:
         self._aside, self._run = aside, run
 
     def start(self) -> _Task:

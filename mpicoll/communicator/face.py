@@ -1,0 +1,56 @@
+"""What all parts of a Communicator have: the engine that makes its calls, and what programs read of it."""
+
+from __future__ import annotations
+
+from mpicoll.engine.engine import Engine
+
+__all__ = ["Face", "engine_of"]
+
+
+class Face:
+    """An engine, behind what programs see of it."""
+
+    rank: int
+    """This process's rank in the communicator, 0 to size - 1."""
+    size: int
+    """The number of ranks in the communicator."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._run = engine, engine.run
+        self.rank, self.size = engine.rank, engine.size
+
+    @property
+    def timeout(self) -> float:
+        """The seconds that a collective, or a wait for a message, may take. It can be set."""
+        return self._engine.timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._engine.timeout = seconds
+
+    @property
+    def closed(self) -> str:
+        """Why the communicator cannot be used any more. Empty while it can."""
+        return self._engine.closed
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is closed because ranks were lost: those that are left can ``shrink`` it."""
+        return self._engine.lost
+
+    @property
+    def last_route(self) -> str:
+        """What has carried out the last call, as in ``native``, ``ring`` or ``staged:ring``. Empty where no call was
+        made, and where a call has one way only, as those of objects."""
+        made = self._engine.recorder.calls()
+        return made[-1].record.route if made else ""
+
+    @property
+    def any_thread(self) -> bool:
+        """Whether several threads of a rank may call MPI at once: MPI_THREAD_MULTIPLE."""
+        return self._engine.fabric.any_thread
+
+
+def engine_of(comm: Face) -> Engine:
+    """What makes the calls of this communicator, for those who make calls of another kind with it."""
+    return comm._engine

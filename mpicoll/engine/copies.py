@@ -1,0 +1,30 @@
+"""Copies in host memory of what MPI cannot use where it lies."""
+
+from __future__ import annotations
+
+from mpicoll.arrays.buffers import Buffer, host_buffer
+from mpicoll.devices.registry import device_named
+
+__all__ = ["copied_to_host", "written_back"]
+
+
+def copied_to_host(b: Buffer) -> Buffer:
+    """A plain copy in host memory, after what the caller has queued. It is complete when this returns."""
+    if b.device == "cpu":
+        return b.on_host()
+    device = device_named(b.device)
+    queue, host = device.current(), host_buffer(device.pinned(b.nbytes), b.shape, b.dtype)
+    queue.copy(device.view(host), device.view(b))
+    queue.record().wait()
+    return host
+
+
+def written_back(b: Buffer, host: Buffer) -> None:
+    """Write the elements of a copy in host memory, in order, to where they belong."""
+    if b.device == "cpu":
+        b.assign(host)
+        return
+    device = device_named(b.device)
+    queue = device.current()
+    queue.copy(device.view(b), device.view(host))
+    queue.record().wait()

@@ -218,6 +218,7 @@ class MPIParcels(Parcels):
     def recv(self, source: int | None, tag: int, patience: Patience | None) -> Data:
         of, status = MPI.ANY_SOURCE if source is None else source, MPI.Status()
         found: list[MPI.Message | None] = []
+        wrong: MessageError | None = None
         # The handler of a signal may raise as soon as MPI has found a message. Then it must be in the list already:
         # if nobody takes it, its sender waits for ever. So list.extend calls MPI, and not this function.
         try:
@@ -228,8 +229,13 @@ class MPIParcels(Parcels):
                     found.extend(map(self._messages.Improbe, (of,), (tag,), (status,)))
                     if found[-1] is None:
                         found.clear()
-                        if not patience.lasts():
-                            raise TimeoutError
+                        if wrong is not None:
+                            raise wrong
+                        try:
+                            if not patience.lasts():
+                                raise TimeoutError
+                        except MessageError as e:
+                            wrong = e  # unless an object has come meanwhile, before what is wrong
             return _taken(found[0], status)
         except BaseException:
             for message in found:

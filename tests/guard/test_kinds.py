@@ -101,6 +101,31 @@ def test_objects_and_arrays(comm: mpicoll.Communicator) -> None:
     comm.barrier()
 
 
+def test_an_object_and_then_an_array(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both come when the rank that receives has seen no object, and is about to look for other kinds."""
+    if comm.rank == 0:
+        comm._engine.fabric.bcast(None, 1)
+        comm.send_object("a", 1, tag=1)
+        comm.send(ARRAYS["int32"](), 1, tag=1)
+        comm._engine.fabric.bcast(None, 0)
+    else:
+        fabric = comm._engine.fabric
+        probe, are_there = fabric.probe, []
+
+        def probe_late(source: int | None, tag: int | None) -> Any:
+            if not are_there:
+                are_there.extend([fabric.bcast(None, 1), fabric.bcast(None, 0)])
+            return probe(source, tag)
+
+        monkeypatch.setattr(fabric, "probe", probe_late)
+        if comm.rank == 1:
+            assert comm.recv_object(0, tag=1) == "a"
+            assert comm.recv(ARRAYS["int32"]() * 0, 0, tag=1)[1] == 1
+        else:
+            probe_late(None, 1)
+    comm.barrier()
+
+
 def test_sendrecv_and_nobody(comm: mpicoll.Communicator) -> None:
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     x, y = np.full(3, comm.rank), np.zeros(3, int)

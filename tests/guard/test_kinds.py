@@ -110,7 +110,8 @@ def test_an_object_and_then_an_array(comm: mpicoll.Communicator, monkeypatch: py
         comm._engine.fabric.bcast(None, 0)
     else:
         fabric = comm._engine.fabric
-        probe, are_there = fabric.probe, []
+        probe = fabric.probe
+        are_there: list[Any] = []
 
         def probe_late(source: int | None, tag: int | None) -> Any:
             if not are_there:

@@ -27,7 +27,7 @@ VARIABLES = {
     f"MPICOLL_{name}"
     for name in (
         "ALGORITHM", "CHECK", "TIMEOUT", "DUMP", "TRACE", "SHARED_MEMORY", "DDP_OVERLAP", "CORES", "ELASTIC",
-        "INTERRUPT", "LAST_CALLS", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
+        "INTERRUPT", "LAST_CALLS", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
     )
 }  # fmt: skip
 """mpicoll's environment variables."""

@@ -14,12 +14,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NoReturn, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
-from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, last_calls, spawned
+from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, last_calls, spawned, stdin
 from mpicoll.launch.alone import under_launcher
 
 __all__ = [
@@ -234,11 +235,14 @@ def run(
     if outlives:
         return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
     passes = interrupt.NUMBER if _FORWARDED[0] in launch.adds else signal.SIGINT
+    given = stdin.give() if this_node else {}
     for restarted in range(restarts + 1):
         beside, board = interrupt.Job(nprocs, this_node, passes), last_calls.Board(nprocs)
         torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(restarts)}
-        environment = launch.environment() | beside.variables() | board.variables() | (torchs if restarts else {})
-        code = beside.run(lambda environment=environment: _become(launch.argv, environment))  # type: ignore[misc]
+        environment = (
+            launch.environment() | beside.variables() | board.variables() | (torchs if restarts else {}) | given
+        )
+        code = beside.run(partial(_become, launch.argv, environment, reads=not given))
         code = code if beside.ended_by_user else board.close(code)
         if code == 0 or beside.ended_by_user or restarted == restarts:
             break
@@ -246,7 +250,10 @@ def run(
     return code
 
 
-def _become(argv: list[str], environment: dict[str, str]) -> NoReturn:
+def _become(argv: list[str], environment: dict[str, str], reads: bool) -> NoReturn:
+    """Become the launcher, which ``reads`` stdin or leaves it to rank 0."""
+    if not reads:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.execve(argv[0], argv, environment | _folder_of_this_process())
 
 

@@ -27,7 +27,8 @@ from types import CodeType, ModuleType
 import mpi4py
 from mpi4py import run
 
-from mpicoll.launch import cores, elastic, failure, interrupt, lifetime
+from mpicoll.launch import cores, elastic, failure, interrupt, lifetime, stdin
+from mpicoll.launch.alone import launched_rank
 
 __all__ = ["main"]
 
@@ -47,6 +48,7 @@ def main() -> None:
     _print_lines()
     cores.take()
     interrupt.listen()
+    stdin.take(launched_rank())
     sys.excepthook = failure.hook
     if elastic.is_elastic():
         mpi4py.rc.finalize = False

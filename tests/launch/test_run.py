@@ -134,6 +134,23 @@ def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path
     assert str(here) not in said.output
 
 
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("seq 9 | RUN", [*"123456789"]),
+        ("(read first; RUN) < lines", [*"23456789"]),
+        ("RUN < /dev/null", []),
+        ("RUN <&-", []),
+    ],
+)
+def test_rank_0_reads_all_of_stdin(command: str, found: list[str], tmp_path: Path) -> None:
+    file = script(tmp_path, "import mpi4py.MPI, sys; print(mpi4py.MPI.COMM_WORLD.rank, sys.stdin.read().split())")
+    run_it = command.replace("RUN", f"{sys.executable} -m mpicoll run -n 2 {file}")
+    result = done("sh", "-c", f"cd {tmp_path} && seq 9 > lines && {run_it}")
+    assert result.code == 0, result.output
+    assert sorted(result.output.splitlines()) == [f"0 {found}", "1 []"]
+
+
 @pytest.mark.skipif(MPICH, reason="Open MPI's launcher keeps files under the number of its process")
 def test_what_a_launcher_with_the_same_number_has_left() -> None:
     left = f"{tempfile.gettempdir()}/ompi.$$"

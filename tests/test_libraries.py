@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll.engine.requests import Request
 from mpicoll.errors import ArgumentError
 
 
@@ -234,3 +235,51 @@ def test_an_immutable_array_is_never_written_to(comm: mpicoll.Communicator, make
         with pytest.raises(ArgumentError, match=f"bcast: x: {expected}"):
             comm.bcast(x, root=(comm.rank + 1) % comm.size)
     np.testing.assert_array_equal(values(x), given(comm.rank, 4))
+
+
+class Fresh:
+    """An object that hands out new memory each time. Nobody but the one who asks holds it."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return np.full(200_000, self.value, np.float32).__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+def bound(comm: mpicoll.Communicator, operation: str, *given: Any, **named: Any) -> None:
+    call = comm.bind(operation, *given, **named)
+    others = [np.full(200_000, 3, np.float32) for _ in range(5)]  # they would get memory that was freed too early
+    call()
+    assert len(others) == 5
+
+
+def received(comm: mpicoll.Communicator, y: Any, before: int, send: Callable[..., object], *given: object) -> None:
+    request = comm.irecv(y, before)
+    sent = send(*given)
+    request.wait()
+    if isinstance(sent, Request):
+        sent.wait()
+
+
+FRESH: dict[str, Callable[[mpicoll.Communicator, Any, int, int], object]] = {
+    "isend": lambda comm, y, after, before: received(comm, y, before, comm.isend, Fresh(7), after),
+    "bound send": lambda comm, y, after, before: received(comm, y, before, bound, comm, "send", Fresh(7), after),
+    "sendrecv": lambda comm, y, after, before: comm.sendrecv(Fresh(7), after, y, before),
+    "bound sendrecv": lambda comm, y, after, before: bound(comm, "sendrecv", Fresh(7), after, y, before),
+    "allreduce": lambda comm, y, after, before: comm.allreduce(Fresh(7), "max", out=y),
+    "bound allreduce": lambda comm, y, after, before: bound(comm, "allreduce", Fresh(7), "max", out=y),
+    "iallreduce": lambda comm, y, after, before: comm.iallreduce(Fresh(7), "max", out=y).wait(),
+}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("call", FRESH)
+def test_memory_that_is_handed_out_for_one_call(call: str) -> None:
+    comm, y = mpicoll.Communicator(), np.zeros(200_000, np.float32)
+    FRESH[call](comm, y, (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size)
+    comm.barrier()
+    assert (y == 7).all()

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -308,6 +309,25 @@ def test_a_halo_exchange_that_ends_at_the_border(comm: mpicoll.Communicator, tur
     assert comm.recv(y, MPI.PROC_NULL) is y
     assert comm.iprobe(MPI.PROC_NULL) is not None
     line.Free()
+
+
+@pytest.mark.parametrize("how", ["recv", "irecv", "sendrecv"])
+@pytest.mark.mpi(min_size=2)
+def test_a_message_that_ends_within_an_element(comm: mpicoll.Communicator, how: str) -> None:
+    three, two, other = np.ones(3, np.float32), np.zeros(2), 1 - comm.rank
+    calls: dict[str, Callable[[], object]] = {
+        "recv": lambda: comm.recv(two, other),
+        "irecv": lambda: comm.irecv(two, other).wait(),
+        "sendrecv": lambda: comm.sendrecv(three, other, two, other),
+    }
+    if comm.rank < 2:
+        sent = comm.isend(three, other) if how != "sendrecv" else None
+        said = f"^{how}: expected 2 elements of float64 from rank {other}; part of an element"
+        with pytest.raises(MessageError, match=said):
+            calls[how]()
+        if sent is not None:
+            sent.wait()
+    assert comm.allreduce(np.ones(1))[0] == comm.size
 
 
 def test_what_is_sent_cannot_be_given_up(comm: mpicoll.Communicator) -> None:

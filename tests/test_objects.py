@@ -181,6 +181,18 @@ def test_what_is_no_object() -> None:
     MPI.COMM_WORLD.Barrier()
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.processes
+def test_an_array_where_an_object_is_expected() -> None:
+    comm = mpicoll.Communicator()
+    if comm.rank == 0:
+        comm.send(np.zeros(3), 1)
+    elif comm.rank == 1:
+        with pytest.raises(MessageError, match=r"^recv_object: what came \(tag 0\) is no object: was an array sent"):
+            comm.recv_object(0)
+    comm.barrier()
+
+
 def test_another_way_to_pickle(comm: mpicoll.Communicator) -> None:
     """A program may tell mpi4py to pickle in another way."""
     try:

@@ -29,10 +29,12 @@ anything is wrong with it, that says what."""
 class Bound:
     """A Communicator's call that is bound to its arrays: the plan, and what is recorded of the call."""
 
-    __slots__ = ("record", "run")
+    __slots__ = ("kept", "record", "run")
 
     def __init__(self, run: Plan, record: Record) -> None:
         self.run, self.record = run, record
+        self.kept: object = None
+        """What holds the arrays' memory, where the program's arrays do not."""
 
 
 Kept = TypeVar("Kept")

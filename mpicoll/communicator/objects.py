@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from pickle import UnpicklingError
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -14,7 +15,7 @@ from mpicoll.calls.record import Pending, Record
 from mpicoll.communicator.face import Face
 from mpicoll.engine import kinds
 from mpicoll.engine.engine import Engine
-from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.errors import ArgumentError, MessageError, TimeoutError
 from mpicoll.machine.patience import Patience
 
 __all__ = ["Objects"]
@@ -194,7 +195,11 @@ class Objects(Face):
     def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it."""
         awaited = self._of("recv_object", source, tag)
-        return self._engine.fabric.loads(self._message(awaited, self._engine.fabric.parcels.recv))
+        data = self._message(awaited, self._engine.fabric.parcels.recv)
+        try:
+            return self._engine.fabric.loads(data)
+        except UnpicklingError as e:
+            raise MessageError(f"recv_object: what came (tag {tag}) is no object: was an array sent? ({e})") from e
 
     def _of(self, operation: str, peer: int | None, tag: int) -> _Awaited:
         """What is known of a message before it is sent or has come."""

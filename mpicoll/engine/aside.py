@@ -6,9 +6,11 @@ threads. They go through a communicator of their own, so that the program may ma
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from mpicoll.fabrics.fabric import Transfer
 from mpicoll.fabrics.job import here as here_in_job
 from mpicoll.fabrics.job import work_for
 from mpicoll.guard import sites
+from mpicoll.guard.watch import watcher
 
 if TYPE_CHECKING:
     from mpicoll.engine.nonblocking import NonBlocking
@@ -40,15 +43,22 @@ class Aside:
     def __init__(self, make: Callable[[], NonBlocking]) -> None:
         self._make = make
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self._last: _Task | None = None
+        _all.add(self)
         # A daemon: otherwise the interpreter would wait at its end for a collective whose other ranks never come.
         self._thread = threading.Thread(target=self._serve, args=[here_in_job.seat], name="mpicoll", daemon=True)
         self._thread.start()
 
     def hand_in(self, run: Callable[[NonBlocking], None], site: sites.Site) -> _Task:
         """Let the thread run this, after all that was handed in before."""
-        task = _Task(run, site)
+        task = self._last = _Task(run, site)
         self._tasks.put(task)
         return task
+
+    def complete(self) -> None:
+        """Return when all that was handed in is complete."""
+        if self._last is not None:
+            self._last.done.wait()
 
     def finish(self) -> None:
         """Complete what was handed in, and free the engine. Collective."""
@@ -99,3 +109,16 @@ class Handed(Transfer):
         raise AssertionError("a collective has no source")
 
     tag = arrived = source
+
+
+_all: weakref.WeakSet[Aside] = weakref.WeakSet()
+
+
+def _complete_all() -> None:
+    """At the end of the program or of MPI: no thread may be in a call of MPI's when that is finalised."""
+    for aside in [*_all]:
+        aside.complete()
+
+
+watcher.before_leaving.append(_complete_all)
+os.register_at_fork(after_in_child=_all.clear)  # the threads are the parent's alone

@@ -188,6 +188,11 @@ class Base:
         self.bound_messages.clear()
         self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
+    def finalise(self) -> None:
+        """Close it, because MPI is about to end: no message can be waited for any more."""
+        self.close("MPI was finalised")
+        self.under_way.lost = self.closed
+
     def free(self) -> None:
         """Give back what the fabric holds. Collective. Freeing it again does nothing."""
         if not self.closed:

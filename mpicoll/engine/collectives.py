@@ -68,7 +68,9 @@ class Collectives(Base):
             for hook in self.hooks:
                 run = hook(call, record, run)
             plan = Bound(run, record)
-            if lasts and at is not None:
+            if at is None:
+                plan.kept = call  # an array without a key may be memory that was handed out for this call alone
+            elif lasts:
                 self.plans.keep(at, plan)
         return plan
 

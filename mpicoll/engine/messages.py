@@ -133,7 +133,7 @@ class Messages(Base):
             wire = self.binding.devices.for_message(given) or copied_to_host(given)
             return self.started(bound(wire), wire)
 
-        return bound(given.part(0, given.count)) if self.fabric.usable(given) else copied
+        return self._held(x, given, bound) if self.fabric.usable(given) else copied
 
     def _incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int | None) -> BoundMessage:
         of, which = self.origin(operation, source, tag)
@@ -158,7 +158,14 @@ class Messages(Base):
             wire = there or copied_to_host(taken)
             return self.started(bound(wire), wire, None if there else lambda: written_back(taken, wire))
 
-        return bound(taken.part(0, taken.count)) if self.fabric.usable(taken) else copied
+        return self._held(x, taken, bound) if self.fabric.usable(taken) else copied
+
+    def _held(self, x: Any, given: Buffer, bound: Callable[[Buffer], Message]) -> BoundMessage:
+        """The message of memory that can be used as it lies. An ``x`` without a key may be an object that hands out new
+        memory each time: its message keeps that."""
+        if self.key(x) is not None:
+            return bound(given.part(0, given.count))
+        return lambda: self.started(bound(given), given)
 
     def both(
         self,
@@ -180,7 +187,7 @@ class Messages(Base):
             raise ArgumentError(operation, "out", "x itself, or memory apart from x's", "memory that overlaps x's")
         to, sendtag = self._peer(operation, dest, "dest"), self.checked_tag(operation, sendtag, "sendtag")
         of, which = self.origin(operation, source, recvtag, "recvtag")
-        plain = self.fabric.usable(given) and self.fabric.usable(taken)
+        plain = all(self.fabric.usable(b) and self.key(b_of) is not None for b, b_of in ((given, x), (taken, out)))
         wires = [b.part(0, b.count) for b in (given, taken)] if plain else []
         transfer = self.fabric.both(wires[0], to, sendtag, wires[1], of, which) if wires else None
         if transfer is not None and self.under_way.timeout is None and of != self.fabric.nobody:
@@ -205,27 +212,29 @@ class Messages(Base):
         pending = Pending.message("probe", self.whence(*self.origin("probe", source, tag)), 0, "object")
         patience = Patience(self.under_way.timeout or float("inf"))
         with self.under_way.waiting(pending):
-            while (found := self.iprobe(source, tag)) is None:
+            while (found := self.iprobe(source, tag, "probe")) is None:
                 if not patience.lasts():
                     why = f"probe: {pending.missing} within {self.timeout:g} s"
                     self.close(why)
                     raise TimeoutError(why)
         return found
 
-    def iprobe(self, source: int | None, tag: int | None) -> Envelope | None:
+    def iprobe(self, source: int | None, tag: int | None, operation: str = "iprobe") -> Envelope | None:
         """The same without waiting: None if no such message has come."""
-        self.check_open("iprobe")
-        of, which = self.origin("iprobe", source, tag)
+        self.check_open(operation)
+        of, which = self.origin(operation, source, tag)
         if of == self.fabric.nobody:
             return Envelope(self.fabric.nobody, self.fabric.any_tag, 0)
         try:
             if not self.tells_kinds:
                 return self.fabric.probe(of, which)
-            tags = [None] if which is None else range(which * kinds.KINDS, (which + 1) * kinds.KINDS)
-            found = next((found for tag in tags if (found := self.fabric.probe(of, tag)) is not None), None)
-            return found and found._replace(tag=kinds.of_program(found.tag))
+            first = self.fabric.probe(of, None)
+            if first is not None and which is not None and kinds.of_program(first.tag) != which:
+                tags = range(which * kinds.KINDS, (which + 1) * kinds.KINDS)  # those behind it have no order
+                first = next((found for tag in tags if (found := self.fabric.probe(of, tag)) is not None), None)
+            return first and first._replace(tag=kinds.of_program(first.tag))
         except self.failure as e:
-            raise self.error("iprobe", e) from e
+            raise self.error(operation, e) from e
 
     # -- arguments ----------------------------------------------------------------------------------------------------
 

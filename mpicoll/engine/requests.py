@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import py_object, pythonapi
 from time import monotonic
 from typing import Any
 
@@ -16,6 +16,7 @@ from mpicoll.calls.record import Begun, Pending
 from mpicoll.engine import kinds
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import Transfer
+from mpicoll.guard.watch import watcher
 from mpicoll.guard.watch.report import show
 from mpicoll.launch import lifetime
 from mpicoll.machine.patience import Patience
@@ -105,6 +106,8 @@ class UnderWay:
 
     def let_go(self) -> None:
         """Let go what is complete by now."""
+        if self.lost:
+            return
         self._since = 0
         mine = [request for request in [*_kept] if request._under_way is self]
         for request in mine:
@@ -368,13 +371,15 @@ def _tell_unfinished() -> None:
     left: dict[UnderWay, list[str]] = {}
     lives = lifetime.lives()
     for request in gc.get_objects():  # once, at the end, so that no message costs more
-        if type(request) is Request and (lives or request._under_way.failure is _Nothing) and request.unfinished():
-            left.setdefault(request._under_way, []).append(request.unfinished())
+        if type(request) is not Request or not (lives or request._under_way.failure is _Nothing):
+            continue
+        if what := request.unfinished():
+            left.setdefault(request._under_way, []).append(what)
+            pythonapi.Py_IncRef(py_object(request))  # MPI_Finalize may write to its arrays, when Python has freed them
     for under_way, missing in left.items():
         more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         named = "; ".join(missing[:_MOST_NAMED])
-        show(f"mpicoll: rank {under_way.rank} is at its end and has messages under way. {named}{more}")
+        show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {named}{more}")
 
 
-# Registered before the watcher's own, and so called after it: meanwhile other ranks have come to their ends, too.
-atexit.register(_tell_unfinished)
+watcher.after_leaving.append(_tell_unfinished)

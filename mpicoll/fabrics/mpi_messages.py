@@ -18,7 +18,7 @@ from mpicoll.calls.plan import Plan
 from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Envelope, Transfer
 from mpicoll.routes import large
-from mpicoll.transports.memory import datatype, moved
+from mpicoll.transports.memory import datatype, moved, moved_bytes
 
 __all__ = ["Started", "both", "incoming", "outgoing", "probe"]
 
@@ -39,7 +39,7 @@ def incoming(comm: MPI.Intracomm, b: Buffer, source: int | None, tag: int | None
     """A message from a rank, or from any."""
     of, which = _of(source), MPI.ANY_TAG if tag is None else tag
     if b.count <= large.MAX_COUNT:
-        return _Received(comm, moved(b), of, which)
+        return _Received(comm, b, of, which)
     specs, kind = [moved(piece) for piece in large.pieces(b)], datatype(b.dtype)
     if source is not None and tag is not None:
         return _Long([partial(comm.Irecv, spec, of, which) for spec in specs], kind)
@@ -53,11 +53,11 @@ def both(
     if max(sent.count, taken.count) > large.MAX_COUNT:
         return None
     of, which = _of(source), MPI.ANY_TAG if recvtag is None else recvtag
-    coming = _Received(comm, moved(taken), of, which)
+    coming = _Received(comm, taken, of, which)
     if sent.address == taken.address and sent.count == taken.count:
-        coming.now = partial(comm.Sendrecv_replace, moved(taken), dest, sendtag, of, which, coming.last)
+        coming.now = partial(comm.Sendrecv_replace, coming.spec, dest, sendtag, of, which, coming.last)
     else:
-        coming.now = partial(comm.Sendrecv, moved(sent), dest, sendtag, moved(taken), of, which, coming.last)
+        coming.now = partial(comm.Sendrecv, moved(sent), dest, sendtag, coming.spec, of, which, coming.last)
     return coming
 
 
@@ -106,12 +106,15 @@ class _Received(Transfer):
     If the handler of a signal ends a wait with an exception, MPI has completed the message. Then the request is null,
     and the status has what is known of the message: MPI must not be asked again."""
 
-    def __init__(self, comm: MPI.Intracomm, spec: list[Any], source: int, tag: int) -> None:
+    def __init__(self, comm: MPI.Intracomm, b: Buffer, source: int, tag: int) -> None:
         self.last = MPI.Status()
         """Of the message that came ``now``. Two threads cannot receive into one memory at once, so one is enough."""
-        self._kind = spec[2]
-        self.now = partial(comm.Recv, spec, source, tag, self.last)
-        self._start = partial(comm.Irecv, spec, source, tag)
+        # MPICH ends the job where a message ends within an element. Bytes have no such end.
+        in_bytes = b.nbytes <= large.MAX_COUNT
+        self.spec = moved_bytes(b) if in_bytes else moved(b)
+        self._kind, self._itemsize = self.spec[2], b.dtype.itemsize if in_bytes else 1
+        self.now = partial(comm.Recv, self.spec, source, tag, self.last)
+        self._start = partial(comm.Irecv, self.spec, source, tag)
 
     def start(self) -> Received:
         return self._start(), MPI.Status()
@@ -136,8 +139,10 @@ class _Received(Transfer):
 
     def arrived(self, begun: Received | None = None) -> int | None:
         status = begun[1] if begun else self.last
-        count = status.Get_count(self._kind)  # undefined where the message ends within an element
-        return None if count == MPI.UNDEFINED else count
+        count = status.Get_count(self._kind)
+        if count == MPI.UNDEFINED or count % self._itemsize:  # the message ends within an element
+            return None
+        return count // self._itemsize
 
 
 Parts = tuple[list[MPI.Request], list[MPI.Status]]

@@ -26,8 +26,8 @@ __all__ = ["Closable", "before_finalize", "checked_world", "exits_with", "is_for
 class Closable(Protocol):
     """An object that cannot be used after MPI was finalised, nor in a forked process."""
 
-    def close(self, why: str) -> None:
-        """Refuse every later use with an error that says ``why``. MPI can still be called."""
+    def finalise(self) -> None:
+        """Refuse every later use with an error that says that MPI was finalised. MPI can still be called."""
 
     def abandon(self, why: str) -> None:
         """Do the same in a process that must not call MPI."""
@@ -131,7 +131,7 @@ def _prepare() -> None:
         for do in before_finalize:
             do()
         for closable in list(_living):
-            closable.close("MPI was finalised")
+            closable.finalise()
 
     # MPI_Finalize deletes the attributes of COMM_SELF before anything else.
     MPI.COMM_SELF.Set_attr(MPI.Comm.Create_keyval(delete_fn=finalised), None)

@@ -11,7 +11,7 @@ from mpi4py import MPI
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Dtype
 
-__all__ = ["datatype", "moved", "moved_as", "moved_v"]
+__all__ = ["datatype", "moved", "moved_as", "moved_bytes", "moved_v"]
 
 _PREDEFINED = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 _OTHERS: dict[int, MPI.Datatype] = {}
@@ -40,6 +40,11 @@ def moved(buffer: Buffer | None, blocks: int = 1) -> list[Any]:
     """mpi4py's message specification of a buffer of equal blocks."""
     assert buffer is not None
     return [_memory(buffer), buffer.count // blocks, datatype(buffer.dtype)]
+
+
+def moved_bytes(buffer: Buffer) -> list[Any]:
+    """The same of its bytes."""
+    return [_memory(buffer), buffer.nbytes, MPI.BYTE]
 
 
 def moved_v(buffer: Buffer | None, counts: Sequence[int] | None) -> list[Any]:

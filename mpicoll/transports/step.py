@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -52,8 +52,8 @@ class Held:
         """Hold memory: requests know it only by its address."""
         self._memory += arrays
 
-    def __del__(self) -> None:
-        if not MPI.Is_finalized():
+    def __del__(self, is_finalized: Callable[[], bool] = MPI.Is_finalized) -> None:
+        if not is_finalized():  # at the end of the program, this module may be empty already
             for request in self._requests:
                 request.Free()
             for datatype in self._datatypes:

@@ -127,6 +127,22 @@ def test_an_object_and_then_an_array(comm: mpicoll.Communicator, monkeypatch: py
     comm.barrier()
 
 
+def test_a_probe_finds_what_came_first(comm: mpicoll.Communicator) -> None:
+    if comm.rank == 0:
+        comm.send(np.zeros(5, np.float32), 1, tag=2)
+        comm.send(np.zeros(9, np.int32), 1, tag=2)
+        comm.send(np.zeros(2), 1, tag=3)
+    comm.barrier()
+    if comm.rank == 1:
+        assert comm.probe(0, tag=3).nbytes == 16
+        assert comm.probe(0, tag=2).nbytes == 20
+        comm.recv(np.zeros(5, np.float32), 0, tag=2)
+        assert comm.probe(tag=None).nbytes == 36
+        comm.recv(np.zeros(9, np.int32), 0, tag=2)
+        comm.recv(np.zeros(2), 0, tag=3)
+    comm.barrier()
+
+
 def test_sendrecv_and_nobody(comm: mpicoll.Communicator) -> None:
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     x, y = np.full(3, comm.rank), np.zeros(3, int)

@@ -65,7 +65,7 @@ def test_an_mpi_that_crashes(path: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_an_mpi_that_hangs(path: str) -> None:
-    seconds = 10 * slowness()
+    seconds = 15 * slowness()
     why = f"could not be tried: the test job does not end within {seconds:.0f} s"
     assert job.tried(Faulty(path, "hangs"), seconds) == {**RIGHT, path: why}
 

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -27,11 +27,15 @@ from mpicoll.units import named
 if TYPE_CHECKING:
     from mpicoll.guard.watch.thread import Thread
 
-__all__ = ["compare", "watch"]
+__all__ = ["after_leaving", "before_leaving", "compare", "watch"]
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS = 0.02
 
+
+before_leaving: list[Callable[[], object]] = []
+after_leaving: list[Callable[[], object]] = []
+"""Called at the end of the program or of MPI: while others may still wait for this rank, and when nobody does."""
 
 _watchers: dict[Meeting, Thread] = {}
 """One for each job that this process belongs to: usually one."""
@@ -128,12 +132,16 @@ def compare(watched: Watched) -> None:
 
 def _leave() -> None:
     """At the end of the program or of MPI: wait until the calls of all ranks are known to be the same."""
+    for do in before_leaving:
+        do()
     watchers = [*_watchers.values()]
     for watcher in watchers:  # all of them, before any wait: other ranks may wait for them in another order
         watcher.leave()
     for watcher in watchers:
         while not watcher.has_left(_SECONDS_TO_PROGRESS):
             progress()  # messages of this rank may still be under way
+    for do in after_leaving:
+        do()
 
 
 # Python calls what was registered last first. This comes before the libraries that use communicators register theirs,

@@ -90,6 +90,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/guard/test_files.py":       ((PURE,),         ()),
     "tests/guard/test_judge.py":       ((PURE,),         ()),
     "tests/guard/test_member.py":      ((PURE,),         ()),
+    "tests/guard/test_protocol.py":    ((PURE,),         ()),
     "tests/guard/test_recorder.py":    ((PURE,),         ()),
     "tests/guard/test_report.py":      ((PURE,),         ()),
     "tests/guard/test_sites.py":       ((PURE,),         ()),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import Any
 
 from mpicoll.errors import MismatchError, MpicollError, RankLost, TimeoutError
 from mpicoll.fabrics.fabric import ElasticFabric
+from mpicoll.guard.watch.protocol import Fail
 
 __all__ = ["Cut", "failure"]
 
@@ -57,9 +57,9 @@ class Cut:
         return RankLost(operation, fabric.lost() if fabric is not None else ())
 
 
-def failure(message: dict[str, Any]) -> MpicollError:
+def failure(told: Fail) -> MpicollError:
     """The error for what the judge says of a communicator."""
-    if not message["differ"]:
-        return TimeoutError(message["text"])
-    calls: dict[int, str] = dict(message["calls"])
+    if not told.differ:
+        return TimeoutError(told.text)
+    calls = dict(told.calls)
     return MismatchError(calls[min(calls)].partition(" ")[0], calls)

@@ -12,16 +12,17 @@ import pytest
 from mpicoll.calls.record import Record
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.sites import is_program
-from mpicoll.guard.watch import ending, judge, member
+from mpicoll.guard.watch import ending, judge, member, processes
 from mpicoll.guard.watch.channel import LIMIT
 from mpicoll.guard.watch.judge import Judge
-from mpicoll.guard.watch.meeting import Meeting, Message, listen
+from mpicoll.guard.watch.meeting import Meeting, listen
 from mpicoll.guard.watch.member import Member
+from mpicoll.guard.watch.protocol import EventList, Files, Process
 from mpicoll.guard.watch.watched import LOOK, Watched
 
 is_program(__file__)  # from now on this is known, so that the first call that is made here looks like all others
 FASTER = 50
-ends: list[list[Message]] = []
+ends: list[list[Process]] = []
 """Each end of a job, with the processes that do not answer."""
 
 
@@ -37,7 +38,12 @@ def let_time_fly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def give_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge does not wait so long for an answer that never comes."""
-    monkeypatch.setattr(judge, "_SECONDS_TO_ANSWER", 1.0)
+    asked = processes.Processes.ask
+
+    async def ask(self: Any, ranks: Any, question: Any, seconds: float = 1.0) -> Any:
+        return await asked(self, ranks, question, min(seconds, 1.0))
+
+    monkeypatch.setattr(processes.Processes, "ask", ask)
 
 
 async def _soon(event: asyncio.Event, seconds: float) -> bool:
@@ -50,7 +56,7 @@ class Rank:
     """A process, with the recorders of its communicators."""
 
     def __init__(self, rank: int, meeting: Meeting, tasks: asyncio.TaskGroup) -> None:
-        self.member = Member(rank, meeting, lambda why, since: {"folder": "", "failure": ""}, lambda _: {})
+        self.member = Member(rank, meeting, lambda why, since: Files("", ""), lambda _: EventList("", 0, [], [], None))
         self._tasks = [tasks.create_task(self.member.serve()), tasks.create_task(self.member.look_on())]
 
     def joins(self, name: str, ranks: list[int], timeout: float = 600.0, agrees: bool = False) -> Recorder:

@@ -18,6 +18,8 @@ from mpicoll.guard.files import traced
 from mpicoll.guard.files.flight import kept_by_all, recording
 from mpicoll.guard.files.trace import Trace, by_this_clock, difference
 from mpicoll.guard.recorder import LENGTH
+from mpicoll.guard.watch.codec import line_of, read
+from mpicoll.guard.watch.protocol import EventList, EventsFrom, Question
 
 OPERATIONS = [
     *COLLECTIVES, "gatherv", "allgatherv", "scatterv", "reduce_scatterv", "alltoallv", "bcast_object", "gather_object",
@@ -98,13 +100,13 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
             recorder.under_way = record is calls[-1]
     longest = 0
 
-    async def ask(ranks: Iterable[int], what: str, **more: Any) -> dict[int, Any]:
+    async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
         nonlocal longest
-        if what == "clock":
+        if not isinstance(question, EventsFrom):
             return {}
-        told = {rank: json.dumps(events[rank].told(more["first"])) for rank in ranks if rank in events}
+        told = {rank: line_of(events[rank].told(question.first)) for rank in ranks if rank in events}
         longest = max([longest, *map(len, told.values())])
-        return {rank: json.loads(each) for rank, each in told.items()}
+        return {rank: read(json.loads(each), EventList) for rank, each in told.items()}
 
     file = tmp_path / "trace.json"
     said = asyncio.run(Trace(file).write([0, 1, 2], ask))
@@ -127,8 +129,8 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
         recorder.under_way = False
     here = True
 
-    async def ask(ranks: Iterable[int], what: str, **more: Any) -> dict[int, Any]:
-        return dict.fromkeys(ranks, events.told(more["first"])) if here and what == "trace" else {}
+    async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
+        return dict.fromkeys(ranks, events.told(0)) if here and isinstance(question, EventsFrom) else {}
 
     trace = Trace(tmp_path / "trace.json")
     said = asyncio.run(trace.write([0, 1], ask))

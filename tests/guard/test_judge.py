@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from mpicoll.guard.recorder import FREED, LENGTH
-from mpicoll.guard.watch import ending, report
+from mpicoll.guard.watch import ending
 from mpicoll.guard.watch.channel import connect, say
+from mpicoll.guard.watch.protocol import State, Told
+from mpicoll.guard.watch.report import Why
 from tests.guard.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
 Output = pytest.CaptureFixture[str]
@@ -40,7 +42,7 @@ def test_a_difference_while_ranks_are_in_the_call(capfd: Output) -> None:
     play(scene)
     said = capfd.readouterr().err
     assert said.startswith(
-        f"mpicoll: {report.DIFFERENT} (communicator of ranks 0-2):\n  ranks 0, 2  call 3: barrier, at"
+        f"mpicoll: {Why.DIFFERENT.said()} (communicator of ranks 0-2):\n  ranks 0, 2  call 3: barrier, at"
     )
     assert "\n  rank 1      call 3: bcast, at" in said
     assert ends == [[]]
@@ -59,7 +61,7 @@ def test_a_difference_found_at_the_end(more: int, capfd: Output) -> None:
     play(scene)
     assert len(ends) == 1
     said = capfd.readouterr().err
-    assert report.DIFFERENT in said
+    assert Why.DIFFERENT.value in said
     assert "ranks 0-1  call 3: barrier" in said
     assert "rank 2     call 3: bcast" in said
 
@@ -79,9 +81,9 @@ def test_a_difference_of_long_ago(forgotten: bool, capfd: Output, monkeypatch: p
     assert len(ends) == 1
     said = capfd.readouterr().err
     if forgotten:
-        assert report.FORGOTTEN in said
+        assert Why.FORGOTTEN.value in said
     else:
-        assert report.DIFFERENT in said
+        assert Why.DIFFERENT.value in said
         assert f"ranks 0-2  call 77: it has made {20 * LENGTH} calls since, and has forgotten this one" in said
 
 
@@ -113,7 +115,7 @@ def test_a_rank_leaves_while_others_go_on(capfd: Output) -> None:
 
     play(scene)
     said = capfd.readouterr().err
-    assert report.HAS_LEFT in said
+    assert Why.HAS_LEFT.value in said
     assert "rank 1      has not come and has ended its program" in said
     assert "ranks 0, 2  call 1: bcast, at" in said
 
@@ -137,8 +139,8 @@ def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> Non
     give_up_soon(monkeypatch)
 
     async def scene(it: Job) -> None:
-        _, writer, _ = await connect(it.meeting, {"rank": 2, "process": ending.this_process()})
-        say(writer, {"states": [["c", 1, "open", 0]], "leaving": False})
+        _, writer, _ = await connect(it.meeting, 2)
+        say(writer, Told([State("c", 1, "open", 0, None)], False))
         it.make()
         for recorder in it.recorders:
             begin(recorder, "barrier")
@@ -149,16 +151,16 @@ def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> Non
 
     play(scene, started=2, timeout=20.0)
     said = capfd.readouterr().err
-    assert report.TIME_IS_UP in said
+    assert Why.TIME_IS_UP.value in said
     assert "rank 2     does not answer: it is stopped or stuck" in said
-    assert [each["pid"] for each in ends[0]] == [ending.this_process()["pid"]]
+    assert ends[0] == [ending.this_process()]
 
 
 def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     give_up_soon(monkeypatch)
 
     async def scene(it: Job) -> None:
-        _, writer, _ = await connect(it.meeting, {"rank": 2, "process": ending.this_process()})
+        _, writer, _ = await connect(it.meeting, 2)
         await looks(20)
         for rank in it.ranks:
             rank.member.leave()
@@ -166,7 +168,7 @@ def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypat
         writer.close()
 
     play(scene, started=2, timeout=5.0)
-    assert report.IS_SILENT in capfd.readouterr().err
+    assert Why.IS_SILENT.value in capfd.readouterr().err
 
 
 def test_a_rank_computes_while_others_are_at_their_end() -> None:
@@ -205,7 +207,7 @@ def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
 
     play(scene)
     said = capfd.readouterr().err
-    assert (report.IS_GONE in said) is others_wait
+    assert (Why.IS_GONE.value in said) is others_wait
     assert ("rank 1      its process has ended" in said) is others_wait
     assert len(ends) == others_wait
 
@@ -258,7 +260,7 @@ def test_one_rank_frees_a_communicator_that_others_use(capfd: Output) -> None:
 
     play(scene)
     said = capfd.readouterr().err
-    assert report.HAS_FREED in said
+    assert Why.HAS_FREED.value in said
     assert "rank 2     has not come and has freed the communicator" in said
 
 
@@ -294,7 +296,7 @@ def test_a_call_ended_midway_on_a_rank_that_leaves(others_wait: bool, capfd: Out
         await (until(lambda: bool(ends)) if others_wait else it.all_leave())
 
     play(scene)
-    assert (report.HAS_LEFT in capfd.readouterr().err) is others_wait
+    assert (Why.HAS_LEFT.value in capfd.readouterr().err) is others_wait
     assert len(ends) == others_wait
 
 
@@ -317,7 +319,7 @@ def test_a_call_fails_on_one_rank(agrees: bool, capfd: Output) -> None:
             await until(lambda: bool(ends))
 
     play(scene)
-    assert (report.HAS_FAILED in capfd.readouterr().err) is not agrees
+    assert (Why.HAS_FAILED.value in capfd.readouterr().err) is not agrees
     assert len(ends) == (not agrees)
 
 
@@ -377,7 +379,7 @@ def test_one_warning(capfd: Output) -> None:
     def warnings() -> int:
         nonlocal said
         said += capfd.readouterr().err
-        return said.count(report.SLOW)
+        return said.count(Why.SLOW.value)
 
     async def scene(it: Job) -> None:
         it.make()

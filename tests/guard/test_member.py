@@ -11,6 +11,7 @@ from mpicoll.calls.record import Pending, Record
 from mpicoll.guard.recorder import BROKEN, FREED, OPEN, Recorder
 from mpicoll.guard.watch.channel import connect, heard, say
 from mpicoll.guard.watch.meeting import Meeting, listen
+from mpicoll.guard.watch.protocol import Beat
 from mpicoll.guard.watch.watched import BEAT, SECONDS_TO_HEAR, Watched
 from tests.guard.invented import Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
@@ -50,11 +51,25 @@ def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.
         b"\n",
         b"\xff\x00\x80" * 999 + b"\n",
         b"[" * 100_000 + b"\n",
-        b'{"token": "guess", "rank": 0}\n',
+        b'["Nonce", "x"]\n["Hello", "guess", 0, ["Process", 1, "host", 1]]\n',
+        b'["Nonce", "x"]\n["Hello", "\xc3\xa9", 0, ["Process", 1, "host", 1]]\n',
+        b'["Nonce", "\\ud800"]\n["Told", [], true]\n',
         b"GET / HTTP/1.1\r\n\r\n",
         b"[1, 2]\n",
+        b'["Nonce", {"x": 1}]\n',
     ],
-    ids=["nothing", "an empty line", "bytes", "brackets", "a wrong word", "a browser", "a list"],
+    ids=[
+        "nothing",
+        "an empty line",
+        "bytes",
+        "brackets",
+        "a guess",
+        "letters",
+        "half a letter",
+        "a browser",
+        "a list",
+        "another type",
+    ],
 )
 def test_strangers(said: bytes, capfd: Output) -> None:
     """Whoever speaks to the port without the job's word changes nothing, also if he never goes."""
@@ -183,7 +198,7 @@ def unused_port() -> int:
 def test_another_program_listens() -> None:
     async def scene() -> None:
         async def echoes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            say(writer, await heard(reader) or {})
+            say(writer, await heard(reader) or Beat())
             await heard(reader)
             writer.close()
 
@@ -204,7 +219,7 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
 
     async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heard_there.append(await reader.readline())
-        writer.write(b'{"nonce": "mine", "proof": "guess"}\n')
+        writer.write(b'["Welcome", "guess", "mine"]\n')
         heard_there.append(await reader.read(1000))
         writer.close()
         done.set()
@@ -215,7 +230,7 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
         server = await asyncio.start_server(stranger, "127.0.0.1", 0)
         meeting = Meeting(("127.0.0.1",), server.sockets[0].getsockname()[1], "the token of the job")
         with pytest.raises(OSError, match="another program listens there"):
-            await connect(meeting, {"rank": 1})
+            await connect(meeting, 1)
         await done.wait()
         server.close()
 

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mpicoll.guard.recorder import BROKEN, FREED, OPEN
-from mpicoll.guard.watch.report import DIFFERENT, HAS_LEFT, TIME_IS_UP, files, text, why_silent
+from mpicoll.guard.watch.protocol import Account, Files
+from mpicoll.guard.watch.report import Why, files, text, why_silent
 from mpicoll.units import named
 
 
-def account(**given: Any) -> dict[str, Any]:
+def account(**given: Any) -> Account:
     usual = {"begun": 4, "state": OPEN, "number": 3, "words": "barrier", "site": "a.py:1 in f", "waits": True}
-    return {**usual, "message": None, "seconds": 5.0, "where": "a.py:2 in g", **given}
+    usual |= {"message": None, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g", "leaving": False}
+    return Account(**{**usual, **given})
 
 
-def lines(*accounts: dict[str, Any] | None, latest: bool = True) -> list[str]:
+def lines(*accounts: Account | None, latest: bool = True) -> list[str]:
     said = {rank: each for rank, each in enumerate(accounts) if each is not None}
     missing = {rank: why_silent(True, False) for rank, each in enumerate(accounts) if each is None}
-    return text(TIME_IS_UP, [*range(len(accounts))], said, missing, latest).splitlines()
+    return text(Why.TIME_IS_UP, [*range(len(accounts))], said, missing, latest).splitlines()
 
 
 def test_ranks_that_do_the_same_share_a_line() -> None:
     behind = account(begun=3, number=2, words="bcast", waits=False)
     title, waits, late, silent = lines(account(), behind, account(seconds=4.5), None, account())
-    assert title == f"mpicoll: {TIME_IS_UP} (communicator of ranks 0-4):"
+    assert title == f"mpicoll: {Why.TIME_IS_UP.said()} (communicator of ranks 0-4):"
     assert waits == "  ranks 0, 2, 4  call 3: barrier, at a.py:1 in f: waits for 5 s"
     assert late.startswith(
         "  rank 1         has not come: its last call was 2: bcast, at a.py:1 in f. It is at a.py:2 in g"
@@ -51,8 +54,8 @@ def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
 
 def test_a_rank_that_makes_no_more_calls() -> None:
     unknown = account(words=None, site=None, waits=False, number=7)
-    assert lines({**unknown, "leaving": True})[1].endswith("has not come and has ended its program")
-    assert "has not come and has freed the communicator. It is at" in lines({**unknown, "state": FREED})[1]
+    assert lines(replace(unknown, leaving=True))[1].endswith("has not come and has ended its program")
+    assert "has not come and has freed the communicator. It is at" in lines(replace(unknown, state=FREED))[1]
     assert "which is broken. It is at" in lines(account(state=BROKEN, waits=False))[1]
 
 
@@ -63,8 +66,14 @@ def test_why_a_rank_is_silent() -> None:
 
 def test_many_ranks_are_one_line() -> None:
     ranks = [*range(10_000)]
-    said = text(DIFFERENT, ranks, {rank: account(words="bcast" if rank == 77 else "barrier") for rank in ranks}, {})
+    said = text(Why.DIFFERENT, ranks, {rank: account(words="bcast" if rank == 77 else "barrier") for rank in ranks}, {})
     assert [line.split("  ")[1] for line in said.splitlines()[1:]] == ["ranks 0-76, 78-9999", "rank 77"]
+
+
+def test_only_a_job_that_ends_is_said_to_end() -> None:
+    assert Why.TIME_IS_UP.said() == "a call was not complete in time. The job ends"
+    assert Why.TIME_IS_UP.said(job_ends=False) == "a call was not complete in time"
+    assert "ends" not in Why.SLOW.said()
 
 
 def test_names() -> None:
@@ -73,18 +82,18 @@ def test_names() -> None:
 
 
 def test_files() -> None:
-    written = {rank: {"folder": folder, "failure": ""} for rank, folder in enumerate(["/a", "/a", "/b"])}
+    written = {rank: Files(folder, "") for rank, folder in enumerate(["/a", "/a", "/b"])}
     said = "mpicoll: the last calls of each rank are in /a, /b"
     assert files(written) == said
-    failed = {rank: {"folder": "", "failure": "/c: it is full"} for rank in (3, 4)}
+    failed = {rank: Files("", "/c: it is full") for rank in (3, 4)}
     assert files(written | failed) == f"{said}\nmpicoll: ranks 3-4 could not write the last calls to /c: it is full"
 
 
 def test_what_is_likeliest_is_said_where_the_shape_supports_it() -> None:
     waits = account(words="allreduce sum of 4 float32")
     ended = account(begun=3, words=None, waits=False, leaving=True)
-    hint = text(HAS_LEFT, [0, 1], {0: waits, 1: ended}, {}).splitlines()[3]
+    hint = text(Why.HAS_LEFT, [0, 1], {0: waits, 1: ended}, {}).splitlines()[3]
     assert hint.startswith("  Often rank 1 had fewer batches than the others: give all ranks equally many")
-    for accounts in ({0: account(), 1: ended}, {0: waits, 1: {**ended, "begun": 0}}):
-        assert "batches" not in text(HAS_LEFT, [0, 1], accounts, {})
-    assert "batches" not in text(TIME_IS_UP, [0, 1], {0: waits, 1: ended}, {})
+    for accounts in ({0: account(), 1: ended}, {0: waits, 1: replace(ended, begun=0)}):
+        assert "batches" not in text(Why.HAS_LEFT, [0, 1], accounts, {})
+    assert "batches" not in text(Why.TIME_IS_UP, [0, 1], {0: waits, 1: ended}, {})

@@ -7,12 +7,14 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mpicoll.guard.files import places
 from mpicoll.guard.watch import ending, report
+from mpicoll.guard.watch.protocol import Account
 from mpicoll.launch import failure, last_calls
 from tests.launch.jobs import MPICH, run, script
 
@@ -165,7 +167,7 @@ def test_a_crash_says_where_the_program_was(tmp_path: Path) -> None:
 def test_how_a_process_has_ended(code: str, says: str) -> None:
     """Its parent has not asked for that yet."""
     process = subprocess.Popen([sys.executable, "-c", f"import os; input(); {code}"], stdin=subprocess.PIPE)
-    known = {**ending.this_process(), "pid": process.pid}
+    known = replace(ending.this_process(), pid=process.pid)
     assert ending.fate(known) == ""
     assert process.stdin is not None
     process.stdin.write(b"\n")
@@ -177,12 +179,14 @@ def test_how_a_process_has_ended(code: str, says: str) -> None:
     assert bool(says) == bool(ending.fate(known))
     process.wait()
     assert "its process has ended" in ending.fate(known)
-    assert ending.fate({**known, "host": "another"}) == ""
+    assert ending.fate(replace(known, host="another")) == ""
 
 
 def test_a_rank_that_speaks_for_itself_alone() -> None:
-    account = {"begun": 1, "number": 0, "words": "barrier", "site": "a.py:1 in f", "waits": True, "message": None,
-               "seconds": 0.0, "state": "open", "where": "its end"}  # fmt: skip
+    account = Account(
+        begun=1, state="open", number=0, words="barrier", site="a.py:1 in f", waits=True, message=None, seconds=0.0,
+        stuck=0.0, where="its end", leaving=False,
+    )  # fmt: skip
     assert report.loss(range(3), {2: account}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waits"
     assert report.loss(range(3), {1: account}, {0: "is gone"}).splitlines()[1:] == [
         "  rank 0  is gone",

@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from mpicoll.guard.watch.meeting import Message
+from mpicoll.guard.watch.protocol import Files
 
 __all__ = ["Answer", "answers"]
+
+Written = tuple[Files, float]
+"""The files, and when they were written, in seconds since 1970."""
 
 _NAME = "mpicoll-files"
 
@@ -27,15 +30,15 @@ class Answer:
         with suppress(OSError):  # a container may forbid it: then nobody can ask
             self._memory = os.memfd_create(_NAME)
 
-    def say(self, message: Message) -> None:
+    def say(self, files: Files) -> None:
         """Say this of the files that were written now, in the place of what was said before."""
         if self._memory is not None:
-            text = json.dumps({**message, "written": time.time()}).encode()
+            text = json.dumps([files.folder, files.failure, time.time()]).encode()
             with suppress(OSError):  # no memory left: whoever asks gives up in time
                 os.ftruncate(self._memory, os.pwrite(self._memory, text, 0))
 
 
-def answers(process: Path) -> list[Message] | None:
+def answers(process: Path) -> list[Written] | None:
     """What a process says, as in ``/proc/17``; None if it cannot be asked. Raises OSError if its open files may not be
     seen."""
     texts = []
@@ -46,7 +49,8 @@ def answers(process: Path) -> list[Message] | None:
     return [*_parsed(texts)] if texts else None
 
 
-def _parsed(texts: Iterable[str]) -> Iterator[Message]:
+def _parsed(texts: Iterable[str]) -> Iterator[Written]:
     for text in texts:
         with suppress(ValueError):  # nothing was said yet, or it is being written
-            yield json.loads(text)
+            folder, failure, written = json.loads(text)
+            yield Files(folder, failure), written

@@ -63,11 +63,11 @@ def ask_for_dump(pid: int) -> Path:
             raise _refused(f"{pid}, which has made none, or has MPICOLL_CHECK=off")
         os.kill(pid, SIGNAL)
         while time.time() - asked < _SECONDS_TO_WRITE:
-            answer = next((answer for answer in answers(process) or () if answer["written"] >= asked), None)
-            if answer is not None and answer["failure"]:
-                raise _refused(f"{pid}, which cannot write its files ({answer['failure']})")
+            answer = next((files for files, written in answers(process) or () if written >= asked), None)
+            if answer is not None and answer.failure:
+                raise _refused(f"{pid}, which cannot write its files ({answer.failure})")
             if answer is not None:
-                return Path(answer["folder"])
+                return Path(answer.folder)
             time.sleep(0.05)
     except OSError as e:
         raise _refused(f"{pid} ({e.strerror})") from e

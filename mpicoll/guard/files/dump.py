@@ -11,7 +11,7 @@ from mpicoll.guard.files.answer import Answer
 from mpicoll.guard.files.flight import recording
 from mpicoll.guard.files.places import checked_folder, default_folder, remove_old
 from mpicoll.guard.files.snapshot import snapshot
-from mpicoll.guard.watch.meeting import Message
+from mpicoll.guard.watch.protocol import Files
 from mpicoll.guard.watch.watched import Watched
 
 __all__ = ["JSON", "PICKLE", "Dump"]
@@ -28,21 +28,21 @@ class Dump:
         self._folder = checked_folder(given) if given else default_folder(job)
         self._answer = Answer()
 
-    def write(self, why: str, since: dict[str, int]) -> Message:
+    def write(self, why: str, since: dict[str, int]) -> Files:
         """Write the files, and say in which folder they are, or why they could not be written. ``since`` is the first
         call of each communicator that counts for torchfrtrace."""
-        message = {"folder": str(self._folder), "failure": ""}
+        files = Files(str(self._folder), "")
         try:
             known = snapshot(self._rank, why, self._communicators())
             self._folder.mkdir(mode=0o700, exist_ok=True)
             _write(self._folder / PICKLE.format(self._rank), pickle.dumps(recording(known, since)))
             _write(self._folder / JSON.format(self._rank), json.dumps(known, indent=1).encode())
         except Exception as e:  # whatever it is, it must not hide what the files are for
-            message = {"folder": "", "failure": f"{self._folder}: {type(e).__name__}: {e}"}
+            files = Files("", f"{self._folder}: {type(e).__name__}: {e}")
         if not self._given:
             remove_old(self._folder)
-        self._answer.say(message)
-        return message
+        self._answer.say(files)
+        return files
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol, TypeVar
+
+from mpicoll.guard.watch.protocol import Clock, EventList, EventsFrom, Question
 
 __all__ = ["Trace"]
 
@@ -15,10 +18,16 @@ _LOOKS = 8
 """How often a clock is asked. The fastest answer counts."""
 _SECONDS_TO_TELL = 60.0
 
-Ask = Callable[..., Awaitable[dict[int, Any]]]
-"""Asks ranks something by its name. Returns their answers."""
 Reading = tuple[float, float]
 """A time by the clock of this process, and how much later it was then by a rank's clock."""
+
+A = TypeVar("A")
+
+
+class Ask(Protocol):
+    """Asks ranks, and returns the answers of those that answer in time."""
+
+    async def __call__(self, ranks: Iterable[int], question: Question[A], seconds: float = ..., /) -> dict[int, A]: ...
 
 
 class Trace:
@@ -35,7 +44,7 @@ class Trace:
         readings = []
         for _ in range(_LOOKS):
             before = monotonic()
-            answers = await ask([rank], "clock")
+            answers = await ask([rank], Clock())
             if rank not in answers:
                 return
             readings.append((before, answers[rank], monotonic()))
@@ -47,7 +56,7 @@ class Trace:
         await asyncio.gather(*(self.read_clock(rank, ask) for rank in ranks))
         all_told = await asyncio.gather(*(_told(rank, ask, seconds) for rank in ranks))
         told = {rank: of for rank, of in zip(ranks, all_told, strict=True) if of is not None}
-        calls = sum(len(of["events"]) for of in told.values())
+        calls = sum(len(of.events) for of in told.values())
         if calls < self._written[0]:  # at the end, ranks that were asked again have left
             return self._written[1]
         try:
@@ -61,18 +70,15 @@ class Trace:
         return self._written[1]
 
 
-async def _told(rank: int, ask: Ask, seconds: float) -> Any:
+async def _told(rank: int, ask: Ask, seconds: float) -> EventList | None:
     """What a rank tells, in one or more messages. None if it does not answer."""
-    events: list[Any] = []
-    rest = 0
-    while rest is not None:
-        answers = await ask([rank], "trace", seconds=seconds, first=rest)
-        if rank not in answers:
-            return None
-        told = answers[rank]
-        events += told["events"]
-        rest = told["rest"]
-    return {**told, "events": events}
+    answers = await ask([rank], EventsFrom(0), seconds)
+    told = answers.get(rank)
+    while told is not None and told.rest is not None:
+        answers = await ask([rank], EventsFrom(told.rest), seconds)
+        more = answers.get(rank)
+        told = more and replace(more, events=told.events + more.events)
+    return told
 
 
 def difference(readings: list[tuple[float, float, float]]) -> Reading:
@@ -96,15 +102,15 @@ def by_this_clock(time: float, readings: list[Reading]) -> float:
     return time - (ahead + (ahead_then - ahead) * passed)
 
 
-def chrome(told: dict[int, Any], clocks: dict[int, list[Reading]]) -> dict[str, Any]:
+def chrome(told: dict[int, EventList], clocks: dict[int, list[Reading]]) -> dict[str, Any]:
     """The trace in the format of Chrome's: a process for each rank, a row for each of its threads."""
     rows: list[dict[str, Any]] = []
     for rank, of in sorted(told.items()):
-        threads = {ident: number for number, (ident, _) in enumerate(of["threads"], 1)} | {of["main"]: 0}
-        rows.append(_named("process_name", rank, 0, f"rank {rank} on {of['host']}"))
+        threads = {ident: number for number, (ident, _) in enumerate(of.threads, 1)} | {of.main: 0}
+        rows.append(_named("process_name", rank, 0, f"rank {rank} on {of.host}"))
         rows.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
-        rows += [_named("thread_name", rank, threads[ident], _row(name)) for ident, name in of["threads"]]
-        for name, number, words, nbytes, route, site, thread, begun, seconds, state in of["events"]:
+        rows += [_named("thread_name", rank, threads[ident], _row(name)) for ident, name in of.threads]
+        for name, number, words, nbytes, route, site, thread, begun, seconds, state in of.events:
             start = by_this_clock(begun, clocks.get(rank, []))
             about = {"communicator": name, "number": number, "bytes": nbytes, "algorithm": route, "called at": site}
             call = {"ph": "X", "name": words, "cat": words.partition(" ")[0], "pid": rank, "tid": threads[thread]}

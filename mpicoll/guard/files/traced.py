@@ -6,11 +6,12 @@ import socket
 import threading
 from collections import deque
 from time import monotonic
-from typing import Any
 
 from mpicoll.calls.record import Record
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.sites import Site, place_of
+from mpicoll.guard.watch import protocol
+from mpicoll.guard.watch.protocol import EventList
 
 __all__ = ["MOST", "Events", "TracedRecorder", "recorder_for"]
 
@@ -21,8 +22,6 @@ _PIECE = 1 << 22
 
 Event = tuple[str, int, Record, Site, int, float, float]
 """Communicator, number, call, site, thread, begin and duration."""
-Told = list[Any]
-"""The same as plain values, and how far the call has come."""
 
 
 class Events:
@@ -47,7 +46,7 @@ class Events:
         if event is not None and counts:
             self._ended.append((*event[:6], monotonic() - event[5]))
 
-    def told(self, first: int) -> dict[str, Any]:
+    def told(self, first: int) -> EventList:
         """All of them as plain values, from number ``first`` on. What does not fit into one message is told when
         somebody asks for ``rest``."""
         if first == 0:
@@ -55,7 +54,7 @@ class Events:
             under_way = [(*event[:6], now - event[5]) for event in [*self._under_way.values()]]
             self._to_tell = [(event, "done") for event in [*self._ended]]
             self._to_tell += [(event, "under way") for event in under_way]
-        told: list[Told] = []
+        told: list[protocol.Event] = []
         size = 0
         for event, state in self._to_tell[first:]:
             told.append(_plain(event, state))
@@ -63,18 +62,14 @@ class Events:
             if size >= _PIECE:
                 break
         last = first + len(told)
-        return {
-            "host": socket.gethostname(),
-            "main": threading.main_thread().ident,
-            "threads": [*self._threads.items()],
-            "events": told,
-            "rest": last if last < len(self._to_tell) else None,
-        }
+        main = threading.main_thread().ident or 0
+        rest = last if last < len(self._to_tell) else None
+        return EventList(socket.gethostname(), main, [*self._threads.items()], told, rest)
 
 
-def _plain(event: Event, state: str) -> Told:
+def _plain(event: Event, state: str) -> protocol.Event:
     name, number, call, site, thread, begun, seconds = event
-    return [name, number, call.words, call.nbytes, call.route, place_of(site), thread, begun, seconds, state]
+    return name, number, call.words, call.nbytes, call.route, place_of(site), thread, begun, seconds, state
 
 
 class TracedRecorder(Recorder):

@@ -9,7 +9,7 @@ import socket
 from contextlib import suppress
 from pathlib import Path
 
-from mpicoll.guard.watch.meeting import Message
+from mpicoll.guard.watch.protocol import Process
 from mpicoll.launch.failure import end_job
 
 __all__ = ["end", "fate", "is_known", "kill", "prepare_to_end", "this_process"]
@@ -23,22 +23,27 @@ _SECONDS = 5
 """What a launcher has for ending the processes itself."""
 
 
-def this_process() -> Message:
-    """How processes of the same node find this one: its number, and in which node's and container's count it is so."""
+def this_process() -> Process:
+    """How others find this one."""
     spaces = "/proc/self/ns/pid"
     space = os.stat(spaces).st_ino if os.path.exists(spaces) else 0
-    return {"pid": os.getpid(), "host": socket.gethostname(), "space": space}
+    return Process(os.getpid(), socket.gethostname(), space)
 
 
-def fate(process: Message) -> str:
+def _is_near(process: Process) -> bool:
+    """Whether this process knows the other one by the same number."""
+    here = this_process()
+    return (process.host, process.space) == (here.host, here.space)
+
+
+def fate(process: Process) -> str:
     """How this process has ended, as far as it can be known. Empty if it goes on, if it has ended in order, or if
     somebody wanted it to end."""
-    here = this_process()
-    if (process["host"], process["space"]) != (here["host"], here["space"]):
+    if not _is_near(process):
         return ""  # the network may have lost the connection
     try:
         # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
-        state = Path(f"/proc/{process['pid']}/stat").read_text().rpartition(")")[2].split()
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:  # its launcher knows already that it has ended; or this is no Linux
         return f"its process has ended (if it was killed: {_MEMORY})" if os.path.exists("/proc/self/stat") else ""
     if not int(state[6]) & _EXITING:
@@ -66,7 +71,7 @@ def is_known() -> bool:
     return bool(_known)
 
 
-def prepare_to_end(silent: list[Message]) -> None:
+def prepare_to_end(silent: list[Process]) -> None:
     """Let this process end in some seconds, if its launcher does not end it before. End those that do not answer."""
     _known.append(True)
     # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
@@ -74,16 +79,15 @@ def prepare_to_end(silent: list[Message]) -> None:
     kill(silent)
 
 
-def kill(silent: list[Message]) -> None:
+def kill(silent: list[Process]) -> None:
     """End these processes, as far as they are on this node: one that is stopped does not see a launcher's signal."""
-    here = this_process()
     for process in silent:
-        if (process["host"], process["space"]) == (here["host"], here["space"]) and process["pid"] != here["pid"]:
+        if _is_near(process) and process.pid != os.getpid():
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(process["pid"], signal.SIGKILL)
+                os.kill(process.pid, signal.SIGKILL)
 
 
-def end(silent: list[Message]) -> None:
+def end(silent: list[Process]) -> None:
     """End the job with the exit code 1. Does not return."""
     prepare_to_end(silent)
     end_job(1)

@@ -4,23 +4,43 @@ cannot go on together."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from mpicoll.guard.files.flight import kept_by_all
 from mpicoll.guard.files.trace import Trace
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch import ending, report
-from mpicoll.guard.watch.channel import greeted, happens, heard, say
-from mpicoll.guard.watch.meeting import Message
+from mpicoll.guard.watch.channel import greeted, happens, heard
+from mpicoll.guard.watch.processes import SECONDS_TO_ANSWER, Connected, Processes
+from mpicoll.guard.watch.protocol import (
+    Account,
+    AccountOf,
+    Answer,
+    Beat,
+    CallsOf,
+    Compare,
+    Compared,
+    Dump,
+    Dumped,
+    End,
+    Fail,
+    Failed,
+    Forget,
+    HashOf,
+    Hello,
+    Leave,
+    Lost,
+    Told,
+    WriteFiles,
+)
+from mpicoll.guard.watch.report import Why
 from mpicoll.guard.watch.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.launch import last_calls
 from mpicoll.launch.elastic import is_elastic
 
 __all__ = ["Judge"]
 
-_SECONDS_TO_ANSWER = 3.0
 _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_A_FAILURE = 5.0
@@ -29,19 +49,6 @@ _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
-
-
-@dataclass(eq=False)
-class _Process:
-    """A process that is connected, or was."""
-
-    writer: asyncio.StreamWriter
-    process: Message
-    leaving: bool = False
-    silent: float = 0.0
-    """Seconds since it was heard. Time in which the judge's own process was stopped does not count."""
-    gone: float | None = None
-    """Seconds since its connection was lost, None while it is there."""
 
 
 @dataclass(eq=False)
@@ -84,15 +91,13 @@ class Judge:
     ) -> None:
         self._token, self._timeout, self._tasks, self._trace = token, timeout, tasks, trace
         self.writers: set[asyncio.StreamWriter] = set()
-        self._processes: dict[int, _Process] = {}
+        self._processes = Processes()
         self._communicators: dict[str, _Calls] = {}
-        self._questions: dict[int, asyncio.Future[Any]] = {}
-        self._asked = 0
         self._ending = self._dismissed = False
         self._dumping = asyncio.Lock()
         self._dumps = 0
         """How often all processes have begun to write their files."""
-        self._said: set[str] = set()
+        self._said: set[str | Why] = set()
         self._lost: set[int] = set()
         """Ranks that are lost, in a job that goes on without them."""
         self._leaving = asyncio.Event()
@@ -105,58 +110,59 @@ class Judge:
         self.writers.add(writer)
         hello = None if self._dismissed else await greeted(reader, writer, self._token)
         if hello is not None:
-            await self._serve_process(hello["rank"], hello["process"], reader, writer)
+            await self._serve_process(hello, reader, writer)
         self.writers.discard(writer)
         writer.close()
 
-    async def _serve_process(
-        self, rank: int, process: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        here = self._processes[rank] = _Process(writer, process)
-        say(writer, {"judge": ending.this_process()})
+    async def _serve_process(self, hello: Hello, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        rank = hello.rank
+        here = self._processes[rank] = Connected(writer, hello.process)
         if self._trace is not None:
-            self._tasks.create_task(self._trace.read_clock(rank, self._ask))
+            self._tasks.create_task(self._trace.read_clock(rank, self._processes.ask))
         while (message := await heard(reader)) is not None:
             here.silent = 0.0
-            if "answer" in message:
-                question = self._questions.get(message["answer"])
-                if question is not None and not question.done():  # else the answer comes too late
-                    question.set_result(message["value"])
-            elif "compare" in message:
-                self._tasks.create_task(self._compare_for(rank, message["compare"]))
-            elif "dump" in message:
-                self._tasks.create_task(self._dump_for(rank, message["dump"]))
-            elif "lost" in message:
-                self._lose({*message["lost"]})
-            elif "failed" in message:
-                self.dismiss()
-            elif "beat" in message:
-                say(writer, {"beat": True})
-            else:
-                self._told(rank, message)
+            match message:
+                case Answer():
+                    self._processes.take(message)
+                case Told():
+                    self._told(rank, message)
+                case Compare(name):
+                    self._tasks.create_task(self._compare_for(rank, name))
+                case Dump(why):
+                    self._tasks.create_task(self._dump_for(rank, why))
+                case Lost(ranks):
+                    self._lose({*ranks})
+                case Failed():
+                    self.dismiss()
+                case Beat():
+                    self._processes.tell(rank, Beat())
         here.gone = 0.0
         if not (self._ending or self._dismissed or self._dumps or here.leaving or is_elastic()):
-            await self._say_loss(rank, ending.fate(process))
+            await self._say_loss(rank, ending.fate(hello.process))
 
     async def _say_loss(self, rank: int, fate: str) -> None:
         """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too."""
-        each = next((each for each in self._communicators.values() if rank in each.ranks), None)
-        if fate and each is not None and report.IS_LOST not in self._said:
-            self._said.add(report.IS_LOST)
+        each = self._of(rank)
+        if fate and each is not None and Why.IS_LOST not in self._said:
+            self._said.add(Why.IS_LOST)
             accounts, missing = await self._accounts(each, None, _SECONDS_OF_A_LOSS)
             missing[rank] = report.with_last_call(fate, rank)
-            report.show(report.text(report.IS_LOST, each.ranks, accounts, missing))
+            report.show(report.text(Why.IS_LOST, each.ranks, accounts, missing))
             last_calls.told()
 
-    def _told(self, rank: int, message: Message) -> None:
-        if message["leaving"] and not self._processes[rank].leaving:
+    def _of(self, rank: int) -> _Calls | None:
+        """A communicator of this rank."""
+        return next((each for each in self._communicators.values() if rank in each.ranks), None)
+
+    def _told(self, rank: int, told: Told) -> None:
+        if told.leaving and not self._processes[rank].leaving:
             self._processes[rank].leaving = True
             self._leaving.set()
-        for name, calls, state, wait, *ranks in message["states"]:
-            each = self._communicators.setdefault(name, _Calls(name))
-            each.calls[rank], each.states[rank], each.waits[rank] = calls, state, wait
-            if ranks and self._lost.isdisjoint(ranks[0]):
-                each.ranks = ranks[0]
+        for state in told.states:
+            each = self._communicators.setdefault(state.name, _Calls(state.name))
+            each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
+            if state.ranks and self._lost.isdisjoint(state.ranks):
+                each.ranks = state.ranks
 
     def _lose(self, ranks: set[int]) -> None:
         """Forget the communicators of ranks that are lost: the others have cut them."""
@@ -166,44 +172,24 @@ class Judge:
                 del self._communicators[name]
         self._leaving.set()
 
-    async def _ask(
-        self, ranks: Iterable[int], what: str, seconds: float = _SECONDS_TO_ANSWER, **more: Any
-    ) -> dict[int, Any]:
-        """The ranks' answers. A rank that does not answer in time is not in it."""
-        asked: dict[int, int] = {}
-        for rank in ranks:
-            if rank in self._processes and self._processes[rank].gone is None:
-                self._asked += 1
-                asked[rank] = self._asked
-                self._questions[self._asked] = asyncio.get_running_loop().create_future()
-                say(self._processes[rank].writer, {"ask": self._asked, "what": what, **more})
-        if asked:
-            await asyncio.wait([self._questions[number] for number in asked.values()], timeout=seconds)
-        answers = {rank: self._questions.pop(number) for rank, number in asked.items()}
-        return {rank: answer.result() for rank, answer in answers.items() if answer.done()}
-
     # -- what it does -------------------------------------------------------------------------------------------------
 
     async def look_on(self) -> None:
         """Judge again and again what is known. Returns when all processes have left."""
         while not (self._ending or self._dismissed or self._all_have_left()):
             if not await happens(self._leaving, LOOK):
-                for process in self._processes.values():
-                    process.silent += LOOK
-                    if process.gone is not None:
-                        process.gone += LOOK
+                self._processes.time_passes(LOOK)
             self._leaving.clear()
             await asyncio.gather(*(self._judge(each) for each in [*self._communicators.values()] if each.ranks))
             await self._judge_silence()
         if self._trace is not None and not self._dismissed:
-            self._say_once(await self._trace.write(self._processes, self._ask))
+            self._say_once(await self._trace.write(self._processes, self._processes.ask))
         self.dismiss()
 
     def dismiss(self) -> None:
         """Let all processes go. Nobody watches over them any more."""
         self._dismissed = True
-        for process in self._processes.values():
-            say(process.writer, {"leave": True})
+        self._processes.tell_all(Leave())
         for writer in self.writers:
             writer.close()
 
@@ -228,10 +214,10 @@ class Judge:
     async def _judge(self, each: _Calls) -> None:
         longest = each.longest()
         if longest == TIME_IS_UP:
-            await self._end(each, None, report.TIME_IS_UP)
+            await self._end(each, None, Why.TIME_IS_UP)
         elif longest >= WARN and not each.warned:
             each.warned = True
-            await self._warn(each)
+            await self._warn(Why.SLOW, each)
         elif longest == SHORT:
             each.warned = False
         if each.least() > each.compared and not each.are(BROKEN):
@@ -246,43 +232,44 @@ class Judge:
         if over and not self._ending and (each.are(BROKEN) or each.compared == each.most()):
             del self._communicators[each.name]
             for rank in each.ranks:
-                say(self._processes[rank].writer, {"forget": each.name})
+                self._processes.tell(rank, Forget(each.name))
 
-    def _makes_no_more(self, each: _Calls, rank: int) -> str:
-        """Why the rank makes no more calls of this communicator, empty if it may."""
+    def _makes_no_more(self, each: _Calls, rank: int) -> Why | None:
+        """Why the rank makes no more calls of this communicator, None if it may."""
         process = self._processes.get(rank)
         if process is None:
-            return ""
+            return None
         if process.leaving:
-            return report.HAS_LEFT
+            return Why.HAS_LEFT
         if process.gone is not None:
             ends = not is_elastic() and process.gone > _SECONDS_OF_THE_LAUNCHER
-            return report.IS_GONE if ends else ""
+            return Why.IS_GONE if ends else None
         if each.states.get(rank) == BROKEN and not is_elastic():
-            return report.HAS_FAILED
-        return report.HAS_FREED if each.states.get(rank) == FREED else ""
+            return Why.HAS_FAILED
+        return Why.HAS_FREED if each.states.get(rank) == FREED else None
 
-    async def _is_missed(self, each: _Calls, rank: int, why: str) -> bool:
+    async def _is_missed(self, each: _Calls, rank: int, why: Why) -> bool:
         """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
         has not told its last ones, numbers say nothing: there, whether they wait in a call."""
         numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
         made = each.calls.get(rank, 0)
         if made == each.most() if numbers else each.longest() == SHORT:
             return False
-        accounts = await self._ask((other for other in each.ranks if other != rank), "account", name=each.name)
-        if why == report.HAS_FAILED:  # while one of them has not come, the others may wait for that one
+        others = [other for other in each.ranks if other != rank]
+        accounts = await self._processes.ask(others, AccountOf(each.name, None))
+        if why == Why.HAS_FAILED:  # while one of them has not come, the others may wait for that one
             there = [a for other, a in accounts.items() if a and each.states.get(other) == OPEN]
-            return bool(there) and all(a["waits"] and a["stuck"] > _SECONDS_OF_A_FAILURE for a in there)
-        return any(account["begun"] > made if numbers else account["waits"] for account in accounts.values() if account)
+            return bool(there) and all(a.waits and a.stuck > _SECONDS_OF_A_FAILURE for a in there)
+        return any(account.begun > made if numbers else account.waits for account in accounts.values() if account)
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""
         left = [rank for rank, process in self._processes.items() if process.leaving]
         for rank, process in self._processes.items():
             silent = process.gone is None and process.silent > patience_at_end(self._timeout())
-            each = next((each for each in self._communicators.values() if rank in each.ranks), None)
+            each = self._of(rank)
             if left and silent and each is not None:
-                await self._end(each, None, report.IS_SILENT)
+                await self._end(each, None, Why.IS_SILENT)
 
     async def _compare_for(self, asking: int, name: str) -> None:
         """Compare all calls of the rank that asks, for which others may have to come first."""
@@ -292,29 +279,31 @@ class Judge:
                 break
             if each.ranks:  # the first of them may not have told yet which they are
                 await self._compare(each)
-            if self._ending or each.compared >= each.calls[asking]:
+            if self._ending or each.compared >= each.calls.get(asking, 0):
                 break
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
-        say(self._processes[asking].writer, {"compared": name})
+        self._processes.tell(asking, Compared(name))
 
     async def _compare(self, each: _Calls) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
         async with each.comparing:
-            begun = await self._ask(each.ranks, "calls", name=each.name)
-            if len(begun) < len(each.ranks) or None in begun.values():
+            answers = await self._processes.ask(each.ranks, CallsOf(each.name))
+            begun = [answer for answer in answers.values() if answer is not None]
+            if len(begun) < len(each.ranks):
                 return
-            calls = min(begun.values())
+            calls = min(begun)
             hashes = await self._hashes(each, calls)
             if len(hashes) == 1:
                 each.compared = max(each.compared, calls)
             elif hashes:
                 number = await self._first_difference(each, calls)
-                await self._end(each, number, report.FORGOTTEN if number is None else report.DIFFERENT)
+                await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
 
     async def _hashes(self, each: _Calls, calls: int) -> set[str]:
         """The different hashes that ranks have of so many first calls. Empty if a rank does not know its own."""
-        answers = await self._ask(each.ranks, "hash", name=each.name, calls=calls)
-        return set() if len(answers) < len(each.ranks) or None in answers.values() else {*answers.values()}
+        answers = await self._processes.ask(each.ranks, HashOf(each.name, calls))
+        hashes = [answer for answer in answers.values() if answer is not None]
+        return {*hashes} if len(hashes) == len(each.ranks) else set()
 
     async def _first_difference(self, each: _Calls, calls: int) -> int | None:
         """The number of the first call that is not the same on all ranks, where so many first calls are not the same.
@@ -330,33 +319,32 @@ class Judge:
         return different - 1 if known else None
 
     async def _accounts(
-        self, each: _Calls, number: int | None, seconds: float = _SECONDS_TO_ANSWER
-    ) -> tuple[dict[int, Message], dict[int, str]]:
+        self, each: _Calls, number: int | None, seconds: float = SECONDS_TO_ANSWER
+    ) -> tuple[dict[int, Account], dict[int, str]]:
         """What the ranks say of a call, and why some say nothing."""
-        accounts = await self._ask(each.ranks, "account", seconds, name=each.name, number=number)
+        answers = await self._processes.ask(each.ranks, AccountOf(each.name, number), seconds)
+        accounts = {rank: answer for rank, answer in answers.items() if answer is not None}
         missing = {}
         for rank in each.ranks:
-            process = self._processes.get(rank)
-            if rank not in accounts or accounts[rank] is None:
-                accounts.pop(rank, None)
+            if rank not in accounts:
+                process = self._processes.get(rank)
                 gone = process is not None and process.gone is not None
                 silent = report.why_silent(process is not None, gone)
                 missing[rank] = report.with_last_call(silent, rank) if gone else silent
-            elif process is not None and process.leaving:
-                accounts[rank]["leaving"] = True
         return accounts, missing
 
-    async def _warn(self, each: _Calls) -> None:
+    async def _warn(self, why: Why, each: _Calls) -> None:
+        """Show the table if a rank waits."""
         accounts, missing = await self._accounts(each, None)
-        if any(account["seconds"] > 0 for account in accounts.values()):
-            report.show(report.text(report.SLOW, each.ranks, accounts, missing))
+        if any(account.seconds > 0 for account in accounts.values()):
+            report.show(report.text(why, each.ranks, accounts, missing))
 
     async def _dump(self, why: str) -> None:
         """Let all processes write their files."""
         since = {each.name: kept_by_all(max(each.calls.values(), default=0)) for each in self._communicators.values()}
-        self._say_once(report.files(await self._ask(self._processes, "dump", why=why, since=since)))
+        self._say_once(report.files(await self._processes.ask(self._processes, WriteFiles(why, since))))
         if self._trace is not None:
-            self._say_once(await self._trace.write(self._processes, self._ask, _SECONDS_TO_ANSWER))
+            self._say_once(await self._trace.write(self._processes, self._processes.ask, SECONDS_TO_ANSWER))
 
     async def _dump_for(self, rank: int, why: str) -> None:
         """All ranks may ask at once. Files serve everybody who has asked before they were begun."""
@@ -365,49 +353,36 @@ class Judge:
             if self._dumps == before:
                 self._dumps += 1
                 await self._dump(why)
-        say(self._processes[rank].writer, {"dumped": True})
+        self._processes.tell(rank, Dumped())
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             report.show(text)
 
-    async def _end(self, each: _Calls, number: int | None, why: str) -> None:
+    async def _end(self, each: _Calls, number: int | None, why: Why) -> None:
         """Say why, let all processes write their files, and end the job. Where ranks can be lost, a call may fail
         instead, on all ranks."""
         if self._ending:
             return
         self._ending = True
         accounts, missing = await self._accounts(each, number)
-        fails = is_elastic() and why in (report.TIME_IS_UP, report.DIFFERENT)
-        said = why.removesuffix(". The job ends") if fails else why
-        text = report.text(said, each.ranks, accounts, missing, latest=number is None)
+        job_ends = not (is_elastic() and why in (Why.TIME_IS_UP, Why.DIFFERENT))
+        text = report.text(why, each.ranks, accounts, missing, number is None, job_ends)
         report.show(text)
-        await self._say_who_else_waits(each)
-        await self._dump(why)
+        for other in [*self._communicators.values()]:  # ranks may wait for each other in two communicators
+            if other is not each and other.ranks and other.longest() >= LONG:
+                await self._warn(Why.MEANWHILE, other)
+        await self._dump(why.said(job_ends))
         # A process that has ended is not among them: another program's may have its number by now.
         there = [self._processes[rank] for rank in missing if rank in self._processes]
         silent = [process.process for process in there if process.gone is None]
-        if fails:
-            calls = [[each.ranks.index(rank), account["words"] or "no call"] for rank, account in accounts.items()]
-            self._fail(each, {"differ": why == report.DIFFERENT, "calls": calls, "text": text, "silent": silent})
-            return
-        for process in self._processes.values():
-            say(process.writer, {"end": silent})
-        await asyncio.sleep(0.1)  # until they are on their way
-        ending.end(silent)
-
-    def _fail(self, each: _Calls, reason: Message) -> None:
-        """Let the calls of this communicator end with an error."""
-        del self._communicators[each.name]
-        for process in self._processes.values():
-            say(process.writer, {"fail": each.name, **reason})
-        self._ending = False
-
-    async def _say_who_else_waits(self, ended: _Calls) -> None:
-        """Ranks may wait for each other in two communicators."""
-        for each in self._communicators.values():
-            if each is not ended and each.ranks and each.longest() >= LONG:
-                accounts, missing = await self._accounts(each, None)
-                if any(account["seconds"] > 0 for account in accounts.values()):
-                    report.show(report.text(report.MEANWHILE, each.ranks, accounts, missing))
+        if job_ends:
+            self._processes.tell_all(End(silent))
+            await asyncio.sleep(0.1)  # until it is on its way
+            ending.end(silent)
+        else:
+            calls = [(each.ranks.index(rank), account.words or "no call") for rank, account in accounts.items()]
+            del self._communicators[each.name]
+            self._processes.tell_all(Fail(each.name, why == Why.DIFFERENT, calls, text, silent))
+            self._ending = False

@@ -5,11 +5,8 @@ from __future__ import annotations
 import secrets
 import socket
 from dataclasses import dataclass
-from typing import Any
 
-__all__ = ["Meeting", "Message", "listen"]
-
-Message = dict[str, Any]
+__all__ = ["Meeting", "listen"]
 
 
 @dataclass(frozen=True)

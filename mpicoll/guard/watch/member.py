@@ -11,7 +11,34 @@ from typing import Any
 from mpicoll.guard.elastic import failure
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import connect, happens, heard, say
-from mpicoll.guard.watch.meeting import Meeting, Message
+from mpicoll.guard.watch.meeting import Meeting
+from mpicoll.guard.watch.protocol import (
+    AccountOf,
+    Answer,
+    Ask,
+    Beat,
+    CallsOf,
+    Clock,
+    Compare,
+    Compared,
+    Dump,
+    Dumped,
+    End,
+    EventList,
+    EventsFrom,
+    Fail,
+    Failed,
+    Files,
+    Forget,
+    HashOf,
+    Leave,
+    Lost,
+    Process,
+    Question,
+    State,
+    Told,
+    WriteFiles,
+)
 from mpicoll.guard.watch.watched import (
     BEAT,
     BEAT_WHILE_WAITING,
@@ -35,20 +62,20 @@ _SAY = 8
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
 
-Dump = Callable[[str, dict[str, int]], Message]
+Write = Callable[[str, dict[str, int]], Files]
 
 
 class Member:
-    """This process, rank ``rank`` of the job's world. ``dump`` writes its last calls to files and says where, and
+    """This process, rank ``rank`` of the job's world. ``write`` writes its last calls to files and says where, and
     ``events`` tells all of them for a trace."""
 
-    def __init__(self, rank: int, meeting: Meeting, dump: Dump, events: Callable[[int], Message]) -> None:
-        self.rank, self._meeting, self._dump, self._events = rank, meeting, dump, events
+    def __init__(self, rank: int, meeting: Meeting, write: Write, events: Callable[[int], EventList]) -> None:
+        self.rank, self._meeting, self._write, self._events = rank, meeting, write, events
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
         """Empty when the judge has answered, or why it cannot be reached."""
         self._writer: asyncio.StreamWriter | None = None
-        self._judge: Message | None = None
+        self._judge: Process | None = None
         """The judge's process, after it has said which."""
         self._silent = self._since_told = self._since_beat = 0.0
         """Seconds since the judge was heard, and since it was told of all changes, and asked whether it is there."""
@@ -71,15 +98,14 @@ class Member:
 
     async def _serve_connection(self) -> bool:
         """Serve until the connection is lost. Returns whether a new one may be better."""
-        hello = {"rank": self.rank, "process": ending.this_process()}
         try:
-            reader, writer, answer = await connect(self._meeting, hello)
+            reader, writer, judge = await connect(self._meeting, self.rank)
         except OSError as e:
             self._reach(f"port {self._meeting.port} ({e})")
             return False
         for each in self._all():
             each.told = None
-        self._writer, self._judge, self._silent = writer, answer["judge"], 0.0
+        self._writer, self._judge, self._silent = writer, judge, 0.0
         self._reach("")
         while not self.may_leave.is_set() and (message := await heard(reader)) is not None:
             self._silent = 0.0
@@ -122,20 +148,20 @@ class Member:
             return
         if everything:
             self._since_told = 0.0
-        states: list[list[Any]] = []
+        states: list[State] = []
         waits = self._leaving
         for each in self._all():
             state, told = each.state(), each.told
             waits = waits or state[2] >= LONG
             if state != told and (everything or told is None or state[2] != told[2]):
                 first = told is None and each.ranks[0] == self.rank
-                states.append([each.name, *state, *([each.ranks] if first else ())])
+                states.append(State(each.name, *state, each.ranks if first else None))
                 each.told = state
         if states or (self._leaving and everything):
-            say(self._writer, {"states": states, "leaving": self._leaving})
+            say(self._writer, Told(states, self._leaving))
         if self._since_beat >= (BEAT_WHILE_WAITING if waits else BEAT):
             self._since_beat = 0.0
-            say(self._writer, {"beat": True})
+            say(self._writer, Beat())
 
     def _check_judge(self) -> None:
         """End the job if the judge should end it and does not: it is stopped, or has ended."""
@@ -148,15 +174,15 @@ class Member:
             judge_has_ended = self._since_lost >= _SECONDS_FOR_LAUNCHER and each.cut is None
             if (late and self._silent >= SECONDS_TO_HEAR) or (judge_has_ended and each.seconds >= SECONDS_TO_HEAR):
                 account = each.account(None)
-                does = account["words"] if account["waits"] else account["message"]
-                waits = f"has waited for {each.seconds:g} s in {does}, at {account['where']}"
+                does = account.words if account.waits else account.message
+                waits = f"has waited for {each.seconds:g} s in {does}, at {account.where}"
                 self._end(waits, "has ended" if self._lost else "does not answer")
 
     def _lose(self, watched: Watched, ranks: Sequence[int]) -> None:
         """These ranks of the communicator are lost: it is cut, and need not be watched over any more."""
         self.watched.pop(watched.name, None)
         if self._writer is not None:
-            say(self._writer, {"lost": [watched.ranks[rank] for rank in ranks]})
+            say(self._writer, Lost([watched.ranks[rank] for rank in ranks]))
 
     def _say_loss(self) -> None:
         """Say what this rank does when the judge has ended too early. The launcher is about to end this rank, too."""
@@ -180,44 +206,44 @@ class Member:
 
     # -- what the judge and the program ask ---------------------------------------------------------------------------
 
-    def _obey(self, message: Message) -> None:
-        if "ask" in message:
-            assert self._writer is not None
-            say(self._writer, {"answer": message["ask"], "value": self._answer(message)})
-        elif "compared" in message:
-            if (waiting := self._compared.pop(message["compared"], None)) is not None:
-                waiting.set()
-        elif "dumped" in message:
-            self._dumped.set()
-        elif "forget" in message:
-            self.watched.pop(message["forget"], None)
-        elif "fail" in message:
-            ending.kill(message["silent"])
-            if (failed := self.watched.pop(message["fail"], None)) is not None and failed.cut is not None:
-                failed.cut.fail(failure(message))
-        elif "end" in message:
-            ending.prepare_to_end(message["end"])
-        elif "leave" in message:
-            self.may_leave.set()
+    def _obey(self, message: object) -> None:
+        match message:
+            case Ask(number, question):
+                assert self._writer is not None
+                say(self._writer, Answer(number, self._answer(question)))
+            case Compared(name):
+                if (waiting := self._compared.pop(name, None)) is not None:
+                    waiting.set()
+            case Dumped():
+                self._dumped.set()
+            case Forget(name):
+                self.watched.pop(name, None)
+            case Fail():
+                ending.kill(message.silent)
+                if (failed := self.watched.pop(message.name, None)) is not None and failed.cut is not None:
+                    failed.cut.fail(failure(message))
+            case End(silent):
+                ending.prepare_to_end(silent)
+            case Leave():
+                self.may_leave.set()
 
-    def _answer(self, question: Message) -> Any:
-        match question["what"]:
-            case "dump":
-                return self._dump(question["why"], question["since"])
-            case "clock":
+    def _answer(self, question: Question[Any]) -> Any:
+        match question:
+            case WriteFiles(why, since):
+                return self._write(why, since)
+            case Clock():
                 return monotonic()
-            case "trace":
-                return self._events(question["first"])
-        each = self.watched.get(question["name"])
-        if each is None:
-            return None
-        match question["what"]:
-            case "calls":
-                return each.state()[0]
-            case "hash":
-                return each.recorder.hash(question["calls"])
-            case _:
-                return each.account(question.get("number"))
+            case EventsFrom(first):
+                return self._events(first)
+            case CallsOf(name):
+                each = self.watched.get(name)
+                return each and each.state()[0]
+            case HashOf(name, calls):
+                each = self.watched.get(name)
+                return each and each.recorder.hash(calls)
+            case AccountOf(name, number):
+                each = self.watched.get(name)
+                return each and each.account(number, self._leaving)
 
     def leave(self) -> None:
         """Tell the judge that this process makes no more calls. ``may_leave`` is set when it may go."""
@@ -230,22 +256,22 @@ class Member:
     def give_up(self) -> None:
         """Tell the judge, and who waits in this process, that this process cannot watch any more."""
         if self._writer is not None:
-            say(self._writer, {"failed": True})
+            say(self._writer, Failed())
         self._reach("its port, because this rank's watcher has failed")
 
     async def dump(self, why: str) -> None:
         """Let all processes write their files. If the judge cannot be asked, this one writes its own."""
         if self._writer is not None:
             self._dumped.clear()
-            say(self._writer, {"dump": why})
+            say(self._writer, Dump(why))
             if await happens(self._dumped, _SECONDS_TO_DUMP):
                 return
-        report.show(report.files({self.rank: self._dump(why, {})}))
+        report.show(report.files({self.rank: self._write(why, {})}))
 
     async def compare(self, watched: Watched) -> None:
         """Let the judge compare the calls of a communicator now. If they differ, it ends the job."""
         if self._writer is not None:
             self.tell(everything=True)
             done = self._compared.setdefault(watched.name, asyncio.Event())
-            say(self._writer, {"compare": watched.name})
+            say(self._writer, Compare(watched.name))
             await done.wait()

@@ -8,7 +8,7 @@ from mpicoll.calls.record import Begun
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
 from mpicoll.guard.sites import place_of, whereabouts
-from mpicoll.guard.watch.meeting import Message
+from mpicoll.guard.watch.protocol import Account
 
 __all__ = ["BEAT", "BEAT_WHILE_WAITING", "LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched",
            "patience_at_end"]  # fmt: skip
@@ -91,22 +91,24 @@ class Watched:
         wait = TIME_IS_UP if reached[2] else reached[:2].count(True)
         return calls, state, wait
 
-    def account(self, number: int | None) -> Message:
-        """What this rank says of the call with this number (of the last one if None), and what it does now."""
+    def account(self, number: int | None, leaving: bool = False) -> Account:
+        """What this rank says of the call with this number (of the last one if None), and what it does now. ``leaving``
+        says whether its program has ended."""
         recorder, waits = self.recorder, [*self.waits]
         begun = recorder.begun
         seconds = self.seconds if recorder.under_way or waits else 0.0  # the last look may be older than the wait's end
         number = begun - 1 if number is None else number
         made = next((made for made in recorder.calls(number) if made.number == number), None)
-        return {
-            "begun": begun,
-            "state": recorder.state,
-            "number": number,
-            "words": made and made.record.words,
-            "site": made and place_of(made.site),
-            "waits": recorder.under_way and number == begun - 1,
-            "message": f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,
-            "seconds": seconds,
-            "stuck": 0.0 if self.agrees else seconds,  # where ranks agree, their waits end by themselves
-            "where": whereabouts(),
-        }
+        return Account(
+            begun=begun,
+            state=recorder.state,
+            number=number,
+            words=made.record.words if made else None,
+            site=place_of(made.site) if made else None,
+            waits=recorder.under_way and number == begun - 1,
+            message=f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,
+            seconds=seconds,
+            stuck=0.0 if self.agrees else seconds,  # where ranks agree, their waits end by themselves
+            where=whereabouts(),
+            leaving=leaving,
+        )

@@ -1,0 +1,84 @@
+"""The processes of a job, as the judge knows them: who is connected, how long one is silent, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from mpicoll.guard.watch import codec
+from mpicoll.guard.watch.channel import say
+from mpicoll.guard.watch.protocol import Answer, Ask, Process, Question
+
+__all__ = ["SECONDS_TO_ANSWER", "Connected", "Processes"]
+
+SECONDS_TO_ANSWER = 3.0
+
+A = TypeVar("A")
+
+
+@dataclass(eq=False)
+class Connected:
+    """A process that is connected, or was."""
+
+    writer: asyncio.StreamWriter
+    process: Process
+    leaving: bool = False
+    silent: float = 0.0
+    """Seconds since it was heard. Time in which the judge's own process was stopped does not count."""
+    gone: float | None = None
+    """Seconds since its connection was lost, None while it is there."""
+
+
+class Processes(dict[int, Connected]):
+    """By their ranks in the job's world."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._questions: dict[int, tuple[Any, asyncio.Future[Any]]] = {}
+        """Those that are not answered, by their numbers: the type of the answer, and where it is awaited."""
+        self._asked = 0
+
+    def tell(self, rank: int, message: object) -> None:
+        """Send a message to one process."""
+        say(self[rank].writer, message)
+
+    def tell_all(self, message: object) -> None:
+        """Send a message to each process."""
+        for process in self.values():
+            say(process.writer, message)
+
+    async def ask(
+        self, ranks: Iterable[int], question: Question[A], seconds: float = SECONDS_TO_ANSWER
+    ) -> dict[int, A]:
+        """The ranks' answers. A rank that does not answer in time is not in it."""
+        asked: dict[int, asyncio.Future[A]] = {}
+        numbers = []
+        for rank in ranks:
+            if rank in self and self[rank].gone is None:
+                self._asked += 1
+                numbers.append(self._asked)
+                asked[rank] = asyncio.get_running_loop().create_future()
+                self._questions[self._asked] = question.answer(), asked[rank]
+                self.tell(rank, Ask(self._asked, question))  # type: ignore[arg-type]  # it is one of those
+        if asked:
+            await asyncio.wait(asked.values(), timeout=seconds)
+        for number in numbers:
+            self._questions.pop(number, None)
+        return {rank: answer.result() for rank, answer in asked.items() if answer.done()}
+
+    def take(self, answer: Answer) -> None:
+        """An answer has come, perhaps too late. One that does not fit the question is none."""
+        kind, awaited = self._questions.pop(answer.number, (None, None))
+        if awaited is not None:
+            with suppress(ValueError):
+                awaited.set_result(codec.read(answer.value, kind))
+
+    def time_passes(self, seconds: float) -> None:
+        """So long has nobody been heard, and those that are gone have been away."""
+        for process in self.values():
+            process.silent += seconds
+            if process.gone is not None:
+                process.gone += seconds

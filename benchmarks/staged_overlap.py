@@ -1,6 +1,6 @@
 """How much of the time of a staged call overlaps, on a simulated device with stated costs.
 
-    mpicoll run -n 2 benchmarks/staged_overlap.py [--rate 2e9] [--latency 1e-5] [--sizes 16M,64M]
+    PYTHONPATH=. mpicoll run -n 2 benchmarks/staged_overlap.py [--rate 2e9] [--latency 1e-5] [--sizes 16M,64M]
 
 A staged call copies out, lets MPI work, and copies in. If nothing overlapped, it would take the sum of the three. If
 everything did, it would take as long as the slowest of them. Each is measured by itself, in the same pieces.
@@ -17,11 +17,11 @@ import numpy as np
 import mpicoll
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.communicator.face import engine_of
-from mpicoll.devices.simulated import Simulated
-from mpicoll.devices.simulated_array import SimulatedArray
-from mpicoll.devices.simulated_queue import Costs
 from mpicoll.routes.devices.staged import PIECE
 from mpicoll.units import nbytes as bytes_of
+from tests.devices.simulated import Simulated
+from tests.devices.simulated_array import SimulatedArray
+from tests.devices.simulated_queue import Costs
 
 REPEATS = 7
 

@@ -20,7 +20,7 @@ from mpicoll.bench.options import Options, read
 from mpicoll.bench.report.measurements import Report
 from mpicoll.bench.session import Session, open_session
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.devices.simulated import Simulated
+from tests.devices.simulated import Simulated
 
 pytestmark = pytest.mark.mpi
 

@@ -10,8 +10,8 @@ from typing import Any
 from mpi4py import MPI
 
 from mpicoll.devices.device import Device
-from mpicoll.devices.simulated import Simulated
 from mpicoll.probe import tries
+from tests.devices.simulated import Simulated
 
 WRONGS = ("lies", "crashes", "hangs")
 

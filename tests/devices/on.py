@@ -11,8 +11,8 @@ import numpy as np
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
-from mpicoll.devices.simulated import Simulated
-from mpicoll.devices.simulated_queue import Costs
+from tests.devices.simulated import Simulated
+from tests.devices.simulated_queue import Costs
 
 Array = np.ndarray[Any, Any]
 

@@ -22,9 +22,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 
 from mpicoll.arrays import owners
 from mpicoll.calls import plan
-from mpicoll.devices.simulated import Simulated
-from mpicoll.devices.simulated_queue import Place, SimulatedQueue
 from mpicoll.errors import StateError
+from tests.devices.simulated import Simulated
+from tests.devices.simulated_queue import Place, SimulatedQueue
 
 __all__ = ["SimulatedGpu", "SimulatedTensor", "on_any_rank", "values"]
 

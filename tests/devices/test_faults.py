@@ -16,11 +16,11 @@ import pytest
 
 import mpicoll
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.devices.simulated import Simulated
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, MismatchError, StateError
 from mpicoll.routes.devices import staged
 from tests import oracle
 from tests.devices.on import ROUTES, OnSimulated, laid_out
+from tests.devices.simulated import Simulated
 
 MOVING = [name for name in COLLECTIVES if name != "barrier"]
 LAST = 40

@@ -10,10 +10,10 @@ import pytest
 
 import mpicoll
 from mpicoll.calls.choice import PATHS
-from mpicoll.devices.simulated import Simulated
 from mpicoll.errors import DeviceError
 from mpicoll.probe import seen
 from tests.devices.faulty import Faulty
+from tests.devices.simulated import Simulated
 
 N = 100
 

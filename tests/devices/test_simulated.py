@@ -14,11 +14,11 @@ import pytest
 import mpicoll
 from mpicoll.arrays.buffers import as_buffer, host_buffer
 from mpicoll.arrays.dtypes import DTYPES, OPS, reduction
-from mpicoll.devices.simulated import Simulated
-from mpicoll.devices.simulated_queue import Costs, SimulatedEvent
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError
 from tests import oracle
 from tests.devices.on import ROUTES
+from tests.devices.simulated import Simulated
+from tests.devices.simulated_queue import Costs, SimulatedEvent
 
 LATE = Costs(delay=0.05)
 
@@ -38,7 +38,7 @@ def test_the_host_cannot_touch_its_memory(device: Simulated) -> None:
         np.asarray(x)
     with pytest.raises(TypeError):
         memoryview(x)  # type: ignore[arg-type]
-    touch = "import numpy as np; from mpicoll.devices.simulated import Simulated; print(Simulated().array(1.0).layout)"
+    touch = "import numpy as np; from tests.devices.simulated import Simulated; print(Simulated().array(1.0).layout)"
     assert subprocess.run([sys.executable, "-c", touch], check=False).returncode == -signal.SIGSEGV
 
 

@@ -142,7 +142,7 @@ else:
     ),
     "a device fails on one rank": Fault(
         """
-from mpicoll.devices.simulated import Simulated
+from tests.devices.simulated import Simulated
 from mpicoll.errors import DeviceFailure
 
 device = Simulated()
@@ -164,7 +164,7 @@ except DeviceFailure:
     ),
     "a device has no memory on one rank": Fault(
         """
-from mpicoll.devices.simulated import Simulated
+from tests.devices.simulated import Simulated
 
 device = Simulated()
 on_device = device.array(np.ones((6, 2)))[:, 0]
@@ -177,7 +177,7 @@ comm.allreduce(on_device, out=on_device)
     ),
     "another sort of memory on one rank": Fault(
         """
-from mpicoll.devices.simulated import Simulated
+from tests.devices.simulated import Simulated
 
 device = Simulated()
 comm.allreduce(long if rank == 1 else device.array(long))  # it may return, with wrong data

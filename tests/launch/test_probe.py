@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from mpicoll.calls.choice import PATHS
-from mpicoll.devices.simulated import Simulated
 from mpicoll.doctor import examination, gpu
 from mpicoll.launch import launcher
 from mpicoll.launch.launcher import Done
@@ -17,6 +16,7 @@ from mpicoll.probe import job, kept, seen
 from mpicoll.probe.kept import Key
 from mpicoll.probe.tries import BEGUN
 from tests.devices.faulty import Faulty
+from tests.devices.simulated import Simulated
 from tests.launch.jobs import slowness
 
 KEY = Key("Open MPI 5.0.11", "1.22.0", "NVIDIA H200, CUDA 13.0", {"OMPI_MCA_pml": "ucx"})

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import mpicoll
-from mpicoll.devices.simulated_queue import Costs
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, StateError, TimeoutError
+from tests.devices.simulated_queue import Costs
 from tests.devices.tensors import SimulatedGpu, values
 from tests.torch.api import dist, ours_alone
 from tests.torch.cases import FUNCTIONS, Case, Group, run

@@ -10,7 +10,7 @@ from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.dtypes import Dtype
 
 if TYPE_CHECKING:
-    from mpicoll.devices.simulated import Simulated
+    from tests.devices.simulated import Simulated
 
 __all__ = ["SimulatedArray"]
 

@@ -2,7 +2,7 @@
 
 Its memory can be touched by its queues alone: whoever reads or writes it directly ends the process. Its queues work
 late, so that whoever does not wait reads old values. Its memory and its copies fail on demand. Peers open its memory as
-ranks of a node do. Nothing here is fast, and no program needs it: it is for tests and for the study of costs.
+ranks of a node do. Nothing here is fast: it is for tests and for the study of costs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import numpy as np
 from mpicoll.arrays import kernels, owners
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Reduction
-from mpicoll.devices.arena import Arena, Reserved
 from mpicoll.devices.device import Device, Handle, Queue
-from mpicoll.devices.simulated_array import SimulatedArray
-from mpicoll.devices.simulated_queue import Costs, Place, SimulatedQueue
 from mpicoll.errors import DeviceFailure
+from tests.devices.arena import Arena, Reserved
+from tests.devices.simulated_array import SimulatedArray
+from tests.devices.simulated_queue import Costs, Place, SimulatedQueue
 
 __all__ = ["Simulated"]
 

@@ -350,6 +350,7 @@ def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setenv("OMPI_MCA_pml", "ob1")
     monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "0")
+    monkeypatch.delenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", raising=False)
     made = launcher.command(["x.py"], 2)
     assert "OMPI_ALLOW_RUN_AS_ROOT" not in made.adds
     assert made.adds["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"

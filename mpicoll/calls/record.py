@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mpicoll.calls.call import Call
 
-__all__ = ["Begun", "Pending", "Record", "record_of", "told"]
+__all__ = ["Begun", "Pending", "Record", "record_of", "told", "words_of"]
 
 
 class Record:
@@ -61,15 +61,22 @@ Begun = tuple[Pending, float]
 
 
 def record_of(call: Call, algorithm: str | None, size: int) -> Record:
+    """That of a call among ``size`` ranks."""
+    memory = call.send or call.recv
+    elements = call.extent(size) if memory is not None and call.extent_is_common else 0
+    dtype = "" if memory is None else str(memory.dtype)
+    return Record(words_of(call, algorithm, size), call.nbytes(size), elements, dtype)
+
+
+def words_of(call: Call, algorithm: str | None, size: int) -> str:
     """Operation, reduction, elements, dtype, root, algorithm and counts of a call among ``size`` ranks."""
     words = [call.operation]
     if call.reduction is not None:
         words.append(call.reduction.op.name)
     memory = call.send or call.recv
-    elements, dtype = 0, ""
     if memory is not None:
-        elements, dtype = call.extent(size) if call.extent_is_common else 0, str(memory.dtype)
-        words.append(f"of {_given(call, elements, size)} {dtype}" if call.extent_is_common else f"of {dtype}")
+        elements = f"{_given(call, call.extent(size), size)} " if call.extent_is_common else ""
+        words.append(f"of {elements}{memory.dtype}")
         if memory.device != "cpu":  # a call on a device's memory is cut in another way
             words.append(f"on {memory.device.partition(':')[0]}")
     if call.uneven and call.extent_is_common:
@@ -78,7 +85,7 @@ def record_of(call: Call, algorithm: str | None, size: int) -> Record:
         words.append(f"root {call.root}")
     if algorithm is not None:
         words.append(f"algorithm {algorithm}")
-    return Record(" ".join(words), call.nbytes(size), elements, dtype)
+    return " ".join(words)
 
 
 def _given(call: Call, elements: int, size: int) -> int:

@@ -93,8 +93,7 @@ def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
         differ = np.flatnonzero(counts != expected)
         if differ.size:
             r = int(differ[0])
-            said = f"expected {expected[r]} elements, as recvcounts says; given {counts[r]}"
-            raise MessageError(f"{operation}: rank {r}'s message: {said}")
+            raise MessageError(f"{operation}: expected {expected[r]} elements from rank {r}; it sends {counts[r]}")
         return True
 
     return compare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
+from mpicoll.calls.record import words_of
 from mpicoll.routes.interpreter import carry_out
 from mpicoll.routes.spaces import Spaces
 from mpicoll.schedule import Schedule
@@ -21,22 +23,31 @@ __all__ = ["bind"]
 
 def bind(board: Board, call: Call, schedule: Schedule) -> Plan:
     """The plan of this rank's schedule."""
-    return partial(_carry_out, board, call, schedule)
+    words = words_of(call, schedule.algorithm, board.size)
+    return partial(_carry_out, _Run(board, call, schedule, words))
 
 
-def _carry_out(board: Board, call: Call, schedule: Schedule) -> None:
+class _Run(NamedTuple):
+    """What the ranks of a call have in common. ``words`` are the same if they make the same call."""
+
+    board: Board
+    call: Call
+    schedule: Schedule
+    words: str
+
+
+def _carry_out(run: _Run) -> None:
+    call = run.call
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
     if call.reduction is None:
-        _run(board, call, schedule, None, given, out)
+        _over_the_board(run, None, given, out)
     else:
-        _reduce(board, call, schedule, call.reduction, given, out)
+        _reduce(run, call.reduction, given, out)
 
 
 @np.errstate(all="ignore")
-def _reduce(
-    board: Board, call: Call, schedule: Schedule, reduction: Reduction, given: Array | None, out: Array | None
-) -> None:
+def _reduce(run: _Run, reduction: Reduction, given: Array | None, out: Array | None) -> None:
     """Reduce. Short floats are reduced in float32 and rounded once at the end: between threads it gains nothing to move
     them as short ones."""
     source = out if given is None else given
@@ -48,8 +59,8 @@ def _reduce(
     if reduction.op.factor is not None:
         given = np.empty_like(wide)
         kernels.scale(wide, reduction.op.factor, given, wide_reduction.dtype)
-    _run(board, call, schedule, wide_reduction, given, result)
-    terms = call.terms(board.rank, board.size)
+    _over_the_board(run, wide_reduction, given, result)
+    terms = run.call.terms(run.board.rank, run.board.size)
     if out is None or result is None or not terms:
         return
     if reduction.averages:
@@ -58,24 +69,9 @@ def _reduce(
         kernels.narrow(result, out, reduction.dtype)
 
 
-def _run(
-    board: Board, call: Call, schedule: Schedule, reduction: Reduction | None, given: Array | None, out: Array | None
-) -> None:
+def _over_the_board(run: _Run, reduction: Reduction | None, given: Array | None, out: Array | None) -> None:
+    board, call, schedule, words = run
     spaces = Spaces(call, schedule, board.rank, board.size, given, out)
     array = out if given is None else given
     spaces.use(np.empty(spaces.scratch_elements, np.uint8 if array is None else array.dtype))
-    carry_out(schedule, spaces, Threads(board, _described(call, schedule, reduction, board.size), reduction))
-
-
-def _described(call: Call, schedule: Schedule, reduction: Reduction | None, size: int) -> str:
-    """The call in words. All ranks that make the same call have the same words."""
-    words = [call.operation, schedule.algorithm]
-    if reduction is not None:
-        words.append(reduction.op.name)
-    buffer = call.send or call.recv
-    if buffer is not None:
-        length = f"{call.extent(size)} " if call.extent_is_common else ""
-        words.append(f"of {length}{buffer.dtype}")
-    if call.uneven and call.extent_is_common:
-        words.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
-    return " ".join([*words, f"root {call.root}"])
+    carry_out(schedule, spaces, Threads(board, words, reduction))

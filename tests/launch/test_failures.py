@@ -53,12 +53,14 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         ["ArgumentError", "all_gather_into_tensor: output_tensor", "6 elements for input_tensor of 2", "given 7"],
     ),
     "ranks disagree, found on the worker's thread": (
-        "dist.all_gather([torch.zeros(2 + rank)] * 3, torch.zeros(2 + rank), async_op=True).wait()",
-        ["MessageError", "all_gather: expected tensors of one shape and dtype on all ranks", "rank 1 (3,)"],
+        "dist.all_to_all_single(torch.zeros(6), torch.zeros(6 - (rank == 1)), [2] * 3, [2 - (rank == 1), 2, 2], "
+        "async_op=True).wait()",
+        ["MessageError", "alltoallv: expected 2 elements from rank 1; it sends 1"],
     ),
     "ranks disagree, and the program ends without waiting": (
-        "dist.all_gather([torch.zeros(2 + rank)] * 3, torch.zeros(2 + rank), async_op=True)\nsys.exit()",
-        ["MessageError", "all_gather: expected tensors of one shape and dtype on all ranks", "rank 1 (3,)"],
+        "dist.all_to_all_single(torch.zeros(6), torch.zeros(6 - (rank == 1)), [2] * 3, [2 - (rank == 1), 2, 2], "
+        "async_op=True)\nsys.exit()",
+        ["MessageError", "alltoallv: expected 2 elements from rank 1; it sends 1"],
     ),
     "GPU memory where there is no GPU": (
         """
@@ -132,6 +134,16 @@ def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: obj
         assert piece in result.output, result.output
     assert "went on" not in result.output
     assert "Segmentation fault" not in result.output
+
+
+def test_shapes_that_differ_between_ranks(tmp_path: Path) -> None:
+    """Whoever finds it first, the watcher or the MPI library: each rank's call is told."""
+    text = "dist.all_gather([torch.zeros(2 + rank)] * 3, torch.zeros(2 + rank))"
+    result = run(3, script(tmp_path, f"{BEGIN}{text}\ndist.barrier()\nprint('went on')\n"))
+    assert result.code != 0, result.output
+    assert "allgather of 3 float32" in result.output
+    assert "allgather of 4 float32" in result.output
+    assert "went on" not in result.output
 
 
 # Ranks that fail are said together if they fail within half a second. So they meet before that.

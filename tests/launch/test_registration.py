@@ -117,18 +117,17 @@ last.then(lambda f: sys.stdout.write(f'the last: {f.value()[0][0].item()}\\n'))
 
 
 def test_failure_that_nobody_waits_for(tmp_path: Path) -> None:
-    """Ranks whose shapes differ, asynchronously: the job does not end as if all were well."""
+    """Ranks that expect more than is sent, asynchronously: the job does not end as if all were well."""
     program = (
         BEGIN
         + """
 dist.init_process_group('mpicoll')
-mine = torch.ones(2 + dist.get_rank())
-dist.all_gather([mine.clone() for _ in range(2)], mine, async_op=True)
+dist.all_to_all_single(torch.zeros(4), torch.zeros(2), [2, 2], [1, 1], async_op=True)
 """
     )
     result = run(2, script(tmp_path, program))
     assert result.code != 0
-    assert "MessageError: all_gather: expected tensors of one shape and dtype" in result.output
+    assert "MessageError: alltoallv: expected 2 elements from rank 0; it sends 1" in result.output
 
 
 def test_failure_of_one_rank(tmp_path: Path) -> None:

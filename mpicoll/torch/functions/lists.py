@@ -35,10 +35,7 @@ def all_gather(
     *,
     algorithm: str | None = None,
 ) -> Work | None:
-    """``tensor_list[r]`` becomes rank r's ``tensor``. It has the shape, dtype and device of ``tensor``.
-
-    Ranks compare shapes and dtypes: a difference raises MessageError on every rank.
-    """
+    """``tensor_list[r]`` becomes rank r's ``tensor``. It has the shape, dtype and device of ``tensor``."""
     caller = caller_of("all_gather", group)
     if caller is None:
         return None
@@ -49,7 +46,6 @@ def all_gather(
     plan = caller.plan(_GATHERED, "allgather", tensor, flat, algorithm=algorithm)
 
     def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
-        g.agreement.same_shape_and_dtype("all_gather", tensor)
         g.engine.carry_out(plan, "all_gather")
         _copy_out(flat, outs)
 
@@ -69,7 +65,7 @@ def gather(
     """The destination's ``gather_list[r]`` becomes rank r's ``tensor``. The other ranks pass None or an empty list.
 
     ``dst`` is rank 0 if neither ``dst`` nor ``group_dst`` is given. Shapes, dtypes and devices are as in
-    :func:`all_gather`, and ranks compare them in the same way.
+    :func:`all_gather`.
     """
     caller = caller_of("gather", group)
     if caller is None:
@@ -85,8 +81,7 @@ def gather(
         caller.no_list("gather_list", gather_list, "destination", root)
     plan = caller.plan(_GATHERED, "gather", tensor, flat, root=root, algorithm=algorithm)
 
-    def run() -> None:
-        g.agreement.same_shape_and_dtype("gather", tensor)
+    def run(_keep: Any = tensor) -> None:
         g.engine.carry_out(plan, "gather")
         if flat is not None:
             _copy_out(flat, outs)
@@ -107,7 +102,7 @@ def scatter(
     """Rank r's ``tensor`` becomes the source's ``scatter_list[r]``. The other ranks pass None or an empty list.
 
     ``src`` is rank 0 if neither ``src`` nor ``group_src`` is given. Shapes, dtypes and devices are as in
-    :func:`all_gather`, and ranks compare them in the same way.
+    :func:`all_gather`.
     """
     caller = caller_of("scatter", group)
     if caller is None:
@@ -121,8 +116,7 @@ def scatter(
         caller.no_list("scatter_list", scatter_list, "source", root)
     plan = caller.plan(_SCATTERED, "scatter", flat, tensor, root=root, algorithm=algorithm)
 
-    def run(_keep: Any = flat) -> None:
-        g.agreement.same_shape_and_dtype("scatter", tensor)
+    def run(_keep: Any = (flat, tensor)) -> None:
         g.engine.carry_out(plan, "scatter")
 
     return caller.do(run, [tensor], async_op)
@@ -140,7 +134,7 @@ def reduce_scatter(
     """Rank r's ``output`` becomes the reduction of all ranks' ``input_list[r]``.
 
     The tensors of ``input_list`` have the shape, dtype and device of ``output``. Dtypes and operations are those of
-    ``all_reduce``. Ranks do not compare their shapes.
+    ``all_reduce``.
     """
     caller = caller_of("reduce_scatter", group)
     if caller is None:
@@ -161,8 +155,8 @@ def all_to_all(
 ) -> Work | None:
     """Send ``input_tensor_list[r]`` to rank r. ``output_tensor_list[r]`` becomes what rank r sent to this rank.
 
-    All tensors have one dtype and one device. Their sizes may differ from pair to pair of ranks. Ranks compare the
-    sizes that they send with those that are expected: a difference raises MessageError on every rank.
+    All tensors have one dtype and one device. Their sizes may differ from pair to pair of ranks. A rank raises
+    MessageError if another one sends it a tensor of another size than it expects.
     """
     caller = caller_of("all_to_all", group)
     if caller is None:
@@ -178,7 +172,6 @@ def all_to_all(
     plan = caller.plan(_EXCHANGED, "alltoallv", flat_in, flat_out, **counts, algorithm=algorithm)
 
     def run(_keep: Any = flat_in) -> None:
-        g.agreement.same_counts("all_to_all", "output_tensor_list", sent, expected)
         g.engine.carry_out(plan, "all_to_all")
         _copy_out(torch.split(flat_out, expected), outs)
 

@@ -15,7 +15,6 @@ from mpicoll.calls.rules import DEFAULT_TIMEOUT
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
 from mpicoll.errors import StateError
-from mpicoll.torch.groups.agreement import Agreement
 from mpicoll.torch.groups.turns import Queues
 from mpicoll.torch.groups.work import CollectiveWork, Work
 from mpicoll.torch.groups.worker import Worker
@@ -51,7 +50,6 @@ class ProcessGroup:
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
         self.callers: dict[str, Any] = {}
         """For each function that was called in the group, the Caller that checks its arguments."""
-        self.agreement = Agreement(comm, self.ranks)
         self.local_rank = 0
         """Only in a default group: this process's rank among the ranks of its node."""
         self.barriers = 0

@@ -82,7 +82,7 @@ def _rendezvous_by_mpi(
 
     Raises LaunchError if the program or the environment gives a rank or a world size that is not MPI's.
     """
-    from torch._C._distributed_c10d import TCPStore
+    from torch.distributed import TCPStore
 
     from mpicoll import Communicator
 

@@ -171,6 +171,20 @@ def test_torch() -> None:
     assert not unused, f"{unused} import no torch, and need no permit"
 
 
+def test_private_names_of_torch_have_one_place() -> None:
+    """``mpicoll/torch/private.py`` says for each why there is no public one. What lies below the room for torch cannot
+    ask it."""
+    private = re.compile(r"\btorch\.(?:\w+\.)*_[a-z_]\w*|\bprofiler\._|\bimport _C\b|\btorch\._C\b", re.IGNORECASE)
+    of_profiler = "profiler._is_profiler_enabled"
+    found = {
+        (name, each)
+        for name, path in MODULES.items()
+        for each in private.findall(path.read_text().replace(of_profiler, ""))
+        if name != "torch.private" and "__" not in each
+    }
+    assert found == {(below, "torch.cuda._is_in_bad_fork") for below in ("arrays.buffers", "devices.cuda")}
+
+
 def test_what_runs_without_mpi_and_torch() -> None:
     pure = ("errors", "arrays", "schedule", "collectives", "algorithms", "analysis", "calls", "slurm", "units")
     assert_none([i for i in IMPORTS if under(i.module, *pure) and under(i.target, "mpi4py", "torch")])

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import GradBucket
+from torch.distributed import GradBucket
 
 from mpicoll.torch.functions.collectives import all_reduce
 from mpicoll.torch.groups.work import CollectiveWork

@@ -47,7 +47,7 @@ def test_under_a_launcher(arguments: str, backend: str, tmp_path: Path) -> None:
 
 def test_a_backend_for_each_device(tmp_path: Path) -> None:
     """Where torch takes a backend in Python; elsewhere it is refused."""
-    from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
+    from mpicoll.torch.private import BACKENDS_IN_PYTHON
 
     backend = "cpu:gloo,cuda:mpicoll"
     result = run(2, script(tmp_path, f"{BEGIN}\ndist.init_process_group('{backend}')\n{WORKS}"))

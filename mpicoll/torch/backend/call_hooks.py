@@ -12,10 +12,9 @@ from typing import Any
 import torch
 
 from mpicoll.torch.backend.simple_forms import bound
+from mpicoll.torch.private import HookOpName, PostHookArgs, PreHookArgs
 
 __all__ = ["CallHooks"]
-
-_c10d: Any = torch._C._distributed_c10d
 
 _OPERATIONS: dict[str, tuple[str, int | None, int | None]] = {
     "allreduce": ("ALLREDUCE", 0, None),
@@ -53,7 +52,7 @@ class CallHooks:
     _after: dict[int, Hook]
     _operations = 0
 
-    if hasattr(_c10d, "PreHookArgs"):
+    if PreHookArgs is not None:
 
         def register_pre_hook(self, hook_id: int, hook: Hook) -> None:
             """Call ``hook`` with torch's PreHookArgs before each operation of the group."""
@@ -89,8 +88,8 @@ class CallHooks:
         def call(*given: Any, **named: Any) -> Any:
             arguments = bound(method, given, named)
             before, after = self._hooked()
-            about = _c10d.PreHookArgs()
-            about.name, about.op_id = getattr(_c10d.HookOpName, name), self._operations
+            about = PreHookArgs()
+            about.name, about.op_id = getattr(HookOpName, name), self._operations
             self._operations += 1
             for index, field in ((inputs, "input_tensors"), (outputs, "output_tensors")):
                 if index is not None:
@@ -103,7 +102,7 @@ class CallHooks:
                 hook(about)
             work = method(*arguments)
             if after:
-                done = _c10d.PostHookArgs()
+                done = PostHookArgs()
                 done.name, done.op_id, done.async_op, done.work = about.name, about.op_id, about.async_op, work
                 for hook in [*after.values()]:
                     hook(done)

@@ -9,7 +9,7 @@ from weakref import proxy
 
 import torch
 
-from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
+from mpicoll.torch.private import BACKENDS_IN_PYTHON, Backend
 from mpicoll.torch.uncompiled import uncompiled
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceBackend", "serve_devices"]
 
-_c10d: Any = torch._C._distributed_c10d
-_CUSTOM = _c10d.ProcessGroup.BackendType.CUSTOM
+_CUSTOM = torch.distributed.ProcessGroup.BackendType.CUSTOM
 
 FORWARDED = {
     name: name
@@ -34,7 +33,7 @@ FORWARDED = {
 """By the name of a method that torch's C++ calls, the name of the group's method that does it."""
 
 
-class DeviceBackend(_c10d.Backend):  # type: ignore[misc]
+class DeviceBackend(Backend):  # type: ignore[misc]
     """torch's C++ calls the methods, and the group of mpicoll's carries them out."""
 
     supports_coalescing = True
@@ -49,7 +48,7 @@ class DeviceBackend(_c10d.Backend):  # type: ignore[misc]
     @property
     def options(self) -> Any:
         """What torch's ``split_group`` copies for the new group."""
-        found = _c10d.Backend.Options("mpicoll", self._group.timeout)
+        found = Backend.Options("mpicoll", self._group.timeout)
         found.global_ranks_in_group = list(self._group.ranks)
         found.group_name = self._group.group_name
         return found

@@ -17,31 +17,29 @@ from typing import Any
 import torch
 
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work, seconds_of
+from mpicoll.torch.private import CallbackWork, work_of_future
 
 __all__ = ["Handle", "MessageHandle", "finished", "handle_of", "in_future"]
-
-_CallbackWork: Any = torch._C._distributed_c10d.PythonCallbackWork
-_of_future: Any = torch._C._distributed_c10d._create_work_from_future  # type: ignore[attr-defined]
 
 
 def finished(result: Sequence[torch.Tensor] = ()) -> Any:
     """A Work that is complete. It is all C++, so to wait for it costs the least."""
     future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
     future.set_result(list(result))
-    return _of_future(future)
+    return work_of_future(future)
 
 
 def in_future(work: CollectiveWork) -> Any:
     """A Work for C++ that asks for its future, and goes on when its streams have come to that. A Handle's future knows
     no streams."""
-    return _of_future(work.get_future())
+    return work_of_future(work.get_future())
 
 
-class Handle(_CallbackWork):  # type: ignore[misc]
+class Handle(CallbackWork):  # type: ignore[misc]
     """A Work of mpicoll's as one of torch's. Python's questions go to mpicoll's Work."""
 
     def __init__(self, ours: Work) -> None:
-        _CallbackWork.__init__(self, lambda _: ours.wait())
+        CallbackWork.__init__(self, lambda _: ours.wait())
         self._ours = ours
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -91,9 +89,9 @@ class CollectiveHandle(Handle):
             future.wait()  # otherwise C++ might complete its future before it has a result
             return True
 
-        _CallbackWork.__init__(self, wait)
+        CallbackWork.__init__(self, wait)
         self._ours = ours
-        future = _CallbackWork.get_future(self)
+        future = CallbackWork.get_future(self)
 
         def complete(failure: Exception | None) -> None:
             if failure is None:
@@ -101,7 +99,7 @@ class CollectiveHandle(Handle):
             else:
                 handing_on[get_ident()] = failure
             with suppress(Exception):  # the wait raises the failure, and stores it in C++'s future on the way
-                _CallbackWork.wait(self)
+                CallbackWork.wait(self)
             handing_on.clear()
 
         ours.when_complete(complete)

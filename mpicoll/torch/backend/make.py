@@ -9,8 +9,8 @@ from mpicoll.errors import LaunchError, RankLost
 from mpicoll.guard.limit import limited
 from mpicoll.launch import elastic, lifetime
 from mpicoll.torch.backend.device_backend import DeviceBackend
+from mpicoll.torch.backend.new_group import bound_device, wants_device_backend
 from mpicoll.torch.backend.registered_group import RegisteredGroup
-from mpicoll.torch.backend.torch_features import bound_device, wants_device_backend
 
 __all__ = ["make"]
 

@@ -18,10 +18,9 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.torch.functions.reduce_op import GivenOp
+from mpicoll.torch.private import OPTIONS
 
 __all__ = ["DEFAULTS", "Options", "also_simple", "bound"]
-
-_c10d: Any = torch._C._distributed_c10d
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,7 @@ class Options:
     timeout: timedelta = timedelta(0)
 
 
-_OPTIONS = {
-    getattr(_c10d, f"{name}Options")
-    for name in (
-        "AllToAll", "Allgather", "Allreduce", "Barrier", "Broadcast", "Gather", "Reduce", "ReduceScatter", "Scatter",
-    )
-} | {Options}  # fmt: skip
+_OPTIONS = OPTIONS | {Options}
 """Classes of options."""
 
 DEFAULTS = Options()

@@ -8,7 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.autograd import profiler
 
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.arrays.dtypes import Op
@@ -18,6 +17,7 @@ from mpicoll.torch.functions.reduce_op import GivenOp, op_of
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
 from mpicoll.torch.groups.world import GivenGroup, is_no_group, joined, member, world
+from mpicoll.torch.private import profiler
 
 if TYPE_CHECKING:
     from mpicoll.calls.plan import Bound

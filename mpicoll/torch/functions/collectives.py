@@ -25,7 +25,6 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch.autograd import profiler
 from torch.distributed import ReduceOp
 
 from mpicoll.calls.arguments import checked_counts, sequence_of
@@ -35,6 +34,7 @@ from mpicoll.torch.functions.reduce_op import GivenOp, op_of
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
 from mpicoll.torch.groups.world import GivenGroup, member, world
+from mpicoll.torch.private import profiler
 
 __all__ = [
     "all_gather_into_tensor",

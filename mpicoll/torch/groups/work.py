@@ -10,12 +10,12 @@ from datetime import timedelta
 from time import monotonic, sleep
 
 import torch
-from torch.autograd import profiler
 
 from mpicoll.engine.requests import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.guard.sites import Site
 from mpicoll.torch.groups.turns import Turn
+from mpicoll.torch.private import profiler
 from mpicoll.torch.uncompiled import uncompiled
 
 __all__ = ["CollectiveWork", "MessageWork", "Work", "seconds_of"]

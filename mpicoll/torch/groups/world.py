@@ -15,13 +15,12 @@ from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.job import Seat, here
 from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.private import torchs_world
 
 __all__ = ["GivenGroup", "GroupMember", "group", "is_no_group", "joined", "member", "world"]
 
 GivenGroup: TypeAlias = ProcessGroup | torch.distributed.ProcessGroup | int | None
 """What a caller may pass as ``group``: a group, None for the default one, or the int GroupMember.NON_GROUP_MEMBER."""
-
-_torchs = torch.distributed.distributed_c10d._world
 
 
 class Groups:
@@ -44,7 +43,7 @@ class Groups:
         """
         if self.groups:
             return self.groups[0]
-        registered = _torchs.default_pg
+        registered = torchs_world.default_pg
         return registered if isinstance(registered, ProcessGroup) and here.seat is None else None
 
     def finish(self) -> None:

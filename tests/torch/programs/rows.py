@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
+from mpicoll.torch.private import BACKENDS_IN_PYTHON
 
 
 def row(rank: int) -> torch.Tensor:

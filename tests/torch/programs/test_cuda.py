@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.torch import hooks
-from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
+from mpicoll.torch.private import BACKENDS_IN_PYTHON
 from tests.torch.programs.training import STEPS, Batch, assert_equal_to_rounding, part, tokens, train, transformer
 
 pytestmark = [

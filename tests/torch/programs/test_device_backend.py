@@ -22,7 +22,7 @@ import mpicoll.torch
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.device_backend import DeviceBackend
-from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
+from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
 from tests.torch.programs.overlap import backward_waits
 
 needs_one = pytest.mark.skipif(not BACKENDS_IN_PYTHON, reason="torch takes no backend in Python before 2.14")

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, DeviceError, LaunchError, StateError
 from mpicoll.torch.backend.device_backend import DeviceBackend
-from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
+from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
 
 
 def works(group: dist.ProcessGroup | None = None) -> None:

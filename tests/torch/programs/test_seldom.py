@@ -12,7 +12,7 @@ import torch.distributed._functional_collectives as functional
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mpicoll.errors import ArgumentError
-from mpicoll.torch.backend.torch_features import BACKENDS_IN_PYTHON
+from mpicoll.torch.private import BACKENDS_IN_PYTHON
 from tests.torch.programs.rows import everybodys, refused_without_backends_in_python, row, total
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")  # torch has newer names for some

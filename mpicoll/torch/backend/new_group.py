@@ -1,36 +1,15 @@
-"""What this version of torch can do with backends written in Python, and what it asks of mpicoll for a new group."""
+"""What torch asks of mpicoll for a new group."""
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Mapping
-from typing import Any
 
 import torch
-import torch.distributed
 
 from mpicoll.errors import LaunchError
+from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON, in_the_making
 
-__all__ = ["BACKENDS_IN_PYTHON", "RECORDS_BACKENDS_IN_PYTHON", "bound_device", "wants_device_backend"]
-
-
-def _can_be_made() -> bool:
-    backend: Any = torch._C._distributed_c10d.Backend
-    try:
-        backend(0, 1)
-    except TypeError:  # "No constructor defined"
-        return False
-    return True
-
-
-BACKENDS_IN_PYTHON = _can_be_made()
-"""Whether a backend of one device may be written in Python. From torch 2.14 on it may.
-
-Before that Python can only make a whole group, which serves every device.
-"""
-RECORDS_BACKENDS_IN_PYTHON = hasattr(torch.distributed.distributed_c10d, "_maybe_attach_flight_recorder")
-"""Whether torch's flight recorder sees such backends. From torch 2.15 on it does."""
+__all__ = ["bound_device", "wants_device_backend"]
 
 
 def wants_device_backend() -> bool:
@@ -54,29 +33,16 @@ def wants_device_backend() -> bool:
 
 
 def _named_backends() -> dict[str, str]:
-    """The backend of each device in the group that torch is making; empty if torch is making none.
-
-    torch does not pass this to the functions that make backends.
-    """
-    config = _while_torch_makes_a_group().get("backend_config")
+    """The backend of each device in the group that torch is making; empty if torch is making none."""
+    config, _ = in_the_making()
     found: dict[str, str] = {} if config is None else config.get_device_backend_map()
     return found
 
 
 def bound_device() -> torch.device | None:
-    """The ``device_id`` of the group that torch is making. torch does not pass this, either."""
-    device = _while_torch_makes_a_group().get("device_id")
+    """The ``device_id`` of the group that torch is making."""
+    _, device = in_the_making()
     return device if isinstance(device, torch.device) and device.type != "cpu" else None
-
-
-def _while_torch_makes_a_group() -> Mapping[str, Any]:
-    """The variables of torch's function that makes a group, from its frame on the stack; empty if it makes none."""
-    frame = sys._getframe()
-    while (caller := frame.f_back) is not None:
-        frame = caller
-        if frame.f_code.co_name == "_new_process_group_helper":
-            return frame.f_locals
-    return {}
 
 
 def _recorder_is_asked_for() -> bool:

@@ -1,0 +1,105 @@
+"""All names of torch's private parts that mpicoll uses, and why no public one does.
+
+A torch that is newer than those tested may lack one of them. Then this is the file to change.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import CodeType
+from typing import Any
+
+import torch
+import torch.distributed
+from torch.autograd import profiler
+
+__all__ = [
+    "BACKENDS_IN_PYTHON",
+    "OPTIONS",
+    "RECORDS_BACKENDS_IN_PYTHON",
+    "Backend",
+    "CallbackWork",
+    "HookOpName",
+    "PostHookArgs",
+    "PreHookArgs",
+    "in_the_making",
+    "leave_code",
+    "profiler",
+    "torchs_world",
+    "work_of_future",
+]
+
+_c10d: Any = torch._C._distributed_c10d
+
+Backend = _c10d.Backend
+"""What serves one device of a group, in C++. The public torch.distributed.Backend only knows the names of backends."""
+
+
+def _can_be_made() -> bool:
+    try:
+        Backend(0, 1)
+    except TypeError:  # "No constructor defined"
+        return False
+    return True
+
+
+BACKENDS_IN_PYTHON = _can_be_made()
+"""Whether a backend of one device may be written in Python. From torch 2.14 on it may.
+
+Before that Python can only make a whole group, which serves every device.
+"""
+
+RECORDS_BACKENDS_IN_PYTHON = hasattr(torch.distributed.distributed_c10d, "_maybe_attach_flight_recorder")
+"""Whether torch's flight recorder sees such backends. From torch 2.15 on it does. Nothing public says so."""
+
+CallbackWork = _c10d.PythonCallbackWork
+"""A Work that waits by calling a function. C++ may keep it for longer than Python does, which the public
+torch.distributed.Work does not survive."""
+
+work_of_future = _c10d._create_work_from_future
+"""A Work of C++ alone, which is complete when a future is. There is no public way to make one."""
+
+OPTIONS = {
+    getattr(_c10d, f"{name}Options")
+    for name in (
+        "AllToAll", "Allgather", "Allreduce", "Barrier", "Broadcast", "Gather", "Reduce", "ReduceScatter", "Scatter",
+    )
+}  # fmt: skip
+"""What torch passes to a group's methods. torch.distributed has most of these names, and not all."""
+
+PreHookArgs: Any = getattr(_c10d, "PreHookArgs", None)
+PostHookArgs: Any = getattr(_c10d, "PostHookArgs", None)
+HookOpName: Any = getattr(_c10d, "HookOpName", None)
+"""What torch passes to the hooks of a group, from torch 2.15 on."""
+
+torchs_world = torch.distributed.distributed_c10d._world
+"""Knows torch's default group. The public ``torch.distributed.group.WORLD`` costs more in each call."""
+
+
+def in_the_making() -> tuple[Any, Any]:
+    """The configuration of backends and the ``device_id`` of the group that torch is making; None, None if it is
+    making none.
+
+    torch passes neither to the functions that make backends. They are read from the frame of torch's own function."""
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame = caller
+        if frame.f_code.co_name == "_new_process_group_helper":
+            return frame.f_locals.get("backend_config"), frame.f_locals.get("device_id")
+    return None, None
+
+
+def _leave_code() -> Callable[[CodeType], object]:
+    try:
+        frames: Any = torch._C._dynamo.eval_frame
+        as_it_is = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+        leave = frames.set_code_exec_strategy
+    except AttributeError:  # a torch that is newer than those tested: all but compiled programs can do without
+        return lambda _: None
+    return lambda code: leave(code, as_it_is)
+
+
+leave_code = _leave_code()
+"""Tells torch's compiler to leave code, and all that it calls, as it is. The public ``torch.compiler.disable`` puts a
+function around each, at a cost for each call, and imports the compiler, which takes a second."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mpicoll.doctor.finding import Finding
 from mpicoll.launch.alone import launched_rank, started_as, under_launcher
+from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.units import count, ranges
 
 __all__ = ["SIZES", "Seat", "Start", "World", "judge_choice", "judge_cores", "judge_start", "judge_world", "look"]
@@ -57,10 +58,10 @@ def look() -> Start:
 
 
 def _launcher() -> str | None:
-    if "OMPI_COMM_WORLD_SIZE" in os.environ:
-        return "Open MPI's mpirun"
-    if "MPI_LOCALNRANKS" in os.environ:
-        return "MPICH's or Intel MPI's mpiexec"
+    for told in RANK_VARIABLES:
+        if told.local_size in os.environ:
+            names = {vendor.name: None for vendor in VENDORS if vendor.ranks == told}
+            return f"the launcher of {' or '.join(names)}"
     if os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
         return "srun"
     if "TORCHELASTIC_RUN_ID" in os.environ:

@@ -17,13 +17,13 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.plan import Plan
 from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Envelope, Transfer
+from mpicoll.machine.vendors import vendor_of
 from mpicoll.routes import large
 from mpicoll.transports.memory import datatype, moved, moved_bytes
 
 __all__ = ["Started", "both", "incoming", "outgoing", "probe"]
 
-_ONE_BY_ONE = MPI.get_vendor()[0] == "Open MPI"
-"""Whether to wait for messages one by one: Waitall of Open MPI 4.1 never returns where a message has failed."""
+_ONE_BY_ONE = vendor_of(MPI.get_vendor()[0]).waits_one_by_one
 
 Received = tuple[MPI.Request, MPI.Status]
 

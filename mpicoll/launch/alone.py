@@ -10,6 +10,7 @@ import os
 from importlib.util import find_spec
 
 from mpicoll.errors import LaunchError
+from mpicoll.machine.vendors import RANK_VARIABLES
 
 __all__ = [
     "check_may_initialise",
@@ -43,18 +44,18 @@ def cores_of_a_rank() -> float:
 
 def ranks_here() -> int:
     """The number of ranks that this rank's launcher has started on this node; 1 where it does not say."""
-    return _number("OMPI_COMM_WORLD_LOCAL_SIZE") or _number("MPI_LOCALNRANKS") or 1
+    return next(filter(None, (_number(told.local_size) for told in RANK_VARIABLES)), 1)
 
 
 def rank_here() -> int:
     """The number of this rank among those of its launcher on this node; 0 where the launcher does not say."""
-    numbers = (_number(v) for v in ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"))
+    numbers = (_number(v) for v in (*(told.local_rank for told in RANK_VARIABLES), "SLURM_LOCALID"))
     return next((n for n in numbers if n is not None), 0)
 
 
 def launched_rank() -> int | None:
     """The number of this rank, as its launcher gave it; None if no launcher of MPI ranks started this process."""
-    for variable in ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"):
+    for variable in (*(told.rank for told in RANK_VARIABLES), "PMIX_RANK"):
         rank = _number(variable)
         if rank is not None:
             return rank
@@ -67,7 +68,7 @@ def under_launcher() -> bool:
     A program that is typed into an interactive shell under Slurm is no rank. It has the variables of a rank, because
     the shell itself is a Slurm step of one task.
     """
-    if "OMPI_COMM_WORLD_SIZE" in os.environ or "MPI_LOCALNRANKS" in os.environ:
+    if any(told.local_size in os.environ for told in RANK_VARIABLES):
         return True
     return launched_rank() is not None and _number("SLURM_STEP_NUM_TASKS") != 1
 
@@ -78,7 +79,7 @@ def _started_as_one_of() -> tuple[str, int]:
     The variables of MPI launchers come first. Under mpirun, SLURM_* describes mpirun's own daemon, and WORLD_SIZE
     describes the processes of which one started mpirun.
     """
-    for variable in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"):
+    for variable in (told.size for told in RANK_VARIABLES):
         size = _number(variable)
         if size is not None:
             return variable, size

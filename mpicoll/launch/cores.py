@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mpicoll.launch.alone import launched_rank, rank_here, ranks_here
 from mpicoll.machine.cpu import cpus
+from mpicoll.machine.vendors import any_of
 from mpicoll.units import count, ranges
 
 __all__ = ["ORDER", "mine", "numa_nodes", "physical", "places_ranks", "share", "take"]
@@ -27,7 +28,7 @@ _FLAGS = re.compile(
     r"--?(bind-to|map-by|rank-by|cpu-set|cpu-list|cpus-per-(rank|proc)|npersocket|rankfile|rf|use-hwthread-cpus)\b.*"
     r"|(rmaps|hwloc)_\w+"
 )
-_VARIABLES = re.compile(r"(PRTE|OMPI)_MCA_(rmaps|hwloc)_\w+|HYDRA_(BINDING|MAPPING)")
+_VARIABLES = re.compile(any_of("places"))
 
 
 def places_ranks(flags: Sequence[str], variables: Iterable[str]) -> bool:

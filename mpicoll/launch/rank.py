@@ -29,14 +29,14 @@ from mpi4py import run
 
 from mpicoll.launch import cores, elastic, failure, interrupt, lifetime, stdin
 from mpicoll.launch.alone import launched_rank
+from mpicoll.machine.vendors import RANK_VARIABLES
 
 __all__ = ["main"]
 
 # The variables in which launchers tell a rank its number, the number of ranks, and its number on its node. Slurm comes
 # last: where mpirun or mpiexec runs under Slurm, Slurm's variables describe their daemon.
 _SET_BY_LAUNCHERS = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+    *((told.rank, told.size, told.local_rank) for told in RANK_VARIABLES),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
 )
 _READ_BY_PROGRAMS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")

@@ -10,15 +10,13 @@ from mpicoll.devices.device import Device
 from mpicoll.launch.launcher import of_no_rank
 from mpicoll.machine.gpu import ucx_version
 from mpicoll.machine.library import library
+from mpicoll.machine.vendors import any_of
 from mpicoll.probe.job import tried
 from mpicoll.probe.kept import NOT_TRIED, Key, keep, kept
 
 __all__ = ["key_of", "known", "seen"]
 
-_SETTINGS = re.compile(
-    r"OMPI_MCA_(pml|btl|mtl|coll|smsc|accelerator|opal)(_\w+)?|UCX_\w+|FI_\w+|MPICH_\w+|MPIR_CVAR_\w+|I_MPI_\w+"
-)
-"""Variables that tell MPI libraries by which way data goes."""
+_SETTINGS = re.compile(any_of("settings"))
 _known: dict[Key, Mapping[str, str]] = {}
 
 

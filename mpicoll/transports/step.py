@@ -11,6 +11,7 @@ from typing import NamedTuple
 from mpi4py import MPI
 
 from mpicoll.calls.plan import Plan
+from mpicoll.machine.vendors import vendor_of
 from mpicoll.transports.transport import Array
 
 __all__ = ["TAGS", "Arrival", "Held", "Step"]
@@ -24,8 +25,7 @@ SPINS, YIELDS = 20, 200
 PAUSE = 2e-5
 """Seconds of one sleep."""
 
-_MPI_WAITS_WELL = MPI.get_vendor()[0] == "Open MPI"
-"""Whether the library's own Waitany yields the core."""
+_WAITANY_YIELDS = vendor_of(MPI.get_vendor()[0]).waitany_yields
 
 
 class Held:
@@ -162,7 +162,7 @@ def _any_of(requests: list[MPI.Prequest]) -> int:
     MPICH's Waitany never yields the core. Where ranks share a core, the one that waits then keeps the one that it waits
     for from running, until the scheduler switches milliseconds later. So this tests and yields by itself. It soon
     sleeps between tests, because testing keeps the program's other threads from running Python."""
-    if _MPI_WAITS_WELL:
+    if _WAITANY_YIELDS:
         return MPI.Request.Waitany(requests)
     test, tests = MPI.Request.Testany, 0
     while True:

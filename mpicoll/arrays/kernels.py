@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.arrays.buffers import Buffer, loaded_torch
+from mpicoll.arrays.buffers import Buffer, Described, loaded_torch
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Op, Reduction
 
 __all__ = [
@@ -68,13 +68,6 @@ def storage(dtype: Dtype) -> np.dtype[Any]:
     return np.dtype(dtype.storage or dtype.name)
 
 
-class _Memory:
-    """Describes memory at an address to NumPy."""
-
-    def __init__(self, address: int, count: int, dtype: np.dtype[Any]) -> None:
-        self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (count,), "typestr": dtype.str}
-
-
 def values(buffer: Buffer) -> Array:
     """A plain buffer's memory as a 1-D array of its dtype's storage. The array does not keep the memory alive."""
     return described(buffer.address, buffer.count, storage(buffer.dtype))
@@ -82,7 +75,7 @@ def values(buffer: Buffer) -> Array:
 
 def described(address: int, count: int, dtype: np.dtype[Any]) -> Array:
     """An array of the elements at this address. Nothing is read: it may also describe memory of a device."""
-    return np.asarray(_Memory(address, count, dtype)) if count else np.empty(0, dtype)
+    return np.asarray(Described(address, (count,), dtype.str)) if count else np.empty(0, dtype)
 
 
 def has_nans(dtype: Dtype) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["huge_pages", "version_of"]
+__all__ = ["huge_pages", "version_of", "write_whole"]
 
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
@@ -26,3 +27,13 @@ def version_of(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def write_whole(file: Path, content: str | bytes) -> None:
+    """Write a file so that a reader finds all of it, or what was there before. A device or a pipe is written to, and
+    not replaced by a file."""
+    is_file = file.is_file() or not file.exists()
+    new = file.with_name(f"{file.name}.{os.getpid()}.new") if is_file else file
+    new.write_bytes(content.encode() if isinstance(content, str) else content)
+    if is_file:
+        new.replace(file)

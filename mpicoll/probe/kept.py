@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from mpicoll.calls.choice import PATHS
+from mpicoll.machine.system import write_whole
 
 __all__ = ["NOT_TRIED", "Key", "file", "keep", "kept"]
 
@@ -57,8 +58,6 @@ def kept(key: Key) -> dict[str, str] | None:
 def keep(key: Key, paths: Mapping[str, str]) -> None:
     """Keep an answer, unless the folder cannot be written to: then other processes find it out again."""
     target = file(key)
-    written = target.with_suffix(f".{os.getpid()}")
     with suppress(OSError):
         target.parent.mkdir(parents=True, exist_ok=True)
-        written.write_text(json.dumps({"key": asdict(key), "paths": dict(paths)}, indent=1) + "\n")
-        written.replace(target)  # it appears as a whole, or not at all
+        write_whole(target, json.dumps({"key": asdict(key), "paths": dict(paths)}, indent=1) + "\n")

@@ -10,6 +10,7 @@ from typing import Any
 from mpicoll.bench.cases.case import PLACEMENTS
 from mpicoll.bench.report.measurements import Line, Measurement, Report
 from mpicoll.errors import ArgumentError
+from mpicoll.machine.system import write_whole
 
 __all__ = ["SCHEMA", "Record", "Row", "as_dict", "is_usual", "label", "load", "write_csv", "write_json"]
 
@@ -71,17 +72,12 @@ def _row(line: Line, m: Measurement) -> Row:
 
 
 def write_json(report: Report, path: Path) -> None:
-    """Each row is a line, so that people can compare records. A file that is there is whole. A device or a pipe is
-    written to, and not replaced by a file."""
+    """Each row is a line, so that people can compare records."""
     found = as_dict(report)
     rows = found.pop("rows")
     head = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items())
     body = ",\n".join(json.dumps(r, separators=(",", ":")) for r in rows)
-    is_file = path.is_file() or not path.exists()
-    unfinished = path.with_name(path.name + ".part") if is_file else path
-    unfinished.write_text(f'{{\n{head},\n"rows": [\n{body}\n]\n}}\n')
-    if is_file:
-        unfinished.replace(path)
+    write_whole(path, f'{{\n{head},\n"rows": [\n{body}\n]\n}}\n')
 
 
 def write_csv(report: Report, path: Path) -> None:

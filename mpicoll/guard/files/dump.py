@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from mpicoll.guard.files.answer import Answer
 from mpicoll.guard.files.flight import recording
@@ -13,6 +12,7 @@ from mpicoll.guard.files.places import checked_folder, default_folder, remove_ol
 from mpicoll.guard.files.snapshot import snapshot
 from mpicoll.guard.watch.protocol import Files
 from mpicoll.guard.watch.watched import Watched
+from mpicoll.machine.system import write_whole
 
 __all__ = ["JSON", "PICKLE", "Dump"]
 
@@ -35,18 +35,11 @@ class Dump:
         try:
             known = snapshot(self._rank, why, self._communicators())
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            _write(self._folder / PICKLE.format(self._rank), pickle.dumps(recording(known, since)))
-            _write(self._folder / JSON.format(self._rank), json.dumps(known, indent=1).encode())
+            write_whole(self._folder / PICKLE.format(self._rank), pickle.dumps(recording(known, since)))
+            write_whole(self._folder / JSON.format(self._rank), json.dumps(known, indent=1).encode())
         except Exception as e:  # whatever it is, it must not hide what the files are for
             files = Files("", f"{self._folder}: {type(e).__name__}: {e}")
         if not self._given:
             remove_old(self._folder)
         self._answer.say(files)
         return files
-
-
-def _write(file: Path, content: bytes) -> None:
-    """A reader finds the whole file, or the one before."""
-    new = file.with_name(file.name + ".new")
-    new.write_bytes(content)
-    new.replace(file)

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Protocol, TypeVar
 
 from mpicoll.guard.watch.protocol import Clock, EventList, EventsFrom, Question
+from mpicoll.machine.system import write_whole
 
 __all__ = ["Trace"]
 
@@ -60,9 +61,7 @@ class Trace:
         if calls < self._written[0]:  # at the end, ranks that were asked again have left
             return self._written[1]
         try:
-            new = self._file.with_name(self._file.name + ".new")
-            new.write_text(json.dumps(chrome(told, self._clocks)))
-            new.replace(self._file)
+            write_whole(self._file, json.dumps(chrome(told, self._clocks)))
         except OSError as e:
             return f"mpicoll: the trace could not be written to {self._file}: {e}"
         all_ranks = f"{len(ranks)} ranks" if len(told) == len(ranks) else f"{len(told)} of {len(ranks)} ranks"

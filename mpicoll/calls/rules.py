@@ -11,9 +11,9 @@ from mpicoll.errors import ArgumentError
 __all__ = [
     "CHECKS",
     "DEFAULT_TIMEOUT",
-    "NAN",
     "Rules",
     "check",
+    "check_nan",
     "checked_check",
     "checked_timeout",
     "dump",
@@ -23,8 +23,6 @@ __all__ = [
 ]
 
 CHECKS = ("off", "watch", "full")
-NAN = ",nan"
-"""Added to a check, it also looks for NaNs."""
 DEFAULT_TIMEOUT = 1800.0
 """Seconds, as in torch."""
 
@@ -34,13 +32,14 @@ class Rules:
     """The same on all ranks of a communicator, as long as it lives.
 
     ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine. ``check`` is one
-    of ``CHECKS``, or one with ``,nan`` after it. ``timeout`` is in seconds. ``dump`` and ``trace`` are the texts of
-    MPICOLL_DUMP and MPICOLL_TRACE.
+    of ``CHECKS``, and ``check_nan`` says whether inputs must have no NaN. ``timeout`` is in seconds. ``dump`` and
+    ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE.
     """
 
     preferred: str = ""
     table: Table = field(default_factory=dict)
     check: str = "watch"
+    check_nan: bool = False
     timeout: float = DEFAULT_TIMEOUT
     dump: str = ""
     trace: str = ""
@@ -60,9 +59,17 @@ def check() -> str:
 
 def checked_check(given: object, operation: str, argument: str) -> str:
     """``given``, if it is a check."""
-    if not isinstance(given, str) or given.removesuffix(NAN) not in CHECKS:
-        raise ArgumentError(operation, argument, f"{', '.join(CHECKS)}, or one of these with {NAN}", repr(given))
+    if not isinstance(given, str) or given not in CHECKS:
+        raise ArgumentError(operation, argument, ", ".join(CHECKS), repr(given))
     return given
+
+
+def check_nan() -> bool:
+    """MPICOLL_CHECK_NAN as this process has it."""
+    given = os.environ.get("MPICOLL_CHECK_NAN") or "0"
+    if given not in ("0", "1"):
+        raise ArgumentError("mpicoll", "MPICOLL_CHECK_NAN", "0 or 1", repr(given))
+    return given == "1"
 
 
 _SECONDS = "seconds, more than 0"
@@ -87,7 +94,7 @@ def dump() -> str:
 def trace() -> str:
     """MPICOLL_TRACE as this process has it. The threads that watch over calls gather the trace."""
     given = os.environ.get("MPICOLL_TRACE", "")
-    if given and check().removesuffix(NAN) == "off":
+    if given and check() == "off":
         raise ArgumentError("mpicoll", "MPICOLL_TRACE", "nothing, because MPICOLL_CHECK is off", repr(given))
     return given
 

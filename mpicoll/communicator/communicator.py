@@ -56,10 +56,10 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
       seconds, the others get :class:`~mpicoll.errors.TimeoutError`, which names it.
     - ``"off"``: nobody does.
 
-    With ``",nan"`` after it (``"watch,nan"``), a NaN in a rank's input raises ArgumentError on that rank.
+    With ``check_nan``, a NaN in a rank's input raises ArgumentError on that rank.
 
-    Give all ranks the same settings. None takes those of rank 0's environment: MPICOLL_CHECK (``watch`` by default) and
-    MPICOLL_TIMEOUT (1800).
+    Give all ranks the same settings. None takes those of rank 0's environment: MPICOLL_CHECK (``watch`` by default),
+    MPICOLL_TIMEOUT (1800) and MPICOLL_CHECK_NAN (0).
 
     **Errors.** A wrong argument raises :class:`~mpicoll.errors.ArgumentError`, or its subclasses DtypeError and
     DeviceError, on the rank that gave it and before any data moves. :class:`~mpicoll.errors.MessageError` says that
@@ -71,10 +71,14 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
     """
 
     def __init__(
-        self, comm: MPI.Comm | Fabric | None = None, check: str | None = None, timeout: float | None = None
+        self,
+        comm: MPI.Comm | Fabric | None = None,
+        check: str | None = None,
+        timeout: float | None = None,
+        check_nan: bool | None = None,
     ) -> None:
         with limited("making a communicator"):
-            super().__init__(Engine(comm, check, timeout))
+            super().__init__(Engine(comm, check, timeout, check_nan))
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
 
@@ -84,7 +88,7 @@ class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
 
     def _made_of(self, fabric: Fabric) -> Communicator:
         """A communicator of some of the ranks, with this one's settings."""
-        return Communicator(fabric, self._engine.check, self._engine.timeout)
+        return Communicator(fabric, *self._engine.settings)
 
     # -- communicators made of this one -------------------------------------------------------------------------------
 

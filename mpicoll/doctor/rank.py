@@ -79,6 +79,7 @@ def _wrong_setting() -> str:
     """What is wrong with the variables that a Communicator reads when it is made."""
     try:
         rules.check()
+        rules.check_nan()
         rules.timeout()
     except ArgumentError as error:
         return str(error)

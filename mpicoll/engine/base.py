@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Bound, Plan, Plans, key_by
 from mpicoll.calls.record import Record
-from mpicoll.calls.rules import NAN, checked_check, checked_timeout
+from mpicoll.calls.rules import checked_check, checked_timeout
 from mpicoll.engine import kinds
 from mpicoll.engine.binding import Binding
 from mpicoll.engine.copies import copied_to_host
 from mpicoll.engine.requests import Message, UnderWay
-from mpicoll.errors import MessageError, MpicollError, RankLost, StateError
+from mpicoll.errors import ArgumentError, MessageError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard import nans
@@ -53,12 +53,18 @@ class Base:
     """Whether it is closed because ranks were lost: those that are left can ``shrink`` it."""
 
     def __init__(
-        self, comm: MPI.Comm | Fabric | None = None, check: str | None = None, timeout: float | None = None
+        self,
+        comm: MPI.Comm | Fabric | None = None,
+        check: str | None = None,
+        timeout: float | None = None,
+        check_nan: bool | None = None,
     ) -> None:
         if check is not None:
             checked_check(check, "Communicator", "check")
         if timeout is not None:
             checked_timeout(timeout, "Communicator", "timeout")
+        if check_nan is not None and type(check_nan) is not bool:
+            raise ArgumentError("Communicator", "check_nan", "True, False or None", repr(check_nan))
         self.fabric = fabric = fabric_of(comm)
         self.failure, self.address, self.key = fabric.failure, fabric.address, key_by(fabric.address)
         self.plans: Plans[Bound] = Plans()
@@ -72,10 +78,8 @@ class Base:
         self.recorder = recorder_for(rules.trace)
         self.under_way.begun, self.queued = self.recorder.messages, self.recorder.queued
         self._timeout = rules.timeout if timeout is None else float(timeout)
-        self.check = check
-        """As given: those who make a communicator of this one pass it on."""
+        self._given = check, check_nan
         check = check or rules.check
-        refuses_nans, check = check.endswith(NAN), check.removesuffix(NAN)
         self.cut = Cut(fabric.elastic) if fabric.elastic is not None else None
         if self.cut is not None:
             self.under_way.loss = self.cut.why
@@ -87,7 +91,7 @@ class Base:
             self.agreement = self._agreement_of(check)
             self.hooks: list[Hook] = [] if self.agreement is None else [self.agreement.before]
             """What comes before and after the run of each plan: the last one is outermost."""
-            if refuses_nans:
+            if rules.check_nan if check_nan is None else check_nan:
                 self.hooks.append(partial(nans.before, self.rank, self.size, copied_to_host))
             if check != "off" and self.size > 1:
                 waits, agrees = self.under_way.waits, self.agreement is not None
@@ -103,6 +107,12 @@ class Base:
         if self.fabric.library:  # threads compare the dtypes themselves
             self.tells_kinds, self.most_tag = True, self.most_tag // kinds.KINDS
         return Agreement(self.fabric, self._timeout)
+
+    @property
+    def settings(self) -> tuple[str | None, float, bool | None]:
+        """``check``, ``timeout`` and ``check_nan``, for those who make a communicator of this one."""
+        check, check_nan = self._given
+        return check, self._timeout, check_nan
 
     @property
     def timeout(self) -> float:

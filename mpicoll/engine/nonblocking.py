@@ -97,8 +97,8 @@ class NonBlocking(Collectives, Messages):
 
     def _made_beside(self, make: Callable[[], Fabric]) -> Callable[[], NonBlocking]:
         """A function for the thread: it makes an engine of the same ranks, with the same checks."""
-        kind, check, timeout = type(self), self.check, self.timeout
-        return lambda: kind(make(), check, timeout)
+        kind, settings = type(self), self.settings
+        return lambda: kind(make(), *settings)
 
     def free(self) -> None:
         if self._aside is not None and not self.closed:

@@ -15,7 +15,7 @@ from mpicoll.calls import measured
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.calls.rules import Rules, check, dump, preferred, timeout, trace
+from mpicoll.calls.rules import Rules, check, check_nan, dump, preferred, timeout, trace
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics import mpi_messages as messages
@@ -303,7 +303,7 @@ class MPIFabric(ElasticFabric):
 
 
 def _rules_of_environment() -> Rules:
-    return Rules(preferred(), check=check(), timeout=timeout(), dump=dump(), trace=trace())
+    return Rules(preferred(), {}, check(), check_nan(), timeout(), dump(), trace())
 
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)

@@ -1,4 +1,4 @@
-"""Looks for NaNs in what a rank gives to a collective, before data moves: ``check="watch,nan"``."""
+"""Looks for NaNs in what a rank gives to a collective, before data moves: ``check_nan``."""
 
 from __future__ import annotations
 

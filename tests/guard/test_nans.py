@@ -1,4 +1,4 @@
-"""check="...,nan": a NaN is found before data moves, on the rank that gives it."""
+"""check_nan: a NaN is found before data moves, on the rank that gives it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import mpicoll
 from mpicoll.errors import ArgumentError, StateError
 
-CHECKS = ("off,nan", "watch,nan")
+CHECKS = ("off", "watch")
 """With the full check the other ranks would wait for the rank that raises."""
 Call = Callable[[mpicoll.Communicator, Any], Any]
 GIVES: dict[str, Call] = {
@@ -33,7 +33,7 @@ def numbers(size: int, dtype: Any = np.float64) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("call", GIVES)
 def test_a_nan_is_named(call: str, check: str) -> None:
-    comm = mpicoll.Communicator(check=check)
+    comm = mpicoll.Communicator(check=check, check_nan=True)
     GIVES[call](comm, numbers(comm.size))
     x = numbers(comm.size)
     x[5] = np.nan
@@ -48,7 +48,7 @@ def test_a_nan_is_named(call: str, check: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
 def test_every_dtype_that_has_nans(dtype: str) -> None:
-    comm = mpicoll.Communicator(check="watch,nan")
+    comm = mpicoll.Communicator(check_nan=True)
     x = torch.ones(100_000, dtype=getattr(torch, dtype))
     comm.allreduce(x)
     x[70_001] = float("nan")
@@ -58,7 +58,7 @@ def test_every_dtype_that_has_nans(dtype: str) -> None:
 
 def test_a_nan_that_comes_into_a_known_array() -> None:
     """The plan of a call is kept, and looks again."""
-    comm = mpicoll.Communicator(check="watch,nan")
+    comm = mpicoll.Communicator(check_nan=True)
     x = numbers(comm.size)
     for _ in range(3):
         comm.allreduce(x, "max", out=x)
@@ -68,7 +68,7 @@ def test_a_nan_that_comes_into_a_known_array() -> None:
 
 
 def test_an_array_with_gaps() -> None:
-    comm = mpicoll.Communicator(check="watch,nan")
+    comm = mpicoll.Communicator(check_nan=True)
     x = np.ones((4, 6))
     x[2, 3] = np.nan
     with pytest.raises(ArgumentError, match="NaN at index 5"):
@@ -77,7 +77,7 @@ def test_an_array_with_gaps() -> None:
 
 def test_own_block_of_the_output() -> None:
     """A NaN in what will be overwritten is none of the rank's input."""
-    with mpicoll.Communicator(check="watch,nan") as comm:
+    with mpicoll.Communicator(check_nan=True) as comm:
         out = np.full((comm.size, 3), np.nan)
         out[comm.rank] = comm.rank
         comm.allgather(out[comm.rank], out=out)
@@ -85,22 +85,40 @@ def test_own_block_of_the_output() -> None:
 
 
 def test_what_a_rank_does_not_give() -> None:
-    with mpicoll.Communicator(check="watch,nan") as comm:
+    with mpicoll.Communicator(check_nan=True) as comm:
         x = np.full(3, np.nan if comm.rank else 1.0)
         comm.bcast(x)
         assert (x == 1).all()
 
 
 def test_integers_have_none() -> None:
-    with mpicoll.Communicator(check="watch,nan") as comm:
+    with mpicoll.Communicator(check_nan=True) as comm:
         assert comm.allreduce(np.ones(2, np.int32))[0] == comm.size
 
 
 @pytest.mark.parametrize("dtype", [">f4", "longdouble", ">c16", "clongdouble"])
 def test_a_nan_of_numbers_that_mpicoll_only_moves(dtype: str) -> None:
-    comm = mpicoll.Communicator(check="watch,nan")
+    comm = mpicoll.Communicator(check_nan=True)
     x = np.ones(8, dtype)
     comm.allgather(x)
     x[3] = np.nan
     with pytest.raises(ArgumentError, match=f"allgather: x: expected no NaN.*NaN at index 3 on rank {comm.rank}"):
         comm.allgather(x)
+
+
+def test_the_environment_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPICOLL_CHECK_NAN", "1")
+    x = np.full(3, np.nan)
+    with mpicoll.Communicator(check_nan=False) as comm:
+        comm.allreduce(x)
+    comm = mpicoll.Communicator()
+    part = comm.split(0)
+    assert part is not None
+    for each in (part, comm):
+        with pytest.raises(ArgumentError, match="allreduce: x: expected no NaN"):
+            each.allreduce(x)
+
+
+def test_no_setting() -> None:
+    with pytest.raises(ArgumentError, match="Communicator: check_nan: expected True, False or None; given 1"):
+        mpicoll.Communicator(check_nan=1)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ help:
 	@echo "make test-torch what a version of torch can break, on the oldest and the newest one tested: 11 GB of environments"
 	@echo "make torch-suite PyTorch's own tests of torch.distributed over mpicoll, at 3 ranks"
 	@echo "make slurm-test the Slurm templates on emulated nodes: needs root, and Debian for Slurm's packages"
-	@echo "make lint       ruff, mypy and shellcheck"
+	@echo "make lint       ruff, mypy, shellcheck, and the subjects of commits"
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
 	@echo "make docs       the algorithms' page and pictures from the registry, then the manual, served on this machine"
 	@echo "make site       the manual as a site, in $(SITE)"
@@ -61,6 +61,7 @@ lint: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/ruff format --check
 	$(OPENMPI)/bin/mypy
 	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/slurm/*.sh tests/slurm/programs/*.sbatch .ci/run
+	@! git log -n 100 --format=%s 2> /dev/null | grep -E '^.{73,}' || (echo "subjects of commits have at most 72 characters"; exit 1)
 
 compare: $(OPENMPI)/.ready
 	@mkdir -p results

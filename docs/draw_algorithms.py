@@ -141,7 +141,7 @@ def _facts(algorithm: Algorithm, table: Collective) -> Iterator[tuple[str, str]]
     if algorithm.segment:
         yield "pipelined", f"in segments of {algorithm.segment >> 10} KiB"
     if table.reduces:
-        few, many = (prove(algorithm, size).rounds for size in (8, 64))
+        few, many = (prove(algorithm, size).depth for size in (8, 64))
         yield "roundings in 16 bits", f"{few} at 8 ranks, {many} at 64"
     yield "source", algorithm.paper
 

@@ -18,8 +18,8 @@ _TEXT = """\
 Proves that algorithms compute what their collectives mean. It runs the schedules of all ranks on symbols. In the proof,
 each message waits until its receiver is ready. For each algorithm, it prints the numbers of ranks and the roots that it
 proved. With many ranks, it proves only the first and the last root. It also prints two counts for the largest number of
-ranks: the messages, and the rounds. The rounds count how often a contribution is combined on its way into the result,
-which is how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
+ranks: the messages, and the depth. The depth is how often a contribution is combined on its way into the result, and so
+how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
 """
 _ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
 
@@ -67,7 +67,7 @@ def _handle(args: argparse.Namespace) -> int:
         args.parser.error("expected a collective or --all")
     chosen = _chosen(args.collective, args.algorithm)
     width = max(len(name) for name in ("algorithm", *(a.name for a in chosen)))
-    print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "rounds", "seconds"))
+    print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "depth", "seconds"))
     failed = False
     for algorithm in chosen:
         try:
@@ -108,4 +108,4 @@ def _proved(algorithm: Algorithm, sizes: range, width: int) -> str:
     if not COLLECTIVES[algorithm.collective].rooted:
         roots = "-"
     seconds = f"{time.perf_counter() - start:.2f}"
-    return _ROW.format(algorithm.collective, algorithm.name, width, ranks, roots, proof.messages, proof.rounds, seconds)
+    return _ROW.format(algorithm.collective, algorithm.name, width, ranks, roots, proof.messages, proof.depth, seconds)

@@ -68,7 +68,7 @@ def test_how_often_a_contribution_is_combined(size: int, log2: int) -> None:
         "swing": log2,
         "bine": log2,
     }
-    assert {a.name: prove(a, size).rounds for a in algorithms("allreduce") if a.name in expected} == expected
+    assert {a.name: prove(a, size).depth for a in algorithms("allreduce") if a.name in expected} == expected
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -59,7 +59,7 @@ def test_the_example_of_an_own_algorithm(tmp_path: Path) -> None:
     star = algorithms.find("allreduce", "star")
     assert star
     proof = prove(star, 64)
-    assert f"{proof.messages:>9} {proof.rounds:>6}" in page
+    assert f"{proof.messages:>9} {proof.depth:>6}" in page
     assert (DOCS / "how-to/star.svg").read_text().count(">Σ<") == sum(
         shown.label == "Σ" for panel in pictured(star, 4).panels for shown in panel.cells.values()
     )

@@ -51,7 +51,7 @@ RESULT_TO_1, RESULT_FROM_0 = (Send(1, A, OUTPUT),), (Recv(0, A, OUTPUT),)
 
 def test_a_proof_says_what_it_saw() -> None:
     proof = prove("allreduce", 1, (FROM_1, RESULT_TO_1), (TO_0, RESULT_FROM_0))
-    assert (proof.messages, proof.steps, proof.rounds) == (2, 2, 1)
+    assert (proof.messages, proof.steps, proof.depth) == (2, 2, 1)
     assert [proof.symbols.shown(result[0]) for result in proof.results] == ["(0+1)", "(0+1)"]
 
 

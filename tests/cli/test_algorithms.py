@@ -69,7 +69,7 @@ def test_what_declines_some_ranks_is_not_said_to_serve_all(
 
 def test_one_algorithm_is_proved(capsys: pytest.CaptureFixture[str]) -> None:
     head, line = output(capsys, "verify", "all_reduce", "ring", "-n", "1:9").splitlines()
-    assert head.split() == ["collective", "algorithm", "ranks", "roots", "messages", "rounds", "seconds"]
+    assert head.split() == ["collective", "algorithm", "ranks", "roots", "messages", "depth", "seconds"]
     assert head.index("ranks") + len("ranks") == line.index("1:9") + len("1:9")
     assert line.split()[:-1] == ["allreduce", "ring", "1:9", "-", str(2 * 9 * 8), "8"]
     assert re.fullmatch(r"\d+\.\d\d", line.split()[-1])

@@ -36,6 +36,10 @@ def test_every_name_of_the_package_for_torch() -> None:
     assert {name for name in torch.__all__ if name not in text} <= of_torch
 
 
+def test_the_version_that_is_cited() -> None:
+    assert f"\nversion: {mpicoll.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
 def test_versions() -> None:
     page = (REFERENCE / "versions.md").read_text()
     (row,) = re.findall(r"^\| torch \|.*$", page, re.MULTILINE)

@@ -52,7 +52,7 @@ class Proof:
     """The most steps that any rank takes."""
 
     @property
-    def rounds(self) -> int:
+    def depth(self) -> int:
         """How often a contribution is combined at most. A reduction in 16 bits rounds it as often."""
         return max((self.symbols.depth(s) for result in self.results for s in set(result)), default=0)
 

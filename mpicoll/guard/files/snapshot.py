@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Iterable
 from typing import Any
 
-import mpicoll
 from mpicoll.calls.record import Begun
 from mpicoll.guard.recorder import BROKEN, Made, Queued
 from mpicoll.guard.sites import Site, frames_now, line_of
@@ -39,8 +38,8 @@ def snapshot(rank: int, why: str, communicators: Iterable[Watched]) -> dict[str,
 
 
 def _versions() -> dict[str, str]:
-    found = {"mpicoll": mpicoll.__version__, "python": platform.python_version()}
-    loaded = {name: sys.modules.get(name) for name in ("mpi4py", "numpy", "torch")}
+    found = {"python": platform.python_version()}
+    loaded = {name: sys.modules.get(name) for name in ("mpicoll", "mpi4py", "numpy", "torch")}
     found |= {name: str(module.__version__) for name, module in loaded.items() if module is not None}
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None:

@@ -61,7 +61,7 @@ lint: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/ruff format --check
 	$(OPENMPI)/bin/mypy
 	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/slurm/*.sh tests/slurm/programs/*.sbatch .ci/run
-	@! git log -n 100 --format=%s 2> /dev/null | grep -E '^.{73,}' || (echo "subjects of commits have at most 72 characters"; exit 1)
+	@! git log -n 20 --format=%s 2> /dev/null | grep -E '^.{73,}' || (echo "subjects of commits have at most 72 characters"; exit 1)
 
 compare: $(OPENMPI)/.ready
 	@mkdir -p results

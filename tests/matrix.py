@@ -51,16 +51,19 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/torch/test_signatures.py":  ((2,),            ()),
     # mpicoll.torch has groups of some ranks, and threads; programs have meshes of two by two, and uneven shards.
     "tests/torch":                     ((2, MORE, 1, 4), (3, MORE, 2)),
-    "tests/torch/programs":            ((2, 4, MORE, 1), (3,)),
+    "tests/torch/programs":            ((2, 4, MORE, 1), (MORE, 3)),       # what torch does above mpicoll.torch
+    "tests/torch/programs/test_ddp.py": ((2, 4, MORE, 1), (3,)),
+    "tests/torch/programs/test_registered_groups.py": ((2, 4, MORE, 1), (3,)),
     "tests/bench/test_fit.py":         ((2, MORE, 3),    (2,)),
     "tests/bench/test_nccl.py":        ((1,),            ()),
     "tests/bench/test_output.py":      ((2,),            (2,)),
     "tests/bench/test_sweep.py":       ((1, 2),          (3,)),
     # The device is the same on both; MPICH is slow where there are more ranks than cores.
-    "tests/devices":                   ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
-    "tests/devices/test_dtypes.py":    ((2, MORE, 3),    (2,)),
-    "tests/devices/test_order.py":     ((2, MORE, 3),    (2,)),
-    # No ranks: these start programs as people do,
+    "tests/devices":                   ((2, MORE, 1, 3, 4), (MORE, 1, 2, 3, 4)),
+    "tests/devices/test_dtypes.py":    ((2, MORE, 3),    (MORE, 2)),
+    "tests/devices/test_order.py":     ((2, MORE, 3),    (MORE, 2)),
+    "tests/devices/test_routes.py":    ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
+    # No ranks: these start programs as people do, on both MPIs where it depends on that how a job starts or ends,
     "tests/integrations":              ((JOBS,),         (JOBS,)),
     "tests/integrations/test_accelerate.py": ((),        (JOBS,)),
     "tests/integrations/test_ignite.py":    ((JOBS,),    ()),
@@ -68,15 +71,21 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/integrations/test_migration.py": ((),         (JOBS,)),
     "tests/launch":                    ((JOBS,),         (JOBS,)),
     "tests/launch/test_bench.py":      ((JOBS,),         ()),
+    "tests/launch/test_checked.py":    ((JOBS,),         (MORE, JOBS)),
     "tests/launch/test_code_blocks.py": ((JOBS,),        ()),
+    "tests/launch/test_dataloader.py": ((MORE, JOBS),    (JOBS,)),
+    "tests/launch/test_ddp_messages.py": ((MORE, JOBS),  (JOBS,)),
     "tests/launch/test_ddp_step.py":   ((JOBS,),         ()),
+    "tests/launch/test_dumps.py":      ((JOBS,),         (MORE, JOBS)),
     "tests/launch/test_entry_point.py": ((),             (JOBS,)),
     "tests/launch/test_examples.py":   ((JOBS,),         ()),
     "tests/launch/test_jobs.py":       ((JOBS,),         ()),
     "tests/launch/test_matrix.py":     ((JOBS,),         ()),
     "tests/launch/test_package.py":    ((JOBS,),         ()),
     "tests/launch/test_preemptible.py": ((),             (JOBS,)),
+    "tests/launch/test_registration.py": ((MORE, JOBS),  (JOBS,)),
     "tests/launch/test_study.py":      ((JOBS,),         ()),
+    "tests/launch/test_trace.py":      ((MORE, JOBS),    (JOBS,)),
     # or call no MPI: one environment is enough.
     "tests/algorithms":                ((PURE,),         ()),
     "tests/analysis":                  ((PURE,),         ()),
@@ -117,7 +126,7 @@ IN_THREADS = ["tests/torch", "tests/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]
 """Of two ranks on the first MPI, and of what knows no MPI: for every day."""
-WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "3", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
+WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "5", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
 """What is not ranks of one job is run by several processes. Jobs wait more than they compute, and a file's share what
 its fixtures have made."""
 TAIL = 100

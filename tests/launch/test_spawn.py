@@ -190,6 +190,6 @@ def test_without_an_mpi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_state_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "1")
+    monkeypatch.setenv("OMPI_COMM_WORLD_LOCAL_SIZE", "1")
     with pytest.raises(StateError):
         mpicoll.spawn(print)

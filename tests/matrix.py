@@ -110,6 +110,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/test_imports.py":           ((PURE,),         ()),
     "tests/test_kernels.py":           ((PURE,),         ()),
     "tests/test_measured.py":          ((PURE,),         ()),
+    "tests/test_properties.py":        ((PURE,),         ()),
     "tests/test_select.py":            ((PURE,),         ()),
     "tests/test_select_table.py":      ((PURE,),         ()),
     "tests/test_threads.py":           ((PURE,),         ()),

@@ -1,0 +1,181 @@
+"""What must hold for any input: Hypothesis draws inputs, and shrinks one that fails to its essence.
+
+No rank is a process here, because all ranks would have to draw and shrink alike: collectives run among threads.
+``test_random.py`` makes random calls among processes.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import mpicoll
+from mpicoll.arrays.buffers import as_buffer, memory_overlaps
+from mpicoll.arrays.dtypes import OPS
+from mpicoll.calls import select
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ArgumentError
+from mpicoll.guard.watch.codec import message_in, read
+from mpicoll.guard.watch.protocol import MESSAGES, Account
+from mpicoll.units import nbytes, ranges, size_text
+from tests import oracle
+
+SIZES = st.integers(1, 4)
+"""Numbers of ranks."""
+settings.register_profile("mpicoll", deadline=None, derandomize=True, max_examples=100)
+settings.load_profile("mpicoll")  # a busy machine is no failure, and a run finds what the last one found
+
+
+# -- numbers in words -------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 1 << 60))
+def test_sizes_are_read_as_they_are_written(n: int) -> None:
+    assert nbytes(size_text(n)) == n
+
+
+@given(st.text(max_size=12))
+def test_a_size_is_a_positive_number_or_none(text: str) -> None:
+    found = nbytes(text)
+    assert found is None or found > 0
+
+
+@given(st.sets(st.integers(0, 200), min_size=1))
+def test_ranges_name_all_numbers(numbers: set[int]) -> None:
+    runs = [run.split("-") for run in ranges(sorted(numbers)).split(",")]
+    assert {n for run in runs for n in range(int(run[0]), int(run[-1]) + 1)} == numbers
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+SLICES = st.slices(24).filter(lambda s: s.step != 0)
+
+
+@given(SLICES, SLICES, st.sampled_from(["u1", "<i4", "<c16"]), st.sampled_from(["u1", "<f8"]))
+def test_overlap_is_that_of_bytes(first: slice, second: slice, one: str, other: str) -> None:
+    memory = np.zeros(24 * 16, np.uint8)
+    a, b = memory.view(one)[: 24 * 16 // np.dtype(one).itemsize][first], memory.view(other)[second]
+
+    def touched(x: np.ndarray[Any, Any]) -> set[int]:
+        begin = memory.ctypes.data
+        starts = (x.ctypes.data + i * x.strides[0] - begin for i in range(x.size))
+        return {start + byte for start in starts for byte in range(x.itemsize)}
+
+    found = memory_overlaps(as_buffer(a, "test", "a"), as_buffer(b, "test", "b"))
+    assert found == bool(touched(a) & touched(b))
+
+
+# -- messages of the watchers -----------------------------------------------------------------------------------------
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from([*MESSAGES]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(PLAIN)
+def test_what_strangers_say_is_a_message_or_refused(said: Any) -> None:
+    line = json.dumps(said).encode() + b"\n"
+    with suppress(ValueError):
+        assert type(message_in(line)).__name__ in MESSAGES
+    with suppress(ValueError):
+        assert isinstance(read(said, Account), Account)
+
+
+@given(st.binary(max_size=60))
+def test_bytes_are_a_message_or_refused(line: bytes) -> None:
+    with suppress(ValueError):
+        message_in(line)
+
+
+# -- choices ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.text(alphabet="abcdeilmnrtuw_:,. ", max_size=40))
+def test_any_text_of_MPICOLL_ALGORITHM_is_taken_or_refused(text: str) -> None:  # the variable's name
+    with suppress(ArgumentError):
+        select._read(text)
+
+
+# -- collectives ------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def calls(draw: st.DrawFn) -> dict[str, Any]:
+    """A call of a collective by all ranks, with its inputs."""
+    name = draw(st.sampled_from([name for name in COLLECTIVES if name != "barrier"]))
+    table, size = COLLECTIVES[name], draw(SIZES)
+    op = draw(st.sampled_from([op for op in OPS if op != "premul_sum"])) if table.reduces else "sum"
+    dtype = draw(st.sampled_from([d for d in ("bool", "int8", "uint64", "float16", "float64", "complex64")
+                                  if np.dtype(d).kind in (OPS[op][0] if table.reduces else "biufc")]))  # fmt: skip
+    shape = tuple(draw(st.lists(st.integers(0, 5), max_size=3)))
+    shape = (size, *shape) if table.gives == "p" else shape
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    inputs = [oracle.values(rng, dtype, shape, op) for _ in range(size)]
+    return {"name": name, "op": op, "dtype": dtype, "root": draw(st.integers(0, size - 1)), "inputs": inputs}
+
+
+@given(calls())
+def test_a_collective_gives_what_it_means(drawn: dict[str, Any]) -> None:
+    name, inputs, root = drawn["name"], drawn["inputs"], drawn["root"]
+    table = COLLECTIVES[name]
+    arguments = {"root": root} if table.rooted else {}
+    arguments |= {"op": drawn["op"]} if table.reduces else {}
+
+    def one(comm: mpicoll.Communicator) -> Any:
+        x = np.array(inputs[comm.rank])
+        if name == "scatter" and comm.rank != root:
+            return comm.scatter(None, out=x[0, ...], root=root)
+        return getattr(comm, name)(x, **arguments)
+
+    with mpicoll.threads(len(inputs)) as ranks:
+        results = ranks.run(one)
+    expected = oracle.outcome(name, inputs, drawn["op"], root, drawn["dtype"])
+    for result, wanted in zip(results, expected, strict=True):
+        if wanted is not None:
+            np.testing.assert_array_equal(np.ravel(result), wanted)
+
+
+@given(st.data())
+def test_blocks_of_any_length_arrive(data: st.DataObject) -> None:
+    size = data.draw(SIZES)
+    counts = data.draw(
+        st.lists(st.lists(st.integers(0, 3), min_size=size, max_size=size), min_size=size, max_size=size)
+    )
+    sent = [[np.full(n, 10 * r + to) for to, n in enumerate(row)] for r, row in enumerate(counts)]
+
+    def one(comm: mpicoll.Communicator) -> Any:
+        x = np.concatenate(sent[comm.rank]) if size else np.empty(0)
+        return comm.alltoallv(x, counts[comm.rank], [row[comm.rank] for row in counts])
+
+    with mpicoll.threads(size) as ranks:
+        for r, result in enumerate(ranks.run(one)):
+            np.testing.assert_array_equal(result, np.concatenate([row[r] for row in sent]))
+
+
+@pytest.mark.parametrize("operation", ["gatherv", "allgatherv", "scatterv"])
+@given(st.data())
+@settings(max_examples=60)
+def test_uneven_blocks_of_one_vector(operation: str, data: st.DataObject) -> None:
+    size = data.draw(SIZES)
+    counts = data.draw(st.lists(st.integers(0, 4), min_size=size, max_size=size))
+    whole, ends = np.arange(sum(counts)), np.cumsum(counts)
+    blocks = [whole[end - n : end] for end, n in zip(ends, counts, strict=True)]
+
+    def one(comm: mpicoll.Communicator) -> Any:
+        if operation == "scatterv":
+            return comm.scatterv(whole if comm.rank == 0 else None, counts, out=np.empty_like(blocks[comm.rank]))
+        return getattr(comm, operation)(blocks[comm.rank].copy(), counts)
+
+    with mpicoll.threads(size) as ranks:
+        for r, result in enumerate(ranks.run(one)):
+            wanted = blocks[r] if operation == "scatterv" else whole
+            if operation != "gatherv" or r == 0:
+                np.testing.assert_array_equal(result, wanted)

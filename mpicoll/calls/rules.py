@@ -13,13 +13,9 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "Rules",
     "check",
-    "check_nan",
     "checked_check",
     "checked_timeout",
-    "dump",
-    "preferred",
     "timeout",
-    "trace",
 ]
 
 CHECKS = ("off", "watch", "full")
@@ -44,8 +40,13 @@ class Rules:
     dump: str = ""
     trace: str = ""
 
+    @classmethod
+    def of_environment(cls) -> Rules:
+        """As the environment of this process has them. Raises ArgumentError, which names the variable that is wrong."""
+        return cls(_preferred(), {}, check(), _check_nan(), timeout(), _dump(), _trace())
 
-def preferred() -> str:
+
+def _preferred() -> str:
     """MPICOLL_ALGORITHM as this process has it."""
     return os.environ.get("MPICOLL_ALGORITHM", "")
 
@@ -64,7 +65,7 @@ def checked_check(given: object, operation: str, argument: str) -> str:
     return given
 
 
-def check_nan() -> bool:
+def _check_nan() -> bool:
     """MPICOLL_CHECK_NAN as this process has it."""
     given = os.environ.get("MPICOLL_CHECK_NAN") or "0"
     if given not in ("0", "1"):
@@ -86,12 +87,12 @@ def timeout() -> float:
         raise ArgumentError("mpicoll", "MPICOLL_TIMEOUT", _SECONDS, repr(given)) from e
 
 
-def dump() -> str:
+def _dump() -> str:
     """MPICOLL_DUMP as this process has it."""
     return os.environ.get("MPICOLL_DUMP", "")
 
 
-def trace() -> str:
+def _trace() -> str:
     """MPICOLL_TRACE as this process has it. The threads that watch over calls gather the trace."""
     given = os.environ.get("MPICOLL_TRACE", "")
     if given and check() == "off":

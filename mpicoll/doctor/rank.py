@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from mpicoll.arrays.dtypes import DTYPES, reduction
-from mpicoll.calls import rules
+from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import explained
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
@@ -78,9 +78,7 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
 def _wrong_setting() -> str:
     """What is wrong with the variables that a Communicator reads when it is made."""
     try:
-        rules.check()
-        rules.check_nan()
-        rules.timeout()
+        Rules.of_environment()
     except ArgumentError as error:
         return str(error)
     return ""

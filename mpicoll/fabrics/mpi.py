@@ -15,7 +15,7 @@ from mpicoll.calls import measured
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.calls.rules import Rules, check, check_nan, dump, preferred, timeout, trace
+from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics import mpi_messages as messages
@@ -132,7 +132,7 @@ class MPIFabric(ElasticFabric):
         take_turns = share_a_node and oversubscribed(self._comm)
         rules = None
         if self.rank == 0:
-            of_all = parent.rules if parent is not None else _rules_of_environment()
+            of_all = parent.rules if parent is not None else Rules.of_environment()
             table = measured.table(fingerprint(), library(), take_turns) if share_a_node else {}
             rules = replace(of_all, table=table)
         common: Rules = self._comm.bcast(rules)
@@ -300,10 +300,6 @@ class MPIFabric(ElasticFabric):
     def tell(self, word: int, seconds: float) -> list[int | None]:
         assert self._words is not None
         return self._words.tell(word, seconds)
-
-
-def _rules_of_environment() -> Rules:
-    return Rules(preferred(), {}, check(), check_nan(), timeout(), dump(), trace())
 
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)

@@ -51,6 +51,28 @@ function told(picture, collective, [read, written, reduces, local]) {
   return `Rank ${from} sends ${what} to rank ${to}` + (reduces ? `, which combines ${added}.` : ".");
 }
 
+// Of these names, the one that is wanted, or another one; and what the page says if the wanted one is not there.
+function picked(names, wanted, otherwise, what) {
+  if (names.includes(wanted)) return [wanted, ""];
+  const shown = names.includes(otherwise) ? otherwise : names[0];
+  if (!wanted) return [shown, ""];
+  const there = what === "ranks" ? `${names.join(", ")} ranks` : names.join(", ");
+  return [shown, `${wanted}${what === "ranks" ? " ranks" : ""} cannot be shown here. There are ${there}. This is ${shown}.`];
+}
+
+// Each arrow's label with a place on the arrow: near its begin, or further on where another label is in the way.
+function withoutCollision(labels, top, bottom) {
+  const taken = [];
+  return labels.map((label) => {
+    const wide = 6 * label.blocks.length + 4;
+    const at = (share) => [label.x0 + (label.x1 - label.x0) * share, top + 4 + (bottom - top) * share];
+    const free = ([x, y]) => taken.every((t) => Math.abs(t.x - x) > (t.wide + wide) / 2 || Math.abs(t.y - y) > 10);
+    const [x, y] = [0.14, 0.26, 0.38, 0.5, 0.62, 0.74].map(at).find(free) || at(0.14);
+    taken.push({ x, y, wide });
+    return [label, [x, y]];
+  });
+}
+
 // -- The drawing ----------------------------------------------------------------------------------------------------
 
 const TALL = 20, GAP = 14, STRIPS = 4, LEFT = 16, HEAD = 38, FOOT = 20, ARROWS = 104;
@@ -114,7 +136,12 @@ class Drawing {
     const { blocks, strips, kinds } = this.picture;
     for (let cell = 0; cell < this.ranks * strips.length * blocks; cell++) {
       const { rank, strip, block } = place(this.picture, cell);
-      this.cell(svg, this.x(rank, strip), top + block * TALL, kinds[held.get(cell)], marked.has(cell));
+      this.cell(svg, this.x(rank, strip), top + block * TALL, kinds[held.get(cell)]);
+    }
+    for (const cell of marked) {  // after all cells, whose edges would cover the frames
+      const { rank, strip, block } = place(this.picture, cell);
+      const [x, y] = [this.x(rank, strip), top + block * TALL];
+      svg.append(element("rect", { x, y, width: this.wide, height: TALL, class: "frame" }));
     }
     for (let block = 0; blocks > 1 && block < blocks; block++) {
       const y = top + (block + 0.5) * TALL + 3;
@@ -122,15 +149,14 @@ class Drawing {
     }
   }
 
-  cell(svg, x, y, kind, marked) {
+  cell(svg, x, y, kind) {
     const [label, colours] = kind || ["", []];
     const share = this.wide / colours.length;
     colours.forEach((colour, i) => {
       const fill = this.colours[colour % this.colours.length];
       svg.append(element("rect", { x: x + i * share, y, width: share, height: TALL, fill }));
     });
-    const looks = (kind ? "held" : "empty") + (marked ? " marked" : "");
-    svg.append(element("rect", { x, y, width: this.wide, height: TALL, class: looks }));
+    svg.append(element("rect", { x, y, width: this.wide, height: TALL, class: kind ? "held" : "empty" }));
     const size = Math.min(11, (this.wide - 4) / (0.7 * label.length));
     const style = `font-size: ${size}px`;
     svg.append(element("text", { x: x + this.wide / 2, y: y + TALL / 2 + 0.36 * size, class: "label", style }, label));
@@ -160,10 +186,28 @@ class Drawing {
     spread("to", "from", (end, x) => (end.x1 = x));
     const [top, bottom] = [HEAD + this.stack + 2, this.below - 2];
     for (const end of ends) this.arrow(svg, end, top, end.reduces ? bottom - 12 : bottom);
-    for (const { x0, x1, blocks } of ends) {
-      const y = top + 17;
-      const x = x0 + ((x1 - x0) * (y - top)) / (bottom - top);
-      if (blocks) svg.append(element("text", { x, y, class: "blocks" }, blocks));
+    const labels = ends.filter(({ blocks }) => blocks);
+    for (const [{ blocks }, [x, y]] of withoutCollision(labels, top, bottom)) {
+      svg.append(element("text", { x, y, class: "blocks" }, blocks));
+    }
+    this.ways = ends.map(({ x0, x1 }, i) => ({ way: `M${x0} ${top}L${x1} ${bottom}`, cell: arrows[i][0][0] }));
+  }
+
+  // Let a block of each arrow's colour move along it, in so many seconds.
+  move(svg, number, seconds) {
+    const held = stateAfter(this.picture, number - 1);
+    for (const { way, cell } of this.ways) {
+      const [, colours] = this.picture.kinds[held.get(cell)] || ["", []];
+      const [wide, tall] = [this.wide / 2, TALL / 2];
+      const group = element("g", { class: "moving" });
+      colours.forEach((colour, i) => {
+        const [width, fill] = [wide / colours.length, this.colours[colour % this.colours.length]];
+        group.append(element("rect", { x: i * width - wide / 2, y: -tall / 2, width, height: tall, fill }));
+      });
+      const motion = element("animateMotion", { path: way, dur: `${seconds}s`, fill: "freeze", begin: "indefinite" });
+      group.append(motion);
+      svg.append(group);
+      motion.beginElement();
     }
   }
 
@@ -184,6 +228,8 @@ class Drawing {
 }
 
 // -- The page -------------------------------------------------------------------------------------------------------
+
+const SECONDS = 1.5;  // of a round
 
 class Player {
   constructor(root, { colours, pictures }) {
@@ -206,6 +252,8 @@ class Player {
     this.slider = Object.assign(make("input"), { type: "range", min: 1 });
     this.slider.setAttribute("aria-label", "Round");
     this.stage = Object.assign(make("div"), { className: "stage", tabIndex: 0 });
+    this.note = make("p");
+    this.note.setAttribute("role", "status");
     this.caption = make("p");
     this.caption.setAttribute("aria-live", "polite");
     this.messages = make("ul");
@@ -218,7 +266,7 @@ class Player {
       button("▶", "Next round", () => this.go(this.number + 1)),
       this.slider,
     );
-    root.replaceChildren(choices, controls, this.caption, this.stage, this.messages);
+    root.replaceChildren(choices, controls, this.note, this.caption, this.stage, this.messages);
     this.collective.onchange = () => this.choose(this.collective.value);
     this.algorithm.onchange = () => this.choose(this.collective.value, this.algorithm.value, this.ranks.value);
     this.ranks.onchange = () => this.choose(this.collective.value, this.algorithm.value, this.ranks.value);
@@ -234,16 +282,19 @@ class Player {
   }
 
   choose(collective, algorithm, ranks, number = 1) {
-    const pick = (select, names, wanted, otherwise) => {
-      const chosen = names.includes(wanted) ? wanted : names.includes(otherwise) ? otherwise : names[0];
+    const notes = [];
+    const pick = (select, names, wanted, otherwise, what) => {
+      const [chosen, note] = picked(names, wanted, otherwise, what);
       select.replaceChildren(...names.map((name) => new Option(name, name, false, name === chosen)));
+      notes.push(note);
       return chosen;
     };
     this.play(false);
     const named = pick(this.collective, Object.keys(this.pictures), collective, "allreduce");
     const algorithms = this.pictures[named];
     const pictures = algorithms[pick(this.algorithm, Object.keys(algorithms), algorithm, "ring")];
-    this.size = Number(pick(this.ranks, Object.keys(pictures), ranks, "4"));
+    this.size = Number(pick(this.ranks, Object.keys(pictures), ranks, "4", "ranks"));
+    this.note.textContent = notes.filter(Boolean).join(" ");
     this.picture = pictures[this.size];
     this.drawing = new Drawing(this.picture, this.size, this.colours);
     this.slider.max = this.picture.rounds.length;
@@ -255,7 +306,7 @@ class Player {
     this.show(number);
   }
 
-  show(number) {
+  show(number, moves = false) {
     const rounds = this.picture.rounds.length;
     this.number = Math.max(1, Math.min(rounds, number));
     this.slider.value = this.number;
@@ -266,6 +317,7 @@ class Player {
     const svg = this.drawing.draw(this.number);
     svg.setAttribute("aria-label", this.caption.textContent);
     this.stage.replaceChildren(svg);
+    if (moves && !matchMedia("(prefers-reduced-motion: reduce)").matches) this.drawing.move(svg, this.number, SECONDS * 0.8);
     const sentences = arrows.map((arrow) => told(this.picture, this.collective.value, arrow));
     this.messages.replaceChildren(
       ...sentences.map((text) => Object.assign(document.createElement("li"), { textContent: text })),
@@ -281,16 +333,16 @@ class Player {
     this.playButton.setAttribute("aria-label", this.playButton.textContent);
     if (!on) return;
     const atEnd = () => this.number === this.picture.rounds.length;
-    this.show(atEnd() ? 1 : this.number + 1);
+    this.show(atEnd() ? 1 : this.number, true);
     this.timer = setInterval(() => {
       if (atEnd()) this.play(false);
-      else this.show(this.number + 1);
-    }, 1500);
+      else this.show(this.number + 1, true);
+    }, 1000 * SECONDS);
   }
 }
 
 if (typeof module !== "undefined") {
-  module.exports = { stateAfter, place, ranges, told };
+  module.exports = { stateAfter, place, ranges, told, picked, Drawing, withoutCollision };
 } else {
   window.addEventListener("DOMContentLoaded", () => {
     new Player(document.getElementById("step-through"), SCHEDULES);

@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 ADDRESS = "MPICOLL_ELASTIC"
-"""The variable that tells ranks where ``mpicoll run`` listens, and the word by which it knows them."""
+"""The variable that tells ranks where ``mpicoll run`` listens, and the token by which it knows them."""
 _SECONDS_TO_CONNECT = 30.0
 _HELLO, _LAST = 1 << 8, 1 << 24
 """Bytes of the longest line that a rank says, before it is known that it is one and after."""

@@ -91,7 +91,7 @@ def test_the_script_sees_the_same(page: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "test.js").write_text(f"""
         const fs = require("fs");
         const SCHEDULES = new Function(fs.readFileSync("schedules.js", "utf8") + "return SCHEDULES;")();
-        const {{ ranges, stateAfter, told }} = require({json.dumps(str(PLAYER))});
+        const {{ picked, ranges, stateAfter, told, withoutCollision }} = require({json.dumps(str(PLAYER))});
         const ends = {{}};
         for (const [collective, algorithms] of Object.entries(SCHEDULES.pictures))
           for (const [name, pictures] of Object.entries(algorithms))
@@ -99,12 +99,23 @@ def test_the_script_sees_the_same(page: ModuleType, tmp_path: Path) -> None:
               ends[`${{collective}} ${{name}} ${{ranks}}`] = [...stateAfter(picture, picture.rounds.length)];
         const ring = SCHEDULES.pictures.allreduce.ring[4];
         const said = [ranges([5, 1, 2, 3]), told(ring, "allreduce", ring.rounds[0].arrows[0])];
+        said.push(...picked(["2", "3", "4"], "64", "4", "ranks"), ...picked(["ring"], undefined, "ring"));
+        const labels = [0, 5, 10].map((x0) => ({{ x0, x1: x0, blocks: "0-1" }}));
+        said.push(...withoutCollision(labels, 0, 100).map(([, at]) => at.join()));
         console.log(JSON.stringify({{ ends, said }}));
     """)
     done = subprocess.run([node, "test.js"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["said"] == ["1-3, 5", "Rank 0 sends block 3 to rank 1, which combines it with its own."]
+    assert found["said"] == [
+        "1-3, 5",
+        "Rank 0 sends block 3 to rank 1, which combines it with its own.",
+        "4",
+        "64 ranks cannot be shown here. There are 2, 3, 4 ranks. This is 4.",
+        "ring",
+        "",
+        *("0,18", "5,30", "10,42"),
+    ]
     assert len(found["ends"]) > 250
     for collective, named in page.everything().items():
         for name, pictures in named.items():

@@ -72,7 +72,7 @@ def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.
     ],
 )
 def test_strangers(said: bytes, capfd: Output) -> None:
-    """Whoever speaks to the port without the job's word changes nothing, also if he never goes."""
+    """Whoever speaks to the port without the job's token changes nothing, even by staying."""
 
     async def scene(it: Job) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", it.meeting.port)

@@ -106,7 +106,7 @@ class Judge:
     # -- what comes from the processes --------------------------------------------------------------------------------
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, from its begin to its end."""
+        """Serve one connection until it ends."""
         self.writers.add(writer)
         hello = None if self._dismissed else await greeted(reader, writer, self._token)
         if hello is not None:

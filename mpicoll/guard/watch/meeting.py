@@ -11,7 +11,7 @@ __all__ = ["Meeting", "listen"]
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the judge of a job listens, the word by which it knows who may speak to it, and its rank in the world."""
+    """Where the judge of a job listens, the token by which it knows who may speak to it, and its rank in the world."""
 
     addresses: tuple[str, ...]
     port: int

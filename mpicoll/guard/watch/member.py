@@ -78,9 +78,9 @@ class Member:
         self._judge: Process | None = None
         """The judge's process, after it has said which."""
         self._silent = self._since_told = self._since_beat = 0.0
-        """Seconds since the judge was heard, and since it was told of all changes, and asked whether it is there."""
+        """Seconds since the judge was heard, since it was told of all changes, and since it was asked for an answer."""
         self._since_lost = 0.0
-        """And since the judge was lost."""
+        """Seconds since the judge was lost."""
         self._leaving = self._lost = False
         self._compared: dict[str, asyncio.Event] = {}
         self._dumped = asyncio.Event()

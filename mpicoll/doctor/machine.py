@@ -26,8 +26,8 @@ _FILES = 1024
 VARIABLES = {
     f"MPICOLL_{name}"
     for name in (
-        "ALGORITHM", "CHECK", "CHECK_NAN", "TIMEOUT", "DUMP", "TRACE", "SHARED_MEMORY", "DDP_OVERLAP", "CORES", "ELASTIC",
-        "INTERRUPT", "LAST_CALLS", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
+        "ALGORITHM", "CHECK", "CHECK_NAN", "TIMEOUT", "DUMP", "TRACE", "SHARED_MEMORY", "DDP_OVERLAP", "CORES",
+        "ELASTIC", "INTERRUPT", "LAST_CALLS", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
     )
 }  # fmt: skip
 """mpicoll's environment variables."""

@@ -25,9 +25,7 @@ _SECONDS = 5
 
 def this_process() -> Process:
     """How others find this one."""
-    spaces = "/proc/self/ns/pid"
-    space = os.stat(spaces).st_ino if os.path.exists(spaces) else 0
-    return Process(os.getpid(), socket.gethostname(), space)
+    return Process(os.getpid(), socket.gethostname(), os.stat("/proc/self/ns/pid").st_ino)
 
 
 def _is_near(process: Process) -> bool:
@@ -44,8 +42,8 @@ def fate(process: Process) -> str:
     try:
         # After the name, which may hold anything: the state, the flags, and last how it ended, as waitpid says it.
         state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # its launcher knows already that it has ended; or this is no Linux
-        return f"its process has ended (if it was killed: {_MEMORY})" if os.path.exists("/proc/self/stat") else ""
+    except OSError:  # its launcher knows already that it has ended
+        return f"its process has ended (if it was killed: {_MEMORY})"
     if not int(state[6]) & _EXITING:
         return ""
     code = os.waitstatus_to_exitcode(int(state[-1]))

@@ -63,7 +63,7 @@ class Threads(Transport[Region]):
         self._board.post(peer, posted)
 
     def recv(self, peer: int, region: Region) -> None:
-        self._awaited.append((peer, partial(self.copy, target=region)))
+        self._awaited.append((peer, partial(self._take, peer, mine=region)))
 
     def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
         self._awaited.append((peer, partial(self._combine, mine, into, mine_first)))
@@ -75,10 +75,14 @@ class Threads(Transport[Region]):
             kernels.combination(self._reduction, first, second, target)()
 
     def copy(self, source: Region, target: Region) -> None:
-        given, expected = (sum(run.size for run in region) for region in (source, target))
+        self._take(self._board.rank, source, target)
+
+    def _take(self, peer: int, theirs: Region, mine: Region) -> None:
+        given, expected = (sum(run.size for run in region) for region in (theirs, mine))
         if given != expected:  # NumPy would repeat a single element
-            raise MessageError(f"{self._what}: expected a message of {expected} elements; given {given}")
-        for from_, into in zip(source, target, strict=True):
+            operation = self._call.partition(" ")[0]
+            raise MessageError(f"{operation}: expected {expected} elements from rank {peer}; it sends {given}")
+        for from_, into in zip(theirs, mine, strict=True):
             np.copyto(into, from_)
 
     def end_step(self) -> None:

@@ -228,7 +228,7 @@ def test_a_failure_is_in_the_handle(size: int) -> None:
     work: Any = started(call_that_fails(dist.new_group()))
     future = work.get_future()
     for _ in range(2):
-        with pytest.raises(MessageError, match="alltoallv: expected 2 elements from rank 0; it sends 1"):
+        with pytest.raises(MessageError, match=r"alltoallv: expected 2 elements from rank \d; it sends 1"):
             work.wait()
     assert work.is_completed()
     assert not work.is_success()

@@ -15,6 +15,7 @@ from mpicoll.errors import RankLost
 comm = mpicoll.Communicator()
 hosts = comm.allgather_object(socket.gethostname())
 try:
+    comm.barrier()  # all have the hosts now
     if comm.rank == comm.size - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     comm.barrier()

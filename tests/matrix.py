@@ -127,7 +127,7 @@ IN_THREADS = ["tests/torch", "tests/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]
 """Of two ranks on the first MPI, and of what knows no MPI: for every day."""
-WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "5", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
+WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "4", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
 """What is not ranks of one job is run by several processes. Jobs wait more than they compute, and a file's share what
 its fixtures have made."""
 TAIL = 100

@@ -69,3 +69,15 @@ def test_srun(job: Job, cluster: Cluster, environment: Environment) -> None:
 )
 def test_what_the_job_sets_reaches_the_ranks_although_sbatch_exports_little(job: Job, cluster: Cluster) -> None:
     check_two_nodes(job, cluster)
+
+
+@pytest.mark.job("multi_node", *WHOLE_NODES, PROGRAM=f"{PROGRAMS}/meets.py", LAUNCHER="srun-{pmi}")
+def test_srun_lets_no_rank_leave_a_meeting_before_all_have_come(job: Job, environment: Environment) -> None:
+    if environment.pmi != "pmix":
+        pytest.skip("this MPI meets by PMI2")
+    assert job.state == "COMPLETED", job.log
+    met = re.search(r"^meets (.*)$", job.log, re.MULTILINE)
+    assert met, job.log
+    came, went, status = zip(*json.loads(met[1]), strict=True)
+    assert status == (0, 0, 0, 0)
+    assert max(came) <= min(went)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mpicoll.launch.alone import launched_rank, rank_here, ranks_here
 from mpicoll.machine.cpu import cpus
-from mpicoll.machine.vendors import any_of
+from mpicoll.machine.vendors import PLACES
 from mpicoll.units import count, ranges
 
 __all__ = ["ORDER", "mine", "numa_nodes", "physical", "places_ranks", "share", "take"]
@@ -28,12 +28,11 @@ _FLAGS = re.compile(
     r"--?(bind-to|map-by|rank-by|cpu-set|cpu-list|cpus-per-(rank|proc)|npersocket|rankfile|rf|use-hwthread-cpus)\b.*"
     r"|(rmaps|hwloc)_\w+"
 )
-_VARIABLES = re.compile(any_of("places"))
 
 
 def places_ranks(flags: Sequence[str], variables: Iterable[str]) -> bool:
     """Whether these flags or environment variables of a launcher say themselves where ranks run."""
-    return any(map(_FLAGS.fullmatch, flags)) or any(map(_VARIABLES.fullmatch, variables))
+    return any(map(_FLAGS.fullmatch, flags)) or any(map(PLACES.fullmatch, variables))
 
 
 def numa_nodes(cpus: Iterable[int]) -> set[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -22,7 +21,7 @@ from typing import Any, NoReturn, TypeVarTuple, overload
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, last_calls, spawned, stdin
 from mpicoll.launch.alone import under_launcher
-from mpicoll.machine.vendors import OPEN_MPI, Vendor, any_of, vendor_that_says
+from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, vendor_that_says
 
 __all__ = [
     "Command",
@@ -39,9 +38,6 @@ __all__ = [
     "spawn",
 ]
 
-_OF_A_RANK = re.compile(any_of("of_a_rank") + "|MPICOLL_ELASTIC")
-_PLACES = re.compile(any_of("places"))
-"""Job scripts say for all of their nodes where ranks may run. A job within a rank has its own flags."""
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 _RANK = str(Path(__file__).parents[1] / "rank.py")
 """What each rank executes."""
@@ -77,14 +73,14 @@ class Command:
     def environment(self) -> dict[str, str]:
         """The environment in which to execute it."""
         given = of_no_rank()
-        if self.here:
-            given = {k: v for k, v in given.items() if not _PLACES.fullmatch(k)}
+        if self.here:  # job scripts say where ranks may run on all of their nodes; this job has its own flags
+            given = {k: v for k, v in given.items() if not PLACES.fullmatch(k)}
         return given | self.adds
 
 
 def of_no_rank() -> dict[str, str]:
     """This process's environment, without what a launcher says in it to a rank."""
-    return {k: v for k, v in os.environ.items() if not _OF_A_RANK.fullmatch(k)}
+    return {k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k != elastic.ADDRESS}
 
 
 def _which(where: str | None) -> str | None:
@@ -153,7 +149,7 @@ def command(
         )
     if outlives:
         elastic.check_launcher(vendor, launcher.version)
-        argv += ["--with-ft", "ulfm"]
+        argv += vendor.outliving
     elsewhere = hostfile is not None or in_batch_job()
     if on_a_node is not None:
         argv += [flag.format(on_a_node) for flag in vendor.ranks_a_node]

@@ -34,6 +34,11 @@ def write_whole(file: Path, content: str | bytes) -> None:
     not replaced by a file."""
     is_file = file.is_file() or not file.exists()
     new = file.with_name(f"{file.name}.{os.getpid()}.new") if is_file else file
-    new.write_bytes(content.encode() if isinstance(content, str) else content)
-    if is_file:
-        new.replace(file)
+    try:
+        new.write_bytes(content.encode() if isinstance(content, str) else content)
+        if is_file:
+            new.replace(file)
+    except BaseException:
+        if is_file:
+            new.unlink(missing_ok=True)
+        raise

@@ -5,16 +5,19 @@ Whatever depends on which MPI library there is asks its row. So another library 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 __all__ = [
+    "OF_A_RANK",
     "OPEN_MPI",
+    "PLACES",
     "RANK_VARIABLES",
+    "SETTINGS",
     "VENDORS",
     "RankVariables",
     "Vendor",
-    "any_of",
     "vendor_of",
     "vendor_that_says",
 ]
@@ -65,7 +68,8 @@ class Vendor:
     mpirun_is_a_script: bool = False
     """Around mpiexec. A signal would end the script, and not reach the ranks."""
     outlives: int | None = None
-    """The first version whose ranks can outlive others (ULFM)."""
+    outliving: tuple[str, ...] = ()
+    """The first version whose ranks can outlive others (ULFM), and the flags that let them."""
 
     # Variables: patterns of their names.
     ranks: RankVariables | None = None
@@ -99,6 +103,7 @@ OPEN_MPI = Vendor(
     in_wheel={"OMPI_MCA_osc": "^ucx"},  # its UCX component for windows cannot work, and prints that for each window
     passes_on=("PRTE_MCA_ess_base_forward_signals", "OMPI_MCA_ess_base_forward_signals"),  # version 5, and 4
     outlives=5,
+    outliving=("--with-ft", "ulfm"),
     ranks=RankVariables(
         "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
     ),
@@ -151,6 +156,11 @@ def vendor_of(name: str) -> Vendor:
     return next((vendor for vendor in VENDORS if vendor.name == name), Vendor(name))
 
 
-def any_of(pattern: str) -> str:
-    """A pattern of names that fits what fits one of all vendors: ``of_a_rank``, ``places`` or ``settings``."""
-    return "|".join(dict.fromkeys(getattr(vendor, pattern) for vendor in VENDORS))
+def _any(patterns: Iterable[str]) -> re.Pattern[str]:
+    return re.compile("|".join(dict.fromkeys(patterns)))
+
+
+OF_A_RANK = _any(vendor.of_a_rank for vendor in VENDORS)
+PLACES = _any(vendor.places for vendor in VENDORS)
+SETTINGS = _any(vendor.settings for vendor in VENDORS)
+"""The variables of all vendors."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from mpicoll.calls.choice import PATHS
@@ -10,19 +9,18 @@ from mpicoll.devices.device import Device
 from mpicoll.launch.launcher import of_no_rank
 from mpicoll.machine.gpu import ucx_version
 from mpicoll.machine.library import library
-from mpicoll.machine.vendors import any_of
+from mpicoll.machine.vendors import SETTINGS
 from mpicoll.probe.job import tried
 from mpicoll.probe.kept import NOT_TRIED, Key, keep, kept
 
 __all__ = ["key_of", "known", "seen"]
 
-_SETTINGS = re.compile(any_of("settings"))
 _known: dict[Key, Mapping[str, str]] = {}
 
 
 def key_of(device: Device) -> Key:
     """What an answer on this device holds for."""
-    settings = {k: v for k, v in sorted(of_no_rank().items()) if _SETTINGS.fullmatch(k)}
+    settings = {k: v for k, v in sorted(of_no_rank().items()) if SETTINGS.fullmatch(k)}
     return Key(library(), ucx_version(), device.model, settings)
 
 

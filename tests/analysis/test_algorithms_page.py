@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -15,18 +14,12 @@ from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
-
-DOCS = Path(__file__).parents[2] / "docs"
+from tests.docs.scripts import DOCS, script
 
 
 @pytest.fixture(scope="module")
 def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("draw_algorithms", DOCS / "draw_algorithms.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("draw_algorithms")
 
 
 def test_the_page_is_up_to_date(build: ModuleType) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import xml.etree.ElementTree as ET
-from pathlib import Path
 
 import pytest
 
-DOCS = Path(__file__).parents[2] / "docs"
-sys.path.insert(0, str(DOCS))
+from tests.docs.scripts import script
 
-import moving_picture  # noqa: E402  # a script of docs/
-
+moving_picture = script("moving_picture")
 SVG = "{http://www.w3.org/2000/svg}"
 
 

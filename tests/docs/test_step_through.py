@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 import subprocess
@@ -14,8 +13,8 @@ import pytest
 
 from mpicoll.algorithms import algorithms, find
 from mpicoll.collectives import COLLECTIVES
+from tests.docs.scripts import DOCS, script
 
-DOCS = Path(__file__).parents[2] / "docs"
 PLAYER = DOCS / "_static/step_through.js"
 SHOWN = (
     ("allreduce", "ring"), ("allreduce", "rabenseifner"), ("reduce_scatter", "recursive_halving"), ("bcast", "chain"),
@@ -26,12 +25,7 @@ SHOWN = (
 
 @pytest.fixture(scope="module")
 def page() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("step_through", DOCS / "step_through.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("step_through")
 
 
 def after_all_rounds(picture: dict[str, Any]) -> dict[int, tuple[str, list[int]]]:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from functools import cache
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mpicoll.guard.watch.protocol import MESSAGES
 
 __all__ = ["line_of", "message_in", "read"]
+
+Reader = Callable[[Any], Any]
+"""Gives a value of JSON as one of a type, and raises ValueError if it is none."""
 
 
 def line_of(message: object) -> bytes:
@@ -29,42 +34,57 @@ def message_in(line: bytes) -> object:
 
 def read(value: Any, kind: Any) -> Any:
     """A value of JSON as one of this type. Raises ValueError if it is none."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        types = _types(kind)
-        if isinstance(value, list) and value[:1] == [kind.__name__] and len(value) == len(types) + 1:
-            return kind(*map(read, value[1:], types))
-    elif get_origin(kind) is list:
-        if isinstance(value, list):
-            return [read(each, get_args(kind)[0]) for each in value]
-    elif get_origin(kind) is tuple:
-        if isinstance(value, list) and len(value) == len(get_args(kind)):
-            return tuple(map(read, value, get_args(kind)))
-    elif get_origin(kind) is dict:
-        if isinstance(value, dict):
-            return {key: read(each, get_args(kind)[1]) for key, each in value.items()}
-    elif get_origin(kind) in (Union, UnionType):
-        return _one_of(value, get_args(kind))
-    elif kind is Any or type(value) is kind or (value is None and kind is NoneType):
-        return value
-    elif kind is float and type(value) is int:
-        return float(value)
-    raise ValueError(f"{str(value)[:40]!r} is no {getattr(kind, '__name__', kind)}")
+    return _reader(kind)(value)
 
 
-def _one_of(value: Any, kinds: tuple[Any, ...]) -> Any:
-    for kind in kinds:
-        try:
-            return read(value, kind)
-        except ValueError:
-            continue
-    raise ValueError(f"{str(value)[:40]!r} is none of {kinds}")
+@cache  # the type is looked at once: a trace has a million values
+def _reader(kind: Any) -> Reader:
+    if kind is Any:
+        return lambda value: value
+    if is_dataclass(kind):
+        return _of_class(kind)
+    parts = [_reader(part) for part in get_args(kind)]
+    origin = get_origin(kind)
+    if origin is list:
+        return lambda value: [*map(parts[0], _checked(value, list))]
+    if origin is tuple:
+        return lambda value: tuple(_each(parts, _checked(value, list)))
+    if origin is dict:
+        return lambda value: {key: parts[1](each) for key, each in _checked(value, dict).items()}
+    if origin in (Union, UnionType):
+        return lambda value: _first(parts, value)
+    return lambda value: _checked(value, kind, int if kind is float else kind)
 
 
-@cache
-def _types(kind: Any) -> list[Any]:
-    """Of the fields of a class."""
+def _of_class(kind: Any) -> Reader:
     hints = get_type_hints(kind)
-    return [hints[field.name] for field in fields(kind)]
+    parts = [_reader(hints[field.name]) for field in fields(kind)]
+
+    def of(value: Any) -> Any:
+        if _checked(value, list)[:1] != [kind.__name__]:
+            raise ValueError(f"not a {kind.__name__}")
+        return kind(*_each(parts, value[1:]))
+
+    return of
+
+
+def _checked(value: Any, *kinds: type) -> Any:
+    if type(value) not in kinds:
+        raise ValueError(f"not a {kinds[0].__name__}")
+    return value
+
+
+def _each(parts: Sequence[Reader], values: Sequence[Any]) -> list[Any]:
+    if len(parts) != len(values):
+        raise ValueError(f"not {len(parts)} values")
+    return [part(value) for part, value in zip(parts, values, strict=True)]
+
+
+def _first(parts: Sequence[Reader], value: Any) -> Any:
+    for part in parts:
+        with suppress(ValueError):
+            return part(value)
+    raise ValueError("none of the types that are possible here")
 
 
 def _plain(message: Any) -> list[Any]:

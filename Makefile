@@ -44,8 +44,8 @@ quick: $(OPENMPI)/.ready
 	$(PYTHON) -m tests.matrix --quick $(OPENMPI) -- $(ARGS)
 
 soak: $(OPENMPI)/.ready $(MPICH)/.ready
-	MPICOLL_SOAK=$(CALLS) $(OPENMPI)/bin/python -m pytest -q -s tests/launch/test_soak.py
-	MPICOLL_SOAK=$(CALLS) $(MPICH)/bin/python -m pytest -q -s tests/launch/test_soak.py
+	MPICOLL_SOAK=$(CALLS) $(OPENMPI)/bin/python -m pytest -q -s tests/jobs/test_soak.py
+	MPICOLL_SOAK=$(CALLS) $(MPICH)/bin/python -m pytest -q -s tests/jobs/test_soak.py
 
 test-torch:
 	$(PYTHON) -m tests.torch_versions $(ARGS)
@@ -54,13 +54,13 @@ torch-suite: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/python -m tests.torch_suite.run $(ARGS)
 
 slurm-test: $(OPENMPI)/.ready $(MPICH)/.ready
-	tests/slurm/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)
+	tests/cluster/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)
 
 lint: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/ruff check
 	$(OPENMPI)/bin/ruff format --check
 	$(OPENMPI)/bin/mypy
-	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/slurm/*.sh tests/slurm/programs/*.sbatch .ci/run
+	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/cluster/*.sh tests/cluster/programs/*.sbatch .ci/run
 	@! git log -n 20 --format=%s 2> /dev/null | grep -E '^.{73,}' || (echo "subjects of commits have at most 72 characters"; exit 1)
 
 compare: $(OPENMPI)/.ready

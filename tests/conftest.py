@@ -61,7 +61,7 @@ class Ranks:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--threads", type=int, default=0, help="run each test in so many threads as ranks, without MPI")
-    parser.addoption("--api", choices=["mpicoll", "torch"], default="mpicoll", help="what tests/torch call")
+    parser.addoption("--api", choices=["mpicoll", "torch"], default="mpicoll", help="what tests/ranks/torch call")
 
 
 @pytest.hookimpl(trylast=True)

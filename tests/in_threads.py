@@ -1,4 +1,4 @@
-"""Runs tests that were written for ranks of a job in ranks that are threads: ``pytest --threads 4 tests/torch``.
+"""Runs tests that were written for ranks of a job in ranks that are threads: ``pytest --threads 4 tests/ranks/torch``.
 
 Each test is called in all threads at once. The fixtures that depend on the rank are made anew in each.
 """
@@ -72,7 +72,7 @@ def _size() -> int:
 
 def _groups() -> Any:
     import mpicoll.torch as dist
-    from tests.torch.cases import make_groups
+    from tests.ranks.torch.cases import make_groups
 
     place = here.seat
     assert place is not None
@@ -84,7 +84,7 @@ def _groups() -> Any:
 
 
 def _communicators() -> Any:
-    from tests.test_random import make_communicators
+    from tests.ranks.test_random import make_communicators
 
     return make_communicators()
 

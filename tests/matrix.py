@@ -32,89 +32,63 @@ PURE = "no MPI"
 MORE = "with --all"
 """What follows it is run with --all alone."""
 
-# Where a test can fail, there it runs: on the first MPI, and on the second. A file has its own line or that of the
-# nearest folder; one MPI alone takes both columns.
+# The folder says what a test is:
+#     pure      it calls no MPI                     ranks    all ranks of one job run it
+#     jobs      it starts jobs of its own           cluster  it submits jobs to Slurm: `make slurm-test` runs it
+# It runs where it can fail: on the first MPI, and on the second. A file has its own line or that of the nearest folder;
+# one MPI alone takes both columns.
 TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
-    "tests":                           ((2,),            (3,)),            # any other file, and any new one
+    "tests/pure":                       ((PURE,),         ()),
+    "tests/ranks":                      ((2,),            (3,)),
+    "tests/jobs":                       ((JOBS,),         (JOBS,)),
+    "tests/cluster":                    ((),              ()),
     # What MPI carries out: it depends on the MPI, and on how many ranks there are: one, two, a power of two or none.
-    "tests/test_communicator.py":      ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/test_objects.py":           ((1, 2, 3),       (1, 2, 3)),
-    "tests/test_reductions.py":        ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/test_exchange.py":          ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/test_random.py":            ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/test_scheduled.py":         ((1, 2, 3, 4),    (2, 3, 4)),
-    "tests/test_shared.py":            ((2, 3, 4),       (2, 3, 4)),
-    "tests/test_large.py":             ((2, 3),          (2, 3)),
+    "tests/ranks/test_communicator.py": ((1, 2, 3, 4),    (1, 2, 3, 4)),
+    "tests/ranks/test_objects.py":      ((1, 2, 3),       (1, 2, 3)),
+    "tests/ranks/test_reductions.py":   ((1, 2, 3, 4),    (1, 2, 3, 4)),
+    "tests/ranks/test_exchange.py":     ((1, 2, 3, 4),    (1, 2, 3, 4)),
+    "tests/ranks/test_random.py":       ((1, 2, 3, 4),    (1, 2, 3, 4)),
+    "tests/ranks/test_scheduled.py":    ((1, 2, 3, 4),    (2, 3, 4)),
+    "tests/ranks/test_shared.py":       ((2, 3, 4),       (2, 3, 4)),
+    "tests/ranks/test_large.py":        ((2, 3),          (2, 3)),
     # Argument checks depend on neither; alone, there is nobody to send to.
-    "tests/test_bad_input.py":         ((1, 2),          (3,)),
-    "tests/torch/test_bad_input.py":   ((1, 2),          ()),
-    "tests/torch/test_signatures.py":  ((2,),            ()),
+    "tests/ranks/test_bad_input.py":    ((1, 2),          (3,)),
+    "tests/ranks/torch/test_bad_input.py": ((1, 2),       ()),
+    "tests/ranks/torch/test_signatures.py": ((2,),        ()),
     # mpicoll.torch has groups of some ranks, and threads; programs have meshes of two by two, and uneven shards.
-    "tests/torch":                     ((2, MORE, 1, 4), (3, MORE, 2)),
-    "tests/torch/programs":            ((2, 4, MORE, 1), (3,)),
-    "tests/bench/test_fit.py":         ((2, MORE, 3),    (2,)),
-    "tests/bench/test_nccl.py":        ((1,),            ()),
-    "tests/bench/test_output.py":      ((2,),            (2,)),
-    "tests/bench/test_sweep.py":       ((1, 2),          (3,)),
+    "tests/ranks/torch":                ((2, MORE, 1, 4), (3, MORE, 2)),
+    "tests/ranks/torch/programs":       ((2, 4, MORE, 1), (3,)),
+    "tests/ranks/bench/test_fit.py":    ((2, MORE, 3),    (2,)),
+    "tests/ranks/bench/test_nccl.py":   ((1,),            ()),
+    "tests/ranks/bench/test_output.py": ((2,),            (2,)),
+    "tests/ranks/bench/test_sweep.py":  ((1, 2),          (3,)),
     # The device is the same on both; MPICH is slow where there are more ranks than cores.
-    "tests/devices":                   ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
-    "tests/devices/test_dtypes.py":    ((2, MORE, 3),    (2,)),
-    "tests/devices/test_order.py":     ((2, MORE, 3),    (2,)),
-    # No ranks: these start programs as people do,
-    "tests/integrations":              ((JOBS,),         (JOBS,)),
-    "tests/integrations/test_accelerate.py": ((),        (JOBS,)),
-    "tests/integrations/test_ignite.py":    ((JOBS,),    ()),
-    "tests/integrations/test_lightning.py": ((),         (JOBS,)),
-    "tests/integrations/test_migration.py": ((),         (JOBS,)),
-    "tests/launch":                    ((JOBS,),         (JOBS,)),
-    "tests/launch/test_bench.py":      ((JOBS,),         ()),
-    "tests/launch/test_code_blocks.py": ((JOBS,),        ()),
-    "tests/launch/test_ddp_step.py":   ((JOBS,),         ()),
-    "tests/launch/test_entry_point.py": ((),             (JOBS,)),
-    "tests/launch/test_examples.py":   ((JOBS,),         ()),
-    "tests/launch/test_jobs.py":       ((JOBS,),         ()),
-    "tests/launch/test_matrix.py":     ((JOBS,),         ()),
-    "tests/launch/test_package.py":    ((JOBS,),         ()),
-    "tests/launch/test_preemptible.py": ((),             (JOBS,)),
-    "tests/launch/test_study.py":      ((JOBS,),         ()),
-    # or call no MPI: one environment is enough.
-    "tests/algorithms":                ((PURE,),         ()),
-    "tests/analysis":                  ((PURE,),         ()),
-    "tests/bench/test_case.py":        ((PURE,),         ()),
-    "tests/bench/test_comparison.py":  ((PURE,),         ()),
-    "tests/bench/test_data.py":        ((PURE,),         ()),
-    "tests/bench/test_gathered.py":    ((PURE,),         ()),
-    "tests/bench/test_options.py":     ((PURE,),         ()),
-    "tests/cli":                       ((PURE,),         ()),
-    "tests/docs":                      ((PURE,),         ()),
-    "tests/guard/test_files.py":       ((PURE,),         ()),
-    "tests/guard/test_judge.py":       ((PURE,),         ()),
-    "tests/guard/test_member.py":      ((PURE,),         ()),
-    "tests/guard/test_protocol.py":    ((PURE,),         ()),
-    "tests/guard/test_recorder.py":    ((PURE,),         ()),
-    "tests/guard/test_report.py":      ((PURE,),         ()),
-    "tests/guard/test_sites.py":       ((PURE,),         ()),
-    "tests/devices/test_cuda_arithmetic.py": ((PURE,),   ()),
-    "tests/devices/test_simulated.py": ((PURE,),         ()),
-    "tests/test_buffers.py":           ((PURE,),         ()),
-    "tests/test_exports.py":           ((PURE,),         ()),
-    "tests/test_imports.py":           ((PURE,),         ()),
-    "tests/test_kernels.py":           ((PURE,),         ()),
-    "tests/test_measured.py":          ((PURE,),         ()),
-    "tests/test_properties.py":        ((PURE,),         ()),
-    "tests/test_select.py":            ((PURE,),         ()),
-    "tests/test_select_table.py":      ((PURE,),         ()),
-    "tests/test_threads.py":           ((PURE,),         ()),
-    # A cluster: `make slurm-test` runs them.
-    "tests/slurm":                     ((),              ()),
+    "tests/ranks/devices":              ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
+    "tests/ranks/devices/test_dtypes.py": ((2, MORE, 3),  (2,)),
+    "tests/ranks/devices/test_order.py": ((2, MORE, 3),   (2,)),
+    # What these look at does not depend on the MPI.
+    "tests/jobs/integrations/test_accelerate.py": ((),    (JOBS,)),
+    "tests/jobs/integrations/test_ignite.py":    ((JOBS,), ()),
+    "tests/jobs/integrations/test_lightning.py": ((),     (JOBS,)),
+    "tests/jobs/integrations/test_migration.py": ((),     (JOBS,)),
+    "tests/jobs/test_bench.py":         ((JOBS,),         ()),
+    "tests/jobs/test_code_blocks.py":   ((JOBS,),         ()),
+    "tests/jobs/test_ddp_step.py":      ((JOBS,),         ()),
+    "tests/jobs/test_entry_point.py":   ((),              (JOBS,)),
+    "tests/jobs/test_examples.py":      ((JOBS,),         ()),
+    "tests/jobs/test_jobs.py":          ((JOBS,),         ()),
+    "tests/jobs/test_matrix.py":        ((JOBS,),         ()),
+    "tests/jobs/test_package.py":       ((JOBS,),         ()),
+    "tests/jobs/test_preemptible.py":   ((),              (JOBS,)),
+    "tests/jobs/test_study.py":         ((JOBS,),         ()),
 }  # fmt: skip
 AGAIN = (
     "async", "bad_input", "collectives", "groups", "inference_mode", "messages", "objects", "profiler", "scenarios",
 )  # fmt: skip
-THROUGH_TORCH = [f"tests/torch/test_{name}.py" for name in AGAIN]
+THROUGH_TORCH = [f"tests/ranks/torch/test_{name}.py" for name in AGAIN]
 """Tests of mpicoll.torch that are run once more, with torch.distributed itself in its place, at so many ranks:"""
 RANKS_THROUGH_TORCH = (4, 3)
-IN_THREADS = ["tests/torch", "tests/test_random.py"]
+IN_THREADS = ["tests/ranks/torch", "tests/ranks/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]
 """Of two ranks on the first MPI, and of what knows no MPI: for every day."""

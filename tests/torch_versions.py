@@ -23,16 +23,16 @@ GIGABYTE = 10**9
 NEEDED = 9 * GIGABYTE
 """Free, to install one: what pip unpacks, and what it loads."""
 TESTS = [
-    "tests/torch/test_signatures.py",
-    "tests/torch/test_profiler.py",
-    *(f"tests/torch/programs/test_{name}.py" for name in (
+    "tests/ranks/torch/test_signatures.py",
+    "tests/ranks/torch/test_profiler.py",
+    *(f"tests/ranks/torch/programs/test_{name}.py" for name in (
         "ddp", "device_backend", "dtensor", "examples", "fsdp", "functional", "registered_groups", "seldom", "works"
     )),
 ]  # fmt: skip
 """Groups, DDP, FSDP2, DTensor and functional collectives, with the functions that few call: they use torch's own."""
 JOBS = [
-    "tests/launch/test_entry_point.py",
-    *(f"tests/launch/test_registration.py::test_{name}" for name in (
+    "tests/jobs/test_entry_point.py",
+    *(f"tests/jobs/test_registration.py::test_{name}" for name in (
         "under_a_launcher", "a_backend_for_each_device", "debug_detail"
     )),
 ]  # fmt: skip

@@ -1,0 +1,66 @@
+"""The emulated cluster itself: nothing of it is left, however its user ends, and two do not meet."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import cluster
+from tests.processes import job
+
+pytestmark = pytest.mark.skipif(bool(cluster.missing()), reason=cluster.missing())
+
+
+def outside() -> list[str]:
+    """What the machine shows of the mounts, networks and run-time files that a cluster makes."""
+    places = [*map(str, (cluster.STATE, cluster.PMIX)), "/run/munge", "/run/netns", "/etc/hosts"]
+    mounts = [line for line in Path("/proc/mounts").read_text().splitlines() if line.split()[1].startswith((*places,))]
+    devices = [name for name in os.listdir("/sys/class/net") if re.fullmatch(r"switch|node\d+", name)]
+    names = [str(p) for place in places if place.startswith("/run") for p in Path(place).rglob("*")]
+    return sorted([*mounts, *devices, *names])
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + cluster.SECONDS_TO_START
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def by_hand(*command: str) -> list[str]:
+    return [sys.executable, cluster.__file__, "--", *command]
+
+
+def test_code_and_output_are_the_commands() -> None:
+    done = subprocess.run(by_hand("sh", "-c", "sinfo -hNp main -o %N; exit 3"), capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stdout.split() == ["node1", "node2"]
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_is_left(tmp_path: Path, end: signal.Signals) -> None:
+    before = outside()
+    with job(by_hand("sh", "-c", "echo up; sleep 1000"), tmp_path / "log", dict(os.environ), tmp_path) as started:
+        until(lambda: "up" in (tmp_path / "log").read_text())
+        assert len(started.running()) > 5
+        assert outside() == before
+        started.process.send_signal(end)
+        until(lambda: not started.running())
+        assert started.process.wait() in (-end, 128 + end)
+    assert outside() == before
+
+
+def test_two_clusters_at_once() -> None:
+    with cluster.Cluster(1) as one, cluster.Cluster(1) as other:
+        for it in (one, other):
+            it.run("sbatch", "--wrap=true", "--output=/dev/null", check=True, stdout=subprocess.PIPE)
+            jobs = it.run("squeue", "-h", "-t", "all", "-o", "%i", check=True, stdout=subprocess.PIPE).stdout.split()
+            assert jobs == ["1"]

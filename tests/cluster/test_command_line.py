@@ -1,0 +1,69 @@
+"""What ``mpicoll slurm`` prints is what Slurm takes, and runs without any file beside it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from mpicoll.slurm.sbatch import TEMPLATES
+from tests.cluster.cluster import Cluster
+from tests.cluster.jobs import PROGRAMS, Environment, Job
+
+
+def test_a_script_piped_into_sbatch(cluster: Cluster, environment: Environment, tmp_path: Path) -> None:
+    options = ["--nodes=1", "--ntasks-per-node=2", "--time=2", "--job-name=piped"]
+    variables = [f"--set=PROGRAM={PROGRAMS}/bare.py", f"--set=MPICOLL_ENV={environment.path}"]
+    words = [str(environment.path / "bin/mpicoll"), "slurm", "multi-node", *options, *variables]
+    line = f"set -o pipefail; {shlex.join(words)} | sbatch --parsable"
+    done = cluster.run("bash", "-c", line, cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    job = Job(cluster, done.stdout.strip(), tmp_path)
+    job.wait()
+    assert job.state == "COMPLETED", job.log
+    assert job.log.splitlines().count("sum of ones: 2") == 2, job.log
+    assert [file.name for file in tmp_path.glob("*.out")] == [f"piped-{job.number}.out"]
+
+
+@pytest.mark.any_mpi
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_slurm_would_take_it(cluster: Cluster, environment: Environment, template: str) -> None:
+    words = ["--cpus-per-task=1", "--time=10", "--check"]  # the emulated nodes have few cores, and one hour
+    done = cluster.run(
+        environment.path / "bin/mpicoll", "slurm", template, *words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    assert done.returncode == 0, done.stdout
+    assert "would take it" in done.stdout
+
+
+@pytest.mark.any_mpi
+def test_slurm_would_not_take_it(cluster: Cluster, environment: Environment) -> None:
+    done = cluster.run(
+        environment.path / "bin/mpicoll", "slurm", "multi-node", "--partition=absent", "--check", capture_output=True
+    )
+    assert done.returncode == 1
+    assert "invalid partition specified: absent" in done.stdout
+
+
+@pytest.mark.any_mpi
+def test_slurm_would_take_it_and_never_start_it(cluster: Cluster, environment: Environment) -> None:
+    def checked(time: str) -> tuple[int, str]:
+        words = [str(environment.path / "bin/mpicoll"), "slurm", "multi-node", f"--time={time}", "--check"]
+        done = cluster.run(*words, capture_output=True)
+        return done.returncode, done.stdout
+
+    shown = cluster.run("scontrol", "--oneliner", "show", "partition", capture_output=True).stdout
+    name, before = re.search(r"PartitionName=(\S+)", shown), re.search(r"MaxTime=(\S+)", shown)
+    assert name
+    assert before
+    cluster.run("scontrol", "update", f"PartitionName={name[1]}", "MaxTime=10")
+    try:
+        assert checked("10")[0] == 0
+        code, said = checked("20")
+    finally:
+        cluster.run("scontrol", "update", f"PartitionName={name[1]}", f"MaxTime={before[1]}")
+    assert code == 1
+    assert "--time: expected at most 00:10:00" in said

@@ -1,0 +1,148 @@
+"""What goes wrong ends the job, soon and as FAILED, and the log says what it was and on which rank."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.cluster import Cluster
+from tests.cluster.jobs import MINUTES, PROGRAMS, Environment, Job, submit
+
+SECONDS = 60 * MINUTES / 2
+"""Well before Slurm would end it."""
+FAILS = f"{PROGRAMS}/fails.py"
+BARE = f"{PROGRAMS}/bare.py"
+STUCK = f"{PROGRAMS}/stuck.py"
+NODE_FIRST = f"{PROGRAMS}/node_first.py"
+
+
+def check_failed(job: Job, how: str) -> None:
+    """As FAILED and in time, and the first line on how a rank ended is about rank 1."""
+    assert job.state == "FAILED", job.log
+    assert "went on" not in job.log, job.log
+    since = re.search(r"fails at (\d+\.\d+)", job.log)
+    assert since, job.log
+    assert datetime.fromisoformat(job["EndTime"]).timestamp() - float(since[1]) <= SECONDS, job.log
+    ended = re.findall(r"mpicoll: (rank .*) ended (.*)", job.log)
+    assert ended, job.log
+    assert ended[0] == ("rank 1 on node1", how), job.log
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(how, marks=pytest.mark.job("multi_node", PROGRAM=f"{FAILS} {what}", LAUNCHER=launcher), id=name)
+        for what, how in {"SIGKILL": "by signal 9", "SIGUSR2": "by signal 12", "raises": "by ValueError"}.items()
+        for launcher, name in (("mpirun", f"{what}-mpirun"), ("srun-{pmi}", f"{what}-srun"))
+    ],
+)
+def test_a_rank_that_fails(job: Job, how: str) -> None:
+    """SIGUSR2 is one that launchers pass on to the ranks."""
+    check_failed(job, how)
+    assert ("ValueError: of rank 1" in job.log) == (how == "by ValueError"), job.log
+
+
+def check_refused(job: Job, environment: Environment) -> None:
+    """Each rank would be alone in a world of its own, and a program that knows nothing of mpicoll would go on."""
+    assert job.state == "FAILED", job.log
+    assert f"this MPI expects srun-{environment.pmi} or mpirun; given " in job.log, job.log
+    assert "sum of ones" not in job.log
+    assert "mpicoll: the doctor has found a problem: see " in job.log
+    found = job.results("doctor.txt").read_text()
+    assert re.search(r"^problem  MPI ", found, re.MULTILINE), found
+
+
+@pytest.mark.job("multi_node", PROGRAM=BARE, LAUNCHER="srun-{wrong_pmi}")
+def test_the_wrong_pmi(job: Job, environment: Environment) -> None:
+    check_refused(job, environment)
+
+
+@pytest.mark.job("multi_node", PROGRAM=BARE, LAUNCHER="srun-none")
+def test_no_pmi(job: Job, environment: Environment) -> None:
+    check_refused(job, environment)
+    if environment.library.startswith("Open MPI v4"):
+        assert 'The application appears to have been direct launched using "srun"' in job.log, job.log  # its own words
+        return
+    assert "alone in its MPI world although it was started as one of 4" in job.log, job.log
+    assert "srun was given no --mpi, or one that this MPI does not speak" in job.log
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        pytest.param(name, marks=pytest.mark.job("multi_node", "--hold", PROGRAM=STUCK, LAUNCHER=name))
+        for name in ("mpirun", "srun-{pmi}")
+    ],
+)
+def test_a_job_that_is_stuck_says_what_it_does(launcher: str, released: Job, environment: Environment) -> None:
+    """The signal reaches launchers and shells, too, and ends none of them. Which way it reaches the ranks depends on
+    what has started them."""
+    released.says("rank 1 sleeps")
+    released.cluster.run(environment.path / "bin/mpicoll", "doctor", "--dump", f"job:{released.number}", check=True)
+    released.says(r"the last calls of each rank are in \S+/calls\b")
+    stacks = [json.loads(released.results(f"calls/rank{rank}.json").read_text())["threads"] for rank in range(4)]
+    assert ["stuck.py:12" in str(stack) for stack in stacks] == [False, True, False, False]
+    assert ["stuck.py:13" in str(stack) for stack in stacks] == [True, False, True, True]
+    assert released.state == "RUNNING", released.log
+    released.cluster.run("scancel", released.number, check=True)
+    released.wait()
+
+
+@pytest.mark.job("multi_node", PROGRAM=NODE_FIRST)
+def test_nodes_that_differ_after_calls_of_their_own(job: Job) -> None:
+    """Ranks of one node meet on it. Those of several nodes must not be told to come there."""
+    assert job.state == "FAILED", job.log
+    assert job.log.count("mpicoll: the ranks made different calls. The job ends (communicator of ranks 0-3)") == 1
+    for ranks, op in (("0-1", "sum"), ("2-3", "max")):
+        assert re.search(
+            rf"^  ranks {ranks}  call 0: allreduce {op} of 5 float64, at \S*node_first.py:13", job.log, re.M
+        )
+    assert "has ended before its program has" not in job.log, job.log
+
+
+def test_a_node_that_is_lost(environment: Environment, cluster: Cluster, tmp_path: Path) -> None:
+    """It answers nobody, and no connection is closed. A cluster of its own: other tests need both nodes of theirs."""
+    launcher = "mpirun" if environment.pmi == "pmix" else "srun-pmi2"
+    with Cluster(patience=30) as own:  # by then the ranks have said what they see
+        job = submit(
+            own,
+            tmp_path,
+            f"--time={MINUTES}",
+            "--no-requeue",
+            "slurm/multi_node.sbatch",
+            MPICOLL_ENV=str(environment.path),
+            MPICOLL_TIMEOUT="8",
+            PROGRAM=f"{PROGRAMS}/busy.py",
+            LAUNCHER=launcher,
+        )
+        job.says("rank 0 is busy")
+        lost = time.time()
+        own.lose("node2")
+        job.says("does not answer: it is stopped or stuck, or its node is lost")
+        job.wait()
+        assert job.state in ("FAILED", "NODE_FAIL"), job.log
+        assert "went on" not in job.log
+        assert datetime.fromisoformat(job["EndTime"]).timestamp() - lost <= SECONDS, job.log
+
+
+def test_ranks_on_two_nodes_outlive_one(environment: Environment, cluster: Cluster, tmp_path: Path) -> None:
+    """With mpicoll run --elastic, in a job script of the user's own."""
+    if environment.pmi != "pmix":
+        pytest.skip("this MPI has no ULFM")
+    job = submit(
+        cluster,
+        tmp_path,
+        f"--time={MINUTES}",
+        f"{PROGRAMS}/elastic.sbatch",
+        MPICOLL_ENV=str(environment.path),
+        PROGRAM=f"{PROGRAMS}/outlives.py",
+    )
+    job.wait()
+    assert job.state == "COMPLETED", job.log
+    assert job.log.count("a sum of 3 ones, of a job that began on ['node1', 'node2']") == 3, job.log
+    assert "mpicoll: 1 of 4 ranks was lost (rank 3); the others went on to the end without it" in job.log

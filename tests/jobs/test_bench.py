@@ -1,0 +1,173 @@
+"""``mpicoll bench`` as people start it: it starts its own ranks, or is one of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.jobs import REPOSITORY, Done, done, ended, python, run, started, until
+
+QUICK = ("--max", "1K", "--factor", "128", "--seconds", "0.01")
+
+
+def bench(*words: str, ranks: int = 2, env: dict[str, str] | None = None) -> Done:
+    return python("-m", "mpicoll", "bench", *words, f"-n{ranks}", env=env)
+
+
+def found_last(output: str) -> str:
+    return output.splitlines()[-1]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_all_collectives_at_any_number_of_ranks(ranks: int) -> None:
+    found = bench("all", "--backends", "mpicoll,mpi", *QUICK, "--root", str(ranks - 1), ranks=ranks)
+    assert found.code == 0, found.output
+    assert "# 0 wrong elements in" in found.output
+    lines = found.output.splitlines()
+    # The table and nothing else: neither a progress bar nor a complaint.
+    assert all(line.startswith("#") or re.fullmatch(r"\d+K?", line.split()[0]) for line in lines)
+    assert len([line for line in lines if re.fullmatch(r"# \w+ (in|out-of)-place", line)]) == 11
+    assert all(len(line) <= 80 for line in lines if not line.startswith("#"))
+
+
+def test_files_are_written(tmp_path: Path) -> None:
+    words = ["--json", str(tmp_path / "f.json"), "--csv", str(tmp_path / "f.csv")]
+    if find_spec("matplotlib"):
+        words += ["--plot", str(tmp_path / "f.png")]
+    result = bench("all_gather,reduce_scatter", "--backends", "mpicoll,mpi", *QUICK, *words)
+    assert result.code == 0, result.output
+    found = json.loads((tmp_path / "f.json").read_text())
+    sizes = [r["size"] for r in found["rows"] if (r["backend"], r["placement"]) == ("mpi", "out-of-place")]
+    assert sizes == [8, 1024] * 2
+    assert {r["collective"] for r in found["rows"]} == {"allgather", "reduce_scatter"}
+    assert all(len(r["times_us"]) == r["calls"] and r["wrong"] == 0 for r in found["rows"])
+    assert {r["route"] for r in found["rows"]} == {"native"}
+    assert str(tmp_path) not in (tmp_path / "f.json").read_text()
+    written = [word for word in words if not word.startswith("--")]
+    assert found_last(result.output) == f"# written: {', '.join(written)}"
+    rows = (tmp_path / "f.csv").read_text().splitlines()
+    assert len(rows) == len(found["rows"]) + 1
+    if find_spec("matplotlib"):
+        assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="gloo comes with torch")
+def test_torch_runs_beside_mpi_and_nccl_says_why_not() -> None:
+    """Without a network: the ranks of one node meet over the loopback, whatever the host is called."""
+    found = bench("broadcast,allreduce,scan,barrier", "--backends", "mpi,mpicoll.torch,torch,gloo,nccl", *QUICK)
+    assert found.code == 0, found.output
+    assert "# nccl does not run: " in found.output
+    for backend in ("gloo", "mpicoll.torch", "torch"):
+        assert f"# {backend} does not run scan: torch has no scan" in found.output
+        assert (
+            f"# {backend} does not run allreduce out of place: torch's all_reduce works in place only" in found.output
+        )
+        measured = [line for line in found.output.splitlines() if line.split()[-1] == backend]
+        assert len(measured) == 5
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="bfloat16 arrays are torch's")
+def test_bfloat16() -> None:
+    found = bench("allreduce", "--backends", "mpicoll,mpi", "--dtype", "bfloat16", *QUICK)
+    assert found.code == 0, found.output
+    assert "# mpi does not run allreduce: MPI has no datatype for bfloat16" in found.output
+    assert [line.split()[0] for line in found.output.splitlines() if line.endswith("  mpicoll")] == ["8", "1K"]
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    file = tmp_path / "f.json"
+    words = ["bench", "allreduce", "-n2", "--backends", "mpi", "--max", "256M", "--seconds", "1", "--json", str(file)]
+    with started(sys.executable, "-m", "mpicoll", *words) as (it, output):
+        until(lambda: bool(re.search(r"^ +16 ", output.read_text(), re.MULTILINE)), "a second size")
+        os.kill(it.process.pid, signal.SIGINT)
+        result = ended(it, output)
+    assert result.code == 130, result.output
+    assert "mpicoll: ends after the size under way" in result.output
+    assert result.output.splitlines()[-2:] == [
+        "# interrupted: what is above was measured before",
+        f"# written: {file}",
+    ]
+    sizes = [row["size"] for row in json.loads(file.read_text())["rows"] if row["placement"] == "in-place"]
+    assert sizes[:2] == [8, 16]
+    assert len(sizes) < 26  # the longest ones take seconds
+    assert json.loads(file.read_text())["interrupted"]
+
+
+def test_the_flags_of_nccl_tests() -> None:
+    words = "-b 8 -e 64 -f 8 -d float64 -o max --backends mpi --wide --seconds 0.01"
+    found = bench("allreduce", *words.split())
+    assert found.code == 0, found.output
+    assert [line.split()[:4] for line in found.output.splitlines() if line[0] != "#"] == [
+        ["8", "1", "float64", "max"],
+        ["64", "8", "float64", "max"],
+    ]
+
+
+def test_as_ranks_of_a_job_that_runs_already() -> None:
+    found = run(2, "-m", "mpicoll", "bench", "allreduce", "--backends", "mpi", *QUICK)
+    assert found.code == 0, found.output
+    assert found.output.count("# allreduce") == 1  # one rank speaks
+
+
+def test_a_world_of_another_size_is_refused() -> None:
+    found = run(2, "-m", "mpicoll", "bench", "allreduce", "-n", "3", *QUICK)
+    assert found.code == 2
+    message = "mpicoll: bench: -n: expected 2, the ranks that were started, or nothing; given 3"
+    assert found.output.count(message) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["allreduce", "--min", "12Q"], "mpicoll: bench: --min: expected a positive number of bytes"),
+        (
+            ["allreduce", "--min", "1M", "--max", "8"],
+            "mpicoll: bench: --min: expected no more than --max (8); given 1M",
+        ),
+        (
+            ["allreduce", "-w", "5"],
+            "mpicoll bench: -w: not here: each batch begins with two calls",
+        ),
+        (["allgahter"], "mpicoll: bench: collective: expected one of bcast"),
+        (["allreduce", "--backends", "mpi,nickel"], "given 'nickel'"),
+        (["allreduce", "--algorithms", "rong"], "mpicoll: bench: --algorithms: expected one of native"),
+        (["allreduce", "--json", "/no/such/place/f.json"], "mpicoll: bench: --json: expected a file in a directory"),
+    ],
+)
+def test_nonsense_launches_nothing(words: list[str], message: str) -> None:
+    found = bench(*words)
+    assert found.code == 2
+    assert message in found.output
+    assert len(found.output.splitlines()) == 1  # of a launched job, the launcher would have more to say
+
+
+def test_a_gpu_that_is_not_there_is_one_line() -> None:
+    found = bench("allreduce", "--device", "cuda", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert found.code == 2
+    assert found.output.count("mpicoll: bench: --device: expected ") == 1
+    assert "Traceback" not in found.output
+
+
+@pytest.mark.skipif(find_spec("tqdm") is None, reason="the bar is tqdm's")
+def test_a_bar_on_a_terminal() -> None:
+    """The ranks' own stderr is a pipe: what started them tells them."""
+    command = [sys.executable, "-m", "mpicoll", "bench", "bcast", "--backends", "mpi", *QUICK]
+    found = done(sys.executable, "-c", f"import pty, sys; sys.exit(pty.spawn({command}))")
+    assert found.code == 0, found.output
+    assert "bcast 1024:" in found.output
+    assert "# 0 wrong elements" in found.output
+
+
+def test_the_gpu_check_says_why_it_does_nothing(tmp_path: Path) -> None:
+    check = str(REPOSITORY / "benchmarks" / "gpu_check.py")
+    found = python(check, "--out", str(tmp_path / "record"), env={"CUDA_VISIBLE_DEVICES": ""})
+    assert found.code == 0, found.output
+    assert "No GPU check: " in found.output
+    assert not (tmp_path / "record").exists()

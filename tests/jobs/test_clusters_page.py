@@ -1,0 +1,119 @@
+"""docs/how-to/clusters.md quotes what is really printed: each failure is provoked, and each quotation looked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+
+import pytest
+
+from mpicoll.cli import main
+from mpicoll.errors import LaunchError
+from mpicoll.launch import alone
+from tests.jobs.jobs import REPOSITORY, done, python, run, script
+
+OF_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")
+TORCHRUN = {"WORLD_SIZE": "4", "TORCHELASTIC_RUN_ID": "none"}
+JOB = {
+    "SLURM_JOB_ID": "1", "SLURM_JOB_NAME": "job", "SLURM_NTASKS": "2", "SLURM_NTASKS_PER_NODE": "2",
+    "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "node1", "MPICOLL_SLURM": str(REPOSITORY / "slurm"),
+    "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+}  # fmt: skip
+DIES = """
+    import os, signal, sys
+    import mpicoll
+
+    rank = mpicoll.Communicator().rank
+    if rank == 1 and sys.argv[1] == "raises":
+        raise ValueError("of rank 1")
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    mpicoll.Communicator().barrier()
+"""
+ON_A_GPU = """
+    from mpi4py import MPI
+    from mpicoll.bench.backends import Unavailable, open_backend
+    from mpicoll.bench.report.measurements import Note
+    from mpicoll.bench.session import Session
+
+    try:
+        open_backend("mpi", Session(MPI.COMM_WORLD, MPI.COMM_SELF, "cuda:0"))
+    except Unavailable as reason:
+        print(Note("mpi", str(reason)))
+"""
+
+
+def quotations() -> list[str]:
+    page = (REPOSITORY / "docs/how-to/clusters.md").read_text().partition("## Find out why a job failed")[2]
+    return [
+        line for block in re.findall(r"^```\n(.*?)^```", page, re.MULTILINE | re.DOTALL) for line in block.splitlines()
+    ]
+
+
+def alone_in_its_world(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> str:
+    """The last line of the traceback of a process that finds itself alone."""
+    with monkeypatch.context() as patch:
+        for name in OF_LAUNCHERS:
+            patch.delenv(name, raising=False)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.setattr(alone, "find_spec", lambda _: ModuleSpec("mpi4py.MPI", None, origin="/x/MPI.mpich.so"))
+        try:
+            alone.check_may_initialise()
+            alone.check_not_alone(1)
+        except LaunchError as error:
+            return "".join(traceback.format_exception_only(error))
+    return ""
+
+
+def template(folder: Path, file: str = "multi_node", *, env: dict[str, str]) -> str:
+    """What a job that runs on this node, outside of Slurm, prints."""
+    environment = {**JOB, "RESULTS": str(folder), "MPICOLL_ENV": str(Path(sys.prefix)), "LAUNCHER": "mpirun", **env}
+    return done("bash", str(REPOSITORY / f"slurm/{file}.sbatch"), env=environment).output
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What all these failures print."""
+    folder = tmp_path_factory.mktemp("clusters")
+    dies = script(folder, DIES)
+    nowhere, nothing = {"MPI4PY_LIBMPI": "/nowhere/libmpi.so"}, {"CUDA_VISIBLE_DEVICES": ""}
+    bench = ["-m", "mpicoll", "bench", "allreduce", "--max", "8", "--backends", "mpi,gloo"]
+    on_a_core = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-m", "mpicoll", "run", "-n", "2"]
+    outputs = [
+        python("-c", "import mpicoll; mpicoll.Communicator()", env=nowhere).output,
+        python(script(folder, ON_A_GPU, "gpu.py")).output,
+        done(*on_a_core, "-m", "mpicoll.launch.placement").output,
+        run(2, *bench, env={"GLOO_SOCKET_IFNAME": "ib7"}).output,
+        template(folder, env=nowhere),
+        template(folder, env={"MPICOLL_ENV": "/nowhere"}),
+        template(folder, env={"MPICOLL_MODULES": "nowhere"}),
+        template(folder, env={"LAUNCHER": "srun-nothing"}),
+        template(folder, env={"SLURM_GPUS_ON_NODE": "2", **nothing}),
+        template(folder, "mpi_vs_nccl", env={"SITE": "ethernet", "unfit": "RoCE"}),
+        template(folder, env={"PROGRAM": f"{dies} raises"}),
+        template(folder, env={"PROGRAM": f"{dies} is-killed"}),
+    ]
+    return "\n".join(outputs)
+
+
+@pytest.fixture
+def raised(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
+    variables = ({"SLURM_STEP_NUM_TASKS": "4"}, {"PMI_SIZE": "4"}, {"OMPI_COMM_WORLD_SIZE": "4"}, TORCHRUN)
+    found = [alone_in_its_world(monkeypatch, v) for v in variables]
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "executable", "/nowhere/python3")
+    assert main(["run", "-n", "2", "-c", "pass"]) == 2
+    return "\n".join([*found, capsys.readouterr().err])
+
+
+def test_failures_print_what_the_page_says(printed: str, raised: str) -> None:
+    quoted = quotations()
+    assert len(quoted) > 15
+    for line in quoted:
+        pattern = re.escape(line).replace(r"\.\.\.", ".{1,400}?")
+        assert re.search(pattern, printed + raised, re.DOTALL), f"nothing printed {line!r}:\n{printed}\n{raised}"

@@ -1,0 +1,160 @@
+"""What README and docs/ show is run as it stands, page by page.
+
+The language of a block says what becomes of it:
+
+- ``python`` is a program. All ranks of a launch run it, and a block without a language that follows shows what they
+  print together, in any order of the lines;
+- ``sh`` are commands, ``console`` are commands after ``$`` with what they print;
+- any other is text.
+
+An HTML comment in the line before says what is different about a block, here with the reason or the value:
+
+- ``not run: needs a cluster``;
+- ``ranks: 4`` of a program, in the place of 2; ``ranks: none`` runs it without a launcher;
+- ``file: star.py`` saves the block under this name, for the commands that follow;
+- ``part of: examples/own_reduce.py`` looks for the block in this file;
+- ``figures vary`` compares what is printed with its numbers left out.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.jobs import REPOSITORY, Done, done, python, run
+
+pytest.importorskip("torch")
+
+PAGES = ["README.md", *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"(?:^<!-- (.*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MARKS = {"not run", "ranks", "file", "part of", "figures vary"}
+COMMAND = re.compile(r"^(\$|mpicoll|python3?|pip|make|sbatch|srun|mpirun) ", re.MULTILINE)
+NUMBER = re.compile(r"[\d.,]*\d\*?")
+SHORTER = (
+    (re.compile(r"\bbench [^#\n]*"), "--max 1K --seconds 0.01"),
+    (re.compile(r"\bsimulate allreduce -n 4096 [^#\n]*"), "--sizes 512K:1M --algorithms ring,binomial_tree"),
+)
+"""Commands that would take minutes, and the options that are added to them."""
+
+
+@dataclass(frozen=True)
+class Block:
+    line: int
+    marks: dict[str, str]
+    language: str
+    text: str
+
+    def program(self) -> bool:
+        return self.language == "python" and not self.marks.keys() & {"not run", "file", "part of"}
+
+
+def blocks(page: str) -> list[Block]:
+    text = (REPOSITORY / page).read_text()
+    found = []
+    for match in BLOCK.finditer(text):
+        marks = dict(part.partition(": ")[::2] for part in (match[1] or "").split("; ") if part)
+        found.append(Block(text.count("\n", 0, match.start()) + 1, marks, match[2], match[3]))
+    return found
+
+
+def commands(block: Block) -> Iterator[tuple[str, str]]:
+    """Each command of a block, and what it is said to print; the commands of ``sh`` all at once."""
+    if block.language == "sh":
+        yield block.text, ""
+    elif block.language == "console":
+        for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            yield command, output
+
+
+def said(text: str, marks: dict[str, str]) -> list[str]:
+    """The lines of a text, sorted, and with the number of blanks between words left out."""
+    text = NUMBER.sub("0", text) if "figures vary" in marks else text
+    return sorted(" ".join(line.split()) for line in text.splitlines() if line.strip())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as a reader's checkout is, for what the blocks read and write."""
+    for name in ("benchmarks", "examples", "slurm"):
+        (tmp_path / name).symlink_to(REPOSITORY / name)
+    (tmp_path / "docs/explanation").mkdir(parents=True)
+    return tmp_path
+
+
+def in_folder(folder: Path, command: str) -> Done:
+    path = f"{sysconfig.get_path('scripts')}:$PATH"
+    return done("bash", "-c", f"cd {shlex.quote(str(folder))} && export PATH={path} && set -e\n{command}")
+
+
+def run_programs(ranks: str, programs: list[tuple[Block, Block | None]], folder: Path) -> None:
+    """Run the programs of a page in one launch, and compare what they print to the text after each."""
+    files = []
+    for block, _ in programs:
+        files.append(folder / f"line_{block.line}.py")
+        files[-1].write_text(block.text)
+    argv = [str(Path(__file__).with_name("one_after_another.py")), str(folder), *map(str, files)]
+    result = python(*argv) if ranks == "none" else run(int(ranks), *argv)
+    assert result.code == 0, result.output
+    for file, (block, output) in zip(files, programs, strict=True):
+        if output is not None:
+            printed = "".join(path.read_text() for path in folder.glob(f"{file.name}.*"))
+            assert said(printed, block.marks) == said(output.text, block.marks), f"printed by line {block.line}"
+
+
+def run_commands(block: Block, folder: Path) -> None:
+    for command, output in commands(block):
+        shorter = command
+        for pattern, options in SHORTER:
+            shorter = pattern.sub(rf"\g<0> {options} ", shorter)
+        result = in_folder(folder, shorter)
+        assert result.code == 0, f"line {block.line}: {shorter}\n{result.output}"
+        if output:
+            assert said(result.output, block.marks) == said(output, block.marks), f"printed by line {block.line}"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_a_page_shows(page: str, folder: Path) -> None:
+    found = blocks(page)
+    launches: dict[str, list[tuple[Block, Block | None]]] = {}
+    for block, after in zip(found, [*found[1:], None], strict=False):
+        assert block.marks.keys() <= MARKS, f"line {block.line}: expected {MARKS}; given {set(block.marks)}"
+        if block.program():
+            output = after if after is not None and not after.language else None
+            launches.setdefault(block.marks.get("ranks", "2"), []).append((block, output))
+    for ranks, programs in launches.items():
+        run_programs(ranks, programs, folder)
+    for block in found:
+        if "file" in block.marks:
+            (folder / block.marks["file"]).write_text(block.text)
+        elif "part of" in block.marks:
+            assert block.text in (REPOSITORY / block.marks["part of"]).read_text(), f"line {block.line}"
+        elif "not run" not in block.marks:
+            run_commands(block, folder)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_command_hides_in_a_text(page: str) -> None:
+    """A block of commands says that it is one, and each block has its fence at the beginning of a line."""
+    text = (REPOSITORY / page).read_text()
+    assert text.count("```") == 2 * len(BLOCK.findall(text))
+    for block in blocks(page):
+        hidden = not block.language and COMMAND.search(block.text)
+        assert not hidden, f"line {block.line} holds commands: call it sh or console"
+
+
+def test_what_the_readme_says_of_a_mistake(tmp_path: Path) -> None:
+    found = blocks("README.md")
+    (at,) = (i for i, block in enumerate(found) if block.marks.get("file") == "wrong.py")
+    program, table = found[at : at + 2]
+    (tmp_path / "wrong.py").write_text(program.text)
+    result = run(3, str(tmp_path / "wrong.py"))
+    assert result.code == 1
+    for line in table.text.splitlines():
+        assert line.partition(" for ")[0] in result.output

@@ -1,0 +1,262 @@
+"""``mpicoll doctor`` on real jobs, in order and not: one report, which says what is wrong."""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpicoll.doctor import examination
+from mpicoll.doctor.machine import VARIABLES
+from mpicoll.machine.peer_memory import can_read, mark
+from tests.jobs.jobs import AS_ROOT, REPOSITORY, Done, done, others_launchers, python, run, script
+
+DOCTOR = ("-m", "mpicoll", "doctor")
+ONE_CORE = ("taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-m", "mpicoll", "run", "-n", "2")
+QUIET = {"OMP_NUM_THREADS": "1"}
+
+
+def lines(result: Done, level: str) -> list[str]:
+    """What the only report says at this level."""
+    assert len(re.findall(r"^mpicoll \d.*$", result.output, re.MULTILINE)) == 1, result.output
+    assert len(re.findall(r"^\d+ problems?, \d+ warnings?$", result.output, re.MULTILINE)) == 1, result.output
+    return [" ".join(line.split()[1:]) for line in result.output.splitlines() if line.startswith(f"{level} ")]
+
+
+def test_a_process_alone(tmp_path: Path) -> None:
+    file = tmp_path / "found.json"
+    result = python(*DOCTOR, "--json", str(file), env=QUIET)
+    found = json.loads(file.read_text())
+    assert result.code == (1 if found["problems"] else 0), result.output
+    assert "launcher none; MPI connects 1 rank" in lines(result, "ok")
+    assert "algorithm all-reduce of 8 bytes: native (there is one rank)" in lines(result, "ok")
+    assert len(found["nodes"]) == 1
+    assert {f["level"] for f in found["findings"] if f["topic"] in ("MPI", "launcher")} == {"ok"}
+
+
+def test_two_ranks() -> None:
+    result = run(2, *DOCTOR, env=QUIET)
+    found = lines(result, "ok")
+    assert any(re.match(r"launcher .* \(PMI\w*\); MPI connects 2 ranks", line) for line in found), result.output
+    assert "shared memory the ranks of a node share memory" in found
+    assert sum(line.startswith("algorithm all-reduce of ") for line in found) == 3
+    assert not any(line.startswith(("MPI ", "launcher ", "versions ")) for line in lines(result, "problem"))
+    assert result.code == (1 if lines(result, "problem") else 0), result.output
+
+
+def test_json_alone_is_printed() -> None:
+    result = run(2, *DOCTOR, "--json", "-", env=QUIET)
+    printed = result.output[result.output.index("{") : result.output.rindex("}") + 1]
+    assert json.loads(printed)["schema"] == 1
+    assert len(json.loads(printed)["nodes"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"WORLD_SIZE": "4", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"}, "one of 4 (WORLD_SIZE=4): torchrun starts"),
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "0"}, "(SLURM_STEP_NUM_TASKS=4): srun was given no --mpi"),
+    ],
+)
+def test_ranks_that_are_alone(variables: dict[str, str], expected: str) -> None:
+    result = python(*DOCTOR, env=variables)
+    assert result.code == 1, result.output
+    (problem,) = (line for line in lines(result, "problem") if line.startswith("MPI "))
+    assert expected in problem
+    assert "-> Start it with `mpicoll run -n 4 script.py`" in result.output
+    another = python(*DOCTOR, env={**variables, "RANK": "1", "SLURM_PROCID": "1"})
+    assert (another.code, re.findall("problem", another.output)) == (0, []), "the first process has said it"
+
+
+def test_one_process_in_an_allocation() -> None:
+    result = python(*DOCTOR, env={**QUIET, "SLURM_NTASKS": "4"})
+    expected = "launcher this is one process, but Slurm has allocated the job for 4 ranks"
+    assert expected in lines(result, "warning"), result.output
+
+
+@pytest.mark.skipif(not others_launchers(), reason="needs another MPI: beside this environment, or the system's")
+@pytest.mark.parametrize("launcher", others_launchers(), ids=str)
+def test_two_mpis_mixed(launcher: Path) -> None:
+    """Some start each other's ranks properly, such as MPICH and Intel MPI."""
+    result = done(str(launcher), "-n", "2", sys.executable, *DOCTOR, env={**AS_ROOT, **QUIET})
+    if not any("MPI connects 2 ranks" in line for line in lines(result, "ok")):
+        assert result.code != 0
+        (problem,) = (line for line in lines(result, "problem") if line.startswith("MPI "))
+        assert "this process " in problem
+
+
+def test_no_mpi() -> None:
+    result = python(*DOCTOR, env={"MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
+    assert result.code == 1
+    assert any(line.startswith("MPI no MPI library could be loaded") for line in lines(result, "problem")), (
+        result.output
+    )
+
+
+def test_more_ranks_than_cores() -> None:
+    result = done(*ONE_CORE, *DOCTOR)
+    assert result.code == 1, result.output
+    assert "cores 2 ranks take turns on 1 core" in lines(result, "problem")
+
+
+def test_the_page_shows_what_is_printed() -> None:
+    """Apart from what depends on the machine and on the MPI."""
+    page = (REPOSITORY / "docs/how-to/doctor.md").read_text()
+    (shown,) = re.findall(r"^```text\n(mpicoll [^\n]*2 ranks on 1 node\n.*?)^```", page, re.MULTILINE | re.DOTALL)
+    printed = done(*ONE_CORE, *DOCTOR).output
+    mine = re.compile(r"^(mpicoll|ok +(launcher|MPI|/dev/shm|locked|open|huge|GPU|algorithm))\b.*", re.MULTILINE)
+    for line in filter(None, mine.sub("", shown).splitlines()):
+        assert line in printed, f"the page has {line!r}:\n{printed}"
+
+
+def test_more_threads_than_cores() -> None:
+    result = run(2, *DOCTOR, env={"OMP_NUM_THREADS": "1000"})
+    assert result.code == 1, result.output
+    assert any(re.match("cores .* with [12]000 threads ", line) for line in lines(result, "problem")), result.output
+
+
+def test_the_algorithm_that_is_named() -> None:
+    result = run(2, *DOCTOR, env={**QUIET, "MPICOLL_ALGORITHM": "allreduce:ring"})
+    found = [line for line in lines(result, "ok") if line.startswith("algorithm ")]
+    assert [line.partition(": ")[2] for line in found] == ["ring (MPICOLL_ALGORITHM names it)"] * 3
+
+
+@pytest.mark.parametrize("variable", [("MPICOLL_ALGORITHM", "allreduce:rang"), ("MPICOLL_CHECK", "all")])
+def test_a_setting_that_is_wrong(variable: tuple[str, str]) -> None:
+    result = run(2, *DOCTOR, env=dict([variable]))
+    assert result.code == 1
+    assert any(f"{variable[0]}: expected" in line for line in lines(result, "problem")), result.output
+
+
+def test_a_name_of_a_setting_that_is_wrong() -> None:
+    result = python(*DOCTOR, env={"MPICOLL_CHEK": "full", "MPICOLL_OF_ANOTHER_PROGRAM": "1"})
+    said = [line for line in lines(result, "warning") if line.startswith("settings")]
+    assert [line.partition(" ")[2].strip() for line in said] == [
+        "nobody reads MPICOLL_CHEK (did you mean MPICOLL_CHECK?)"
+    ], result.output
+
+
+def test_the_settings_are_those_of_the_page() -> None:
+    page = (REPOSITORY / "docs" / "reference" / "environment.md").read_text()
+    assert set(re.findall(r"^\| `(MPICOLL_\w+)`", page, re.MULTILINE)) == VARIABLES
+
+
+def test_shared_memory_that_is_turned_off() -> None:
+    result = run(2, *DOCTOR, env={**QUIET, "MPICOLL_SHARED_MEMORY": "0"})
+    expected = "shared memory the ranks of a node do not share memory: all messages are MPI's"
+    assert expected in lines(result, "warning"), result.output
+
+
+def test_whose_memory_can_be_read() -> None:
+    own = mark()
+    assert can_read(own)
+    assert not can_read(replace(own, content=bytes(len(own.content))))  # another process, to which the number belongs
+    assert not can_read(replace(own, address=0))
+    assert not can_read(replace(own, process=2**22 + 1))  # no process has such a number
+
+
+OTHER = """
+    import os, sys
+    from mpicoll.cli import main
+    from mpicoll.launch.alone import launched_rank
+
+    if launched_rank() == 1:
+        os.environ["MPICOLL_TIMEOUT"] = "7"
+    sys.exit(main(["doctor"]))
+"""
+
+
+def test_a_rank_with_another_environment(tmp_path: Path) -> None:
+    result = run(2, script(tmp_path, OTHER), env=QUIET)
+    assert "settings MPICOLL_TIMEOUT differs: none (rank 0); 7 (rank 1)" in lines(result, "warning"), result.output
+
+
+CRASH = """
+    import os, sys
+    if "mpicoll.doctor.rank" in sys.orig_argv and os.environ.get("RANK", "0") == "{rank}":
+        os.abort()
+"""
+
+
+def crashing(folder: Path, rank: int) -> dict[str, str]:
+    """An environment in which MPI does not start on this rank: its process ends as if MPI had ended it."""
+    script(folder, CRASH.format(rank=rank), "sitecustomize.py")
+    return {"PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)])}
+
+
+def test_mpi_ends_the_process(tmp_path: Path) -> None:
+    result = python(*DOCTOR, env=crashing(tmp_path, 0))
+    assert result.code == 1, result.output
+    assert "MPI the process ended with signal SIGABRT before MPI had started" in lines(result, "problem")
+
+
+def test_mpi_ends_another_rank(tmp_path: Path) -> None:
+    result = run(2, *DOCTOR, env=crashing(tmp_path, 1))
+    assert result.code != 0
+    assert "rank 1 on" in result.output
+    assert "LaunchError: the process ended with signal SIGABRT before MPI had started" in result.output
+
+
+def test_mpi_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(examination, "_RANK", (sys.executable, "-c", "import time; time.sleep(1000)"))
+    monkeypatch.setattr(examination, "SECONDS", 0.5)
+    report = examination.examine()
+    assert report is not None
+    assert [f.text for f in report.findings if f.topic == "MPI"] == ["0.5 s passed before MPI had started"]
+    assert report.problems
+
+
+# -- a driver that is there, as far as a program can see -----------------------------------------------------------
+
+DRIVER = """
+    #include <stdlib.h>
+    #include <string.h>
+    int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+    int cuInit(unsigned flags) { INIT; return 0; }
+    int cuDeviceGetCount(int *count) { *count = 2; return 0; }
+    int cuDeviceGetName(char *name, int length, int device) { strncpy(name, "A GPU", length); return 0; }
+"""
+needs_compiler = pytest.mark.skipif(not shutil.which("gcc"), reason="needs gcc, to make a driver")
+
+
+def driver(folder: Path, at_init: str) -> dict[str, str]:
+    """An environment with a driver of two GPUs, which does ``at_init`` when it begins."""
+    if ctypes.util.find_library("cuda"):
+        pytest.skip("there is a driver, whose GPUs would be used")
+    source = script(folder, DRIVER.replace("INIT", at_init), "cuda.c")
+    library = str(folder / "libcuda.so.1")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return {**QUIET, "LD_LIBRARY_PATH": os.pathsep.join([str(folder), os.environ.get("LD_LIBRARY_PATH", "")])}
+
+
+@needs_compiler
+def test_gpus_that_mpi_does_not_take(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    result = python(*DOCTOR, env=driver(tmp_path, "0"))
+    assert "GPU 2 x A GPU; the driver is for CUDA 13.0" in lines(result, "ok"), result.output
+    assert "GPU the MPI library takes no GPU memory: arrays go through host memory" in lines(result, "warning")
+    wrong = [*lines(result, "problem"), *lines(result, "warning")]
+    assert any(line.startswith("GPU torch ") for line in wrong), result.output
+
+
+@needs_compiler
+def test_a_driver_that_crashes(tmp_path: Path) -> None:
+    result = python(*DOCTOR, env=driver(tmp_path, "abort()"))
+    assert result.code == 1
+    expected = "GPU The first use of CUDA fails in a test process: ended by SIGABRT"
+    assert expected in lines(result, "problem"), result.output
+
+
+@needs_compiler
+def test_a_driver_that_refuses(tmp_path: Path) -> None:
+    result = python(*DOCTOR, env=driver(tmp_path, "return 803"))
+    assert result.code == 1
+    assert "GPU the driver does not work: CUDA error 803" in lines(result, "problem"), result.output

@@ -1,0 +1,290 @@
+"""Files of what each rank did last: after a mismatch, after an exception, on demand. torch's tool reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpicoll.cli import main
+from mpicoll.errors import ArgumentError
+from mpicoll.guard.files.demand import ask_for_dump, ask_slurm_job
+from tests.jobs.jobs import python, run, script, started, until
+
+BEGIN = """
+    import os, pathlib, shutil, signal, sys, time
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("mpicoll")
+    rank = dist.get_rank()
+    here = pathlib.Path(__file__).parent
+    x = torch.ones(4)
+    for _ in range(600):
+        dist.all_reduce(x)
+"""
+DESYNCHRONISED = BEGIN + "    dist.barrier() if rank == 2 else dist.all_reduce(x)\n    dist.barrier()\n"
+BLOCKED = (
+    BEGIN
+    + """
+    (here / f'pid{rank}.new').write_text(str(os.getpid()))
+    (here / f'pid{rank}.new').rename(here / f'pid{rank}')
+    time.sleep(600) if rank == 1 else dist.all_reduce(x)
+"""
+)
+
+
+def said(folder: Path, rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / f"rank{rank}.json").read_text())
+    return found
+
+
+def last_call(folder: Path, rank: int) -> dict[str, Any]:
+    """The last call on the communicator with the most calls."""
+    calls = max((each["calls"] for each in said(folder, rank)["communicators"]), key=len)
+    found: dict[str, Any] = calls[-1]
+    return found
+
+
+def main_thread(folder: Path, rank: int) -> str:
+    """Its stack."""
+    (stack,) = (thread["stack"] for thread in said(folder, rank)["threads"] if thread["name"] == "MainThread")
+    return "\n".join(stack)
+
+
+def torchfrtrace(folder: Path) -> str:
+    argv = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", str(folder)]
+    result = subprocess.run(argv, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout + result.stderr
+
+
+def test_a_desynchronised_job(tmp_path: Path) -> None:
+    folder = tmp_path / "calls" / "here"
+    result = run(3, script(tmp_path, DESYNCHRONISED), env={"MPICOLL_DUMP": str(folder)})
+    assert result.code != 0
+    assert result.output.count(f"the last calls of each rank are in {folder}") == 1
+    found = torchfrtrace(folder)
+    assert "Culprit rank 2; Error type: COLLECTIVE_TYPE_MISMATCH" in found
+    assert "Expected collective type: 'all_reduce' does not match found collective type: 'barrier'" in found
+    assert "script.py:12" in found
+    words = [last_call(folder, rank)["words"] for rank in range(3)]
+    assert words == ["allreduce sum of 4 float32", "allreduce sum of 4 float32", "barrier"]
+    for rank in range(3):
+        known, call = said(folder, rank), last_call(folder, rank)
+        assert (known["rank"], known["why"]) == (rank, "the ranks made different calls. The job ends")
+        assert (Path(call["file"]).name, call["line"]) == ("script.py", 12)
+        assert {"mpicoll", "python", "mpi4py", "MPI", "torch"} <= known["versions"].keys()
+        assert "script.py:12" in main_thread(folder, rank)
+
+
+def test_an_exception_ends_the_job(tmp_path: Path) -> None:
+    """All ranks write their files, not only the one that fails."""
+    program = BEGIN + "    if rank == 1:\n        raise ValueError('no such number')\n    dist.all_reduce(x)\n"
+    result = run(3, script(tmp_path, program), env={"MPICOLL_DUMP": str(tmp_path / "calls")})
+    assert result.code != 0
+    assert result.output.count("ValueError: no such number") == 1
+    known = [said(tmp_path / "calls", rank) for rank in range(3)]
+    assert {each["why"] for each in known} == {"ValueError: no such number"}
+    assert len({each["pid"] for each in known}) == 3
+    assert "missing ranks: {1}" in torchfrtrace(tmp_path / "calls")
+
+
+def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
+    """In the folder that nobody has named, which all ranks of the node share."""
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, BLOCKED)]
+    with started(*argv, env={"MPICOLL_DUMP": ""}) as (_, output):
+        until(lambda: all((tmp_path / f"pid{rank}").exists() for rank in range(3)), "ranks have begun", output)
+        pids = [int((tmp_path / f"pid{rank}").read_text()) for rank in range(3)]
+
+        def they_wait() -> bool:
+            folder = ask_for_dump(pids[0])
+            written = all((folder / f"rank{rank}.json").exists() for rank in range(3))
+            return written and all(last_call(folder, rank)["state"] == "under way" for rank in (0, 2))
+
+        until(they_wait, "ranks 0 and 2 are in their last call", output)
+        began = time.time()
+        asked = python("-m", "mpicoll", "doctor", "--dump", str(pids[1]))
+        assert asked.code == 0, asked.output
+        folder = Path(asked.output.strip())
+        until(lambda: all(said(folder, rank)["written"] >= began for rank in range(3)), "all ranks write", output)
+        assert said(folder, 2)["why"] == "a signal has asked for it"
+        assert [said(folder, rank)["pid"] for rank in range(3)] == pids
+        assert [last_call(folder, rank)["state"] for rank in range(3)] == ["under way", "done", "under way"]
+        assert "in all_reduce" in main_thread(folder, 0)
+        assert "script.py:15" in main_thread(folder, 1)
+        until(lambda: str(folder) in output.read_text(), "the job says where they are", output)
+    shutil.rmtree(folder)
+
+
+def test_on_demand_wherever_the_job_writes(tmp_path: Path) -> None:
+    """Who asks knows neither the directory nor the environment in which a rank has begun. If the rank cannot write its
+    files, the answer says why."""
+    program = """
+    import os, pathlib, shutil, time
+    import mpicoll
+
+    os.chdir(pathlib.Path(__file__).parent)
+    os.environ["MPICOLL_DUMP"] = "calls"
+    comm = mpicoll.Communicator()
+    comm.barrier()
+    del os.environ["MPICOLL_DUMP"]
+    os.chdir("/")
+    pid = pathlib.Path(__file__).with_name(f"pid{comm.rank}.new")
+    pid.write_text(str(os.getpid()))
+    pid.rename(pid.with_suffix(""))
+    time.sleep(600)
+    """
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, program)]
+    with started(*argv) as (_, output):
+        until(lambda: all((tmp_path / f"pid{rank}").exists() for rank in range(2)), "ranks have begun", output)
+        pid = int((tmp_path / "pid1").read_text())
+        asked = python("-m", "mpicoll", "doctor", "--dump", str(pid))
+        assert (asked.code, asked.output.strip()) == (0, str(tmp_path / "calls"))
+        assert said(tmp_path / "calls", 1)["pid"] == pid
+        shutil.rmtree(tmp_path / "calls")
+        (tmp_path / "calls").write_text("this is no folder")
+        with pytest.raises(ArgumentError, match=f"{pid}, which cannot write its files .*FileExistsError"):
+            ask_for_dump(pid)
+
+
+def test_the_programs_own_handler_stays(tmp_path: Path) -> None:
+    program = """
+    import os, signal
+    import mpicoll
+
+    came = []
+    signal.signal(signal.SIGURG, lambda *_: came.append(1))
+    comm = mpicoll.Communicator()
+    os.kill(os.getpid(), signal.SIGURG)
+    comm.barrier()
+    assert came == [1]
+    """
+    result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(tmp_path / "calls")})
+    assert result.code == 0, result.output
+    assert not list((tmp_path / "calls").iterdir())
+
+
+def test_what_is_handed_in_and_has_not_begun(tmp_path: Path) -> None:
+    """Rank 1 comes late to the first of three asynchronous calls, so that rank 0's other two wait behind it."""
+    program = (
+        BEGIN
+        + """
+    if rank == 1:
+        while not (here / "handed in").exists():
+            time.sleep(0.01)
+        raise ValueError("only here")
+    works = [dist.all_reduce(x, async_op=True)]
+    works.append(dist.broadcast(x, 0, async_op=True))
+    works.append(dist.all_reduce(x, async_op=True))
+    while len(dist.group.WORLD.engine.queued) > 2:
+        time.sleep(0.01)
+    (here / "handed in").touch()
+    works[-1].wait()
+"""
+    )
+    folder = tmp_path / "calls"
+    result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)})
+    assert result.code != 0
+    each = max(said(folder, 0)["communicators"], key=lambda each: len(each["calls"]))
+    assert (each["calls"][-1]["words"], each["calls"][-1]["state"]) == ("allreduce sum of 4 float32", "under way")
+    queued = each["queued"]
+    assert [(Path(q["file"]).name, q["line"], q["operation"]) for q in queued] == [
+        ("script.py", 18, "broadcast"),
+        ("script.py", 19, "all_reduce"),
+    ]
+    assert each["calls"][-1]["handed in"] <= queued[0]["handed in"] <= queued[1]["handed in"]
+    assert all(not c["queued"] for c in said(folder, 1)["communicators"])
+
+
+def test_messages_and_asynchronous_calls(tmp_path: Path) -> None:
+    """A message is named though it is over. An asynchronous call has the time at which it was handed in."""
+    program = (
+        BEGIN
+        + """
+    work = dist.all_reduce(x, async_op=True)
+    work.wait()
+    dist.send(x, 1, tag=7) if rank == 0 else dist.recv(x, 0, tag=7) if rank == 1 else None
+    dist.send_object_list([x], 1) if rank == 0 else dist.recv_object_list([None], 0) if rank == 1 else None
+    dist.barrier()
+    raise ValueError("on all ranks")
+"""
+    )
+    folder = tmp_path / "calls"
+    result = run(3, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)})
+    assert result.code != 0
+    for rank, what in enumerate(["was taken by rank 1 (tag 7)", "came from rank 0 (tag 7)"]):
+        each = max(said(folder, rank)["communicators"], key=lambda each: len(each["calls"]))
+        message = each["messages"][0]
+        assert (message["what"], message["elements"], message["dtype"]) == (what, 4, "float32")
+        before, last, _ = each["calls"][-3:]
+        assert before["handed in"] is None
+        assert last["handed in"] <= last["seen"]
+    assert not max(said(folder, 2)["communicators"], key=lambda each: len(each["calls"]))["messages"]
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), 1 << 22 | 1], ids=["no rank", "no process"])
+def test_a_process_that_cannot_be_asked(pid: int) -> None:
+    with pytest.raises(ArgumentError, match="ask_for_dump: pid: expected a rank's process"):
+        ask_for_dump(pid)
+
+
+@pytest.mark.parametrize(
+    ("scancel", "says"),
+    [
+        (None, "there is no scancel here"),
+        ("echo 'scancel: error: Invalid job id 81' >&2", r"scancel: error: Invalid job id 81"),
+        ("exit 1", "scancel ended with 1"),
+    ],
+    ids=["no Slurm", "no such job", "it fails"],
+)
+def test_a_job_that_cannot_be_asked(
+    scancel: str | None, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if scancel is not None:
+        (tmp_path / "scancel").write_text(f"#!/bin/sh\n{scancel}\n")
+        (tmp_path / "scancel").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ArgumentError, match=rf"ask_slurm_job: job: expected a job of Slurm's .*given 81 \({says}\)"):
+        ask_slurm_job("81")
+
+
+def test_what_the_doctor_is_to_ask(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["doctor", "--dump", "job:x"])
+    said = "expected a process of this node, as 1234, or a job of Slurm's, as job:1234; given 'job:x'"
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """It is refused before the program goes on."""
+    (tmp_path / "file").touch()
+    given = str(tmp_path / "file" / "calls")
+    program = script(tmp_path, "import mpicoll; mpicoll.Communicator(); print('made')")
+    result = run(2, program, env={"MPICOLL_DUMP": given})
+    assert result.code != 0
+    assert f"mpicoll: MPICOLL_DUMP: expected a folder that can be written; given '{given}'" in result.output
+    assert "made" not in result.output.splitlines()
+
+
+def test_files_that_cannot_be_written_hide_no_error(tmp_path: Path) -> None:
+    """The folder is lost while the program runs."""
+    folder = tmp_path / "calls"
+    program = f"""{BEGIN}
+    if rank == 0:
+        shutil.rmtree(here / "calls")
+        (here / "calls").touch()
+    dist.barrier()
+    raise ValueError("no such number")
+"""
+    result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)})
+    assert result.code != 0
+    assert "ValueError: no such number" in result.output
+    assert f"ranks 0-1 could not write the last calls to {folder}: FileExistsError" in result.output

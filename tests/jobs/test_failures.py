@@ -1,0 +1,300 @@
+"""One rank's mistake ends the whole job: promptly, with what was wrong on stderr, and a code that is not zero.
+
+The other ranks are in the call by then and would wait for ever. The end must come under ``mpicoll run`` and under the
+MPI's own launcher with plain ``python script.py`` alike; ``jobs`` fails a job that has none. And the reverse: jobs
+that must end well though they leave something unfinished.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from mpicoll.launch import launcher
+from tests.jobs.jobs import Done, done, half, run, script
+
+BEGIN = """
+import sys
+import numpy as np
+import torch
+import mpicoll
+import mpicoll.torch as dist
+from mpi4py import MPI
+
+dist.init_process_group()
+rank, size = dist.get_rank(), dist.get_world_size()
+tensor = torch.full((2,), -1.0)
+"""
+
+# What follows BEGIN, and the pieces of what must be on stderr. Rank 0 or rank 1 is at fault; no other may be.
+MISTAKES: dict[str, tuple[str, list[str]]] = {
+    "the source has no list": (
+        "dist.scatter(tensor, None, src=0)",
+        ["ArgumentError", "scatter: scatter_list", "a list of 3 tensors", "given None"],
+    ),
+    "another rank has a list": (
+        "dist.scatter(tensor, [torch.zeros(2)] * 3 if rank < 2 else None, src=0)",
+        ["ArgumentError", "scatter: scatter_list", "None on rank 1: only the source, rank 0", "given a list of 3"],
+    ),
+    "wrong root": (
+        "dist.broadcast(tensor, src=3 if rank == 1 else 0)",
+        ["ArgumentError", "broadcast: src", "[0, 1, 2]", "given 3"],
+    ),
+    "illegal pair": (
+        "dist.all_reduce(tensor, dist.ReduceOp.BAND if rank == 1 else dist.ReduceOp.SUM)",
+        ["DtypeError", "all_reduce: op", "band is defined", "band of float32"],
+    ),
+    "wrong size, asynchronous": (
+        "dist.all_gather_into_tensor(torch.zeros(7 if rank == 1 else 6), tensor, async_op=True).wait()",
+        ["ArgumentError", "all_gather_into_tensor: output_tensor", "6 elements for input_tensor of 2", "given 7"],
+    ),
+    "ranks disagree, found on the worker's thread": (
+        "dist.all_to_all_single(torch.zeros(6), torch.zeros(6 - (rank == 1)), [2] * 3, [2 - (rank == 1), 2, 2], "
+        "async_op=True).wait()",
+        ["MessageError", "alltoallv: expected 2 elements from rank 1; it sends 1"],
+    ),
+    "ranks disagree, and the program ends without waiting": (
+        "dist.all_to_all_single(torch.zeros(6), torch.zeros(6 - (rank == 1)), [2] * 3, [2 - (rank == 1), 2, 2], "
+        "async_op=True)\nsys.exit()",
+        ["MessageError", "alltoallv: expected 2 elements from rank 1; it sends 1"],
+    ),
+    "GPU memory where there is no GPU": (
+        """
+class OnDevice:
+    __cuda_array_interface__ = {"shape": (2,), "typestr": "<f4", "data": (4096, False), "version": 3, "stream": 1}
+
+mpicoll.Communicator().allreduce(OnDevice() if rank == 1 else np.ones(2, np.float32))
+""",
+        ["DeviceError", "allreduce: x", "GPU memory that this process can reach", "OnDevice"],
+    ),
+    "a received array that is too short": (
+        "dist.recv(torch.zeros(1), src=0) if rank == 1 else dist.send(tensor, dst=1) if rank == 0 else dist.barrier()",
+        ["MessageError", "recv"],
+    ),
+    "a received array that is too short, and the message is here already": (
+        """
+if rank == 0:
+    dist.send(tensor, dst=1)
+    dist.send(tensor, dst=1, tag=1)
+elif rank == 1:
+    dist.recv(tensor, src=0, tag=1)
+    dist.recv(torch.zeros(1), src=0)
+""",
+        ["MessageError", "recv"],
+    ),
+    "a long message of another length": (
+        "mpicoll.Communicator().bcast(np.ones(2**17 - (rank == 1)), algorithm='linear')",
+        ["MessageError", "bcast: rank 0's message: expected", "given 1048576"],
+    ),
+    "an error of the program's own": (
+        "if rank == 1: raise KeyError('of the program')\ndist.barrier()",
+        ["KeyError", "of the program"],
+    ),
+    "after MPI.Finalize()": (
+        "dist.barrier()\nMPI.Finalize()\ndist.all_reduce(tensor)",
+        ["StateError", "all_reduce", "MPI was finalised"],
+    ),
+}
+
+
+def plainly(n: int, *program: str) -> Done:
+    """With the environment's launcher, and without what ``mpicoll run`` puts before the program."""
+    command = launcher.command(program, n)
+    before = command.argv.index(sys.executable)
+    return done(*command.argv[: before + 1], *program, env=command.adds)
+
+
+# One of each way in which a rank's mistake comes to light. How a job ends depends on the launcher. So these run on both
+# MPIs, and also start by `mpicoll run`, which has its own.
+WAYS = (
+    "wrong root",
+    "ranks disagree, found on the worker's thread",
+    "ranks disagree, and the program ends without waiting",
+    "an error of the program's own",
+)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "start"),
+    [
+        *(pytest.param(mistake, plainly, id=f"{mistake}-mpirun") for mistake in half(MISTAKES, on_both=WAYS)),
+        *(pytest.param(mistake, run, id=f"{mistake}-mpicoll run") for mistake in WAYS),
+    ],
+)
+def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: object) -> None:
+    assert callable(start)
+    text, said = MISTAKES[mistake]
+    result = start(3, script(tmp_path, f"{BEGIN}{text}\ndist.barrier()\nprint('went on')\n"))
+    assert result.code != 0, result.output
+    for piece in said:
+        assert piece in result.output, result.output
+    assert "went on" not in result.output
+    assert "Segmentation fault" not in result.output
+
+
+def test_shapes_that_differ_between_ranks(tmp_path: Path) -> None:
+    """Whoever finds it first, the watcher or the MPI library: each rank's call is told."""
+    text = "dist.all_gather([torch.zeros(2 + rank)] * 3, torch.zeros(2 + rank))"
+    result = run(3, script(tmp_path, f"{BEGIN}{text}\ndist.barrier()\nprint('went on')\n"))
+    assert result.code != 0, result.output
+    assert "allgather of 3 float32" in result.output
+    assert "allgather of 4 float32" in result.output
+    assert "went on" not in result.output
+
+
+# Ranks that fail are said together if they fail within half a second. So they meet before that.
+MEET = """\
+from mpicoll.launch.alone import launched_rank
+import mpicoll, numpy as np
+comm = mpicoll.Communicator()
+"""
+MEET_WITHOUT_MPI = """\
+import pathlib, time
+from mpicoll.launch.alone import launched_rank
+here = pathlib.Path(__file__).parent
+(here / f"rank{launched_rank()}").touch()
+while len(list(here.glob("rank*"))) < 3: time.sleep(0.01)
+"""
+FAILURES = {
+    "of the program": "raise KeyError('of the program')",
+    "of a call": "comm.allreduce(np.ones(2), op='nope')",
+    "before MPI is initialised": "import no_such_module",
+}
+
+
+@pytest.mark.parametrize("who", ["one rank", "all ranks"])
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: str, who: str) -> None:
+    """No frame of what starts the program or of mpicoll's inside, no box of the launcher's, and the ranks' numbers."""
+    begin = MEET_WITHOUT_MPI if failure == "before MPI is initialised" else MEET
+    fails = f"def step():\n    {FAILURES[failure]}\n"
+    which = "launched_rank() == 1" if who == "one rank" else "True"
+    wait = "from mpi4py import MPI\nMPI.COMM_WORLD.Barrier()\n"
+    program = script(tmp_path, f"{begin}{fails}if {which}:\n    step()\n{wait}")
+    result = run(3, program)
+    lines = result.output.splitlines()
+    assert result.code == 1, result.output
+    ranks = "rank 1" if who == "one rank" else "ranks 0-2"
+    assert re.fullmatch(rf"mpicoll: {ranks} on \S+ ended by \w+", lines[0]), result.output
+    assert [re.findall(r'File "(.*?)"', line) for line in lines if line.startswith("  File")] == [[program]] * 2
+    assert lines[1] == "Traceback (most recent call last):", result.output
+    assert "Error: " in lines[-1], result.output
+    assert len([line for line in lines if not line.startswith(" ")]) == 3, result.output
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "sys.exit(256)",  # 0, to those who see no more than eight bits of it
+        "sys.stderr.close()\n    raise KeyError",
+        "sys.stdout = Tee()\n    raise KeyError",
+    ],
+)
+def test_others_that_compute_are_ended(tmp_path: Path, fails: str) -> None:
+    begin = "import sys, time\nimport mpicoll\nclass Tee:\n    def write(self, text): sys.__stdout__.write(text)\n"
+    begin += "comm = mpicoll.Communicator()\ncomm.barrier()\n"
+    program = f"{begin}if comm.rank == 1:\n    {fails}\ntime.sleep(600)\nprint('went on')\n"
+    result = run(2, script(tmp_path, program))
+    assert result.code != 0, result.output
+
+
+# How a forked child may end, and with which code.
+CHILDREN = {"raise KeyError": 1, "sys.exit(3)": 3, "sys.exit('why')": 1, "pass": 0}
+
+
+@pytest.mark.parametrize(
+    ("end", "start", "when"),
+    [
+        *((end, run, "initialised") for end in CHILDREN),
+        ("sys.exit(3)", run, "before"),
+        ("raise KeyError", plainly, "initialised"),
+    ],
+)
+def test_a_forked_child_ends_itself_alone(tmp_path: Path, end: str, start: object, when: str) -> None:
+    """Its parent, the rank, goes on: a child that ends must neither end the job nor finalise the parent's MPI."""
+    assert callable(start)
+    makes = "import mpicoll\ncomm = mpicoll.Communicator()\n"
+    forks = f"""
+import atexit, os, sys
+atexit.register(sys.stdout.write, "a handler\\n")
+child = os.fork()
+if child == 0:
+    {end}
+else:
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+    uses = "    comm.barrier()\n    sys.stdout.write(f'ended with {code}\\n')\n"
+    if when == "before":
+        makes, uses = "", textwrap.indent(makes, "    ") + uses
+    result = start(2, script(tmp_path, makes + forks + uses))
+    assert result.code == 0, result.output
+    assert result.output.count(f"ended with {CHILDREN[end]}") == 2, result.output
+    assert result.output.count("a handler") == 4, result.output
+    assert "mpicoll: " not in result.output, result.output
+
+
+def test_failures_that_differ_are_said_each(tmp_path: Path) -> None:
+    fails = f"{BEGIN}dist.barrier()\nif rank < 2: raise KeyError(f'of rank {{rank}}')\ndist.barrier()\n"
+    result = run(3, script(tmp_path, fails))
+    assert result.code == 1, result.output
+    for rank in (0, 1):
+        said = rf"mpicoll: rank {rank} on \S+ ended by KeyError\nTraceback.*\n(  .*\n)+KeyError: 'of rank {rank}'\n"
+        assert re.search(said, result.output), result.output
+
+
+# Jobs that leave something unfinished, and end well.
+ENDINGS = {
+    "nobody waits": "works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]",
+    "nobody waits, and the default group is destroyed": (
+        "works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]\ndist.destroy_process_group()"
+    ),
+    "nothing is destroyed": "g = dist.new_group([0, 1])\ndist.all_reduce(tensor)",
+    "one rank comes late": """
+import time
+x = torch.ones(3)
+if rank == 1:
+    time.sleep(0.5)
+work = dist.all_reduce(x, async_op=True)
+import atexit
+atexit.register(lambda: work.wait() and sys.stdout.write(f"late sum {x.tolist()}\\n"))
+""",
+    "MPI is finalised before a Communicator is used": """
+from mpicoll.errors import StateError
+
+comm, x = mpicoll.Communicator(), np.ones(3)
+comm.allreduce(x)
+MPI.Finalize()
+for call in (comm.allreduce, comm.bcast, comm.allgather, lambda x: comm.send(x, 0), lambda x: comm.node):
+    try:
+        call(x)
+    except StateError as e:
+        assert "MPI was finalised" in str(e)
+    else:
+        sys.exit("it was used")
+""",
+    "MPI is finalised before the group is destroyed": (
+        "dist.all_reduce(tensor)\nMPI.Finalize()\ndist.destroy_process_group()\nassert not dist.is_initialized()"
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_jobs_that_end_well(tmp_path: Path, ending: str) -> None:
+    result = plainly(3, script(tmp_path, f"{BEGIN}{ENDINGS[ending]}\nsys.stdout.write('went ' + 'on\\n')\n"))
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 3, result.output
+    assert "Traceback" not in result.output
+    if ending == "one rank comes late":
+        assert result.output.count("late sum [3.0, 3.0, 3.0]") == 3, result.output
+
+
+def test_a_rank_that_just_exits_does_not_hide_why_another_fails(tmp_path: Path) -> None:
+    fails = "from mpi4py import MPI\nimport sys\nMPI.COMM_WORLD.Barrier()\n"
+    fails += "if MPI.COMM_WORLD.rank == 0:\n    raise RuntimeError('the cause')\nsys.exit(1)\n"
+    result = run(2, script(tmp_path, fails))
+    assert result.code == 1, result.output
+    assert "RuntimeError: the cause" in result.output

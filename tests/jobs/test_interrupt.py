@@ -1,0 +1,108 @@
+"""Ctrl-C: the program gets KeyboardInterrupt on every rank, and time to save its work."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.jobs import Done, ended, script, started, until
+
+PROGRAM = """
+    import sys, time
+    import numpy as np, mpicoll
+    how, c, x = sys.argv[1], mpicoll.Communicator(), np.ones(4)
+    sys.stdout.write(f"ready {c.rank}\\n")
+    try:
+        while True:
+            if how == "waits" and c.rank == 1:
+                c.allreduce(x)  # rank 0 never comes
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        sys.stdout.write(f"interrupted {c.rank}\\n")
+        if c.rank == 0 and how != "raises":
+            end = time.monotonic() + 4
+            while time.monotonic() < end:
+                time.sleep(0.1)
+            sys.stdout.write("saved\\n")
+        if how == "raises" or (how == "one raises" and c.rank == 1):
+            raise
+"""
+
+
+def interrupted(folder: Path, how: str, times: int = 1) -> Done:
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(folder, PROGRAM), how]
+    with started(*argv) as (it, output):
+        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+        time.sleep(1)  # rank 1 may take a moment from its line to its call
+        for i in range(times):
+            os.killpg(it.process.pid, signal.SIGINT)  # as a terminal does
+            if i + 1 < times:
+                until(lambda: "interrupted 0" in output.read_text(), "rank 0 is interrupted", output)
+        return ended(it, output)
+
+
+@pytest.mark.parametrize("how", ["one raises", "waits"])
+def test_a_rank_saves_its_work_while_the_others_are_done_or_wait(tmp_path: Path, how: str) -> None:
+    result = interrupted(tmp_path, how)
+    assert "saved" in result.output, result.output
+    assert result.code == 130, result.output
+    assert "different calls" not in result.output
+
+
+def test_a_program_that_ends_in_order(tmp_path: Path) -> None:
+    result = interrupted(tmp_path, "both return")
+    assert result.code == 0, result.output
+    assert "saved" in result.output
+
+
+def test_one_traceback_for_all(tmp_path: Path) -> None:
+    result = interrupted(tmp_path, "raises")
+    assert result.code == 130, result.output
+    assert "interrupted 0" in result.output
+    assert "interrupted 1" in result.output
+    assert "KeyboardInterrupt" in result.output
+    assert "interrupt.py" not in result.output
+
+
+def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
+    result = interrupted(tmp_path, "one raises", times=2)
+    assert result.code == 130, result.output
+    assert "saved" not in result.output
+
+
+def test_what_is_typed_reaches_rank_0(tmp_path: Path) -> None:
+    terminal, end = pty.openpty()
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "1", "-c", "print('read', input())"]
+    # The shell around it gets the terminal as its own, as one that somebody types into.
+    foreground = (
+        f"import os, sys, fcntl, termios; os.setsid(); fcntl.ioctl({end}, termios.TIOCSCTTY, 0); os.dup2({end}, 0)"
+    )
+    become = f"{foreground}; os.execv({sys.executable!r}, {argv!r})"
+    program = subprocess.Popen([sys.executable, "-c", become], pass_fds=[end], stdout=subprocess.PIPE, text=True)
+    os.close(end)
+    os.write(terminal, b"a word\n")
+    try:
+        assert program.communicate(timeout=90)[0].endswith("read a word\n")
+    finally:
+        program.kill()
+        os.close(terminal)
+
+
+def test_ranks_do_not_outlive_a_launch_that_is_killed(tmp_path: Path) -> None:
+    text = """
+        import os, sys, time
+        sys.stdout.write(f"rank {os.getpid()}\\n")
+        time.sleep(1000)
+    """
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, text)]
+    with started(*argv) as (it, output):
+        until(lambda: output.read_text().count("rank") == 2, "both ranks begin", output)
+        os.kill(it.process.pid, signal.SIGKILL)
+        assert ended(it, output).code == -signal.SIGKILL

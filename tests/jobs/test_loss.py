@@ -1,0 +1,242 @@
+"""A rank that ends without a word of its own: the others say what they do, before the launcher ends them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpicoll.guard.files import places
+from mpicoll.guard.watch import ending, report
+from mpicoll.guard.watch.protocol import Account
+from mpicoll.launch import failure, last_calls
+from tests.jobs.jobs import MPICH, run, script
+
+PROGRAM = """
+    import os, signal, time
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    comm.allreduce(np.ones(4))
+    if comm.rank == {victim}:
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    comm.allreduce(np.ones(5))
+"""
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_is_killed(tmp_path: Path, victim: int) -> None:
+    """MPICH's launcher kills the others within 10 ms, so that they may have no time to speak. Then mpicoll run does."""
+    result = run(2, script(tmp_path, PROGRAM.format(victim=victim)))
+    assert result.code != 0
+    assert re.search(rf"^  rank {1 - victim}  (call 1: )?allreduce sum of 5 float64", result.output, re.M)
+    assert re.search(
+        rf"^  rank {victim}  (its process .*its last collective: )?allreduce sum of 4 float64$", result.output, re.M
+    )
+    assert "often the system was out of memory, see dmesg" in result.output
+
+
+LENGTHS = """
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    x = np.ones(3_000 if comm.rank == 0 else 3_000_000, np.float32)
+    comm.allreduce(x, out=x)
+"""
+
+
+def test_calls_that_differ_so_much_that_mpi_crashes(tmp_path: Path) -> None:
+    """Open MPI crashes, and MPICH ends the job without asking."""
+    result = run(2, script(tmp_path, LENGTHS))
+    assert result.code not in (0, 1)
+    assert re.search(r"^  rank 0  .*allreduce sum of 3000 float32", result.output, re.M)
+    assert re.search(r"^  rank 1  .*allreduce sum of 3000000 float32", result.output, re.M)
+
+
+ENDS = """
+    import os, sys
+    from mpi4py import MPI
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    if {called}:
+        comm.allreduce(np.ones(4))
+    if comm.rank == 1:
+        {how}
+    MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "called", "listed"),
+    [
+        ("MPI.COMM_WORLD.Abort(5)", True, True),
+        ("MPI.COMM_WORLD.Abort(5)", False, False),
+        ("sys.exit(3)", True, False),
+        ("raise ValueError", True, False),
+        ("pass", True, False),
+    ],
+)
+def test_mpicoll_run_speaks_where_no_rank_did(tmp_path: Path, how: str, called: bool, listed: bool) -> None:
+    result = run(2, script(tmp_path, ENDS.format(how=how, called=called)))
+    if how == "sys.exit(3)":
+        assert (result.code, result.output) == (3, "")
+    watcher = "its process has ended with exit code 5; its last collective: allreduce sum of 4 float64" in result.output
+    said = (
+        "mpicoll: the job has ended with 5. The last collective of each rank:\n  ranks 0-1  allreduce sum of 4 float64"
+        in result.output
+    )
+    assert (watcher or said) == listed
+    assert not (watcher and said)
+
+
+NOTES = """
+import os, sys
+from mpicoll.launch import last_calls
+
+last_calls.note(5, "barrier")
+last_calls.last[0] = 5
+print(last_calls.last_call(0))
+if sys.argv[1] == "later":
+    last_calls.note(5 + 1024, "bcast of 1 float64 root 0")
+if sys.argv[1] != "ends":
+    os._exit(1)
+"""
+
+
+def test_what_each_rank_has_noted(capfd: pytest.CaptureFixture[str]) -> None:
+    board = last_calls.Board(5)
+    for rank, what in [(0, "same"), (3, "ends"), (1, "same"), (2, "later"), (7, "is none of them")]:
+        env = {**os.environ, **board.variables(), "PMI_RANK": str(rank)}
+        subprocess.run([sys.executable, "-c", NOTES, what], env=env, check=False)
+    (strange,) = board.variables().items()
+    env = {**os.environ, strange[0]: strange[1][:-1] + "x", "PMI_RANK": "4"}
+    subprocess.run([sys.executable, "-c", NOTES, "same"], env=env, check=False)
+    board.close(137)
+    out, err = capfd.readouterr()
+    assert out.split() == ["barrier"] * 5
+    assert err.splitlines() == [
+        "mpicoll: the job has ended with 137 (killed: often the system was out of memory, see dmesg). "
+        "The last collective of each rank:",
+        "  ranks 0-1  barrier",
+        "  rank 2     a call that it has prepared long before",
+    ]
+
+
+CRASH = """
+    import ctypes
+    import mpicoll
+
+    def crash():
+        ctypes.string_at(0)
+
+    comm = mpicoll.Communicator()
+    comm.barrier()
+    if comm.rank == 1:
+        crash()
+    comm.barrier()
+"""
+
+
+def test_a_crash_says_where_the_program_was(tmp_path: Path) -> None:
+    result = run(2, script(tmp_path, CRASH))
+    assert result.code != 0
+    assert re.search(r'script.py", line 6 in crash', result.output), result.output
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("os.kill(os.getpid(), 9)", "was killed"),
+        ("os.kill(os.getpid(), 11)", "ended by SIGSEGV"),
+        ("os.kill(os.getpid(), 15)", ""),
+        ("os._exit(7)", "exit code 7"),
+        ("os._exit(0)", ""),
+    ],
+)
+def test_how_a_process_has_ended(code: str, says: str) -> None:
+    """Its parent has not asked for that yet."""
+    process = subprocess.Popen([sys.executable, "-c", f"import os; input(); {code}"], stdin=subprocess.PIPE)
+    known = replace(ending.this_process(), pid=process.pid)
+    assert ending.fate(known) == ""
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.close()
+    stat = Path(f"/proc/{process.pid}/stat")
+    while ") Z" not in stat.read_text():
+        pass
+    assert says in ending.fate(known)
+    assert bool(says) == bool(ending.fate(known))
+    process.wait()
+    assert "its process has ended" in ending.fate(known)
+    assert ending.fate(replace(known, host="another")) == ""
+
+
+def test_a_rank_that_speaks_for_itself_alone() -> None:
+    account = Account(
+        begun=1, state="open", number=0, words="barrier", site="a.py:1 in f", waits=True, message=None, seconds=0.0,
+        stuck=0.0, where="its end", leaving=False,
+    )  # fmt: skip
+    assert report.loss(range(3), {2: account}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waits"
+    assert report.loss(range(3), {1: account}, {0: "is gone"}).splitlines()[1:] == [
+        "  rank 0  is gone",
+        "  rank 1  call 0: barrier, at a.py:1 in f: waits",
+    ]
+
+
+def test_a_name_that_another_user_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's name can be taken by any user of the node. It does not silence this user's ranks."""
+    what = f"test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(failure._socket_name(what))
+        other.listen()
+        assert not failure.is_first(what)
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)  # as if that were another user's
+        assert failure.is_first(what)
+
+
+def test_old_folders_go(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"mpicoll-calls-{number:08x}").mkdir()
+        (tmp_path / f"mpicoll-calls-{number:08x}" / "rank0.json").touch()
+        os.utime(tmp_path / f"mpicoll-calls-{number:08x}", (number, number))
+    (tmp_path / "mpicoll-calls-of-mine").mkdir()
+    places.remove_old(tmp_path / "named")
+    assert len(list(tmp_path.iterdir())) == 31
+    places.remove_old(tmp_path / f"mpicoll-calls-{29:08x}")
+    left = {folder.name for folder in tmp_path.iterdir()}
+    assert left == {f"mpicoll-calls-{number:08x}" for number in range(10, 30)} | {"mpicoll-calls-of-mine"}
+    os.utime(tmp_path / f"mpicoll-calls-{10:08x}")
+    (tmp_path / f"mpicoll-calls-{30:08x}").mkdir()  # 21 now, and two of them are new
+    places.remove_old(tmp_path / f"mpicoll-calls-{30:08x}")
+    assert not (tmp_path / f"mpicoll-calls-{11:08x}").exists()
+    assert (tmp_path / f"mpicoll-calls-{10:08x}").exists()
+
+
+@pytest.mark.skipif(not MPICH, reason="other MPIs have no such files")
+def test_no_memory_of_mpich_stays(tmp_path: Path) -> None:
+    program = """
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    comm.barrier()
+    if comm.rank == 0:
+        print(*{"name=" + line.split()[-1] for line in open("/proc/self/maps") if "mpich_shm_" in line}, sep="\\n")
+        raise ValueError("ends the job")
+    comm.barrier()
+    """
+    result = run(2, script(tmp_path, program))
+    assert "ValueError: ends the job" in result.output
+    names = re.findall("^name=(.*)$", result.output, re.M)
+    assert names
+    assert not any(Path(name).exists() for name in names)

@@ -1,0 +1,118 @@
+"""What people get who have no checkout: the source distribution, its wheel, and that wheel at work."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+import sysconfig
+import tarfile
+from email import message_from_bytes
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from tests.jobs.jobs import REPOSITORY, Done, done, script
+
+TOP = [
+    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "constraints.txt"),
+    *(".ci", "pyproject.toml", "setup.cfg", "setup.py", "benchmarks", "docs", "examples", "mpicoll", "slurm", "tests"),
+]
+PROGRAM = """
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    x = np.full(2, 1.0 + comm.rank)
+    comm.allreduce(x, out=x)
+    print(mpicoll.__file__, x)
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout, because building writes into it."""
+    folder = tmp_path_factory.mktemp("package") / "source"
+    folder.mkdir()
+    for name in TOP:
+        if (REPOSITORY / name).is_dir():
+            nothing_built = shutil.ignore_patterns("__pycache__", "_build")
+            shutil.copytree(REPOSITORY / name, folder / name, symlinks=True, ignore=nothing_built)
+        else:
+            shutil.copy(REPOSITORY / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(source: Path) -> Path:
+    """The folder that holds the source distribution, and the wheel that was built from that one."""
+    folder = source.parent / "dist"
+    result = done(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source))
+    assert result.code == 0, result.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+def test_the_source_distribution_is_the_checkout(source: Path, built: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        there = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    expected = {str(path.relative_to(source)) for path in source.glob("**/*") if path.is_file()}
+    generated = {path for path in expected if ".egg-info/" in path}
+    assert expected - generated - there == set()
+    templates = {path.name for path in (REPOSITORY / "slurm").glob("*") if path.is_file()}
+    assert {f"mpicoll/slurm/templates/{name}" for name in templates} <= there, (
+        "mpicoll/slurm/templates is a link to slurm/"
+    )
+
+
+def test_an_index_takes_it(wheel: Path) -> None:
+    files = [str(path) for path in wheel.parent.iterdir()]
+    result = done(sys.executable, "-m", "twine", "check", "--strict", *files)
+    assert result.code == 0, result.output
+    assert result.output.count("PASSED") == 2
+    with ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
+        metadata = message_from_bytes(archive.read(name))
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    description = str(metadata.get_payload())
+    assert description.startswith("# mpicoll\n")
+    assert re.findall(r"\]\((?!https?:).*?\)", description) == [], "an index has no files beside the description"
+
+
+def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Path) -> None:
+    """Without the network: what mpicoll depends on is that of the environment of these tests."""
+    fresh = tmp_path / "fresh"
+    outside = {"PYTHONPATH": "", "PATH": f"{sysconfig.get_path('scripts')}:/usr/bin:/bin"}
+    for library in sorted(Path(sys.prefix, "lib").glob("libmpi.so*")):  # of an MPI that is a wheel
+        outside["MPI4PY_LIBMPI"] = str(library)
+
+    def mpicoll(*words: str) -> Done:
+        return done(str(fresh / "bin" / "mpicoll"), *words, env=outside)
+
+    assert done(sys.executable, "-m", "venv", "--without-pip", str(fresh)).code == 0
+    python = str(fresh / "bin" / "python")
+    install = ["-m", "pip", "--python", python, "install", "--no-deps", "--no-index", str(wheel)]
+    result = done(sys.executable, *install, env=outside)
+    assert result.code == 0, result.output
+    own = fresh / Path(sysconfig.get_path("purelib")).relative_to(sys.prefix)
+    (own / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+
+    helped = mpicoll("--help")
+    assert helped.code == 0, helped.output
+    assert "COMMAND" in helped.output
+    listed = mpicoll("slurm")
+    assert listed.code == 0, listed.output
+    assert "single-node" in listed.output
+    job = mpicoll("slurm", "compare", "--nodes", "2")
+    assert job.code == 0, job.output
+    assert job.output.startswith("#!/usr/bin/env bash\n")
+    ran = mpicoll("run", "-n", "2", script(tmp_path, PROGRAM))
+    assert ran.code == 0, ran.output
+    assert ran.output.splitlines() == [f"{own / 'mpicoll' / '__init__.py'} [3. 3.]"] * 2

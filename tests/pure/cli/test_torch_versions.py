@@ -1,0 +1,54 @@
+"""One place says which versions of torch were tested; an older one is refused and a newer one told, in a line each."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from mpicoll import torch_versions
+from mpicoll.torch_versions import NEWEST, OLDEST
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("version", ["2.10.1", "1.13.0+cu117", "2.9.0a0+git1234"])
+def test_older(version: str) -> None:
+    with pytest.raises(ImportError, match=f"needs torch {OLDEST} or newer, and this is torch {version[:4]}"):
+        torch_versions.check(version, speaks=False)
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST, f"{NEWEST}+cpu", "2.15.9", "2.13.0"])
+def test_tested(version: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch_versions.check(version, speaks=True)
+
+
+@pytest.mark.parametrize("version", ["2.99.0", "3.0.0.dev20270101+cpu"])
+def test_newer(version: str) -> None:
+    with pytest.warns(UserWarning, match=f"tested with torch {OLDEST} to {NEWEST}, and this is torch {version[:3]}"):
+        torch_versions.check(version, speaks=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch_versions.check(version, speaks=False)
+
+
+@pytest.mark.parametrize(("version", "code", "said"), [("2.4.1", 1, "needs torch"), ("9.0.0", 0, "was tested with")])
+def test_as_it_is_imported(version: str, code: int, said: str) -> None:
+    pytest.importorskip("torch")
+    program = f"import torch; torch.__version__ = '{version}'; import mpicoll.torch"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == code, done.stderr
+    assert [said in line for line in done.stderr.splitlines()][-1 if code else 0]
+    assert done.stderr.count(f"this is torch {version}") == 1
+
+
+def test_what_follows() -> None:
+    """The extra and the page agree with it."""
+    minor = OLDEST.rpartition(".")[0]
+    assert f"torch >= {minor}\n" in (ROOT / "setup.cfg").read_text()
+    assert f"torch {minor} to {NEWEST.rpartition('.')[0]}" in (ROOT / "docs/how-to/torch.md").read_text()

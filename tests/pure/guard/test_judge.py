@@ -1,0 +1,415 @@
+"""What the judge of a job finds in the calls of its ranks, and what it leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpicoll.guard.recorder import FREED, LENGTH
+from mpicoll.guard.watch import ending
+from mpicoll.guard.watch.channel import connect, say
+from mpicoll.guard.watch.protocol import State, Told
+from mpicoll.guard.watch.report import Why
+from tests.pure.guard.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
+
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    let_time_fly(monkeypatch)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 5, LENGTH, 3 * LENGTH, 3 * LENGTH + 1])
+def test_equal_calls(calls: int, capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make(times=calls)
+        await until(lambda: it.compared() == calls)
+        await it.all_leave()
+        await until(lambda: all(rank.ended() for rank in it.ranks))
+
+    play(scene)
+    assert not ends
+    assert capfd.readouterr().err == ""
+
+
+def test_a_difference_while_ranks_are_in_the_call(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make(times=3)
+        for r, recorder in enumerate(it.recorders):
+            begin(recorder, "bcast" if r == 1 else "barrier")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert said.startswith(
+        f"mpicoll: {Why.DIFFERENT.said()} (communicator of ranks 0-2):\n  ranks 0, 2  call 3: barrier, at"
+    )
+    assert "\n  rank 1      call 3: bcast, at" in said
+    assert ends == [[]]
+
+
+@pytest.mark.parametrize("more", [0, 1, LENGTH - 4, LENGTH - 3, LENGTH])
+def test_a_difference_found_at_the_end(more: int, capfd: Output) -> None:
+    """Ranks have made other calls since, and leave."""
+
+    async def scene(it: Job) -> None:
+        it.make(times=3)
+        it.make("barrier", "barrier", "bcast")
+        it.make(times=more)
+        await it.all_leave()
+
+    play(scene)
+    assert len(ends) == 1
+    said = capfd.readouterr().err
+    assert Why.DIFFERENT.value in said
+    assert "ranks 0-1  call 3: barrier" in said
+    assert "rank 2     call 3: bcast" in said
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_difference_of_long_ago(forgotten: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    if forgotten:
+        monkeypatch.setattr("mpicoll.guard.recorder._RINGS", 3)
+
+    async def scene(it: Job) -> None:
+        it.make(times=77)
+        it.make("barrier", "bcast")
+        it.make(times=20 * LENGTH)
+        await it.all_leave()
+
+    play(scene)
+    assert len(ends) == 1
+    said = capfd.readouterr().err
+    if forgotten:
+        assert Why.FORGOTTEN.value in said
+    else:
+        assert Why.DIFFERENT.value in said
+        assert f"ranks 0-2  call 77: it has made {20 * LENGTH} calls since, and has forgotten this one" in said
+
+
+def test_a_rank_that_is_far_behind(capfd: Output) -> None:
+    """Others went through a call in which it is stuck, because that was another one."""
+
+    async def scene(it: Job) -> None:
+        it.make(times=2)
+        begin(it.recorders[1], "bcast")
+        for r in (0, 2):
+            for _ in range(1 + 20 * LENGTH):
+                it.recorders[r].under_way = False
+                begin(it.recorders[r], "barrier")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert "rank 1      call 2: bcast, at test_judge.py" in said
+    assert f"ranks 0, 2  call 2: it has made {20 * LENGTH} calls since" in said
+
+
+def test_a_rank_leaves_while_others_go_on(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make()
+        it.ranks[1].member.leave()
+        for r in (0, 2):
+            begin(it.recorders[r], "bcast")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert Why.HAS_LEFT.value in said
+    assert "rank 1      has not come and has ended its program" in said
+    assert "ranks 0, 2  call 1: bcast, at" in said
+
+
+def test_a_rank_leaves_long_before_others(capfd: Output) -> None:
+    """They have made all calls, and compute on."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        it.ranks[1].member.leave()
+        await looks(40)
+        assert not it.ranks[1].ended()
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
+def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers nothing: it is stopped. The others wait in a call until their time is up."""
+    give_up_soon(monkeypatch)
+
+    async def scene(it: Job) -> None:
+        _, writer, _ = await connect(it.meeting, 2)
+        say(writer, Told([State("c", 1, "open", 0, None)], False))
+        it.make()
+        for recorder in it.recorders:
+            begin(recorder, "barrier")
+        await looks(10)
+        assert not ends
+        await until(lambda: bool(ends))
+        writer.close()
+
+    play(scene, started=2, timeout=20.0)
+    said = capfd.readouterr().err
+    assert Why.TIME_IS_UP.value in said
+    assert "rank 2     does not answer: it is stopped or stuck" in said
+    assert ends[0] == [ending.this_process()]
+
+
+def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    give_up_soon(monkeypatch)
+
+    async def scene(it: Job) -> None:
+        _, writer, _ = await connect(it.meeting, 2)
+        await looks(20)
+        for rank in it.ranks:
+            rank.member.leave()
+        await until(lambda: bool(ends))
+        writer.close()
+
+    play(scene, started=2, timeout=5.0)
+    assert Why.IS_SILENT.value in capfd.readouterr().err
+
+
+def test_a_rank_computes_while_others_are_at_their_end() -> None:
+    """It says seldom that it is there. A timeout of calls that is short does not make that a silence."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        for rank in it.ranks[:2]:
+            rank.member.leave()
+        await until(lambda: it.judge._processes[2].silent >= 25.0 or bool(ends))
+        await it.all_leave()
+
+    play(scene, timeout=5.0)
+    assert not ends
+
+
+@pytest.mark.parametrize("others_wait", [True, False])
+def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
+    """Others that wait in a call are told of it. If all calls were made, they may end."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        await it.ranks[1].is_lost()
+        if others_wait:
+            for r in (0, 2):
+                begin(it.recorders[r], "bcast")
+            await until(lambda: bool(ends))
+            gone = it.judge._processes[1].gone
+            assert gone is not None
+            assert gone > 5.0  # by then, a launcher has ended the others, and said why
+        else:
+            del it.ranks[1]
+            await it.all_leave()
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert (Why.IS_GONE.value in said) is others_wait
+    assert ("rank 1      its process has ended" in said) is others_wait
+    assert len(ends) == others_wait
+
+
+def test_a_rank_comes_late(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make()
+        for recorder in it.recorders:
+            begin(recorder, "bcast")
+        it.ranks[0].member.leave()
+        await looks(20)
+        assert not ends
+        it.recorders[0].under_way = False
+        it.add()
+        begin(it.recorders[2], "barrier")
+        it.recorders[2].under_way = False
+        begin(it.recorders[2], "bcast")
+        await until(lambda: it.compared() == 2)
+
+    play(scene, started=2)
+    assert not ends
+
+
+@pytest.mark.parametrize("how", ["freed", "closed", "broken"])
+def test_what_is_over_is_forgotten(how: str) -> None:
+    async def scene(it: Job) -> None:
+        for i in range(300):
+            for rank in it.ranks:
+                recorder = rank.joins(f"s{i}", it.all)
+                begin(recorder, "bcast")
+                recorder.under_way = how == "broken"
+                if how == "freed":
+                    recorder.state = FREED
+                recorder.close()
+        await until(lambda: all(len(rank.member.watched) == 1 for rank in it.ranks))
+        assert [*it.judge._communicators] == ["c"]
+
+    play(scene)
+    assert not ends
+
+
+def test_one_rank_frees_a_communicator_that_others_use(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make()
+        it.recorders[2].state = FREED
+        it.recorders[2].close()
+        for r in (0, 1):
+            begin(it.recorders[r], "bcast")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert Why.HAS_FREED.value in said
+    assert "rank 2     has not come and has freed the communicator" in said
+
+
+def test_communicators_closed_with_mpi_are_compared() -> None:
+    """The program has called MPI.Finalize itself. Its last calls are compared all the same."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        it.make("barrier", "bcast")
+        for recorder in it.recorders:
+            recorder.close()
+        await it.all_leave()
+
+    play(scene)
+    assert len(ends) == 1
+
+
+@pytest.mark.parametrize("others_wait", [True, False])
+def test_a_call_ended_midway_on_a_rank_that_leaves(others_wait: bool, capfd: Output) -> None:
+    """Numbers of calls say nothing then. Only if others wait, they wait for ever."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        for recorder in it.recorders:
+            begin(recorder, "bcast")
+        it.recorders[1].close()
+        if not others_wait:
+            for r in (0, 2):
+                it.recorders[r].under_way = False
+                begin(it.recorders[r], "another one")
+                it.recorders[r].close()
+        it.ranks[1].member.leave()
+        await (until(lambda: bool(ends)) if others_wait else it.all_leave())
+
+    play(scene)
+    assert (Why.HAS_LEFT.value in capfd.readouterr().err) is others_wait
+    assert len(ends) == others_wait
+
+
+@pytest.mark.parametrize("agrees", [False, True])
+def test_a_call_fails_on_one_rank(agrees: bool, capfd: Output) -> None:
+    """The rank goes on without the communicator. The others wait for ever, unless they agree on calls: then their
+    waits end by themselves."""
+
+    async def scene(it: Job) -> None:
+        recorders = [rank.joins("f", it.all, agrees=agrees) for rank in it.ranks]
+        for recorder in recorders:
+            begin(recorder, "bcast")
+        recorders[1].close()
+        if agrees:
+            await looks(40)
+            for recorder in recorders:
+                recorder.close()
+            await it.all_leave()
+        else:
+            await until(lambda: bool(ends))
+
+    play(scene)
+    assert (Why.HAS_FAILED.value in capfd.readouterr().err) is not agrees
+    assert len(ends) == (not agrees)
+
+
+def test_a_call_fails_on_one_rank_and_another_has_not_come() -> None:
+    """The failed one had done its part: the call may end when the late rank comes."""
+
+    async def scene(it: Job) -> None:
+        for recorder in it.recorders[:2]:
+            begin(recorder, "gather")
+        it.recorders[1].close()
+        await looks(40)
+        begin(it.recorders[2], "gather")
+        for recorder in it.recorders:
+            recorder.under_way = False
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
+def test_a_call_fails_on_all_ranks() -> None:
+    """One after another, and not at once: nobody waits for ever."""
+
+    async def scene(it: Job) -> None:
+        for recorder in it.recorders:
+            begin(recorder, "bcast")
+        for recorder in it.recorders:
+            recorder.close()
+            await looks(4)
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
+def test_what_ranks_agree_on_is_not_judged_before() -> None:
+    """With check="full" they find a difference themselves, and the program may catch their error."""
+
+    async def scene(it: Job) -> None:
+        recorders = [rank.joins("f", it.all, agrees=True) for rank in it.ranks]
+        for r, recorder in enumerate(recorders):
+            begin(recorder, "bcast" if r == 1 else "barrier")
+        await looks(30)
+        for recorder in recorders:
+            recorder.close()
+        await it.all_leave()
+
+    play(scene)
+    assert not ends
+
+
+def test_one_warning(capfd: Output) -> None:
+    """While a rank is still busy, and makes other calls. A later wait has a warning of its own."""
+
+    said = ""
+
+    def warnings() -> int:
+        nonlocal said
+        said += capfd.readouterr().err
+        return said.count(Why.SLOW.value)
+
+    async def scene(it: Job) -> None:
+        it.make()
+        for times in (1, 2):
+            begin(it.recorders[0], "bcast")
+            await until(lambda: warnings() >= times)  # noqa: B023  # it is awaited here
+            await looks(50)
+            it.recorders[0].under_way = False
+            for r in (1, 2):
+                begin(it.recorders[r], "bcast")
+                it.recorders[r].under_way = False
+            await looks(10)
+
+    play(scene)
+    assert warnings() == 2
+    assert "ranks 1-2  has not come: its last call was" in said
+    assert not ends
+
+
+def test_200_ranks(capfd: Output) -> None:
+    async def scene(it: Job) -> None:
+        it.make(times=10)
+        await until(lambda: it.compared() == 10)
+        begin(it.recorders[137], "bcast")
+        for recorder in it.recorders:
+            if not recorder.under_way:
+                begin(recorder, "barrier")
+        await until(lambda: bool(ends))
+
+    play(scene, size=200)
+    said = capfd.readouterr().err
+    assert "rank 137              call 10: bcast" in said
+    assert "ranks 0-136, 138-199  call 10: barrier" in said

@@ -1,0 +1,221 @@
+"""Who may import whom, read from the source. docs/explanation/architecture.md has the same table, for people."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGE = REPOSITORY / "mpicoll"
+PAGE = REPOSITORY / "docs/explanation/architecture.md"
+ROOM = re.compile(r"^\| `(\w+)`[^|]*\|[^|]*\| ([^|]*) \|", re.MULTILINE)
+
+# Who may know mpi4py: what talks to MPI, and what mpicoll is measured against.
+MPI4PY = (
+    "machine.gpu", "machine.library", "machine.shared_memory",
+    "launch.lifetime", "launch.placement", "launch.rank",  # rank: python -m mpi4py's own runner, which loads no MPI
+    "transports.memory", "transports.messages", "transports.on_device", "transports.shared", "transports.step",
+    "routes.devices.scheduled", "routes.exchange", "routes.large", "routes.native", "routes.scheduled",
+    "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects", "fabrics.words",
+    "bench", "cli.bench", "doctor.rank", "probe.tries",
+)  # fmt: skip
+# Who may import torch. Others look for it among the modules that the program has loaded.
+TORCH = ("torch", "bench", "registration", "probe.questions", "probe.tries")
+# Modules of the room torch that torch must be able to import without mpicoll.torch.
+AT_THE_DOOR = ("registration", "torch_versions")
+
+
+@dataclass(frozen=True)
+class Import:
+    """``module`` of mpicoll imports ``target``, both relative to mpicoll where they lie in it."""
+
+    module: str
+    target: str
+    own: bool
+    lazy: bool
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.target}"
+
+
+def modules() -> dict[str, Path]:
+    """Each module's name below mpicoll ("" for the package itself) and its file."""
+    found = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        parts = file.relative_to(PACKAGE).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+MODULES = modules()
+
+
+class Reader(ast.NodeVisitor):
+    """Collects a module's imports, lazy ones too, but not those for type checkers."""
+
+    def __init__(self, module: str) -> None:
+        self.module, self.depth = module, 0
+        self.found: list[Import] = []
+
+    def add(self, node: ast.Import | ast.ImportFrom, name: str) -> None:
+        own = name == "mpicoll" or name.startswith("mpicoll.")
+        target = name.removeprefix("mpicoll").removeprefix(".") if own else name
+        self.found.append(Import(self.module, target, own, self.depth > 0, node.lineno))
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self.add(node, alias.name)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        assert node.level == 0, f"{self.module}:{node.lineno}: imports are absolute here"
+        for alias in node.names:
+            whole = f"{node.module}.{alias.name}"
+            is_module = whole.startswith("mpicoll.") and whole.removeprefix("mpicoll.") in MODULES
+            self.add(node, whole if is_module else str(node.module))
+
+    def visit_If(self, node: ast.If) -> None:
+        if ast.unparse(node.test).rpartition(".")[2] != "TYPE_CHECKING":
+            self.generic_visit(node)
+        else:
+            for each in node.orelse:
+                self.visit(each)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self.depth += 1
+        self.generic_visit(node)
+        self.depth -= 1
+
+
+def imports() -> Iterator[Import]:
+    for module, file in MODULES.items():
+        reader = Reader(module)
+        reader.visit(ast.parse(file.read_text(), str(file)))
+        yield from reader.found
+
+
+IMPORTS = list(imports())
+OURS = [i for i in IMPORTS if i.own]
+
+
+def under(module: str, *rooms: str) -> bool:
+    return any(module == room or module.startswith(room + ".") for room in rooms)
+
+
+def room(module: str) -> str:
+    return "torch" if module in AT_THE_DOOR else module.partition(".")[0]
+
+
+def assert_none(broken: list[Import]) -> None:
+    assert not broken, "\n".join(map(str, broken))
+
+
+def permitted() -> dict[str, set[str]]:
+    """By room, the rooms that it may import, as the page has them."""
+    rows = ROOM.findall(PAGE.read_text())
+    return {name: set(re.findall(r"`(\w+)`", others)) for name, others in rows}
+
+
+def test_there_is_something_to_read() -> None:
+    assert len(MODULES) > 10
+    assert {"errors", "launch.spawned"} <= {i.target for i in OURS if i.module == "launch.launcher"}
+    assert "torch" in {i.target for i in IMPORTS if i.lazy or under(i.module, "torch")}
+
+
+def test_every_room_is_on_the_page() -> None:
+    rooms = {room(module) for module in MODULES} - {"", "__main__", "rank"}
+    assert set(permitted()) == rooms
+
+
+def test_rooms_import_what_the_page_says_and_nothing_else() -> None:
+    found: dict[str, set[str]] = {name: set() for name in permitted()}
+    for i in OURS:
+        mine, theirs = room(i.module), room(i.target)
+        if mine in found and theirs not in (mine, ""):
+            found[mine].add(theirs)
+    assert found == permitted()
+
+
+def test_there_is_no_circle() -> None:
+    """Neither among modules, lazy imports included, nor among rooms."""
+    for name in (str, room):
+        edges: dict[str, set[str]] = {}
+        for i in OURS:
+            if i.module and i.target and name(i.module) != name(i.target):
+                edges.setdefault(name(i.module), set()).add(name(i.target))
+        left = set(edges)
+        while free := {each for each in left if not edges[each] & left}:
+            left -= free
+        assert not left, f"a circle is among {sorted(left)}"
+
+
+def test_mpi4py() -> None:
+    held = [i for i in IMPORTS if not i.own and under(i.target, "mpi4py")]
+    assert_none([i for i in held if not under(i.module, *MPI4PY)])
+    unused = [each for each in MPI4PY if not any(under(i.module, each) for i in held)]
+    assert not unused, f"{unused} import no mpi4py, and need no permit"
+
+
+def test_torch() -> None:
+    held = [i for i in IMPORTS if not i.own and under(i.target, "torch")]
+    assert_none([i for i in held if not under(i.module, *TORCH)])
+    assert_none([i for i in held if i.module in AT_THE_DOOR and not i.lazy])
+    unused = [each for each in TORCH if not any(under(i.module, each) for i in held)]
+    assert not unused, f"{unused} import no torch, and need no permit"
+
+
+def test_private_names_of_torch_have_one_place() -> None:
+    """``mpicoll/torch/private.py`` says for each why there is no public one. What lies below the room for torch cannot
+    ask it."""
+    private = re.compile(r"\btorch\.(?:\w+\.)*_[a-z_]\w*|\bprofiler\._|\bimport _C\b|\btorch\._C\b", re.IGNORECASE)
+    of_profiler = "profiler._is_profiler_enabled"
+    found = {
+        (name, each)
+        for name, path in MODULES.items()
+        for each in private.findall(path.read_text().replace(of_profiler, ""))
+        if name != "torch.private" and "__" not in each
+    }
+    assert found == {(below, "torch.cuda._is_in_bad_fork") for below in ("arrays.buffers", "devices.cuda")}
+
+
+def test_what_runs_without_mpi_and_torch() -> None:
+    pure = ("errors", "arrays", "schedule", "collectives", "algorithms", "analysis", "calls", "slurm", "units")
+    assert_none([i for i in IMPORTS if under(i.module, *pure) and under(i.target, "mpi4py", "torch")])
+
+
+def test_arithmetic_is_in_kernels_alone() -> None:
+    """No other module that moves data calls a function of NumPy's that computes."""
+    computes = re.compile(r"\bnp\.(add|subtract|multiply|divide|minimum|maximum|sum|prod|logical_\w+|bitwise_\w+)\(")
+    rooms = ("arrays", "calls", "transports", "routes", "fabrics", "communicator", "torch")
+    found = [m for m, file in MODULES.items() if under(m, *rooms) and computes.search(file.read_text())]
+    assert found == ["arrays.kernels"]
+
+
+def test_the_verifier_needs_only_meanings() -> None:
+    verifier = ("analysis.proof.verify", "analysis.proof.rules", "analysis.proof.symbols")
+    allowed = ("schedule", "collectives", "errors", *verifier)
+    assert_none([i for i in OURS if under(i.module, *verifier) and not under(i.target, *allowed)])
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import mpicoll", ["torch", "mpi4py.MPI", "asyncio"]),
+        ("import mpicoll.cli", ["torch", "mpi4py.MPI", "asyncio"]),
+        ("import mpicoll.doctor.examination", ["torch", "mpi4py.MPI"]),  # MPI may end the process that starts it
+        ("import mpicoll.torch", ["mpi4py.MPI"]),
+    ],
+)
+def test_importing_loads_little_and_initialises_nothing(statement: str, absent: list[str]) -> None:
+    if "mpicoll.torch" in statement:
+        pytest.importorskip("torch")
+    code = f"import sys; {statement}; print([name for name in {absent} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (result.stdout, result.stderr) == ("[]\n", "")

@@ -1,0 +1,210 @@
+"""NCCL as the benchmark calls it: what it is told, how its log is read, and how figures of a shared GPU are labelled.
+
+Nothing here calls NCCL. The lines of logs have the forms of NCCL's user guide (Troubleshooting, Logging) and of public
+logs; that this project's GPU would print them is not verified.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from mpicoll.bench.backends import Unavailable, nccl
+from mpicoll.bench.report import plot, record, summary, table
+from mpicoll.bench.report.measurements import Line, Report
+from mpicoll.bench.report.verdict import verdict
+from mpicoll.bench.session import Session, most_alike
+from tests.ranks.bench.test_output import report
+
+FULL = "GPU shared by 2 ranks: not NCCL's bandwidth"
+LOG = """\
+node-01:1897:1897 [0] NCCL INFO NCCL version 2.30.3+cuda13.0
+node-01:1897:1910 [0] NCCL INFO Channel 00/02 : 0 1
+node-01:1897:1910 [0] NCCL INFO Connected to proxy localRank 0 -> connection 0x7f
+node-01:1897:1910 [0] NCCL INFO Channel {}
+node-01:1897:1910 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "transport"),
+    [
+        ("00/0 : 0[0] -> 1[1] via P2P/CUMEM/read", "P2P/CUMEM"),
+        ("01/0 : 8[0] -> 15[7] via P2P/IPC/read", "P2P/IPC"),
+        ("00/0 : 7[7] -> 6[6] via P2P/direct pointer/read", "P2P/direct pointer"),
+        ("00 : 1[c3000] -> 0[3000] via SHM/direct/direct comm 0x557519a97630 nRanks 02", "SHM/direct"),
+        ("14/0 : 15[7] -> 0[0] [send] via NET/Socket/0", "NET/Socket"),
+        ("03/0 : 13[5] -> 4[4] [receive] via NET/IB/3", "NET/IB"),
+        ("07/0 : 0[0] -> 2[0] [receive] via NET/IB/0(1)/GDRDMA/Shared", "NET/IB/GDRDMA"),
+        ("00 : 1[101d0] -> 8[101c0] [send] via NET/AWS Libfabric/0/GDRDMA", "NET/AWS Libfabric/GDRDMA"),
+    ],
+)
+def test_a_line_of_the_log(line: str, transport: str) -> None:
+    assert nccl.transports(LOG.format(line)) == [transport]
+
+
+def test_each_transport_is_named_once() -> None:
+    lines = [
+        "00/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "01/0 : 0[0] -> 1[1] via P2P/CUMEM",
+        "00/0 : 1[1] -> 2[0] [send] via NET/IB/1",
+    ]
+    assert nccl.transports("".join(map(LOG.format, lines))) == ["P2P/CUMEM", "NET/IB"]
+    assert nccl.transports("node-01:1:1 [0] NCCL INFO Using network Socket") == []
+
+
+def test_the_log_goes_to_a_file_that_is_removed() -> None:
+    environment: dict[str, str] = {}
+    log = nccl.Log.asked_for(environment)
+    assert environment["NCCL_DEBUG"] == "INFO"
+    file = Path(environment["NCCL_DEBUG_FILE"])
+    assert log.route() == "nccl"
+    file.write_text(
+        LOG.format("00/0 : 0[0] -> 1[1] via P2P/CUMEM") + LOG.format("00 : 1[1] -> 0[0] via SHM/direct/direct")
+    )
+    assert log.route() == "nccl over P2P/CUMEM and SHM/direct"
+    log.remove()
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("given", [{"NCCL_DEBUG": "WARN"}, {"NCCL_DEBUG_FILE": "/dev/null"}])
+def test_a_log_of_the_users_own_stays_theirs(given: dict[str, str]) -> None:
+    environment = dict(given)
+    assert "unknown" in nccl.Log.asked_for(environment).route()
+    assert environment == given
+
+
+@pytest.mark.parametrize("version", [(2, 30, 0), (2, 31, 2), (3, 0)])
+def test_ranks_that_share_a_gpu_with_a_new_nccl(version: tuple[int, ...]) -> None:
+    found = nccl.settings_for_sharing(version, 1)
+    assert found["NCCL_MULTI_RANK_GPU_ENABLE"] == "1"
+    assert int(found["NCCL_MAX_CTAS"]) <= 16
+    assert "NCCL_HOSTID" not in found
+
+
+@pytest.mark.parametrize("version", [(2, 9, 9), (2, 29, 7)])
+def test_ranks_that_share_a_gpu_with_an_old_nccl(version: tuple[int, ...]) -> None:
+    found = [nccl.settings_for_sharing(version, rank) for rank in range(3)]
+    assert [set(each) for each in found] == [{"NCCL_HOSTID"}] * 3
+    assert len({each["NCCL_HOSTID"] for each in found}) == 3
+
+
+class FakeTorch:
+    """torch where there is a GPU, as far as a group is made. It keeps the environment in which that happens."""
+
+    def __init__(self, version: tuple[int, ...]) -> None:
+        self.cuda = SimpleNamespace(is_available=lambda: True, nccl=SimpleNamespace(version=lambda: version))
+        self.distributed = SimpleNamespace(
+            is_nccl_available=lambda: True, is_initialized=lambda: False, new_group=self.new_group
+        )
+        self.seen: dict[str, str] = {}
+
+    def new_group(self, backend: str, timeout: object) -> str:
+        assert backend == "nccl"
+        self.seen = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
+        return "a group"
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, sharing: int, version: tuple[int, ...] = (2, 30, 1)) -> dict[str, str]:
+    """NCCL's settings when its group is made, in a session where so many ranks share a GPU."""
+    for name in [name for name in os.environ if name.startswith("NCCL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    torch = FakeTorch(version)
+    monkeypatch.setattr(nccl, "torch_itself", lambda: torch)
+    monkeypatch.setattr(nccl, "distributed", lambda: torch.distributed)
+    world = cast(Any, SimpleNamespace(rank=3))
+    nccl.open_nccl(Session(world, world, "cuda:0", sharing), None).close()
+    return torch.seen
+
+
+LOGGING = {"NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"}
+
+
+def test_settings_are_for_shared_gpus_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(opened(monkeypatch, sharing=1)) == LOGGING
+
+
+def test_settings_for_a_shared_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(opened(monkeypatch, sharing=2)) - LOGGING == {"NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_MAX_CTAS"}
+    older = opened(monkeypatch, sharing=4, version=(2, 27, 3))
+    assert set(older) - LOGGING == {"NCCL_HOSTID"}
+    assert older["NCCL_HOSTID"].endswith("3")
+
+
+def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nccl, "torch_itself", lambda: FakeTorch((2, 30)))
+    world = cast(Any, SimpleNamespace(rank=0))
+    with pytest.raises(Unavailable, match="--device cuda"):
+        nccl.open_nccl(Session(world, world, "cpu"), None)
+
+
+def test_gpus_are_counted_by_what_they_are() -> None:
+    """Ranks that see one GPU each do not share it, unless it is the same one."""
+    assert most_alike(["a", "b", "c"]) == 1
+    assert most_alike(["a", "b", "a", "a"]) == 3
+
+
+def shared() -> Report:
+    """An invented report of two ranks on one GPU. NCCL has the least times."""
+    found = report()
+    for i, line in enumerate(found.lines):
+        name = {"mpi": "mpi", "mpicoll": "mpicoll", "gloo": "nccl"}[line.backend]
+        by = {
+            placement: replace(
+                m, backend=name, case=replace(m.case, sharing=2), times=[0.1] if name == "nccl" else m.times
+            )
+            for placement, m in line.by.items()
+        }
+        first = by if i % 3 == 0 else found.lines[i - i % 3].by
+        found.lines[i] = Line(name, next(iter(by.values())).case, by, first)
+    return found
+
+
+def test_rows_of_a_shared_gpu_say_so(tmp_path: Path) -> None:
+    found = shared()
+    rows = [table.row(line, 7, wide) for line in found.lines for wide in (False, True) if line.backend == "nccl"]
+    assert all(row.endswith(f"({FULL})") for row in rows)
+    assert all(table.row(line, 7).endswith("(GPU shared by 2 ranks)") for line in found.lines if line.backend != "nccl")
+    record.write_json(found, tmp_path / "f.json")
+    record.write_csv(found, tmp_path / "f.csv")
+    written = json.loads((tmp_path / "f.json").read_text())["rows"]
+    with (tmp_path / "f.csv").open(newline="") as f:
+        written += [{**row, "comparable": row["comparable"] == "True"} for row in csv.DictReader(f)]
+    for row in written:
+        assert row["caveat"] == (FULL if row["backend"] == "nccl" else "GPU shared by 2 ranks")
+        assert row["comparable"] == (row["backend"] != "nccl")
+        assert row["backend"] != "nccl" or not row["ratio"]
+
+
+def test_nothing_is_judged_by_nccl_on_a_shared_gpu() -> None:
+    found = shared()
+    said = " ".join(verdict(found).replace("#", "").split())
+    assert said.startswith("allreduce: the fastest is mpicoll")
+    assert said.endswith(f"nccl is not compared: {FULL}")
+    *_, line = summary.lines(record.as_dict(found))
+    assert "nccl" not in line
+    assert line.split()[4] == "N/A"  # the ratio of NCCL
+    nccl_first = Line("mpi", found.lines[1].case, found.lines[1].by, found.lines[2].by)
+    assert nccl_first.ratio("in") is None
+
+
+def test_the_picture_of_a_shared_gpu_says_so(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot.draw(record.as_dict(shared()), tmp_path / "f.svg")
+    text = (tmp_path / "f.svg").read_text().replace("&#x27;", "'").replace("&apos;", "'")
+    assert f">nccl ({FULL})<" in text
+    assert ">mpi (GPU shared by 2 ranks)<" in text
+
+
+def test_a_gpu_of_ones_own_needs_no_words() -> None:
+    found = report()
+    assert all("shared" not in table.row(line, 7) for line in found.lines)
+    assert {row["caveat"] for row in record.as_dict(found)["rows"]} == {""}

@@ -1,0 +1,303 @@
+"""The table, the files and the picture, from an invented report."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mpicoll.arrays.dtypes import DTYPES
+from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement
+from mpicoll.bench.measuring.progress import TERMINAL, Progress
+from mpicoll.bench.report import plot, record, table
+from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
+from mpicoll.bench.report.style import styles
+from mpicoll.bench.report.verdict import verdict
+from mpicoll.collectives import COLLECTIVES
+
+ENVIRONMENT = {
+    "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,
+    "nodes": 1, "shared_memory": True, "ranks": 4, "binding": ["0", "1", "0", "1"],
+    "gpus": [], "system": "Linux x86_64", "python": "3.11", "mpicoll": "0.1.0", "mpi": "Open MPI 5.0.11",
+    "mpi_standard": "3.1", "mpi_takes_gpu_memory": None, "mpi4py": "4.1.2", "numpy": "2.4.6", "torch": None,
+    "gpu_sharing": None, "driver": None, "cuda": None, "nccl": None,
+}  # fmt: skip
+
+
+def measured(
+    placement: Placement, count: int, backend: str, times: list[float], name: str = "allreduce"
+) -> Measurement:
+    case = Case(COLLECTIVES[name], count, DTYPES["float32"], "sum", 0, 0, 4, placement)
+    return Measurement(case, backend, "native", times, wrong=0)
+
+
+def report(name: str = "allreduce") -> Report:
+    found = Report("mpicoll bench " + name, "2026-01-01T00:00:00+00:00", {"ranks": 4}, ENVIRONMENT)
+    for count in (2, 1000, 250_000):
+        first: dict[Placement, Measurement] = {}
+        for backend, slower in (("mpicoll", 1.0), ("mpi", 2.0), ("gloo", 50.0)):
+            placements = PLACEMENTS[name] if backend != "gloo" else PLACEMENTS[name][:1]
+            by = {
+                p: measured(p, count, backend, [slower, slower * (1 + count / 1e3), slower * 90], name)
+                for p in placements
+            }
+            first = first or by
+            found.lines.append(Line(backend, next(iter(by.values())).case, by, first))
+    return found
+
+
+def test_bandwidths_are_those_of_nccl_tests() -> None:
+    m = measured("in", 250_000, "mpi", [1000.0, 3000.0])
+    assert m.time == 2000.0
+    assert m.algbw == pytest.approx(1e6 / 2e-3 / 1e9)
+    assert m.busbw == pytest.approx(m.algbw * 2 * 3 / 4)
+    gathered = measured("out", 62_500, "mpi", [2000.0], "allgather")
+    assert gathered.case.bytes == 1_000_000
+    assert gathered.busbw == pytest.approx(0.5 * 3 / 4)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_rows_line_up_with_the_heading(wide: bool) -> None:
+    lines = table.heading(COLLECTIVES["allreduce"], 7, wide).splitlines()
+    lines += [table.row(line, 7, wide) for line in report().lines]
+    ends = {re.search(r"ratio| \d+\.\d\d(?=( +0  \w+)?$)", line) for line in lines if re.search("ratio|mpi|gloo", line)}
+    assert len({found.end() for found in ends if found}) == 1
+    assert None not in ends
+
+
+def test_a_row_says_what_there_is() -> None:
+    found = report()
+    cells = table.row(found.lines[5], 7, wide=True).split()
+    assert cells[:6] == ["4000", "1000", "float32", "sum", "-1", "gloo"]
+    assert cells[6:10] == ["N/A"] * 4
+    assert cells[-1] == "50.00"
+    assert cells[-3] == "100.00"
+    bandwidth = 4000 / 100 / 1e3 * 2 * 3 / 4  # of the median call
+    assert table.row(found.lines[5], 7).split() == [
+        "4000",
+        "100.00",
+        "4412.0",
+        f"{bandwidth:.2f}",
+        "50.00",
+        "0",
+        "gloo",
+    ]
+
+
+def test_a_row_fits_80_columns() -> None:
+    long = replace(report().lines[-1], backend="mpicoll:neighbour_exchange")
+    assert len(table.row(long, 7)) <= 80
+    assert "wrong" in table.heading(COLLECTIVES["allreduce"], 7)
+
+
+def judged(*times: dict[str, float]) -> str:
+    """The verdict's lines on backends that take so long, for vectors of 8 bytes, 16 bytes, and so on."""
+    found = Report("mpicoll bench allreduce", "", {}, ENVIRONMENT)
+    for k, each in enumerate(times):
+        by = {name: measured("in", 2 << k, name, [us]) for name, us in each.items()}
+        found.lines += [Line(name, m.case, {"in": m}, {}) for name, m in by.items()]
+    return verdict(found)
+
+
+def test_the_verdict() -> None:
+    small, large = {"mpicoll": 2.0, "mpi": 1.0, "gloo": 90.0}, {"mpicoll": 1.0, "mpi": 3.0, "gloo": 90.0}
+    assert " ".join(judged(small, small, large).replace("#", "").split()) == (
+        "allreduce: the fastest is mpi from 8 to 16 (2 times as fast as the next), "
+        "then mpicoll at 32 (3 times as fast as the next)."
+    )
+    alike = {"mpicoll": 0.98, "mpi": 1.0}
+    assert "mpi from 8 to 32 (0.98 to 2 times" in judged(small, alike, small)
+    changing = judged(small, large, small, large, small)
+    assert "changes from size to size: mpi at 3 sizes, mpicoll at 2 sizes." in " ".join(changing.split("\n#   "))
+    assert judged({"mpi": 1.0}) == ""
+    assert all(len(line) <= 80 and line.startswith("# ") for line in judged(small, large, small).splitlines())
+
+
+def test_ratios_are_to_the_first_backend() -> None:
+    found = report()
+    assert [line.ratio("in") for line in found.lines[:3]] == pytest.approx([1, 2, 50])
+    assert found.lines[2].ratio("out") is None
+
+
+def test_notes_of_both_placements_become_one() -> None:
+    of_both = [Note("gloo", "torch has no scan", "scan", p) for p in ("out", "in")]
+    of_one = Note("mpi", "it would not fit", "scan", "in")
+    assert [str(n) for n in table.merged([of_both[0], of_one, of_both[1]])] == [
+        "gloo does not run scan: torch has no scan",
+        "mpi does not run scan in place: it would not fit",
+    ]
+
+
+def test_the_header_names_versions_and_what_does_not_run() -> None:
+    found = report()
+    found.notes.append(Note("nccl", "there is no GPU"))
+    text = table.header(found)
+    for part in ("Open MPI 5.0.11", "mpi4py 4.1.2", "A Processor", "0 | 1", "nccl does not run: there is no GPU"):
+        assert part in text
+    assert "torch" not in text
+
+
+def test_a_header_of_a_gpu_names_its_clocks() -> None:
+    found = report()
+    found.clocks["event_p50_us"] = "CUDA events"
+    assert "CUDA events" not in table.header(found)
+    found.environment = {**ENVIRONMENT, "gpus": ["A GPU"] * 4}
+    assert "# event_p50_us: CUDA events" in table.header(found).splitlines()
+
+
+def test_routes_are_named_where_there_are_several() -> None:
+    found = report()
+    assert table.routes(found.lines) == []
+    for i, line in enumerate(found.lines):
+        if line.backend == "mpicoll":
+            route = "staged:native" if i < 6 else "staged:ring"
+            found.lines[i] = replace(line, by={p: replace(m, route=route) for p, m in line.by.items()})
+    assert table.routes(found.lines) == ["# mpicoll took staged:native, staged:ring from 1000000"]
+
+
+def test_json_and_csv_agree(tmp_path: Path) -> None:
+    found = report()
+    record.write_json(found, tmp_path / "f.json")
+    record.write_csv(found, tmp_path / "f.csv")
+    rows = json.loads((tmp_path / "f.json").read_text())["rows"]
+    with (tmp_path / "f.csv").open(newline="") as f:
+        table_rows = list(csv.DictReader(f))
+    assert len(rows) == len(table_rows) == 3 * (2 + 2 + 1)
+    for full, short in zip(rows, table_rows, strict=True):
+        assert full.pop("times_us")
+        assert {k: "" if v is None else str(v) for k, v in full.items()} == short
+
+
+def test_the_json_is_what_the_manual_describes(tmp_path: Path) -> None:
+    found = report()
+    found.notes.append(Note("nccl", "there is no GPU"))
+    record.write_json(found, tmp_path / "f.json")
+    written = json.loads((tmp_path / "f.json").read_text())
+    manual = (Path(__file__).parents[3] / "docs/how-to/benchmark.md").read_text()
+    for key in [*written, *written["rows"][0], *written["not_run"][0], *written["environment"]]:
+        assert f"`{key}`" in manual, key
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    device = tmp_path / "f.json"
+    device.symlink_to("/dev/null")  # and not the device itself, which a mistake would cost
+    record.write_json(report(), device)
+    assert device.is_symlink()
+    assert [*tmp_path.iterdir()] == [device]
+
+
+def test_an_empty_report_can_be_written(tmp_path: Path) -> None:
+    found = report()
+    found.lines.clear()
+    record.write_json(found, tmp_path / "f.json")
+    record.write_csv(found, tmp_path / "f.csv")
+    assert json.loads((tmp_path / "f.json").read_text())["rows"] == []
+
+
+@pytest.mark.parametrize("name", ["allreduce", "allgather", "barrier"])
+def test_the_picture_is_drawn(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot.draw(record.as_dict(report(name)), tmp_path / "f.png")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_has_a_line_for_each_backend(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot.draw(record.as_dict(report()), tmp_path / "f.svg")
+    text = (tmp_path / "f.svg").read_text()
+    for part in ("mpicoll", "mpi", "gloo", "bus bandwidth", "allreduce, float32 sum, 4 ranks, in place"):
+        assert f">{part}" in text
+    assert ">memory copy" not in text
+
+
+def test_the_picture_shows_the_floor(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found = report()
+    found.copies |= {m.case.bytes: 0.5 for _, m in found.measurements}
+    plot.draw(record.as_dict(found), tmp_path / "f.svg")
+    assert ">memory copy" in (tmp_path / "f.svg").read_text()
+
+
+def test_a_picture_is_drawn_again_from_its_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    record.write_json(report(), tmp_path / "f.json")
+    monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "f.json"), str(tmp_path / "f.png")])
+    assert plot.main() == 0
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(sys, "argv", ["plot", str(tmp_path / "f.png"), str(tmp_path / "g.png")])
+    assert plot.main() == 2
+
+
+@pytest.mark.parametrize("lines", [1, 6, 10, 11, 40])
+def test_no_colour_and_no_pattern_repeats(lines: int) -> None:
+    found = styles(map(str, range(lines)))
+    assert len({style.color for style in found.values()}) == lines
+    assert len({(style.marker, str(style.dashes)) for style in found.values()}) == lines
+
+
+def test_no_bar_without_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv(TERMINAL, raising=False)
+    with Progress(3, mine=True) as progress:
+        progress.at("allreduce 8")
+        progress.step()
+        progress.write("a line")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("a line\n", "")
+
+
+def test_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("tqdm")
+    monkeypatch.setenv(TERMINAL, "80")
+    with Progress(3, mine=True) as progress:
+        progress.at("allreduce 8")
+        progress.step()
+        progress.write("a line")
+    out, err = capsys.readouterr()
+    assert "a line\n" in out
+    assert "allreduce 8" in err
+    with Progress(3, mine=False) as progress:
+        progress.write("another rank's line")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\n", "550.54.15"),
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  555.42.02  Release Build\n", "555.42.02"),
+        ("GCC version:  gcc version 12.2.0\n", None),
+    ],
+)
+def test_the_version_of_the_driver(
+    line: str, version: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mpicoll.bench.measuring import environment
+
+    monkeypatch.setattr(environment, "_DRIVER", tmp_path / "version")
+    assert environment._driver() is None
+    (tmp_path / "version").write_text(line)
+    assert environment._driver() == version
+
+
+@pytest.mark.mpi
+def test_the_environment_names_no_machine() -> None:
+    from mpi4py import MPI
+
+    from mpicoll.bench.measuring.environment import environment
+    from mpicoll.bench.session import open_session
+
+    session = open_session(MPI.COMM_WORLD, "cpu")
+    found = environment(session)
+    assert found["ranks"] == len(found["binding"]) == MPI.COMM_WORLD.size
+    assert found["nodes"] == 1
+    text = json.dumps(found)
+    assert os.sep not in text.replace("\\/", "")
+    assert socket.gethostname() not in text or len(socket.gethostname()) < 4
+    assert set(found) == set(ENVIRONMENT)

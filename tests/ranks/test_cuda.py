@@ -1,0 +1,339 @@
+"""Arrays in the memory of a GPU: through the MPI where it takes them, through host memory where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mpicoll
+import mpicoll.torch as dist
+from mpicoll.arrays.dtypes import DTYPES
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import ArgumentError, DeviceError
+from tests import oracle
+from tests.ranks.torch.cases import (
+    FUNCTIONS,
+    LAYOUTS,
+    OP_OF,
+    REDUCING,
+    Case,
+    Group,
+    layouts,
+    legal,
+    make_groups,
+    run,
+    tensor,
+)
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU here"),
+]
+
+ASYNC = ("none", "all", "some")
+CYCLES = 100_000_000
+"""What torch.cuda._sleep keeps a GPU busy for: tens of milliseconds, in which a call that does not wait is wrong."""
+
+
+@pytest.fixture(autouse=True)
+def own_device() -> None:
+    """A default group, and ranks spread over the GPUs there are."""
+    if not dist.is_initialized():
+        dist.init_process_group()
+    torch.cuda.set_device(dist.get_node_local_rank() % torch.cuda.device_count())
+
+
+@pytest.fixture
+def groups(own_device: None) -> list[Group]:
+    return make_groups(dist.group.WORLD)
+
+
+@pytest.fixture
+def rank(own_device: None) -> int:
+    return dist.get_rank()
+
+
+@pytest.fixture
+def size(own_device: None) -> int:
+    return dist.get_world_size()
+
+
+@pytest.fixture(scope="module")
+def comm() -> mpicoll.Communicator:
+    return mpicoll.Communicator()
+
+
+class LikeCuPy:
+    """What mpicoll sees of a CuPy array: an interface to memory, which here is a tensor's."""
+
+    def __init__(self, x: torch.Tensor, read_only: bool = False, stream: int | None = None) -> None:
+        self.x, self.read_only, self.stream = x, read_only, stream
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self.x.__cuda_array_interface__, "data": (self.x.data_ptr(), self.read_only), "stream": self.stream}
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_dtype_and_op(groups: list[Group], function: str) -> None:
+    for op in [*OP_OF, "premul_sum"] if function in REDUCING else ["sum"]:
+        for i, dtype in enumerate(legal(op) if function in REDUCING else DTYPES):
+            root = i % groups[0].size
+            run(Case(function, dtype, op, root, (2, 3), async_ranks=ASYNC[i % 3], seed=i, device="cuda"), groups[0])
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_layout_and_group(groups: list[Group], function: str) -> None:
+    for out_layout in LAYOUTS:
+        for i, dtype in enumerate(("float32", "bfloat16", "complex64")):
+            if out_layout in layouts(dtype, dims=2):
+                layout = "transposed" if function not in ("broadcast", "all_reduce", "reduce") else out_layout
+                for g in groups:
+                    run(Case(function, dtype, "sum", 0, (2, 3), layout, out_layout, ASYNC[i], device="cuda"), g)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_size(groups: list[Group], function: str) -> None:
+    for shape in ((), (0,), (1,), (70_001,), (1_100_000,)):
+        for dtype in ("float32", "float16"):
+            run(Case(function, dtype, "avg", groups[0].size - 1, shape, device="cuda"), groups[0])
+
+
+def test_the_communicator_on_device_memory(comm: mpicoll.Communicator) -> None:
+    """Every collective, with an output of its own and as it makes one or works in place."""
+    for name, table in COLLECTIVES.items():
+        if name == "barrier":
+            continue
+        for dtype in ("float32", "int64", "bfloat16"):
+            rng = np.random.default_rng(5)
+            shape = (comm.size, 4) if table.gives == "p" else (4,)
+            inputs = [oracle.values(rng, dtype, shape) for _ in range(comm.size)]
+            expected = oracle.outcome(name, inputs, "sum", 0, dtype)[comm.rank]
+            for with_out in (False, True):
+                x = tensor(inputs[comm.rank], dtype, "cuda")
+                arguments: dict[str, Any] = {}
+                if (with_out and name != "bcast") or name == "scatter":
+                    blocks = comm.size if table.gets == "p" else 1
+                    arguments["out"] = torch.zeros(blocks * 4, dtype=x.dtype, device="cuda")
+                result = getattr(comm, name)(x, **arguments)
+                if expected is not None:
+                    assert result.is_cuda
+                    found = result.float() if dtype == "bfloat16" else result
+                    np.testing.assert_array_equal(found.cpu().numpy().ravel(), expected, err_msg=f"{name} {dtype}")
+
+
+@pytest.mark.parametrize("op", ["sum", "max", "avg"])
+def test_what_speaks_cupys_interface(comm: mpicoll.Communicator, op: str) -> None:
+    x = torch.full((5,), comm.rank + 1.0, device="cuda")
+    expected = {"sum": comm.size * (comm.size + 1) / 2, "max": comm.size, "avg": (comm.size + 1) / 2}[op]
+    comm.allreduce(LikeCuPy(x), op, out=LikeCuPy(x))
+    assert x.tolist() == [expected] * 5
+    strided = torch.full((4, 2), comm.rank + 1.0, device="cuda")
+    comm.allreduce(LikeCuPy(strided[:, 0]), op, out=LikeCuPy(strided[:, 0]))
+    assert strided[:, 0].tolist() == [expected] * 4
+    assert strided[:, 1].tolist() == [comm.rank + 1.0] * 4
+    out = torch.zeros(comm.size, 2, device="cuda")
+    comm.allgather(LikeCuPy(torch.full((2,), float(comm.rank), device="cuda"), read_only=True), out=LikeCuPy(out))
+    assert out.tolist() == [[r, r] for r in range(comm.size)]
+
+
+def test_nan_and_rounding(size: int) -> None:
+    x = torch.tensor([float("nan"), 1.0], device="cuda")
+    dist.all_reduce(x, dist.ReduceOp.MAX)
+    assert x.isnan().tolist() == [True, False]
+    generator = torch.Generator().manual_seed(7)
+    inputs = [torch.randn(9000, generator=generator).bfloat16() for _ in range(size)]
+    total = inputs[0].float()
+    for other in inputs[1:]:
+        total = total + other.float()
+    y = inputs[dist.get_rank()].cuda()
+    dist.all_reduce(y)
+    assert torch.equal(y.cpu(), total.bfloat16())
+
+
+# -- order ------------------------------------------------------------------------------------------------------------
+
+
+def _written_late(n: int, value: float) -> torch.Tensor:
+    """A tensor that the current stream fills, but not soon."""
+    x = torch.zeros(n, device="cuda")
+    torch.cuda._sleep(CYCLES)
+    return x.fill_(value)
+
+
+def _all_reduce(x: torch.Tensor, async_op: bool) -> tuple[Any, list[torch.Tensor]]:
+    return dist.all_reduce(x, dist.ReduceOp.MAX, async_op=async_op), [x]
+
+
+def _all_gather_into_tensor(x: torch.Tensor, async_op: bool) -> tuple[Any, list[torch.Tensor]]:
+    out = torch.zeros(dist.get_world_size() * x.numel(), device="cuda")
+    return dist.all_gather_into_tensor(out, x, async_op=async_op), [out[-x.numel() :]]
+
+
+def _all_gather(x: torch.Tensor, async_op: bool) -> tuple[Any, list[torch.Tensor]]:
+    outs = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    return dist.all_gather(outs, x, async_op=async_op), outs[-1:]
+
+
+def _gather(x: torch.Tensor, async_op: bool) -> tuple[Any, list[torch.Tensor]]:
+    outs = [torch.zeros_like(x) for _ in range(dist.get_world_size())] if dist.get_rank() == 0 else None
+    return dist.gather(x, outs, async_op=async_op), (outs or [])[-1:]
+
+
+def _scatter(x: torch.Tensor, async_op: bool) -> tuple[Any, list[torch.Tensor]]:
+    last = dist.get_world_size() - 1
+    out = torch.zeros_like(x)
+    given = [x] * dist.get_world_size() if dist.get_rank() == last else None
+    return dist.scatter(out, given, last, async_op=async_op), [out]
+
+
+def _all_to_all(x: torch.Tensor, async_op: bool) -> tuple[Any, list[torch.Tensor]]:
+    outs = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    return dist.all_to_all(outs, [x] * dist.get_world_size(), async_op=async_op), outs[-1:]
+
+
+def _broadcast(x: torch.Tensor, async_op: bool) -> tuple[Any, list[torch.Tensor]]:
+    return dist.broadcast(x, dist.get_world_size() - 1, async_op=async_op), [x]
+
+
+CALLS: list[Callable[[torch.Tensor, bool], tuple[Any, list[torch.Tensor]]]] = [
+    _all_reduce, _all_gather_into_tensor, _all_gather, _gather, _scatter, _all_to_all, _broadcast,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("call", CALLS, ids=lambda c: c.__name__.strip("_"))
+@pytest.mark.parametrize("own_stream", [False, True], ids=["default stream", "side stream"])
+def test_calls_follow_the_current_stream(rank: int, size: int, call: Any, async_op: bool, own_stream: bool) -> None:
+    """What the stream computes before the call goes in, and what it computes after sees the result."""
+    stream = torch.cuda.Stream() if own_stream else torch.cuda.current_stream()
+    with torch.cuda.stream(stream):
+        x = _written_late(1000, rank + 1.0)
+        work, results = call(x, async_op)
+        if work is not None:
+            work.wait()
+        after = [r * 2 for r in results]
+    stream.synchronize()
+    assert [r.unique().tolist() for r in results] == [[float(size)]] * len(results)
+    assert [a.unique().tolist() for a in after] == [[2.0 * size]] * len(after)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("n", [10, 2_000_000])
+def test_messages_follow_the_current_stream(rank: int, n: int) -> None:
+    """Device to device, device to host and host to device."""
+    for sender_on_device, receiver_on_device in ((True, True), (True, False), (False, True)):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            if rank == 0:
+                x = _written_late(n, 3.0) if sender_on_device else torch.full((n,), 3.0)
+                dist.send(x, 1)
+                request = dist.isend(x, 1)
+                assert request is not None
+                request.wait()
+            elif rank == 1:
+                y = torch.zeros(n, device="cuda" if receiver_on_device else "cpu")
+                dist.recv(y, 0)
+                assert (y == 3).all()
+                y.zero_()
+                request = dist.irecv(y, 0)
+                assert request is not None
+                request.wait()
+                assert (y * 2 == 6).all()
+
+
+def test_non_contiguous_messages(rank: int) -> None:
+    x = torch.arange(12.0, device="cuda").view(3, 4).T
+    y = torch.zeros(4, 6, device="cuda")[:, ::2]
+    receive = dist.irecv(y, rank)
+    send = dist.isend(x, rank)
+    assert send is not None
+    assert receive is not None
+    send.wait()
+    receive.wait()
+    assert torch.equal(x, y)
+
+
+def test_an_interface_s_stream_is_waited_for(comm: mpicoll.Communicator) -> None:
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        x = _written_late(1000, comm.rank + 1.0)
+    comm.allreduce(it := LikeCuPy(x, stream=stream.cuda_stream), "max", out=it)
+    assert x.unique().tolist() == [float(comm.size)]
+
+
+def test_memory_is_given_back(size: int) -> None:
+    """Two hundred calls on new tensors hold no more device memory than ten did."""
+
+    def calls(n: int) -> int:
+        for i in range(n):
+            work = dist.all_reduce(torch.ones(100_000, device="cuda"), async_op=i % 2 == 0)
+            if work is not None:
+                work.wait()
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+
+    few = calls(10)
+    assert calls(200) <= few + 2 * 400_000
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("here", "there"), [("cuda", "cpu"), ("cpu", "cuda")])
+def test_tensors_on_two_devices(size: int, here: str, there: str) -> None:
+    def on(device: str, n: int = 2) -> torch.Tensor:
+        return torch.full((n,), 5.0, device=device)
+
+    lists = [on(there) for _ in range(size)]
+    out, outs = on(there, 2 * size), on(there)
+    mistakes: list[tuple[Callable[[], Any], str]] = [
+        (lambda: dist.all_gather(lists, on(here)), "all_gather: tensor_list[0]"),
+        (lambda: dist.reduce_scatter(on(here), lists), "reduce_scatter: input_list[0]"),
+        (lambda: dist.all_to_all([on(here) for _ in range(size)], lists), "all_to_all: input_tensor_list[0]"),
+        (lambda: dist.all_gather_into_tensor(out, on(here)), "all_gather_into_tensor: output_tensor"),
+        (lambda: dist.reduce_scatter_tensor(outs, on(here, 2 * size)), "reduce_scatter_tensor: output"),
+        (lambda: dist.all_to_all_single(out, on(here, 2 * size)), "all_to_all_single: output"),
+    ]
+    for call, argument in mistakes:
+        with pytest.raises(DeviceError) as caught:
+            call()
+        assert str(caught.value).startswith(argument)
+        assert here in caught.value.expected
+        assert there in caught.value.given
+    for x in (out, outs, *lists):
+        assert (x == 5).all()
+    x = torch.ones(2, device=here)
+    dist.all_reduce(x)
+    assert x.tolist() == [size] * 2
+
+
+def test_wrong_arrays_for_the_communicator(comm: mpicoll.Communicator) -> None:
+    x = torch.full((4,), 5.0, device="cuda")
+    host = np.full(4, 5.0, np.float32)
+    with pytest.raises(DeviceError, match="allreduce: out: expected memory on cuda"):
+        comm.allreduce(x, out=host)
+    with pytest.raises(DeviceError, match="allreduce: out: expected memory on cpu"):
+        comm.allreduce(host, out=x)
+    with pytest.raises(ArgumentError, match="allreduce: x: expected an array that can be written to"):
+        comm.allreduce(it := LikeCuPy(x, read_only=True), out=it)
+    with pytest.raises(ArgumentError, match=r"allreduce: out: .*not overlap x's"):
+        comm.allreduce(x[:3], out=x[1:])
+    assert (x == 5).all()
+    assert (host == 5).all()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_another_gpu(comm: mpicoll.Communicator) -> None:
+    x, y = (torch.full((4,), 5.0, device=f"cuda:{i}") for i in range(2))
+    with pytest.raises(DeviceError, match="allreduce: out: expected memory on cuda:0, where x is; given cuda:1"):
+        comm.allreduce(x, out=y)
+    for a in (x, y):
+        comm.allreduce(a, "max", out=a)
+        assert (a == 5).all()

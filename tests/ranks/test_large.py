@@ -1,0 +1,59 @@
+"""Vectors beyond the count of one MPI call: all collectives with a small limit, and some with the real one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll.routes import large
+from tests.ranks import test_communicator, test_random
+
+
+@pytest.fixture
+def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "MAX_COUNT", 100)
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_everything_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_random, "DRAWS", 200)
+    world = mpicoll.Communicator()
+    half = world.split(world.rank % 2)
+    assert half is not None
+    test_random.test_random_calls([world, half, world])
+
+
+@pytest.mark.usefixtures("small_limit")
+def test_uneven_blocks_and_messages_in_pieces() -> None:
+    with mpicoll.Communicator() as comm:
+        for dtype in ("float64", "float16"):
+            test_communicator.test_v_variants(comm, lambda n: [80 * (r % 3) for r in range(n)], dtype)
+        test_communicator.test_alltoallv(comm)
+        test_communicator.test_slots(comm)
+        test_communicator.test_uneven_slots(comm)
+        test_communicator.test_messages_around_a_ring(comm)
+
+
+@pytest.mark.slow
+@pytest.mark.mpi(min_size=2)
+def test_more_than_2_to_the_31_elements() -> None:
+    comm = mpicoll.Communicator()
+    if comm.size > 2:
+        pytest.skip("the memory is there for two ranks")
+    n = 2**31 + 11
+    x = np.zeros(n, np.uint8)
+    marks = [0, 2**31 - 2, 2**31 - 1, 2**31, n - 1]
+    x[marks] = [1 + comm.rank + i for i in range(5)]
+    comm.allreduce(x, "max", out=x)
+    assert list(x[marks]) == [2 + i for i in range(5)]
+    assert np.count_nonzero(x) == 5
+    x[marks] = [10 * comm.rank + i for i in range(5)]
+    comm.bcast(x, 1)
+    assert list(x[marks]) == [10 + i for i in range(5)]
+    half = (n + 1) // 2
+    blocks = comm.allgather(x[:half])  # (2, half): more than 2^31 elements in all
+    assert blocks.size > 2**31
+    assert blocks[0, 0] == blocks[1, 0] == 10
+    assert np.count_nonzero(blocks) == 2
+    comm.free()

@@ -1,0 +1,261 @@
+"""Ours beside other backends in one group, and torch's flight recorder: where torch takes a backend in Python."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed import _functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.nn.parallel import DistributedDataParallel
+
+import mpicoll.torch
+from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.torch.backend import reducer
+from mpicoll.torch.backend.device_backend import DeviceBackend
+from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
+from tests.ranks.torch.programs.overlap import backward_waits
+
+needs_one = pytest.mark.skipif(not BACKENDS_IN_PYTHON, reason="torch takes no backend in Python before 2.14")
+
+
+@pytest.fixture(autouse=True)
+def without_group(default_group: None) -> Iterator[None]:
+    dist.destroy_process_group()
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def serving(device: str) -> Any:
+    return dist.group.WORLD._get_backend(torch.device(device))
+
+
+@pytest.mark.skipif(BACKENDS_IN_PYTHON, reason="torch takes a backend in Python")
+def test_refused_before() -> None:
+    backend = "cpu:mpicoll,cuda:nccl"
+    with pytest.raises(LaunchError, match=f"backend '{backend}' was given, but before torch 2.14 .* make a group for"):
+        dist.init_process_group(backend, "mpi://")
+
+
+@needs_one
+def test_gloo_has_the_cpu() -> None:
+    dist.init_process_group("cpu:gloo,cuda:mpicoll", "mpi://")
+    assert isinstance(serving("cuda"), DeviceBackend)
+    assert type(serving("cpu")).__name__ == "ProcessGroupGloo"
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert x.tolist() == [dist.get_world_size()] * 3
+    assert serving("cuda")._get_sequence_number_for_group() == 0
+
+
+@needs_one
+def test_nccl_has_the_gpu() -> None:
+    if torch.cuda.is_available():
+        dist.init_process_group("cpu:mpicoll,cuda:nccl", "mpi://")
+        assert not isinstance(serving("cuda"), DeviceBackend)
+        assert isinstance(serving("cpu"), DeviceBackend)
+    else:  # as with cpu:gloo,cuda:nccl
+        with pytest.raises((RuntimeError, ValueError), match=r"GPU|CUDA|NCCL"):
+            dist.init_process_group("cpu:mpicoll,cuda:nccl", "mpi://")
+        dist.init_process_group("mpicoll")
+
+
+@pytest.fixture
+def ours_on_the_cpu() -> DeviceBackend:
+    dist.init_process_group("cpu:mpicoll,cuda:gloo", "mpi://")
+    found = serving("cpu")
+    assert isinstance(found, DeviceBackend)
+    assert type(serving("cuda")).__name__ == "ProcessGroupGloo"
+    return found
+
+
+@needs_one
+def test_collectives(ours_on_the_cpu: DeviceBackend) -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    mine, everybodys = torch.tensor([float(rank)]), torch.arange(float(size))
+    x = mine.clone()
+    dist.all_reduce(x)
+    assert x.item() == everybodys.sum()
+    x = mine.clone()
+    dist.reduce(x, 0)
+    assert x.item() == (everybodys.sum() if rank == 0 else rank)
+    x = mine.clone()
+    dist.broadcast(x, size - 1)
+    assert x.item() == size - 1
+    out = torch.empty(size)
+    dist.all_gather_into_tensor(out, mine)
+    assert torch.equal(out, everybodys)
+    parts = [torch.empty(1) for _ in range(size)]
+    dist.all_gather(parts, mine)
+    assert torch.equal(torch.cat(parts), everybodys)
+    dist.gather(mine, parts if rank == 0 else None, 0)
+    assert torch.equal(torch.cat(parts), everybodys)
+    dist.scatter(x, parts if rank == 0 else None, 0)
+    assert x.item() == rank
+    dist.reduce_scatter_tensor(x, everybodys)
+    assert x.item() == size * rank
+    dist.reduce_scatter(x, parts)
+    assert x.item() == size * rank
+    dist.all_to_all_single(out, torch.full([size], float(rank)))
+    assert torch.equal(out, everybodys)
+    dist.all_to_all(parts, [mine] * size)
+    assert torch.equal(torch.cat(parts), everybodys)
+    dist.barrier()
+    found: list[object] = [None] * size
+    dist.all_gather_object(found, {"rank": rank})
+    assert found == [{"rank": r} for r in range(size)]
+    sent = dist.isend(mine, (rank + 1) % size)
+    dist.recv(x, (rank - 1) % size)
+    sent.wait()
+    assert x.item() == (rank - 1) % size
+    assert ours_on_the_cpu._get_sequence_number_for_group() == 14
+
+
+@needs_one
+def test_compiled(ours_on_the_cpu: DeviceBackend) -> None:
+    @torch.compile(backend="aot_eager")
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        dist.broadcast(y, 0)
+        return y * 2
+
+    assert program(torch.tensor([float(dist.get_rank())])).item() == 2.0
+
+
+@needs_one
+def test_asynchronous(ours_on_the_cpu: DeviceBackend) -> None:
+    x, size = torch.ones(2), dist.get_world_size()
+    work = dist.all_reduce(x, async_op=True)
+    assert work.wait()
+    assert x.tolist() == [size] * 2
+    future = dist.all_reduce(x, async_op=True).get_future()
+    assert future.then(lambda f: f.value()[0][0].item()).wait() == size * size
+
+
+@needs_one
+def test_other_groups(ours_on_the_cpu: DeviceBackend) -> None:
+    x, size = torch.ones(1), dist.get_world_size()
+    other = dist.new_group()
+    assert isinstance(other._get_backend(torch.device("cpu")), DeviceBackend)
+    dist.all_reduce(x, group=other)
+    assert x.item() == size
+    ours = dist.new_group(backend="mpicoll")
+    assert isinstance(ours, mpicoll.torch.ProcessGroup)
+    mpicoll.torch.all_reduce(x, group=ours)
+    assert x.item() == size * size
+
+
+@needs_one
+@pytest.mark.parametrize(("backend", "ours"), [("cpu:mpicoll,cuda:gloo", "cpu"), ("cpu:gloo,cuda:mpicoll", "cuda")])
+def test_each_device_has_its_backend(backend: str, ours: str) -> None:
+    """In the default group and in one that is made of it. mpicoll.torch's own functions take neither."""
+    dist.init_process_group(backend, "mpi://")
+    for group in (dist.group.WORLD, dist.new_group()):
+        made: Any = group
+        for device in ("cpu", "cuda"):
+            assert isinstance(made._get_backend(torch.device(device)), DeviceBackend) == (device == ours)
+        with pytest.raises(ArgumentError, match="group: expected a group of mpicoll"):
+            mpicoll.torch.all_reduce(torch.ones(1), group=group)
+    with pytest.raises(StateError, match="there is no default group"):
+        mpicoll.torch.all_reduce(torch.ones(1))
+    dist.barrier()  # a rank whose gloo still connects would fail if another one's were gone
+
+
+@needs_one
+def test_sparse_tensors_are_refused(ours_on_the_cpu: DeviceBackend) -> None:
+    """The error is that of a whole group, and the group still works."""
+    with pytest.raises(ArgumentError, match=r"tensor: expected a dense tensor; given a torch\.sparse_coo tensor"):
+        dist.all_reduce(torch.ones(4).to_sparse())
+    x = torch.ones(1)
+    dist.all_reduce(x)
+    assert x.item() == dist.get_world_size()
+
+
+@needs_one
+@pytest.mark.mpi(min_size=2)
+def test_monitored_barrier_without_a_timeout(ours_on_the_cpu: DeviceBackend) -> None:
+    """The group's timeout counts. The last rank does not come to the first barrier, and all come to the second."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    world: Any = dist.group.WORLD
+    ours_on_the_cpu.set_timeout(timedelta(seconds=1))
+    dist.barrier()  # so that those that come are there in time
+    if rank < size - 1:
+        with pytest.raises(RuntimeError, match=rf"after 0:00:01, these ranks did not come: {size - 1}"):
+            world.monitored_barrier()
+    dist.barrier()
+    ours_on_the_cpu.set_timeout(timedelta(minutes=1))
+    world.monitored_barrier()
+
+
+@needs_one
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("overlap", ["0", "1"])
+def test_ddp_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment variable decides whether the backward pass waits, as in a whole group."""
+    monkeypatch.setenv(reducer.SWITCH, overlap)
+    monkeypatch.setattr(reducer, "MOMENT", 60.0)  # so that whoever waits, waits to the end
+    dist.init_process_group("cpu:mpicoll,cuda:gloo", "mpi://")
+    assert backward_waits(dist.get_rank(), overlap == "0") == (overlap == "0")
+
+
+@needs_one
+def test_programs(ours_on_the_cpu: DeviceBackend) -> None:
+    """DDP, FSDP2 and functional collectives."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    whole = DistributedDataParallel(torch.nn.Linear(4, 3))
+    whole(torch.full((2, 4), float(rank))).sum().backward()
+    assert torch.equal(whole.module.weight.grad, torch.full((3, 4), float(size - 1)))
+    sharded: Any = fully_shard(torch.nn.Linear(4, 3 * size), mesh=init_device_mesh("cpu", (size,)))
+    sharded(torch.full((2, 4), float(rank))).sum().backward()
+    assert torch.equal(sharded.weight.grad.full_tensor(), torch.full((3 * size, 4), float(size - 1)))
+    assert functional.all_reduce(torch.ones(1), "sum", dist.group.WORLD).item() == size
+
+
+def recorded() -> list[str]:
+    """The collectives of mpicoll's that the flight recorder has."""
+    c10d: Any = torch._C._distributed_c10d
+    trace = json.loads(c10d._dump_fr_trace_json(backend="mpicoll"))
+    return [entry["profiling_name"] for entry in trace.get("entries", [])]
+
+
+@pytest.mark.parametrize("size", ["2000", "0", None])
+def test_flight_recorder(size: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorder records if it was asked for and this torch can. A group works in either case."""
+    monkeypatch.delenv("TORCH_FR_BUFFER_SIZE", raising=False)
+    if size:
+        monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", size)
+    before = len(recorded()) if RECORDS_BACKENDS_IN_PYTHON else 0
+    for _ in range(2):
+        dist.init_process_group("mpicoll")
+        x = torch.ones(1)
+        dist.all_reduce(x, group=dist.new_group())
+        assert x.item() == dist.get_world_size()
+        dist.destroy_process_group()
+    if RECORDS_BACKENDS_IN_PYTHON:
+        assert recorded()[before:].count("mpicoll:all_reduce") == (2 if size == "2000" else 0)
+
+
+@pytest.mark.parametrize("size", ["2000", "0"])
+def test_modes_for_debugging(size: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They see functional collectives, and where torch's own group stands over the backend, all calls."""
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", size)
+    dist.init_process_group("mpicoll")
+    of_torch = RECORDS_BACKENDS_IN_PYTHON and size == "2000"
+    x = torch.ones(1)
+    with CommDebugMode() as mode:
+        functional.wait_tensor(functional.all_reduce(x, "sum", dist.group.WORLD))
+        dist.all_reduce(x)
+    assert mode.get_total_counts() == 1 + of_torch
+    with FakeTensorMode(), nullcontext() if of_torch else pytest.raises(ArgumentError, match="given a FakeTensor"):
+        dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()

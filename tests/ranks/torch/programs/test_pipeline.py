@@ -1,0 +1,118 @@
+"""A model in stages, one a rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
+
+from tests.ranks.torch.programs.training import WIDTH, vectors
+
+MICRO_BATCHES = 4
+
+
+def stages(n: int) -> list[nn.Module]:
+    torch.manual_seed(7)
+    return [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(n)]
+
+
+def reference(modules: list[nn.Module]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Output and loss of the stages one after another, with gradients in their parameters."""
+    x, y = vectors(0)
+    out = nn.Sequential(*modules)(x)
+    loss = nn.functional.mse_loss(out, y)
+    loss.backward()
+    return out.detach(), loss.detach()
+
+
+def assert_same_gradients(found: nn.Module, expected: nn.Module) -> None:
+    for p, q in zip(found.parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+
+
+@pytest.mark.parametrize("kind", [ScheduleGPipe, Schedule1F1B])
+def test_schedules(kind: type, rank: int, size: int) -> None:
+    modules = stages(size)
+    expected, loss = reference(modules)
+    mine = stages(size)[rank]
+    stage = PipelineStage(mine, rank, size, torch.device("cpu"))
+    schedule = kind(stage, MICRO_BATCHES, loss_fn=nn.functional.mse_loss)
+    x, y = vectors(0)
+    losses: list[torch.Tensor] = []
+    given = (x,) if rank == 0 else ()
+    out = schedule.step(*given, target=y, losses=losses) if rank == size - 1 else schedule.step(*given)
+    if rank == size - 1:
+        torch.testing.assert_close(out, expected)
+        torch.testing.assert_close(torch.stack(losses).mean().detach(), loss)
+    assert_same_gradients(mine, modules[rank])
+
+
+def test_interleaved_schedule(rank: int, size: int) -> None:
+    """Each rank has two stages."""
+    modules = stages(2 * size)
+    expected, _ = reference(modules)
+    mine = [stages(2 * size)[i] for i in (rank, rank + size)]
+    parts: list[Any] = [
+        PipelineStage(m, i, 2 * size, torch.device("cpu")) for m, i in zip(mine, (rank, rank + size), strict=True)
+    ]
+    schedule = ScheduleInterleaved1F1B(parts, MICRO_BATCHES, loss_fn=nn.functional.mse_loss)
+    x, y = vectors(0)
+    given = (x,) if rank == 0 else ()
+    out = schedule.step(*given, target=y) if rank == size - 1 else schedule.step(*given)
+    if rank == size - 1:
+        torch.testing.assert_close(out, expected)
+    for m, i in zip(mine, (rank, rank + size), strict=True):
+        assert_same_gradients(m, modules[i])
+
+
+def test_by_hand(rank: int, size: int) -> None:
+    """Activations go forth and gradients back by isend and irecv, one micro-batch after another."""
+    modules = stages(size)
+    reference(modules)
+    mine = stages(size)[rank]
+    x, y = vectors(0)
+    first, last = rank == 0, rank == size - 1
+    sent, kept = [], []
+    for i, (part, target) in enumerate(zip(x.chunk(MICRO_BATCHES), y.chunk(MICRO_BATCHES), strict=True)):
+        if not first:
+            part = torch.empty_like(part)
+            dist.recv(part, rank - 1, tag=i)
+        out = mine(part.requires_grad_(not first))
+        if last:
+            kept.append((part, nn.functional.mse_loss(out, target) / MICRO_BATCHES))
+        else:
+            kept.append((part, out))
+            sent.append(dist.isend(out.detach(), rank + 1, tag=i))
+    for i, (part, out) in enumerate(kept):
+        if last:
+            out.backward()
+        else:
+            gradient = torch.empty_like(out)
+            dist.irecv(gradient, rank + 1, tag=100 + i).wait()
+            out.backward(gradient)
+        if not first:
+            sent.append(dist.isend(part.grad, rank - 1, tag=100 + i))
+    for work in sent:
+        work.wait()
+    assert_same_gradients(mine, modules[rank])
+
+
+def test_ring_of_batched_messages(rank: int, size: int) -> None:
+    """Each rank's rows go round the ring, as in ring attention. In the end every rank has seen all rows."""
+    mine = torch.full((3,), float(rank))
+    total, passing = mine.clone(), mine
+    for _ in range(size - 1):
+        coming = torch.empty_like(passing)
+        ops = [
+            dist.P2POp(dist.isend, passing, (rank + 1) % size),
+            dist.P2POp(dist.irecv, coming, (rank - 1) % size),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        passing = coming
+        total += passing
+    assert torch.equal(total, torch.full((3,), size * (size - 1) / 2))

@@ -1,0 +1,196 @@
+"""Handles of torch's collectives on our group: futures, callbacks, errors, time limits, order."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from datetime import timedelta
+from inspect import signature
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from mpicoll.errors import MessageError
+from mpicoll.torch.backend.handles import handle_of
+from mpicoll.torch.groups.work import CollectiveWork
+from tests.ranks.torch.programs.training import mlp, vectors
+
+
+def test_futures(rank: int, size: int) -> None:
+    x = torch.ones(3)
+    work = dist.all_reduce(x, async_op=True)
+    assert work.wait() is True
+    assert work.is_completed()
+    assert work.is_success()
+    assert work.get_future().done()
+    assert work.get_future().value()[0] is x or torch.equal(work.get_future().value()[0], x)
+    assert torch.equal(work.result()[0], torch.full((3,), float(size)))
+
+
+def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> None:
+    """A failure that the program has not seen ends the job when the program ends."""
+    seen = threading.Event()
+
+    class Observed(CollectiveWork):
+        """The thread that carries it out reads this, and then waits until the program has seen the failure."""
+
+        @property
+        def failed_unseen(self) -> bool:
+            unseen: bool = self._unseen
+            if threading.current_thread() is settler:
+                seen.wait(10)
+            return unseen
+
+        @failed_unseen.setter
+        def failed_unseen(self, unseen: bool) -> None:
+            self._unseen = unseen
+
+    def fail() -> None:
+        raise MessageError("in the collective")
+
+    settler = threading.Thread(target=lambda: work.carry_out())
+    work = Observed(fail, [])
+    handle = handle_of([work])
+    settler.start()
+    with pytest.raises(MessageError, match="in the collective"):
+        handle.wait()
+    seen.set()
+    settler.join()
+    assert not work._unseen
+    with pytest.raises(MessageError, match="in the collective"):
+        handle.get_future().wait()
+
+
+def test_callbacks(rank: int, size: int) -> None:
+    """Callbacks are chained and collected. Those of one collective run before the next collective starts."""
+    x, y = torch.ones(3), torch.ones(2)
+
+    def go_on(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
+        return done.value()[0] / size
+
+    first = dist.all_reduce(x, async_op=True).get_future().then(go_on)
+    second = dist.all_reduce(y, async_op=True).get_future()
+    third = first.then(lambda f: (f.value() + 1).sum().item())
+    both = torch.futures.collect_all([second, third]).wait()
+    assert torch.equal(both[0].value()[0], torch.full((2,), float(size)))
+    assert both[1].value() == 6.0
+
+
+def test_works_that_nobody_keeps(rank: int, size: int) -> None:
+    """The program keeps neither the Work nor its tensors."""
+    seen: list[float] = []
+    for k in range(20):
+        dist.all_reduce(torch.full((4,), float(k)), async_op=True).get_future().then(
+            lambda f: seen.append(f.value()[0][0].item())
+        )
+        gc.collect(0)
+    dist.barrier()
+    assert seen == [float(k * size) for k in range(20)]
+
+
+def test_tensors_are_let_go(rank: int) -> None:
+    x = torch.ones(1000)
+    work = dist.all_reduce(x, async_op=True)
+    gone = weakref.ref(x), weakref.ref(work)
+    work.wait()
+    del x, work
+    deadline = time.monotonic() + 30  # the thread that carried it out lets go of it just after it is complete
+    while any(ref() is not None for ref in gone) and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.001)
+    assert [ref() for ref in gone] == [None, None]
+
+
+@pytest.mark.parametrize("functional", [False, True], ids=["all_reduce", "functional"])
+def test_a_collective_before_a_message(functional: bool, rank: int, size: int) -> None:
+    """Rank 1 joins the collective only when it has rank 0's message, which rank 0 sends after starting it."""
+    operators = torch.ops._c10d_functional
+    x = torch.ones(1)
+    if rank == 1:
+        dist.recv(torch.empty(1), 0)
+    if functional:
+        started = operators.all_reduce(x, "sum", dist.group.WORLD.group_name)
+    else:
+        work = dist.all_reduce(x, async_op=True)
+    if rank == 0 and size > 1:
+        dist.send(torch.ones(1), 1)
+    if functional:
+        x = operators.wait_tensor(started)
+    else:
+        work.wait()
+    assert x.item() == size
+
+
+def test_errors_reach_cpp(monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
+    """DDP's reducer and the functional collectives wait in C++: they raise what the collective raised."""
+    group = dist.new_group()
+    ddp = DistributedDataParallel(mlp(), process_group=group)
+    x, _ = vectors(0)
+    ddp(x).sum().backward()
+
+    def fail(plan: object, collective: str) -> None:
+        raise MessageError("the network is down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group.engine, "carry_out", fail)
+        with pytest.raises(MessageError, match="network is down"):
+            ddp(x).sum().backward()
+        started = torch.ops._c10d_functional.all_reduce(x, "sum", group.group_name)
+        with pytest.raises(MessageError, match="network is down"):
+            torch.ops._c10d_functional.wait_tensor(started)
+        dropped = dist.all_reduce(x, group=group, async_op=True)
+        with pytest.raises(MessageError, match="network is down"):
+            dist.destroy_process_group(group)  # nobody has waited for this one
+    assert dropped.exception() is not None
+    dist.barrier()
+
+
+@pytest.mark.skipif("timeout" not in signature(dist.barrier).parameters, reason=f"torch {torch.__version__} has not it")
+def test_barrier_with_a_time_limit(rank: int, size: int) -> None:
+    """Rank 0 comes when the others have given up."""
+    if rank > 0:
+        with pytest.raises(TimeoutError, match="not all ranks came within"):
+            dist.barrier(timeout=timedelta(seconds=0.05))
+        dist.send(torch.ones(1), 0)
+    else:
+        for other in range(1, size):
+            dist.recv(torch.empty(1), other)
+        dist.barrier()  # which completes theirs
+    dist.barrier()
+
+
+def test_sequence_numbers() -> None:
+    """It counts the collectives called. Ranks whose numbers differ have not called the same collectives."""
+    g: Any = dist.group.WORLD
+    before = g._get_sequence_number_for_group()
+    dist.all_reduce(torch.ones(1))
+    dist.barrier()
+    assert g._get_sequence_number_for_group() == before + 2
+    g._set_sequence_number_for_group()
+    assert g._get_sequence_number_for_group() == 0
+
+
+def test_works_of_messages(rank: int, size: int) -> None:
+    if size == 1:
+        pytest.skip("needs two ranks")
+    x = torch.zeros(2)
+    work = None
+    if rank == 1:
+        work = dist.irecv(x, tag=3)  # from any rank
+        assert not work.is_completed()
+        with pytest.raises(TimeoutError, match="not complete"):
+            work.wait(timedelta(seconds=0.05))
+    dist.barrier()
+    if rank == 0:
+        work = dist.isend(torch.ones(2), 1, tag=3)
+    if work is not None:
+        assert work.wait() is True
+        assert work.is_completed()
+    if rank == 1:
+        assert work._source_rank() == 0
+        assert torch.equal(x, torch.ones(2))

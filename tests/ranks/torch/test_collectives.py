@@ -1,0 +1,322 @@
+"""Every collective on every dtype, op, root, group and layout, against one process's results."""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mpicoll.arrays.dtypes import DTYPES
+from tests.ranks.torch.api import dist
+from tests.ranks.torch.cases import (
+    FUNCTIONS,
+    LAYOUTS,
+    OP_OF,
+    REDUCING,
+    ROOTED,
+    Case,
+    Group,
+    Started,
+    layouts,
+    legal,
+    premul,
+    roots,
+    run,
+    start,
+    values_of,
+)
+
+DRAWS = 2000
+GROUPS = 5
+ASYNC = ("none", "all", "some")
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_dtype_and_op(groups: list[Group], function: str) -> None:
+    ops = [*OP_OF, "premul_sum"] if function in REDUCING else ["sum"]
+    for op in ops:
+        dtypes = legal(op, function) if function in REDUCING else list(DTYPES)
+        for i, dtype in enumerate(dtypes):
+            for root in roots(function, groups[0]):
+                run(Case(function, dtype, op, root, root_in_group=bool(i % 2), seed=i), groups[0])
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("which", range(1, GROUPS))
+def test_every_group_and_root(groups: list[Group], function: str, which: int) -> None:
+    g = groups[which]
+    cases = [(dtype, op) for op in [*OP_OF, "premul_sum"] for dtype in ("bfloat16", "int32", "float32", "bool")]
+    for dtype, op in cases if function in REDUCING else [("bfloat16", "sum"), ("complex64", "sum")]:
+        if dtype in legal(op, function):
+            for root, in_group in product(roots(function, g), (False, True) if function in ROOTED else (False,)):
+                run(Case(function, dtype, op, root, root_in_group=in_group, seed=which), g)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("out_layout", LAYOUTS)
+def test_every_layout(groups: list[Group], function: str, out_layout: str) -> None:
+    """Every layout of the input with every one of the output, and each with itself for other dtypes."""
+    for dtype in ("float32", "bfloat16", "complex128", "int64"):
+        possible = layouts(dtype, dims=2)
+        if out_layout not in possible:
+            continue
+        if function in ("broadcast", "all_reduce", "reduce"):
+            possible = [out_layout]
+        elif dtype != "complex128":  # which can have all of them
+            possible = [out_layout, "contiguous"]
+        for i, layout in enumerate(possible):
+            g = groups[4 * (i % 2)]
+            run(Case(function, dtype, "sum", g.size - 1, (2, 3), layout, out_layout, ASYNC[i % 3], seed=i), g)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_every_shape(groups: list[Group], function: str) -> None:
+    """Shapes have no dimension, no element, one element, or so many that an exchange takes several rounds."""
+    for shape in ((), (0,), (0, 3), (3, 0), (1,), (1, 1, 1), (2, 0, 1), (4099,), (3, 5, 7, 2)):
+        for dtype, mode in (("float32", "none"), ("bfloat16", "some"), ("bool", "all")):
+            run(Case(function, dtype, "prod", groups[0].size - 1, shape, async_ranks=mode, seed=3), groups[0])
+
+
+@pytest.mark.parametrize("function", ["all_reduce", "reduce", "reduce_scatter_tensor"])
+def test_exchanges_of_several_segments(groups: list[Group], function: str, size: int) -> None:
+    n = 1_060_000 // size if function == "reduce_scatter_tensor" else 1_060_000
+    run(Case(function, "bfloat16", "avg", groups[0].size - 1, (n,), "strided"), groups[0])
+
+
+@pytest.mark.parametrize("function", [f for f in FUNCTIONS if f not in REDUCING])
+def test_dtypes_that_can_only_be_moved(function: str, rank: int, size: int) -> None:
+    """float8 and complex32 cannot be reduced, but every bit of them arrives."""
+    for dtype, bits in ((torch.float8_e4m3fn, torch.uint8), (torch.complex32, torch.int32)):
+        mine = torch.arange(size, dtype=bits) + 50 * rank + 1
+        x = mine.view(dtype)
+        blocks = list(x.split(1))
+        outs = [torch.empty(1, dtype=bits).view(dtype) for _ in range(size)]
+        out = torch.empty(size, dtype=bits).view(dtype)
+        whole = torch.empty(size * size, dtype=bits).view(dtype)
+        of_all = torch.cat([torch.arange(size, dtype=bits) + 50 * r + 1 for r in range(size)])
+        to_me = torch.tensor([rank + 50 * r + 1 for r in range(size)], dtype=bits)
+        match function:
+            case "broadcast":
+                dist.broadcast(x, size - 1)
+                found, expected = x, torch.arange(size, dtype=bits) + 50 * (size - 1) + 1
+            case "all_gather":
+                wide = [torch.empty(size, dtype=bits).view(dtype) for _ in range(size)]
+                dist.all_gather(wide, x)
+                found, expected = torch.cat([w.view(bits) for w in wide]), of_all
+            case "all_gather_into_tensor":
+                dist.all_gather_into_tensor(whole, x)
+                found, expected = whole, of_all
+            case "gather":
+                dist.gather(blocks[rank], outs if rank == 0 else None, 0)
+                found = torch.cat([o.view(bits) for o in outs]) if rank == 0 else mine
+                expected = torch.tensor([51 * r + 1 for r in range(size)], dtype=bits) if rank == 0 else mine
+            case "scatter":
+                dist.scatter(outs[0], blocks if rank == 0 else None, 0)
+                found, expected = outs[0], torch.tensor([rank + 1], dtype=bits)
+            case "all_to_all":
+                dist.all_to_all(outs, blocks)
+                found, expected = torch.cat([o.view(bits) for o in outs]), to_me
+            case "all_to_all_single":
+                dist.all_to_all_single(out, x)
+                found, expected = out, to_me
+            case _:
+                raise AssertionError(function)
+        assert torch.equal(found.view(bits), expected), dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("op", [dist.ReduceOp.MIN, dist.ReduceOp.MAX])
+def test_nan_propagates_through_min_and_max(rank: int, size: int, dtype: torch.dtype, op: dist.ReduceOp) -> None:
+    """Element r is NaN on rank r alone, and the last one nowhere."""
+    x = torch.arange(size + 1, dtype=dtype) + rank
+    x[rank] = float("nan")
+    y, z = x.clone(), x.clone()
+    block = torch.empty(1, dtype=dtype)
+    dist.all_reduce(x, op)
+    dist.reduce(y, 0, op)
+    dist.reduce_scatter_tensor(block, z[:size].contiguous(), op)
+    last = size + (0 if op == dist.ReduceOp.MIN else size - 1)
+    expected = torch.tensor([float("nan")] * size + [last], dtype=dtype)
+    assert torch.equal(x.isnan(), expected.isnan())
+    assert x[size] == last
+    assert block.isnan().all()
+    if rank == 0:
+        assert torch.equal(y.isnan(), expected.isnan())
+    else:
+        assert torch.equal(y.nan_to_num(-1), z.nan_to_num(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("n", [500, 20_000])
+def test_16_bit_sums_are_rounded_once(rank: int, size: int, dtype: torch.dtype, n: int) -> None:
+    """Sums are added up in float32, in rank order, and rounded to nearest even at the end, however long the vectors."""
+    generator = torch.Generator().manual_seed(7)
+    inputs = [torch.randn(n, generator=generator).to(dtype) for _ in range(size)]
+    wide = [x.float() for x in inputs]
+    total, product_ = wide[0].clone(), wide[0].clone()
+    for w in wide[1:]:
+        total, product_ = total + w, product_ * w
+    for op, expected in (("sum", total), ("avg", total / size), ("prod", product_)):
+        x = inputs[rank].clone()
+        dist.all_reduce(x, OP_OF[op])
+        assert torch.equal(x, expected.to(dtype)), op
+        y = inputs[rank].clone()
+        dist.reduce(y, size - 1, OP_OF[op])
+        assert torch.equal(y, expected.to(dtype) if rank == size - 1 else inputs[rank]), op
+
+
+@pytest.mark.mpi(min_size=3)
+def test_16_bit_sums_are_in_rank_order(groups: list[Group], rank: int) -> None:
+    """2^24 + 1 is 2^24 in float32: what is left of the 1 tells in which order the ranks were added."""
+    terms = [2.0**24, 1.0, -(2.0**24), 1.0]
+    for g in (groups[0], groups[4]):
+        expected = torch.zeros((), dtype=torch.float32)
+        for r in g.ranks:
+            expected = expected + terms[r]
+        for n in (1, 9000):
+            x = torch.full((n,), terms[rank], dtype=torch.bfloat16)
+            dist.all_reduce(x, group=g.handle)
+            assert x.unique().tolist() == [expected.item()]
+
+
+def test_16_bit_overflow_and_infinities(rank: int, size: int) -> None:
+    x = torch.tensor([60000.0, float("inf"), -float("inf"), 60000.0 if rank == 0 else -60000.0], dtype=torch.float16)
+    dist.all_reduce(x)
+    inf = float("inf")
+    # The last one is beyond float16's range on the way, but not in the end.
+    last = torch.tensor(60000.0).half().float() * (2 - size)
+    assert x.tolist() == [60000.0 if size == 1 else inf, inf, -inf, last.half().item()]
+
+
+@pytest.mark.parametrize("factor", [0.5, 3.0, torch.tensor(0.5), torch.tensor([0.5])], ids=str)
+def test_premul_sum_takes_a_number_or_a_tensor(rank: int, size: int, factor: float | torch.Tensor) -> None:
+    total = sum(range(1, size + 1)) * float(factor)
+    for dtype in (torch.float16, torch.float32, torch.complex64):
+        x = torch.full((4,), rank + 1, dtype=dtype)
+        dist.all_reduce(x, premul(factor))
+        assert torch.equal(x, torch.full((4,), total, dtype=dtype))
+
+
+def test_ops_may_be_constants_or_instances(size: int) -> None:
+    for name, expected in (("SUM", size), ("MAX", 1), ("PRODUCT", 1), ("AVG", 1)):
+        for op in (getattr(dist.ReduceOp, name), dist.ReduceOp(getattr(dist.ReduceOp, name))):
+            x = torch.ones(2)
+            dist.all_reduce(x, op)
+            assert x.tolist() == [expected] * 2
+
+
+@pytest.mark.parametrize("as_list", [False, True], ids=["single", "list"])
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+def test_uneven_all_to_all(rank: int, size: int, as_list: bool, async_op: bool) -> None:
+    """Rank r sends (r + k) % 3 rows to rank k. Some ranks send none to others."""
+    to = [(rank + k) % 3 for k in range(size)]
+    of = [(r + rank) % 3 for r in range(size)]
+    rows = [torch.full((n, 2), 10 * rank + k, dtype=torch.int16) for k, n in enumerate(to)]
+    expected = [torch.full((n, 2), 10 * r + rank, dtype=torch.int16) for r, n in enumerate(of)]
+    if as_list:
+        outs = [torch.zeros_like(e) for e in expected]
+        work = dist.all_to_all(outs, rows, async_op=async_op)
+    else:
+        whole = torch.zeros((sum(of), 2), dtype=torch.int16)
+        work = dist.all_to_all_single(whole, torch.cat(rows), of, to, async_op=async_op)
+        outs = list(whole.split(of))
+    if async_op:
+        assert work is not None
+        work.wait()
+    for found, e in zip(outs, expected, strict=True):
+        assert torch.equal(found, e)
+
+
+def test_slots_of_one_tensor_mean_in_place(rank: int, size: int) -> None:
+    """The input is this rank's block of the output, or the output is its block of the input, as in FSDP."""
+    whole = torch.zeros(2 * size)
+    mine = whole[2 * rank : 2 * rank + 2]
+    mine.fill_(rank + 1)
+    dist.all_gather_into_tensor(whole, mine)
+    assert whole.tolist() == [float(r + 1) for r in range(size) for _ in range(2)]
+    for op, expected in ((dist.ReduceOp.SUM, size), (dist.ReduceOp.MAX, 1)):
+        blocks = torch.arange(2.0 * size)
+        others = [i for i in range(2 * size) if i // 2 != rank]
+        dist.reduce_scatter_tensor(blocks[2 * rank : 2 * rank + 2], blocks, op)
+        assert blocks[2 * rank : 2 * rank + 2].tolist() == [2 * rank * expected, (2 * rank + 1) * expected]
+        assert blocks[others].tolist() == [float(i) for i in others]
+
+
+def test_gradients_and_graphs_are_left_alone(size: int) -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    dist.all_reduce(y)
+    assert y.tolist() == [2.0 * size] * 3
+    assert x.grad is None
+    y.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
+
+
+def test_barrier(rank: int, size: int) -> None:
+    """No rank leaves before the last has come. The ranks of a node have one clock."""
+    for late in range(size):
+        for async_op in (False, True):
+            time.sleep(0.05 if rank == late else 0)
+            came = time.monotonic_ns()
+            work = dist.barrier(async_op=async_op)
+            if async_op:
+                assert work is not None
+                assert work.wait() is True
+            moments: list[Any] = [None] * size
+            dist.all_gather_object(moments, (came, time.monotonic_ns()))
+            assert max(came for came, _ in moments) <= min(left for _, left in moments), (late, async_op)
+
+
+def draw(rng: np.random.Generator, g: Group, seed: int) -> Case:
+    function = str(rng.choice(list(FUNCTIONS)))
+    op = str(rng.choice([*OP_OF, "premul_sum"])) if function in REDUCING else "sum"
+    dtype = str(rng.choice(legal(op, function) if function in REDUCING else list(DTYPES)))
+    lengths = rng.choice([0, 1, 2, 3, 17], rng.integers(0, 4), p=[0.04, 0.24, 0.3, 0.3, 0.12])
+    long = rng.random()
+    shape = (30_000,) if long < 0.01 else (300,) if long < 0.05 else tuple(int(n) for n in lengths)
+    return Case(
+        function,
+        dtype,
+        op,
+        int(rng.integers(g.size)),
+        shape,
+        str(rng.choice(layouts(dtype, len(shape)))),
+        str(rng.choice(layouts(dtype, len(shape)))),
+        str(rng.choice(ASYNC, p=[0.6, 0.2, 0.2])),
+        bool(rng.integers(2)),
+        seed,
+    )
+
+
+def test_random_calls(groups: list[Group]) -> None:
+    """Up to eight calls are under way at a time, in several groups; ranks draw alike."""
+    seed = int(os.environ.get("MPICOLL_SEED", "20261121"))
+    print(f"MPICOLL_SEED={seed}")
+    rng = np.random.default_rng(seed)
+    under_way: list[Started] = []
+    for i in range(DRAWS):
+        g = groups[int(rng.integers(len(groups)))]
+        case = draw(np.random.default_rng([seed, i]), g, i)
+        finish = int(rng.integers(9))
+        if g.rank is not None:
+            under_way.append(start(case, g))
+        if len(under_way) > finish:
+            for started in under_way:
+                started.check()
+            under_way.clear()
+    for started in under_way:
+        started.check()
+
+
+def test_values_of_sees_through_views() -> None:
+    """All tests here rely on this helper."""
+    z = torch.tensor([1 + 2j])
+    assert values_of(z.conj()).tolist() == [1 - 2j]
+    assert values_of(z.conj().imag).tolist() == [-2.0]
+    assert values_of(torch.tensor([1.5], dtype=torch.bfloat16)).tolist() == [1.5]

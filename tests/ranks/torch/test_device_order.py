@@ -1,0 +1,185 @@
+"""The order of mpicoll.torch's calls among the work of a device, which is simulated and late.
+
+No call waits for the device. So wherever the order is broken, old values are found: the last tests break it on purpose,
+and find them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from mpicoll.errors import DeviceFailure
+from mpicoll.torch.groups import turns
+from mpicoll.torch.groups.work import CollectiveWork
+from tests.devices.on import later_and_later
+from tests.devices.tensors import SimulatedGpu, SimulatedTensor, on_any_rank, values
+from tests.ranks.torch.api import dist
+
+SEED = int(os.environ.get("MPICOLL_SEED", "1"))
+TOGETHER = 12
+"""Calls between two looks at their results."""
+
+pytestmark = pytest.mark.processes
+
+
+class Program:
+    """Random calls, the same on all ranks, in two groups and on three queues. Each works on tensors that are written
+    late. Its result is copied and overwritten when it was waited for."""
+
+    def __init__(self, gpu: SimulatedGpu, seed: int) -> None:
+        self.gpu, self.random = gpu, np.random.default_rng(seed)
+        self.groups = [None, dist.new_group()]
+        self.queues = [gpu.current(), gpu.queue(), gpu.queue()]
+        self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def wrong_results(self, calls: int) -> int:
+        wrong = 0
+        for _ in range(0, calls, TOGETHER):
+            looks = []
+            for _ in range(TOGETHER // 3):
+                started = [self.call() for _ in range(3)]
+                looks += [self.finish(*started[i]) for i in self.random.permutation(3)]
+            wrong += sum(not look() for look in looks)
+        return wrong
+
+    def call(self) -> tuple[Any, list[torch.Tensor], list[Any], Any]:
+        """Begin a call: its Work, its results, what these must be, and the queue on which it was made."""
+        random, rank, size = self.random, self.rank, self.size
+        n, async_op = int(random.integers(1, 40)), bool(random.random() < 0.7)
+        inputs = random.integers(-9, 9, (size, size, n)).astype(np.float32)
+        queue, group = self.queues[random.integers(3)], self.groups[random.integers(2)]
+        total = inputs.sum(0)
+        with self.gpu.using(queue):
+            x = self.gpu.tensor(np.zeros((size, n), np.float32))
+            x.copy_(self.gpu.tensor(inputs[rank]))
+            match random.integers(4):
+                case 0:
+                    work = dist.all_reduce(x, group=group, async_op=async_op)
+                    return work, [x], [total], queue
+                case 1:
+                    outs = [torch.empty_like(x) for _ in range(size)]
+                    work = dist.all_gather(outs, x, group=group, async_op=async_op)
+                    return work, outs, list(inputs), queue
+                case 2:
+                    out = x.new_zeros(n)
+                    work = dist.reduce_scatter(out, list(x), group=group, async_op=async_op)
+                    return work, [out], [total[rank]], queue
+                case _:
+                    out = torch.empty_like(x)
+                    work = dist.all_to_all_single(out, x, group=group, async_op=async_op)
+                    return work, [out], [inputs[:, rank]], queue
+
+    def finish(self, work: Any, results: list[torch.Tensor], expected: list[Any], queue: Any) -> Callable[[], bool]:
+        """Wait on any queue, and overwrite the results there. The function says whether they were right."""
+        if work is not None and self.random.random() < 0.5:
+            queue = self.queues[self.random.integers(3)]
+        with self.gpu.using(queue):
+            if work is not None:
+                work.wait()
+            kept = [x.clone() for x in results]
+            for x in results:
+                x.fill_(77)
+
+        def look(_keep: Any = results) -> bool:  # as a program must that uses a tensor on another queue than its own
+            with self.gpu.using(queue):
+                return all(np.array_equal(x.cpu().numpy(), e) for x, e in zip(kept, expected, strict=True))
+
+        return look
+
+
+def test_random_calls(gpu: SimulatedGpu) -> None:
+    print(f"MPICOLL_SEED={SEED}")
+    assert Program(gpu, SEED).wrong_results(600 if dist.get_world_size() < 3 else 120) == 0
+
+
+# -- what breaks the order --------------------------------------------------------------------------------------------
+
+
+def calls_do_not_wait_for_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    def enter(self: turns.Turn) -> None:
+        for device, queue in self._queues:
+            self._stack.enter_context(device.using(queue))
+
+    monkeypatch.setattr(turns.Turn, "__enter__", enter)
+
+
+def callers_do_not_wait_for_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns.Turn, "follow", lambda self: None)
+
+
+def the_end_is_taken_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: turns.Turn, run: Callable[[], None]) -> None:
+        self._ended = [queue.record() for _, queue in self._queues]
+        run()
+
+    monkeypatch.setattr(turns.Turn, "take", take)
+
+
+def lists_are_copied_on_another_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it would be if the group's thread did not make its queue the current one."""
+
+    @contextmanager
+    def using(self: SimulatedGpu, queue: Any) -> Iterator[None]:
+        yield
+
+    original = turns.Turn.__enter__
+
+    def enter(self: turns.Turn) -> None:
+        with monkeypatch.context() as m:
+            m.setattr(SimulatedGpu, "using", using)
+            original(self)
+
+    monkeypatch.setattr(turns.Turn, "__enter__", enter)
+
+
+BROKEN = [
+    calls_do_not_wait_for_the_caller,
+    callers_do_not_wait_for_the_end,
+    the_end_is_taken_too_early,
+    lists_are_copied_on_another_queue,
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.__name__)
+def test_a_broken_order_is_found(gpu: SimulatedGpu, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken(monkeypatch)
+    monkeypatch.setattr(gpu, "check", lambda place: None)  # memory that is used too late shows in the values
+    program = Program(gpu, 5)
+    assert any(on_any_rank(dist, program.wrong_results(TOGETHER)) for _ in later_and_later(gpu))
+
+
+def test_memory_that_is_given_back_too_early_is_found(gpu: SimulatedGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def let_go(self: CollectiveWork) -> None:
+        self._run = lambda: None
+        self._result = []
+        self.served.set()
+
+    monkeypatch.setattr(CollectiveWork, "let_go", let_go)
+    alone = [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]
+    found = any(wrong_after_a_call(gpu, alone) for _ in later_and_later(gpu) for _ in range(20))
+    with suppress(DeviceFailure):  # of a call that failed itself: otherwise the default group's end raises it
+        dist.destroy_process_group(alone)
+    assert found
+
+
+def wrong_after_a_call(gpu: SimulatedGpu, group: Any) -> bool:
+    """Drop a tensor at once while a call reads it, and say whether its memory was used by others meanwhile."""
+    x: SimulatedTensor | None = gpu.tensor(np.ones(30, np.float32))
+    work = dist.all_reduce(x, group=group, async_op=True)
+    x = None
+    work.done.wait()
+    later = [gpu.tensor(np.full(30, -1, np.float32)) for _ in range(2)]
+    del work
+    try:
+        wrong = any(values(each) != [-1] * 30 for each in later)
+        gpu.current().synchronize()
+    except DeviceFailure:
+        wrong = True
+    return wrong or any(queue._failure for queue in gpu._queues)

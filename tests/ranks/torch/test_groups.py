@@ -1,0 +1,375 @@
+"""The default group and others: made, named, destroyed, and made again."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed
+
+import mpicoll.torch
+from mpicoll.errors import ArgumentError, LaunchError, StateError, TimeoutError
+from tests.ranks.torch.api import dist, through_torch
+from tests.ranks.torch.cases import SORTS_RANKS, Group
+
+BACKENDS = ["mpicoll", "MPICOLL", "cpu:mpicoll", "cpu:mpicoll,cuda:mpicoll"]
+if not through_torch():  # which makes of another backend what it asks for
+    BACKENDS += [None, "gloo", "nccl", "mpi", "ucc", "GLOO", "cpu:gloo,cuda:nccl"]
+ANY = "mpicoll" if through_torch() else "gloo"
+
+
+def works(group: Any = None) -> None:
+    """The group carries out a collective."""
+    x = torch.ones(1)
+    dist.all_reduce(x, group=group)
+    assert x.item() == dist.get_world_size(group)
+
+
+@pytest.fixture
+def without_group(pytestconfig: pytest.Config) -> None:
+    """Destroy the default group. The next test makes one again. Ranks that are threads destroy their own."""
+    if not pytestconfig.getoption("--threads") and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+# -- the default group ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("without_group")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_is_mpicoll(backend: str | None) -> None:
+    dist.init_process_group(backend)
+    assert dist.get_backend() == (str(backend).lower() if through_torch() else "mpicoll")
+    works()
+    dist.destroy_process_group()
+    assert not dist.is_initialized()
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("without_group")
+def test_groups_are_made_and_destroyed_again_and_again() -> None:
+    from mpi4py import MPI
+
+    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    seen = []
+    for name in ("", "mine"):
+        dist.init_process_group(
+            ANY, "mpi://", timedelta(minutes=5), size, rank, store=None, group_name=name, device_id=None
+        )
+        assert dist.is_initialized()
+        assert dist.is_available()
+        assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
+        world = dist.group.WORLD
+        assert world is not None
+        assert world is dist.GroupMember.WORLD
+        assert world.timeout == timedelta(minutes=5)
+        assert dist.get_process_group_ranks(None) == dist.get_process_group_ranks(world) == list(range(size))
+        inner = dist.new_group(list(range(size)))
+        works()
+        works(world)
+        works(inner)
+        dist.destroy_process_group()
+        assert dist.group.WORLD is None
+        for g in (world, inner):
+            with pytest.raises(
+                ValueError if through_torch() else StateError, match=r"destroyed|not initialized in the world"
+            ):
+                dist.barrier(g)
+        seen.append(world)
+    assert seen[0] is not seen[1]
+
+
+def test_a_second_init_is_refused(size: int) -> None:
+    world = dist.group.WORLD
+    error: type[Exception] = StateError
+    said = "init_process_group: the default group exists already"
+    if through_torch():
+        error, said = ValueError, "trying to initialize the default process group twice"
+    with pytest.raises(error, match=said):
+        dist.init_process_group("mpicoll")
+    assert dist.group.WORLD is world
+    works()
+
+
+@pytest.mark.processes
+@pytest.mark.usefixtures("without_group")
+@pytest.mark.parametrize("wrong", ["world_size", "rank"])
+def test_a_world_that_is_not_mpis_is_refused(wrong: str) -> None:
+    from mpi4py import MPI
+
+    actual = {"world_size": MPI.COMM_WORLD.size, "rank": MPI.COMM_WORLD.rank}[wrong]
+    with pytest.raises(
+        LaunchError, match=rf"init_process_group: {wrong}={actual + 1} was given, but MPI says {actual}"
+    ):
+        dist.init_process_group(ANY, **{wrong: actual + 1})
+    assert not dist.is_initialized()
+    dist.init_process_group(ANY, **{wrong: actual})
+    works()
+
+
+@pytest.mark.usefixtures("without_group")
+def test_wrong_arguments_of_init() -> None:
+    ours = "init_process_group: "
+    rows: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"backend": "tcp"}, ArgumentError, f"{ours}backend: expected None or one of .*gloo.*; given 'tcp'"),
+        ({"backend": "cpu:gloo,cuda:tcp"}, ArgumentError, f"{ours}backend: .*; given 'cpu:gloo,cuda:tcp'"),
+        ({"timeout": 5}, ArgumentError, f"{ours}timeout: expected a positive datetime.timedelta; given 5"),
+        ({"timeout": timedelta(seconds=-1)}, ArgumentError, f"{ours}timeout: expected a positive"),
+    ]
+    if through_torch():  # a negative time limit is none of its mistakes
+        rows = [
+            ({"backend": "tcp"}, AssertionError, "Unknown backend type tcp"),
+            ({"backend": "mpicoll", "timeout": 5}, TypeError, "Expected timeout argument to be of type"),
+        ]
+    for arguments, error, said in rows:
+        with pytest.raises(error, match=said):
+            dist.init_process_group(**arguments)
+        assert not dist.is_initialized()
+
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    "all_reduce": lambda g: dist.all_reduce(torch.ones(1), group=g),
+    "broadcast": lambda g: dist.broadcast(torch.ones(1), 0, group=g),
+    "reduce": lambda g: dist.reduce(torch.ones(1), 0, group=g),
+    "all_gather": lambda g: dist.all_gather([torch.ones(1)], torch.ones(1), group=g),
+    "all_gather_into_tensor": lambda g: dist.all_gather_into_tensor(torch.ones(1), torch.ones(1), group=g),
+    "gather": lambda g: dist.gather(torch.ones(1), group=g),
+    "scatter": lambda g: dist.scatter(torch.ones(1), group=g),
+    "reduce_scatter": lambda g: dist.reduce_scatter(torch.ones(1), [torch.ones(1)], group=g),
+    "reduce_scatter_tensor": lambda g: dist.reduce_scatter_tensor(torch.ones(1), torch.ones(1), group=g),
+    "all_to_all": lambda g: dist.all_to_all([torch.ones(1)], [torch.ones(1)], group=g),
+    "all_to_all_single": lambda g: dist.all_to_all_single(torch.ones(1), torch.ones(1), group=g),
+    "barrier": lambda g: dist.barrier(g),
+    "monitored_barrier": lambda g: dist.monitored_barrier(g),
+    "send": lambda g: dist.send(torch.ones(1), 0, group=g),
+    "isend": lambda g: dist.isend(torch.ones(1), 0, group=g),
+    "irecv": lambda g: dist.irecv(torch.ones(1), 0, group=g),
+    "all_gather_object": lambda g: dist.all_gather_object([None], 1, group=g),
+    "gather_object": lambda g: dist.gather_object(1, [None], group=g),
+    "broadcast_object_list": lambda g: dist.broadcast_object_list([1], 0, group=g),
+    "scatter_object_list": lambda g: dist.scatter_object_list([None], [1], group=g),
+    "send_object_list": lambda g: dist.send_object_list([1], 0, group=g),
+    "destroy_process_group": lambda g: dist.destroy_process_group(g),
+}
+"""A call of each function in the group g, None for the default group. Outsiders get None from it, and a warning."""
+
+OTHER_CALLS: dict[str, Callable[[Any], object]] = {
+    "recv": lambda g: dist.recv(torch.ones(1), 0, group=g),
+    "recv_object_list": lambda g: dist.recv_object_list([1], 0, group=g),
+    "P2POp": lambda g: dist.P2POp(dist.isend, torch.ones(1), 0, group=g),
+    "get_rank": lambda g: dist.get_rank(g),
+    "get_world_size": lambda g: dist.get_world_size(g),
+    "get_backend": lambda g: dist.get_backend(g),
+    "get_process_group_ranks": lambda g: dist.get_process_group_ranks(g),
+    "get_group_rank": lambda g: dist.get_group_rank(g, 0),
+    "get_global_rank": lambda g: dist.get_global_rank(g, 0),
+    "get_node_local_rank": lambda _: dist.get_node_local_rank(),
+    "new_group": lambda _: dist.new_group([0]),
+}
+"""The same for functions from which outsiders get something else."""
+
+
+TORCHS_WITHOUT: dict[str, tuple[type[Exception], str]] = {
+    "destroy_process_group": (AssertionError, "Process group cannot be None"),
+    "get_node_local_rank": (RuntimeError, "LOCAL_RANK is not in the environment"),
+}
+"""Functions of which torch uses other words."""
+
+
+@pytest.mark.usefixtures("without_group")
+def test_nothing_works_without_a_default_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    for function, call in {**CALLS, **OTHER_CALLS}.items():
+        error: type[Exception] = StateError
+        said = rf"{function}: there is no default group: call init_process_group\(\) first"
+        if through_torch():
+            if function in ("get_group_rank", "get_global_rank"):
+                continue  # to torch, the default group is None then, and its ranks are as they are given
+            torchs = ValueError, "Default process group has not been initialized"
+            error, said = TORCHS_WITHOUT.get(function, torchs)
+        with pytest.raises(error, match=said):
+            call(None)
+    assert dist.group.WORLD is None
+    assert dist.get_node_local_rank(fallback_rank=3) == 3
+
+
+def test_all_that_need_a_group_are_tried_without() -> None:
+    never = {"init_process_group", "is_initialized", "is_available", "batch_isend_irecv"}
+    never |= {"all_gather_single", "reduce_scatter_single"}  # other names
+    classes = {"GroupMember", "ProcessGroup", "ReduceOp", "Work", "group"}
+    assert CALLS.keys() | OTHER_CALLS.keys() == set(mpicoll.torch.__all__) - never - classes
+
+
+# -- other groups -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [np.int64, np.array, torch.tensor])
+def test_a_root_that_is_no_int_of_python(number: Callable[[int], Any], rank: int, size: int) -> None:
+    """Whatever Python can use as an index will do."""
+    x = torch.tensor([float(rank)])
+    dist.broadcast(x, group_src=number(size - 1))
+    assert x.item() == size - 1
+    dist.reduce(x, dst=number(0))
+    assert x.item() == (size - 1) * (size if rank == 0 else 1)
+
+
+def test_names_of_ranks(groups: list[Group], rank: int, size: int) -> None:
+    for g in groups:
+        if g.rank is None:
+            assert g.handle == dist.GroupMember.NON_GROUP_MEMBER
+            assert dist.get_rank(g.handle) == -1
+            assert dist.get_world_size(g.handle) == -1
+            continue
+        assert dist.get_rank(g.handle) == g.rank
+        assert dist.get_world_size(g.handle) == g.size
+        assert dist.get_backend(g.handle) == "mpicoll"
+        assert dist.get_process_group_ranks(g.handle) == g.ranks
+        handle = dist.group.WORLD if through_torch() and g.handle is None else g.handle
+        for in_group, global_rank in enumerate(g.ranks):
+            for number in (int, np.int64):
+                assert dist.get_group_rank(handle, number(global_rank)) == in_group
+                assert dist.get_global_rank(handle, number(in_group)) == global_rank
+    assert 0 <= dist.get_node_local_rank() < size
+    assert dist.get_node_local_rank(fallback_rank=99) == dist.get_node_local_rank()
+    if through_torch():  # whose word it is, and which knows only its environment
+        assert dist.get_node_local_rank() == mpicoll.torch.get_node_local_rank()
+
+
+@pytest.mark.skipif(not SORTS_RANKS, reason=f"new_group of torch {torch.__version__} has no sort_ranks")
+def test_ranks_are_sorted_unless_told_otherwise(size: int) -> None:
+    backwards = list(range(size))[::-1]
+    for sort_ranks, expected in ((True, sorted(backwards)), (False, backwards)):
+        g = dist.new_group(backwards, sort_ranks=sort_ranks, group_desc="mine", timeout=timedelta(seconds=9))
+        assert dist.get_process_group_ranks(g) == expected
+        assert g.timeout == timedelta(seconds=9)
+        assert "mine" in (g.group_desc if through_torch() else repr(g))
+        dist.destroy_process_group(g)
+    every = dist.new_group()
+    assert dist.get_process_group_ranks(every) == sorted(backwards)
+    assert every.timeout == dist.group.WORLD.timeout
+    dist.destroy_process_group(every)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_only_the_members_need_to_make_a_group(rank: int, size: int) -> None:
+    """Each pair of neighbours makes a group. The last rank makes none if their number is odd."""
+    pair = [rank - rank % 2, rank - rank % 2 + 1]
+    if pair[1] < size:
+        g = dist.new_group(pair, use_local_synchronization=True)
+        x = torch.tensor([float(rank)])
+        dist.all_reduce(x, group=g)
+        assert x.item() == sum(pair)
+        dist.destroy_process_group(g)
+
+
+TORCH_REFUSES = {"broadcast", "reduce", "scatter", "send", "isend", "gather_object"}
+TORCH_REFUSES |= {"broadcast_object_list", "scatter_object_list", "send_object_list"}
+"""In these, torch looks for the root in the group first, and then whether this rank is in it."""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("function", CALLS)
+def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> None:
+    said = f"{function}: rank {rank} is not in the given group, and takes no part in the call"
+    outside = dist.GroupMember.NON_GROUP_MEMBER
+    if through_torch():
+        said = f"on global rank {rank} which does not belong to the given group"
+        if function in TORCH_REFUSES:
+            with pytest.raises(ValueError, match=r"group -100|Group -100|Invalid process group"):
+                CALLS[function](outside)
+            return
+        if function == "destroy_process_group":
+            assert dist.destroy_process_group(outside) is None
+            return
+    with pytest.warns(UserWarning, match=said) as caught:
+        assert CALLS[function](outside) is None
+    assert len([w for w in caught if w.category is UserWarning]) == 1
+
+
+@pytest.mark.processes
+def test_an_outsider_receives_nothing(rank: int) -> None:
+    outside = dist.GroupMember.NON_GROUP_MEMBER
+    said = "which does not belong to the given group" if through_torch() else "recv: rank"
+    with pytest.warns(UserWarning, match=said):
+        assert dist.recv(torch.ones(1), 0, group=outside) == -1
+    if through_torch():
+        with pytest.raises(ValueError, match="Invalid process group"):
+            dist.recv_object_list([1], 0, group=outside)
+        return
+    with pytest.warns(UserWarning, match="recv_object_list: rank"):
+        assert dist.recv_object_list([1], 0, group=outside) == -1
+
+
+def test_members_are_not_warned(groups: list[Group]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for g in groups:
+            if g.rank is not None:
+                works(g.handle)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_destroyed_group_does_not_take_others_with_it(rank: int, size: int) -> None:
+    first, second = dist.new_group(list(range(size))), dist.new_group([0, 1])
+    dist.destroy_process_group(first)
+    error: type[Exception] = StateError
+    said = "all_reduce: .* cannot be used any more: it was destroyed"
+    if through_torch():
+        error, said = ValueError, "is not initialized in the world group map"
+    with pytest.raises(error, match=said):
+        dist.all_reduce(torch.ones(1), group=first)
+    if rank < 2:
+        works(second)
+        dist.destroy_process_group(second)
+    works()
+
+
+# -- barriers that say who is missing ---------------------------------------------------------------------------------
+
+
+def monitored_barrier(group: Any = None, **arguments: Any) -> None:
+    """The function, or the group's method: torch's function refuses other backends than gloo before torch 2.14."""
+    if through_torch():
+        (group or dist.group.WORLD).monitored_barrier(**arguments)
+    else:
+        dist.monitored_barrier(group, **arguments)
+
+
+def test_monitored_barrier(groups: list[Group]) -> None:
+    for g in groups:
+        if g.rank is not None:
+            monitored_barrier(g.handle, timeout=timedelta(seconds=60))
+            monitored_barrier(g.handle, wait_all_ranks=True)
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("missing", ["last", "first", "two"])
+def test_a_monitored_barrier_names_who_is_missing(rank: int, size: int, missing: str) -> None:
+    """The ranks that come name those that do not. Those come later, and the next barrier works."""
+    absent = {"last": {size - 1}, "first": {0}, "two": {size - 1, max(1, size - 2)}}[missing]
+    dist.barrier()  # so that those that come are there in time
+    if rank not in absent:
+        names = ", ".join(str(r) for r in sorted(absent))
+        with pytest.raises(TimeoutError, match=rf"monitored_barrier: after .*, these ranks did not come: {names}$"):
+            monitored_barrier(timeout=timedelta(seconds=1))
+    dist.barrier()
+    for _ in range(2):
+        monitored_barrier(timeout=timedelta(seconds=60))
+    works()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_monitored_barrier_with_no_time(rank: int, size: int) -> None:
+    """Rank 0 waits for nobody. The others have no limit of their own: they wait for rank 0, whose limit decides."""
+    if rank == 0:
+        names = ", ".join(str(r) for r in range(1, size))
+        with pytest.raises(RuntimeError, match=rf"monitored_barrier: after 0:00:00, these .* did not come: {names}$"):
+            monitored_barrier(timeout=timedelta(0))
+    dist.barrier()
+    monitored_barrier(timeout=timedelta(seconds=60 if rank == 0 else 0))
+    works()

@@ -1,0 +1,160 @@
+"""Messages of tensors: pending ones, batches, tags, from any rank and to oneself."""
+
+from __future__ import annotations
+
+import gc
+from datetime import timedelta
+
+import pytest
+import torch
+
+from mpicoll.errors import ArgumentError, MessageError, StateError, TimeoutError
+from tests.ranks.torch.api import dist, ours_alone
+from tests.ranks.torch.cases import Group
+from tests.ranks.torch.pending import SHORT, held, let_go, started
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("receiving", [False, True])
+def test_a_pending_receive_says_so(rank: int, size: int, receiving: bool) -> None:
+    """Rank 1 sends, after rank 0 has seen that nothing has come."""
+    x = torch.zeros(2) if rank == 0 else torch.ones(2)
+    if rank == 0:
+        work = started(dist.irecv(x, 1 if receiving else None))
+        assert not work.is_completed()
+        assert not work.is_success()
+        with pytest.raises(TimeoutError, match="the message was not complete"):
+            work.wait(SHORT)
+        dist.send(torch.ones(1), 1, tag=7)
+        assert work.wait(timedelta(minutes=1)) is True
+        assert work.is_completed()
+        assert work.is_success()
+        assert work.exception() is None
+        assert work.source_rank() == 1
+        assert x.tolist() == [1, 1]
+    elif rank == 1:
+        dist.recv(torch.empty(1), 0, tag=7)
+        work = started(dist.isend(x, 0))
+        assert work.wait() is True
+        assert work.is_completed()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_lives_until_it_is_sent(rank: int, size: int) -> None:
+    n = 300_000  # more than any MPI sends before the receiver asks for it
+    if rank == 0:
+        works = [started(dist.isend(torch.full((n,), 3.0)[::2], r)) for r in range(1, size)]
+        gc.collect()
+        litter = torch.full((n,), -1.0)
+        let_go(rank, size)
+        for work in works:
+            work.wait()
+        assert litter.mean() == -1
+    else:
+        held(rank)
+        x = torch.zeros(n // 2)
+        dist.recv(x, 0)
+        assert (x == 3).all()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_batches(rank: int, size: int) -> None:
+    """Messages go round the ring in both directions at once, with different dtypes and layouts."""
+    right, left = (rank + 1) % size, (rank - 1) % size
+    whole = torch.zeros(2, 6, dtype=torch.int32)
+    from_left, from_right = torch.zeros(3, dtype=torch.bfloat16), whole[:, ::2]
+    works = dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, torch.full((3,), rank, dtype=torch.bfloat16), right, tag=1),
+            dist.P2POp(dist.isend, torch.full((3, 2), rank, dtype=torch.int32).T, group_peer=left, tag=2),
+            dist.P2POp(dist.irecv, from_right, right, tag=2),
+            dist.P2POp(dist.irecv, from_left, left, tag=1),
+        ]
+    )
+    assert len(works) == 4
+    for work in works:
+        assert work.wait() is True
+    assert [work.source_rank() for work in works[2:]] == [right, left]
+    assert from_left.tolist() == [left] * 3
+    assert from_right.tolist() == [[right] * 3] * 2
+    assert whole[:, 1::2].tolist() == [[0] * 3] * 2
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_receive_from_anyone_says_from_whom(groups: list[Group], rank: int, size: int) -> None:
+    """So it does in the reversed group, whose ranks are not the global ones."""
+    for g in (groups[0], groups[4]):
+        if rank == 0:
+            seen = {}
+            for _ in range(1, size):
+                x = torch.zeros(1)
+                sender = dist.recv(x, group=g.handle)
+                seen[sender] = x.item()
+            assert seen == {r: float(r) for r in range(1, size)}
+        else:
+            dist.send(torch.tensor([float(rank)]), 0, group=g.handle)
+        dist.barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_tags_tell_messages_apart(rank: int) -> None:
+    if rank == 0:
+        works = [started(dist.isend(torch.tensor([tag]), 1, tag=tag)) for tag in (3, 1, 2)]
+        for work in works:
+            work.wait()
+    elif rank == 1:
+        for tag in (1, 2, 3):
+            x = torch.zeros(1, dtype=torch.int64)
+            assert dist.recv(x, 0, tag=tag) == 0
+            assert x.item() == tag
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("length", [3, 5])
+def test_a_message_of_another_length_is_an_error(rank: int, length: int) -> None:
+    if rank == 0:
+        dist.send(torch.ones(4), 1)
+    elif rank == 1:
+        with pytest.raises(MessageError, match="recv"):
+            dist.recv(torch.zeros(length), 0)
+    dist.barrier()
+
+
+def test_a_message_to_oneself(rank: int) -> None:
+    x = torch.zeros(3)
+    receive = started(dist.irecv(x, rank))
+    started(dist.isend(torch.ones(3), rank)).wait()
+    receive.wait()
+    assert x.tolist() == [1, 1, 1]
+
+
+def test_a_message_has_no_future(rank: int) -> None:
+    """A message's future would never be complete."""
+    x = torch.zeros(3)
+    receive, send = started(dist.irecv(x, rank)), started(dist.isend(torch.ones(3), rank))
+    for work in (receive, send):
+        with pytest.raises(StateError, match="get_future: only a collective has a future"):
+            work.get_future()
+        work.wait()
+    assert x.tolist() == [1, 1, 1]
+
+
+@ours_alone("torch starts the messages of a batch one after another, and looks at each then")
+@pytest.mark.mpi(min_size=2)
+def test_a_refused_batch_leaves_no_receive_behind() -> None:
+    rank, size = dist.get_rank(), dist.get_world_size()
+    refused, y = torch.zeros(2), torch.zeros(2)
+    ops = [
+        dist.P2POp(dist.irecv, refused, (rank - 1) % size),
+        dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % size, tag=-1),
+    ]
+    with pytest.raises(ArgumentError, match="isend: tag"):
+        dist.batch_isend_irecv(ops)
+    received = dist.irecv(y, (rank - 1) % size)
+    sent = dist.isend(torch.full((2,), 7.0), (rank + 1) % size)
+    assert received is not None
+    assert sent is not None
+    received.wait()
+    sent.wait()
+    assert (y == 7).all()
+    assert not refused.any()

@@ -1,0 +1,142 @@
+"""Two threads of a rank that call collectives of one group at once, and those that take turns."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from mpicoll.errors import StateError
+from tests.ranks.torch.api import dist
+
+
+class Aside(threading.Thread):
+    """Another thread; ``join`` raises what it raised."""
+
+    def __init__(self, do: Callable[[], Any]) -> None:
+        super().__init__(daemon=True)
+        self.do = do
+        self.failure: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self.do()
+        except Exception as e:
+            self.failure = e
+
+    def join(self, timeout: float | None = None) -> None:
+        super().join(timeout)
+        if self.failure is not None:
+            raise self.failure
+
+
+def summed(group: Any, async_op: bool = False) -> None:
+    x = torch.ones(3)
+    work = dist.all_reduce(x, group=group, async_op=async_op)
+    if work is not None:
+        work.wait()
+    assert (x == dist.get_world_size()).all()
+
+
+@pytest.mark.processes
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    "second",
+    [lambda g: summed(g), lambda g: summed(g, True), lambda g: dist.barrier(g)],
+    ids=["sum", "async", "barrier"],
+)
+@pytest.mark.parametrize("first", [lambda g: summed(g), lambda g: dist.barrier(g)], ids=["sum", "barrier"])
+def test_both_at_once(first: Callable[[Any], None], second: Callable[[Any], None], rank: int) -> None:
+    """The second thread is refused, and so is every later call."""
+    group = dist.new_group()
+    said = r"two threads called its collectives at once.* dist\.new_group\(\), which an async_save takes"
+    if rank == 0:
+        one = Aside(lambda: first(group))
+        while not group.comm._engine.recorder.under_way:
+            time.sleep(0.001)
+        for _ in range(2):
+            with pytest.raises(StateError, match=said):
+                second(group)
+        dist.barrier()
+        one.join()
+    else:
+        dist.barrier()
+        first(group)
+    summed(None)
+
+
+@pytest.mark.processes
+def test_threads_that_take_turns() -> None:
+    group = dist.new_group()
+    for _ in range(3):
+        for async_op in (False, True):
+            Aside(partial(summed, group, async_op)).join()
+            summed(group, async_op)
+    dist.destroy_process_group(group)
+
+
+@pytest.mark.processes
+def test_a_group_for_each_thread() -> None:
+    groups = [dist.new_group() for _ in range(2)]
+
+    def often(group: Any) -> None:
+        for _ in range(50):
+            summed(group)
+
+    threads = [Aside(partial(often, g)) for g in groups]
+    often(None)
+    for thread in threads:
+        thread.join()
+
+
+@pytest.mark.processes
+def test_what_a_future_calls_is_no_second_thread(size: int) -> None:
+    """Its callback runs on the group's own thread while this one waits for what it called after."""
+    group = dist.new_group()
+    for _ in range(20):
+        x, y = torch.ones(3), torch.ones(2)
+        work = dist.all_reduce(x, group=group, async_op=True)
+        late = work.get_future().then(lambda _, y=y: dist.all_reduce(y, group=group, async_op=True))
+        late.wait().wait()
+        summed(group)
+        assert (y == size).all()
+
+
+@pytest.mark.processes
+def test_what_a_callback_calls_comes_before_what_is_called_later(size: int) -> None:
+    """On every rank: this thread may be at its next call before the callback has come to its own, or after."""
+    for _ in range(100):
+        x, y, z = torch.ones(1), torch.full((1,), 10.0), torch.full((1,), 100.0)
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        late = work.get_future().then(lambda _, y=y: dist.all_reduce(y))
+        work.wait()
+        dist.all_reduce(z)
+        late.wait()
+        assert [float(v) for v in (x, y, z)] == [size, 10 * size, 100 * size]
+
+
+class Gathered:
+    """An object that calls a collective while it is pickled."""
+
+    def __init__(self, total: float) -> None:
+        self.total = total
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        x = torch.ones(1)
+        dist.all_reduce(x)
+        return Gathered, (float(x),)
+
+
+@pytest.mark.processes
+def test_a_collective_within_another_is_no_second_thread(size: int) -> None:
+    found: list[Any] = [None] * size
+    dist.all_gather_object(found, Gathered(0.0))
+    assert [each.total for each in found] == [size] * size
+    summed(None)

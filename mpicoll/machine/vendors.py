@@ -100,7 +100,10 @@ OPEN_MPI = Vendor(
     rank_binds=True,
     exports="-x",
     as_root=("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"),
-    in_wheel={"OMPI_MCA_osc": "^ucx"},  # its UCX component for windows cannot work, and prints that for each window
+    in_wheel={
+        "OMPI_MCA_osc": "^ucx",  # this component for windows cannot work, and prints that for each window
+        "OMPI_MCA_btl": "^ofi",  # this one serves windows alone, and sleeps for a second in each MPI_Init
+    },
     passes_on=("PRTE_MCA_ess_base_forward_signals", "OMPI_MCA_ess_base_forward_signals"),  # version 5, and 4
     outlives=5,
     outliving=("--with-ft", "ulfm"),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
+from mpicoll.communicator.memory import Memory
 from mpicoll.communicator.mpi4py_names import Mpi4pyNames
 from mpicoll.communicator.neighbours import Neighbours
 from mpicoll.communicator.nonblocking import NonBlocking
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Communicator"]
 
 
-class Communicator(Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
+class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
     """Collectives and messages among the ranks of an MPI communicator.
 
     ``comm`` is any intra-communicator of mpi4py, and MPI.COMM_WORLD if it is None. Making a Communicator is collective:

@@ -38,6 +38,12 @@ class Binding:
     def bind(self, call: Call, algorithm: str | None, record: Record) -> tuple[Plan, bool]:
         """The plan of the call, and whether it may serve again: one that copies an array with gaps is bound afresh each
         time. The ``record`` gets the name of the algorithm or of a device's route."""
+        plan, lasts = self._bind(call, algorithm, record)
+        if algorithm is None and not self._fabric.rules.preferred:
+            plan = self._fabric.where_it_lies(call.without_arrays() if lasts else call, plan, record)
+        return plan, lasts
+
+    def _bind(self, call: Call, algorithm: str | None, record: Record) -> tuple[Plan, bool]:
         buffers = [b for b in (call.send, call.recv) if b is not None]
         if any(b.device != "cpu" for b in buffers):
             return self.devices.bind(call, algorithm, record), all(b.plain for b in buffers)

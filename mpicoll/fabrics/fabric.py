@@ -10,10 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.machine.patience import Patience
@@ -191,6 +195,15 @@ class Fabric(ABC):
     @abstractmethod
     def settle(self) -> None:
         """Get memory that all ranks share, if there is any. After that ``shares`` is final. Collective."""
+
+    def where_it_lies(self, call: Call, plan: Plan, record: Record) -> Plan:
+        """A plan that carries the call out where its arrays lie, if these are in memory that all ranks share, and as
+        ``plan`` does else. It is made on all ranks or on none."""
+        return plan
+
+    def memory(self, nbytes: int) -> NDArray[np.uint8] | None:
+        """Uninitialised memory that all ranks can share. None where they cannot, or where it would not pay."""
+        return None
 
     def usable(self, b: Buffer) -> bool:
         """Whether the fabric can read and write this memory without a copy."""

@@ -9,12 +9,14 @@ from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import measured
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
@@ -25,13 +27,15 @@ from mpicoll.fabrics.mpi_objects import MPIParcels
 from mpicoll.fabrics.words import Words
 from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
+from mpicoll.machine.blocks import allocate
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
-from mpicoll.routes import exchange, large, native, scheduled
+from mpicoll.routes import exchange, large, lying, native, scheduled
 from mpicoll.routes.devices import scheduled as on_device
 from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Schedule
 from mpicoll.transports import shared
+from mpicoll.transports.meeting import Meeting, in_order
 
 __all__ = ["MPIFabric"]
 
@@ -76,15 +80,17 @@ class MPIFabric(ElasticFabric):
         self.library = MPI.get_vendor()[0]
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-        # If all ranks of the parent are on one node, or share memory, then so do these ranks. It need not be found out.
+        # If all ranks of the parent are on one node, then so are these. It need not be found out.
         self.one_node = (parent is not None and parent.one_node) or self._is_one_node()
-        self._can_share: bool = self.size > 1 and (
-            (parent is not None and parent._can_share) or (self.one_node and shared.possible(self._comm))
-        )
-        self.shares = self._can_share
+        pages = shared.pages(self._comm) if self.one_node else None
+        self.shares = pages is not None
         self.settled = not self.shares
         self._slots: shared.Slots | None = None
+        self._crowded: bool = parent is not None and parent._crowded
         self.rules = self._common_rules(parent)
+        self._meeting: Meeting | None = None
+        if pages is not None and in_order() and not self._is_elastic:
+            self._meeting = Meeting(self.rank, pages, self._crowded, MPI.COMM_SELF.Iprobe)
 
     @classmethod
     def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:
@@ -129,7 +135,7 @@ class MPIFabric(ElasticFabric):
         if parent is not None and parent.one_node == self.one_node:
             return parent.rules
         share_a_node = self.one_node and self.size > 1
-        take_turns = share_a_node and oversubscribed(self._comm)
+        self._crowded = take_turns = share_a_node and oversubscribed(self._comm)
         rules = None
         if self.rank == 0:
             of_all = parent.rules if parent is not None else Rules.of_environment()
@@ -172,6 +178,14 @@ class MPIFabric(ElasticFabric):
 
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
         return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)
+
+    def where_it_lies(self, call: Call, plan: Plan, record: Record) -> Plan:
+        if self._meeting is None or not lying.serves(call, self.size, self._crowded):
+            return plan
+        return lying.Lying(self._meeting, call, plan, record)
+
+    def memory(self, nbytes: int) -> NDArray[np.uint8] | None:
+        return None if self._meeting is None else allocate(nbytes)
 
     def is_long(self, call: Call) -> bool:
         return call.extent_is_common and call.nbytes(self.size) >= shared.LEAST
@@ -286,7 +300,7 @@ class MPIFabric(ElasticFabric):
         return bool(flag[0])
 
     def free(self) -> None:
-        self._slots = None
+        self._slots = self._meeting = None
         with self._freeing:
             if self._words is not None:
                 self._words.free()

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-__all__ = ["share"]
+__all__ = ["Block", "Mapping", "mapped", "new_file", "share"]
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -36,9 +36,9 @@ def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
     file, mark = None, os.urandom(_MARK)
     wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0"
     if wanted and nbytes + sum(mapping.nbytes for mapping in list(_own)) <= BUDGET:
-        file = _new(nbytes, mark)
+        file = new_file(nbytes, mark)
     files: list[tuple[int, int, bytes] | None] = comm.allgather(None if file is None else (os.getpid(), file, mark))
-    mappings = [m for f in files if f is not None and (m := _mapped(*f, nbytes)) is not None]
+    mappings = [m for f in files if f is not None and (m := mapped(*f, nbytes)) is not None]
     all_mapped = all(comm.allgather(len(mappings) == comm.size))  # mpi4py's allreduce would make one more communicator
     if file is not None:
         os.close(file)  # all ranks have opened it
@@ -48,7 +48,7 @@ def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
     return [np.asarray(mapping) for mapping in mappings]
 
 
-def _new(nbytes: int, mark: bytes) -> int | None:
+def new_file(nbytes: int, mark: bytes) -> int | None:
     """A file in memory, or None if the system refuses it. All its memory is allocated at once: if there were none for a
     page that is written later, the system would kill the process."""
     try:
@@ -64,7 +64,7 @@ def _new(nbytes: int, mark: bytes) -> int | None:
     return file
 
 
-def _mapped(pid: int, file: int, mark: bytes, nbytes: int) -> _Mapping | None:
+def mapped(pid: int, file: int, mark: bytes, nbytes: int) -> Mapping | None:
     """The block in another process's file; None if that is not the file that was meant.
 
     In another namespace of processes the numbers mean another file. It may be shorter, and to read beyond its end would
@@ -76,26 +76,27 @@ def _mapped(pid: int, file: int, mark: bytes, nbytes: int) -> _Mapping | None:
             return None
         with open(path, "r+b", buffering=0) as other:
             ours = os.pread(other.fileno(), _MARK, nbytes) == mark
-            return _Mapping(other.fileno(), nbytes) if ours else None
+            return Mapping(other.fileno(), nbytes) if ours else None
     except OSError:
         return None
 
 
-class _Mapping:
+class Mapping:
     """A file that is mapped into memory as long as anything refers to this object. Python's mmap would also keep a file
-    open, and a forked child would keep the memory."""
+    open, and a forked child would keep the memory. Only if the memory is ``inherited``, a child may use it."""
 
-    def __init__(self, file: int, nbytes: int) -> None:
+    def __init__(self, file: int, nbytes: int, inherited: bool = False) -> None:
         address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
         if address == ctypes.c_void_p(-1).value:
             raise OSError(ctypes.get_errno(), "mmap")
         self.nbytes = nbytes
         weakref.finalize(self, _unmap, os.getpid(), address, nbytes).atexit = False
-        _c.madvise(address, nbytes, mmap.MADV_DONTFORK)
+        if not inherited:
+            _c.madvise(address, nbytes, mmap.MADV_DONTFORK)
         self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
 
 
-_own: weakref.WeakSet[_Mapping] = weakref.WeakSet()
+_own: weakref.WeakSet[Mapping] = weakref.WeakSet()
 """The mappings of the blocks that this rank has made."""
 
 

@@ -21,7 +21,7 @@ from mpicoll.machine.shared_memory import Block, share
 from mpicoll.transports.step import TAGS, Arrival, Held, Step
 from mpicoll.transports.transport import Array, Region
 
-__all__ = ["LEAST", "Slots", "Streams", "possible"]
+__all__ = ["LEAST", "Slots", "Streams", "pages"]
 
 LEAST = 16 << 10
 """Bytes of the shortest message that goes through shared memory."""
@@ -36,9 +36,11 @@ SIGNAL, ANSWER = TAGS, TAGS + 1
 """The tags of the messages that say that a piece is in a slot, and that it was taken."""
 
 
-def possible(comm: MPI.Intracomm) -> bool:
-    """Whether these ranks of one node can pass messages through shared memory. Collective."""
-    return comm.size > 1 and MEMORY // (2 * (comm.size - 1)) >= LEAST_SLOT and share(comm, PAGE) is not None
+def pages(comm: MPI.Intracomm) -> list[Block] | None:
+    """A page of each of these ranks of one node. None if no messages can pass through shared memory. Collective."""
+    if comm.size == 1 or MEMORY // (2 * (comm.size - 1)) < LEAST_SLOT:
+        return None
+    return share(comm, PAGE)
 
 
 def _slot_bytes(size: int) -> int:
@@ -54,7 +56,7 @@ class Slots:
 
     @classmethod
     def among(cls, comm: MPI.Intracomm) -> Slots | None:
-        """The slots of these ranks, for whom it must be ``possible``. None if a rank has no memory left. Collective."""
+        """The slots of these ranks, who have ``pages``. None if a rank has no memory left. Collective."""
         nbytes = _slot_bytes(comm.size)
         blocks = share(comm, 2 * (comm.size - 1) * nbytes)
         return None if blocks is None else cls(comm.rank, blocks, nbytes)

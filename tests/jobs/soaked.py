@@ -36,6 +36,8 @@ class Soak:
         dist.init_process_group()
         self.world, self.rng, self.wrong = mpicoll.Communicator(), random.Random(seed), 0
         self.rank = self.world.rank
+        self._own = random.Random(seed + 1000 * self.rank)
+        """What each rank draws for itself: whether its array lies in memory that ranks share."""
         self._groups: list[tuple[list[int], mpicoll.Communicator | None]] = []
         self._pending: list[Callable[[], None]] = []
 
@@ -65,11 +67,13 @@ class Soak:
 
     def _synchronous(self, comm: mpicoll.Communicator, what: str, count: int, root: int, first: int) -> None:
         """Rank r of the group has ``first + r`` in all its elements."""
-        size, x = comm.size, np.full(count, first + comm.rank, np.int64)
+        size = comm.size
+        x = comm.empty(count, np.int64) if self._own.random() < 0.9 else np.empty(count, np.int64)
+        x.fill(first + comm.rank)
         total = size * first + size * (size - 1) // 2
         match what:
             case "allreduce":
-                self._check(comm.allreduce(x), total)
+                self._check(comm.allreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
             case "bcast":
                 self._check(comm.bcast(x, root), first + root)
             case "reduce":

@@ -31,8 +31,10 @@ LONG = 3 * shared.SLOT + 8
 
 
 def mapped() -> int:
-    """How many blocks of memory that ranks share this process has."""
-    return Path("/proc/self/maps").read_text().count("/memfd:mpicoll")
+    """How many blocks of memory that ranks share this process has, besides the pages on which they meet."""
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/memfd:mpicoll" in line]
+    spans = [[int(end, 16) for end in line.split()[0].split("-")] for line in lines]
+    return sum(end - start > shared.PAGE for start, end in spans)
 
 
 def used(comm: mpicoll.Communicator) -> bool:
@@ -105,8 +107,8 @@ def test_a_file_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """In another namespace a rank's number may be that of another process, with another file of that number."""
     with mpicoll.Communicator() as plain:
         if plain.rank == 0:
-            new = shared_memory._new
-            monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: new(nbytes, mark[::-1]))
+            new = shared_memory.new_file
+            monkeypatch.setattr(shared_memory, "new_file", lambda nbytes, mark: new(nbytes, mark[::-1]))
         with mpicoll.Communicator() as comm:
             assert not comm._engine.binding.traits.shares
             assert not used(comm)
@@ -116,7 +118,7 @@ def test_a_file_of_another_process_that_is_shorter(monkeypatch: pytest.MonkeyPat
     """To read beyond its end would kill the rank."""
     with mpicoll.Communicator() as plain:
         if plain.rank == 0:
-            monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: os.memfd_create("mpicoll"))
+            monkeypatch.setattr(shared_memory, "new_file", lambda nbytes, mark: os.memfd_create("mpicoll"))
         with mpicoll.Communicator() as comm:
             assert not comm._engine.binding.traits.shares
             assert not used(comm)
@@ -125,7 +127,7 @@ def test_a_file_of_another_process_that_is_shorter(monkeypatch: pytest.MonkeyPat
 def test_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     with mpicoll.Communicator() as plain:
         if plain.rank == 0:
-            monkeypatch.setattr(shared_memory, "_new", lambda nbytes, mark: os.pipe()[1])
+            monkeypatch.setattr(shared_memory, "new_file", lambda nbytes, mark: os.pipe()[1])
         with mpicoll.Communicator() as comm:
             assert not comm._engine.binding.traits.shares
             assert not used(comm)

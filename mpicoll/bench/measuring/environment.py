@@ -18,7 +18,7 @@ from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.machine.library import library
 from mpicoll.machine.system import huge_pages, version_of
-from mpicoll.transports.shared import possible
+from mpicoll.transports.shared import pages
 from mpicoll.units import ranges
 
 __all__ = ["environment"]
@@ -36,7 +36,7 @@ def environment(session: Session) -> dict[str, Any]:
         "fingerprint": fingerprint(),
         "cores": os.cpu_count(),
         "nodes": nodes,
-        "shared_memory": nodes == 1 and possible(world),
+        "shared_memory": nodes == 1 and pages(world) is not None,
         "ranks": world.size,
         "binding": bindings,
         "oversubscribed": oversubscribed(session.node),

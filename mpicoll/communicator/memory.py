@@ -1,0 +1,42 @@
+"""Arrays in memory that the ranks of a node share."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from mpicoll.communicator.face import Face
+
+__all__ = ["Memory"]
+
+
+class Memory(Face):
+    """New arrays on which collectives are fastest."""
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """A new, uninitialised array of NumPy's, in memory that the ranks of the node share where they can.
+
+        An ``allreduce`` of such arrays is carried out where they lie, if all ranks give such arrays, and copies
+        nothing. Any rank may make one at any time. It is an ordinary array in all else, and in ordinary memory where it
+        is short (less than 16 KiB), where ranks are on several nodes, or where the system gives no such memory. The
+        memory is free again when the last array that refers to it is gone. A child process that is forked shares it
+        with its parent.
+        """
+        wanted = np.dtype(dtype)
+        whole = (shape,) if isinstance(shape, int) else tuple(shape)
+        nbytes = prod(whole) * wanted.itemsize
+        memory = None if wanted.hasobject else self._engine.fabric.memory(nbytes)
+        return np.empty(whole, wanted) if memory is None else memory.view(wanted).reshape(whole)
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
+        """The same as :meth:`empty`, filled with zeros."""
+        made = self.empty(shape, dtype)
+        made.fill(0)
+        return made
+
+    def empty_like(self, x: NDArray[Any]) -> NDArray[Any]:
+        """The same as :meth:`empty`, with the shape and the dtype of ``x``."""
+        return self.empty(x.shape, x.dtype)

@@ -1,0 +1,136 @@
+"""Where ranks of a node meet, and say where their arrays lie: a page of each rank, which all have mapped.
+
+A rank comes by writing a number to its page, and waits until the others have written it, too. What it wrote before,
+to any memory that they share, they read after it. On x86 a store is seen after all stores before it, and a load is
+done before all loads after it (Intel's manual, volume 3, 8.2.2), so that plain stores and loads are enough. Other
+processors do not promise that: there, no such page is made.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from array import array
+from collections.abc import Callable, Hashable, Sequence
+
+from mpicoll.machine.blocks import Place
+from mpicoll.machine.shared_memory import Block
+
+__all__ = ["Meeting", "Posted", "in_order"]
+
+COME, VERSION, FROM, PLACES = 0, 1, 2, 8
+"""Which words of a page say how often the rank has come, what it has posted, and on rank 0's page from which call on
+ranks say where their arrays lie."""
+SPINS, YIELDS = 100, 2000
+PAUSE = 2e-5
+MOST_PASSED_OVER, KINDS = 64, 1024
+"""How often a rank looks before it lets others have the core between looks, and before it sleeps in between."""
+
+
+def in_order() -> bool:
+    """Whether other processes see this one's stores in order."""
+    return platform.machine() in ("x86_64", "AMD64", "i686")
+
+
+class Posted:
+    """What a rank says of its arrays in a call: the number of bytes, and the places of input and output. Its
+    ``version`` is a number that this process gives to nothing else, or 0 if they lie in memory of its own."""
+
+    _last = 0
+
+    def __init__(self, nbytes: int, source: Place | None, target: Place | None) -> None:
+        self.words: memoryview | None = None
+        self.version = 0
+        if source is not None and target is not None:
+            Posted._last += 1
+            self.version = Posted._last
+            self.words = memoryview(array("q", [nbytes, *source, *target]))
+
+
+class Meeting:
+    """The pages of all ranks, as this one sees them."""
+
+    def __init__(self, rank: int, pages: Sequence[Block], crowded: bool, meanwhile: Callable[[], object]) -> None:
+        words = [page.data.cast("q") for page in pages]
+        self.rank, self.size = rank, len(pages)
+        self._mine, self._first = words[rank], words[0]
+        self._others = [each for r, each in enumerate(words) if r != rank]
+        self._words, self._meanwhile = words, meanwhile
+        self._spins = 0 if crowded else SPINS
+        self._come = 0
+        self.calls = 0
+        """The calls so far that might have been carried out where arrays lie."""
+        self._begun = False
+        self._pauses: dict[Hashable, tuple[int, int]] = {}
+        """Of the kinds of calls that had ordinary arrays: how many calls are passed over, and how many still."""
+        self._posted: Posted | None = None
+
+    def begins(self, lies: bool, kind: Hashable) -> bool:
+        """Count a call, and say whether ranks say in this one where their arrays lie. They begin to, all at the same
+        call, after the first one in which a rank's arrays lie in shared memory. Where calls of this kind had ordinary
+        arrays, most of them are passed over: to meet takes as long as a short call."""
+        self.calls += 1
+        if not self._begun:
+            first = self._first[FROM]
+            if first == 0 and lies:
+                # Each rank's result depends on all ranks' inputs. So the others have read this when this call is over.
+                self._first[FROM] = self.calls + 1
+            self._begun = 0 < first <= self.calls
+            return self._begun
+        if self._pauses:
+            pause, left = self._pauses.get(kind, (0, 0))
+            if left:
+                self._pauses[kind] = pause, left - 1
+                return False
+        return True
+
+    def pause(self, kind: Hashable) -> None:
+        """Pass over the next calls of this kind: one at first, and then twice as many each time. All ranks call this at
+        the same call, because all have read the same."""
+        if len(self._pauses) >= KINDS:
+            self._pauses.clear()
+        pause = min(2 * self._pauses.get(kind, (0, 0))[0], MOST_PASSED_OVER) or 1
+        self._pauses[kind] = pause, pause
+
+    def go_on(self, kind: Hashable) -> None:
+        """Pass over no more calls of this kind. All ranks call this at the same call."""
+        if self._pauses:
+            self._pauses.pop(kind, None)
+
+    def post(self, posted: Posted) -> None:
+        """Say what this rank's arrays are, before it comes."""
+        if posted is not self._posted:
+            self._posted, mine = posted, self._mine
+            mine[VERSION] = posted.version
+            if posted.words is not None:
+                mine[PLACES : PLACES + len(posted.words)] = posted.words
+
+    def versions(self) -> list[int]:
+        """What the other ranks have posted."""
+        return [words[VERSION] for words in self._others]
+
+    def places(self, rank: int) -> tuple[int, Place, Place]:
+        """The number of bytes, and the places of its input and its output, as a rank has posted them."""
+        nbytes, *words = self._words[rank][PLACES : PLACES + 11].tolist()
+        return nbytes, Place(*words[:5]), Place(*words[5:])
+
+    def come(self) -> None:
+        """Come, and wait until all have."""
+        self._come = turn = self._come + 1
+        self._mine[COME] = turn
+        for words in self._others:
+            if words[COME] < turn:
+                self._wait(words, turn)
+
+    def _wait(self, words: memoryview, turn: int) -> None:
+        for _ in range(self._spins):
+            if words[COME] >= turn:
+                return
+        looks = 0
+        while words[COME] < turn:
+            looks += 1
+            os.sched_yield()
+            self._meanwhile()  # MPI moves messages only while it is called, and the other rank may wait for one
+            if looks > YIELDS:
+                time.sleep(PAUSE)

@@ -1,0 +1,226 @@
+"""Arrays that lie in memory which the node's ranks share: what is computed there, and when."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mpicoll
+from mpicoll.errors import MessageError
+from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.machine import blocks
+from mpicoll.routes.lying import LEAST_IN_TURNS, PIECE, SHARED
+from mpicoll.transports import meeting
+from tests import oracle
+
+LONG = LEAST_IN_TURNS
+"""Elements: enough of them for any dtype."""
+
+pytestmark = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(not meeting.in_order(), reason="ranks do not meet in memory on this processor"),
+]
+
+
+@pytest.fixture
+def comm() -> Iterator[mpicoll.Communicator]:
+    """One whose ranks say where their arrays lie."""
+    with mpicoll.Communicator() as made:
+        x = made.zeros(LONG, np.uint8)
+        for route in ("exchange", SHARED):
+            made.allreduce(x, out=x)
+            assert made.last_route == route
+        yield made
+
+
+def shared(comm: mpicoll.Communicator, given: Any) -> Any:
+    """A copy in shared memory."""
+    made = comm.empty_like(given)
+    made[...] = given
+    return made
+
+
+@pytest.mark.parametrize("count", [LONG, LONG + 1, 3 * PIECE + 5])
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [
+        ("float32", "sum"), ("float64", "avg"), ("float32", "max"), ("int32", "prod"), ("int64", "avg"),
+        ("uint8", "sum"), ("float16", "sum"), ("float16", "avg"), ("complex64", "sum"), ("bool", "lxor"),
+    ],
+)  # fmt: skip
+def test_every_kind_of_reduction(comm: mpicoll.Communicator, dtype: str, op: str, count: int) -> None:
+    fill = np.random.default_rng(count)
+    given = [oracle.values(fill, dtype, (count,), op) for _ in range(comm.size)]
+    expected = oracle.rounded(oracle.reducer(op, dtype)([g.astype(oracle.held(dtype)) for g in given]), dtype)
+    x = shared(comm, given[comm.rank])
+    out = comm.empty_like(x)
+    assert comm.allreduce(x, op, out=out) is out
+    assert comm.last_route == SHARED
+    np.testing.assert_array_equal(out, expected)
+    np.testing.assert_array_equal(x, given[comm.rank])  # an input is only read
+    comm.allreduce(x, op, out=x)
+    np.testing.assert_array_equal(x, expected)
+
+
+def test_tensors(comm: mpicoll.Communicator) -> None:
+    x = torch.from_numpy(comm.empty(LONG, np.int16)).view(torch.bfloat16)
+    x.fill_(comm.rank + 1)
+    comm.allreduce(x, out=x)
+    assert comm.last_route == SHARED
+    assert (x == sum(range(1, comm.size + 1))).all()
+
+
+def test_some_ranks_have_ordinary_arrays(comm: mpicoll.Communicator) -> None:
+    for odd in range(comm.size):
+        for made in (np.empty, comm.empty):
+            count = LONG + 2 * odd + (made is np.empty)  # calls of a length that had ordinary arrays are passed over
+            x = made(count) if comm.rank == odd else comm.empty(count)
+            x.fill(comm.rank)
+            comm.allreduce(x, out=x)
+            assert comm.last_route == ("native" if made is np.empty else SHARED)
+            assert (x == sum(range(comm.size))).all()
+
+
+def test_calls_with_ordinary_arrays_are_passed_over(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer and fewer of them take the time to meet, until ranks have shared arrays again."""
+    met: list[int] = []
+    x, number, fabric = np.zeros(LONG), [0], comm._engine.fabric
+    assert isinstance(fabric, MPIFabric)
+    assert fabric._meeting is not None
+    come = fabric._meeting.come
+
+    def noted() -> None:
+        met.append(number[0])
+        come()
+
+    monkeypatch.setattr(fabric._meeting, "come", noted)
+    for number[0] in range(40):
+        comm.allreduce(x, out=x)
+    assert met == [0, 2, 5, 10, 19, 36]
+    y, routes = comm.zeros(LONG), []
+    for _ in range(100):
+        comm.allreduce(y, out=y)
+        routes.append(comm.last_route)
+    assert routes == ["native"] * routes.index(SHARED) + [SHARED] * (100 - routes.index(SHARED))
+
+
+def test_arrays_that_come_and_go(comm: mpicoll.Communicator) -> None:
+    """Each rank gives other arrays, of which some lie where others lay."""
+    mine, kept = random.Random(comm.rank), []
+    for k in range(200):
+        x = comm.empty(LONG + mine.choice([0, 8, 4096]))[:LONG]
+        x.fill(k + comm.rank)
+        kept.append(x)
+        del kept[: mine.randrange(len(kept))]
+        comm.allreduce(x, out=x)
+        assert comm.last_route == SHARED
+        assert (x == comm.size * k + sum(range(comm.size))).all()
+
+
+def test_memory_is_used_again(comm: mpicoll.Communicator) -> None:
+    comm.empty(LONG).fill(0)
+    before = len(os.listdir("/proc/self/fd"))
+    address = {comm.empty(LONG).ctypes.data for _ in range(1000)}
+    assert len(address) <= 2
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lies_in_a_block(x: Any) -> bool:
+        return blocks.place_of(x.ctypes.data, x.nbytes) is not None
+
+    assert lies_in_a_block(comm.empty((4, blocks.LEAST), np.uint8))
+    assert not lies_in_a_block(comm.empty(blocks.LEAST - 1, np.uint8))
+    assert not lies_in_a_block(np.empty(LONG))
+    assert comm.empty(LONG, object)[0] is None
+    assert comm.empty((), np.float32).shape == ()
+    monkeypatch.setattr(blocks, "MOST", 0)
+    assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
+
+
+def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.environ["RANK"] == "1":
+        monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
+    with mpicoll.Communicator() as comm:
+        x = comm.zeros(LONG)
+        assert blocks.place_of(x.ctypes.data, x.nbytes) is None
+        for _ in range(3):
+            comm.allreduce(x, out=x)
+            assert comm.last_route == "native"
+
+
+def test_a_child_process_has_the_same_memory(comm: mpicoll.Communicator) -> None:
+    x = comm.zeros(LONG)
+    child = os.fork()
+    if child == 0:
+        x[0] = 1
+        del x
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert x[0] == 1
+    comm.allreduce(x, out=x)
+    assert x[0] == comm.size
+    assert comm.last_route == SHARED
+
+
+def test_messages_move_while_ranks_wait_for_each_other(comm: mpicoll.Communicator) -> None:
+    """The receiver comes to the allreduce only when it has the whole message."""
+    x, message = comm.zeros(LONG), np.full(1 << 20, comm.rank)
+    if comm.rank == 0:
+        request = comm.isend(message, 1)
+        comm.allreduce(x, out=x)
+        request.wait()
+    else:
+        if comm.rank == 1:
+            assert (comm.recv(np.empty_like(message), 0) == 0).all()
+        comm.allreduce(x, out=x)
+    assert comm.last_route == SHARED
+
+
+def test_lengths_that_differ(comm: mpicoll.Communicator) -> None:
+    with mpicoll.Communicator(check="off") as unwatched:
+        for _ in range(2):
+            x = unwatched.zeros(LONG)
+            unwatched.allreduce(x, out=x)
+        x = unwatched.zeros(LONG + (comm.rank == 1))
+        said = f"allreduce: rank 0 gives {8 * LONG} bytes, and rank 1 {8 * LONG + 8}"
+        with pytest.raises(MessageError, match=said):
+            unwatched.allreduce(x, out=x)
+
+
+def test_communicators_made_of_it(comm: mpicoll.Communicator) -> None:
+    part = comm.split(0, -comm.rank)
+    assert part is not None
+    with part:
+        x = comm.empty(LONG)
+        for route in ("native", SHARED, SHARED):
+            x.fill(part.rank)
+            part.allreduce(x, out=x)
+            assert part.last_route == route
+            assert (x == sum(range(part.size))).all()
+
+
+def test_calls_that_are_bound(comm: mpicoll.Communicator) -> None:
+    x = comm.empty(LONG)
+    call = comm.bind("allreduce", x, out=x)
+    for _ in range(3):
+        x.fill(1)
+        call()
+        assert comm.last_route == SHARED
+        assert (x == comm.size).all()
+
+
+def test_an_algorithm_that_is_named_is_taken(comm: mpicoll.Communicator) -> None:
+    x = comm.zeros(LONG)
+    comm.allreduce(x, out=x, algorithm="ring")
+    assert comm.last_route == "ring"

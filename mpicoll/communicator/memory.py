@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from mpicoll.communicator.face import Face
+from mpicoll.errors import ArgumentError, DtypeError
 
 __all__ = ["Memory"]
 
@@ -23,10 +26,9 @@ class Memory(Face):
         nothing. Any rank may make one at any time. It is an ordinary array in all else, and in ordinary memory where it
         is short (less than 16 KiB), where ranks are on several nodes, or where the system gives no such memory. The
         memory is free again when the last array that refers to it is gone. A child process that is forked shares it
-        with its parent.
+        with its parent. Raises ArgumentError for what is no shape, and DtypeError for what is no dtype of NumPy's.
         """
-        wanted = np.dtype(dtype)
-        whole = (shape,) if isinstance(shape, int) else tuple(shape)
+        whole, wanted = _shape(shape), _dtype(dtype)
         nbytes = prod(whole) * wanted.itemsize
         memory = None if wanted.hasobject else self._engine.fabric.memory(nbytes)
         return np.empty(whole, wanted) if memory is None else memory.view(wanted).reshape(whole)
@@ -40,3 +42,20 @@ class Memory(Face):
     def empty_like(self, x: NDArray[Any]) -> NDArray[Any]:
         """The same as :meth:`empty`, with the shape and the dtype of ``x``."""
         return self.empty(x.shape, x.dtype)
+
+
+def _shape(given: object) -> tuple[int, ...]:
+    try:
+        whole = tuple(map(index, given)) if isinstance(given, Iterable) else (index(given),)  # type: ignore[arg-type]
+    except TypeError:
+        whole = (-1,)
+    if min(whole, default=0) < 0:
+        raise ArgumentError("empty", "shape", "an int of 0 or more, or a tuple of them", repr(given))
+    return whole
+
+
+def _dtype(given: DTypeLike) -> np.dtype[Any]:
+    try:
+        return np.dtype(given)
+    except TypeError:
+        raise DtypeError("empty", "dtype", "a dtype of NumPy's", repr(given)) from None

@@ -2,8 +2,9 @@
 
 A rank comes by writing a number to its page, and waits until the others have written it, too. What it wrote before,
 to any memory that they share, they read after it. On x86 a store is seen after all stores before it, and a load is
-done before all loads after it (Intel's manual, volume 3, 8.2.2), so that plain stores and loads are enough. Other
-processors do not promise that: there, no such page is made.
+done before all loads after it (Intel's manual, volume 3, 8.2.2), so that plain stores and loads are enough. Long copies
+may store past the cache. The C library orders these, and NumPy and torch take the interpreter's lock again after a long
+loop, by an atomic instruction. Other processors do not promise that: there, no such page is made.
 """
 
 from __future__ import annotations

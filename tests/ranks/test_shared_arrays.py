@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import mpicoll
-from mpicoll.errors import MessageError
+from mpicoll.errors import ArgumentError, DtypeError, MessageError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import blocks
 from mpicoll.routes.lying import LEAST_IN_TURNS, PIECE, SHARED
@@ -145,6 +145,17 @@ def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.Monk
     assert comm.empty((), np.float32).shape == ()
     monkeypatch.setattr(blocks, "MOST", 0)
     assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "argument"),
+    [(-1, "f4", "shape"), ((2, -3), "f4", "shape"), (1.5, "f4", "shape"), ("ab", "f4", "shape"),
+     ((2, None), "f4", "shape"), (4, "nothing", "dtype"), (4, torch.float32, "dtype")],
+)  # fmt: skip
+def test_bad_input(comm: mpicoll.Communicator, shape: Any, dtype: Any, argument: str) -> None:
+    with pytest.raises(ArgumentError, match=f"empty: {argument}: expected .*; given") as caught:
+        comm.empty(shape, dtype)
+    assert caught.type is (DtypeError if argument == "dtype" else ArgumentError)
 
 
 def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from io import StringIO
 from types import TracebackType
@@ -116,7 +117,9 @@ def lives() -> bool:
 def progress() -> None:
     """Let MPI move on the messages of this process that are under way."""
     if lives():
-        sys.modules["mpi4py.MPI"].COMM_SELF.Iprobe()
+        mpi = sys.modules["mpi4py.MPI"]
+        with suppress(mpi.Exception):  # a rank is lost
+            mpi.COMM_WORLD.Iprobe()  # on COMM_SELF, MPICH looks at this rank's own messages alone
 
 
 @lru_cache(maxsize=1)  # once in a process

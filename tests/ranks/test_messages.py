@@ -9,6 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from mpicoll.calls.record import Pending
 from mpicoll.engine import requests
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.fabric import Transfer
+from mpicoll.launch import lifetime
 
 MPI_TAGS = 32767
 """The least that MPI guarantees."""
@@ -411,3 +413,22 @@ def test_a_message_that_is_bound_is_checked_again(comm: mpicoll.Communicator) ->
     z = np.zeros(4, np.int64)
     comm.recv(z, before)
     assert (z.view(float) == x).all()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.processes
+def test_messages_move_while_a_rank_only_looks(comm: mpicoll.Communicator, tmp_path: Path) -> None:
+    """As a rank does that is at its end, and waits for the others."""
+    sent = Path(comm.bcast_object(str(tmp_path / "sent")))
+    message = np.full(1 << 20, comm.rank)
+    if comm.rank == 0:
+        request = comm.irecv(message, 1)
+        until = time.monotonic() + 60
+        while not sent.exists() and time.monotonic() < until:
+            lifetime.progress()
+        assert sent.exists()
+        request.wait()
+        assert (message == 1).all()
+    elif comm.rank == 1:
+        comm.send(message, 0)
+        sent.touch()

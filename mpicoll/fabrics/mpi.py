@@ -90,7 +90,7 @@ class MPIFabric(ElasticFabric):
         self.rules = self._common_rules(parent)
         self._meeting: Meeting | None = None
         if pages is not None and in_order() and not self._is_elastic:
-            self._meeting = Meeting(self.rank, pages, self._crowded, MPI.COMM_SELF.Iprobe)
+            self._meeting = Meeting(self.rank, pages, self._crowded, self._comm.Iprobe)
 
     @classmethod
     def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:

@@ -55,7 +55,7 @@ class _Lease:
 
     def __init__(self, block: _Own, nbytes: int) -> None:
         self.__array_interface__ = {**block.memory.__array_interface__, "shape": (nbytes,)}
-        weakref.finalize(self, _give_back, os.getpid(), block).atexit = False
+        weakref.finalize(self, _free[block.nbytes].append, block).atexit = False
 
 
 def allocate(nbytes: int) -> Block | None:
@@ -109,11 +109,6 @@ def _new(nbytes: int) -> _Own | None:
     block = _Own(memory, file, mark, nbytes)
     insort(_starts, (memory.ctypes.data, block), key=lambda start: start[0])
     return block
-
-
-def _give_back(process: int, block: _Own) -> None:
-    if os.getpid() == process:  # a forked child has the same memory, and does not own it
-        _free[block.nbytes].append(block)
 
 
 def _rounded(nbytes: int) -> int:

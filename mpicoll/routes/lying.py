@@ -111,8 +111,6 @@ class Lying:
         count, itemsize = outputs[rank].size, outputs[rank].itemsize
         line = max(1, LINE // itemsize)
         start, stop = (min(count, -(-(count * r // size) // line) * line) for r in (rank, rank + 1))
-        if rank == size - 1:
-            stop = count
         piece = PIECE // itemsize
         steps: list[Plan] = []
         for first in range(start, stop, piece):

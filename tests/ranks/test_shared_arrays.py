@@ -185,15 +185,17 @@ def test_a_child_process_has_the_same_memory(comm: mpicoll.Communicator) -> None
 
 
 def test_messages_move_while_ranks_wait_for_each_other(comm: mpicoll.Communicator) -> None:
-    """The receiver comes to the allreduce only when it has the whole message."""
+    """The sender comes to the allreduce only when the receiver, which is there already, has taken the message."""
     x, message = comm.zeros(LONG), np.full(1 << 20, comm.rank)
     if comm.rank == 0:
-        request = comm.isend(message, 1)
+        taken = np.empty_like(message)
+        request = comm.irecv(taken, 1)
         comm.allreduce(x, out=x)
         request.wait()
+        assert (taken == 1).all()
     else:
         if comm.rank == 1:
-            assert (comm.recv(np.empty_like(message), 0) == 0).all()
+            comm.send(message, 0)
         comm.allreduce(x, out=x)
     assert comm.last_route == SHARED
 

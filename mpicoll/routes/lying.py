@@ -21,7 +21,7 @@ from mpicoll.calls.plan import Plan
 from mpicoll.calls.record import Record
 from mpicoll.errors import MessageError
 from mpicoll.machine.blocks import LEAST, Place, opened, place_of
-from mpicoll.transports.meeting import Meeting, Posted
+from mpicoll.transports.meeting import FROM, Meeting, Posted
 from mpicoll.transports.transport import Array
 
 __all__ = ["SHARED", "Lying", "serves"]
@@ -64,7 +64,12 @@ class Lying:
         self._work: Plan | None = None
 
     def __call__(self) -> None:
-        meeting, posted, record = self._meeting, self._posted, self._record
+        meeting = self._meeting
+        meeting.calls += 1
+        if not (self._posted.version or meeting.first[FROM]):  # every call in a program that has no shared arrays
+            self._otherwise()
+            return
+        posted, record = self._posted, self._record
         if meeting.begins(posted.version != 0, self._kind):
             meeting.post(posted)
             meeting.come()

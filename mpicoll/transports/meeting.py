@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable, Sequence
 from mpicoll.machine.blocks import Place
 from mpicoll.machine.shared_memory import Block
 
-__all__ = ["Meeting", "Posted", "in_order"]
+__all__ = ["FROM", "Meeting", "Posted", "in_order"]
 
 COME, VERSION, FROM, PLACES = 0, 1, 2, 8
 """Which words of a page say how often the rank has come, what it has posted, and on rank 0's page from which call on
@@ -55,28 +55,27 @@ class Meeting:
     def __init__(self, rank: int, pages: Sequence[Block], crowded: bool, meanwhile: Callable[[], object]) -> None:
         words = [page.data.cast("q") for page in pages]
         self.rank, self.size = rank, len(pages)
-        self._mine, self._first = words[rank], words[0]
+        self._mine, self.first = words[rank], words[0]
         self._others = [each for r, each in enumerate(words) if r != rank]
         self._words, self._meanwhile = words, meanwhile
         self._spins = 0 if crowded else SPINS
         self._come = 0
         self.calls = 0
-        """The calls so far that might have been carried out where arrays lie."""
+        """The calls so far that might have been carried out where arrays lie, this one included."""
         self._begun = False
         self._pauses: dict[Hashable, tuple[int, int]] = {}
         """Of the kinds of calls that had ordinary arrays: how many calls are passed over, and how many still."""
         self._posted: Posted | None = None
 
     def begins(self, lies: bool, kind: Hashable) -> bool:
-        """Count a call, and say whether ranks say in this one where their arrays lie. They begin to, all at the same
-        call, after the first one in which a rank's arrays lie in shared memory. Where calls of this kind had ordinary
-        arrays, most of them are passed over: to meet takes as long as a short call."""
-        self.calls += 1
+        """Whether ranks say in this call where their arrays lie. They begin to, all at the same call, after the first
+        one in which a rank's arrays lie in shared memory. Where calls of this kind had ordinary arrays, most of them
+        are passed over: to meet takes as long as a short call."""
         if not self._begun:
-            first = self._first[FROM]
+            first = self.first[FROM]
             if first == 0 and lies:
                 # Each rank's result depends on all ranks' inputs. So the others have read this when this call is over.
-                self._first[FROM] = self.calls + 1
+                first = self.first[FROM] = self.calls + 1
             self._begun = 0 < first <= self.calls
             return self._begun
         if self._pauses:

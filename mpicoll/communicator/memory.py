@@ -30,7 +30,8 @@ class Memory(Face):
         """
         whole, wanted = _shape(shape), _dtype(dtype)
         nbytes = prod(whole) * wanted.itemsize
-        memory = None if wanted.hasobject else self._engine.fabric.memory(nbytes)
+        plain = not wanted.hasobject and wanted.subdtype is None
+        memory = self._engine.fabric.memory(nbytes) if plain else None
         return np.empty(whole, wanted) if memory is None else memory.view(wanted).reshape(whole)
 
     def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -41,6 +42,8 @@ class Memory(Face):
 
     def empty_like(self, x: NDArray[Any]) -> NDArray[Any]:
         """The same as :meth:`empty`, with the shape and the dtype of ``x``."""
+        if not isinstance(x, np.ndarray):
+            raise ArgumentError("empty_like", "x", "an array of NumPy's", repr(type(x)))
         return self.empty(x.shape, x.dtype)
 
 

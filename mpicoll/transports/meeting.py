@@ -9,13 +9,13 @@ loop, by an atomic instruction. Other processors do not promise that: there, no 
 
 from __future__ import annotations
 
-import os
+import math
 import platform
-import time
 from array import array
 from collections.abc import Callable, Hashable, Sequence
 
 from mpicoll.machine.blocks import Place
+from mpicoll.machine.patience import Patience
 from mpicoll.machine.shared_memory import Block
 
 __all__ = ["FROM", "Meeting", "Posted", "in_order"]
@@ -23,10 +23,12 @@ __all__ = ["FROM", "Meeting", "Posted", "in_order"]
 COME, VERSION, FROM, PLACES = 0, 1, 2, 8
 """Which words of a page say how often the rank has come, what it has posted, and on rank 0's page from which call on
 ranks say where their arrays lie."""
-SPINS, YIELDS = 100, 2000
-PAUSE = 2e-5
-MOST_PASSED_OVER, KINDS = 64, 1024
-"""How often a rank looks before it lets others have the core between looks, and before it sleeps in between."""
+SPINS = 100
+"""How often a rank looks before it lets others have the core between looks."""
+MOST_PASSED_OVER = 64
+"""The most calls of a kind that are passed over, one after another."""
+KINDS = 1024
+"""Kinds of calls that are remembered."""
 
 
 def in_order() -> bool:
@@ -127,10 +129,7 @@ class Meeting:
         for _ in range(self._spins):
             if words[COME] >= turn:
                 return
-        looks = 0
+        # MPI moves messages only while it is called, and the other rank may wait for one.
+        patience = Patience(math.inf, self._meanwhile)
         while words[COME] < turn:
-            looks += 1
-            os.sched_yield()
-            self._meanwhile()  # MPI moves messages only while it is called, and the other rank may wait for one
-            if looks > YIELDS:
-                time.sleep(PAUSE)
+            patience.lasts()

@@ -142,6 +142,7 @@ def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.Monk
     assert not lies_in_a_block(comm.empty(blocks.LEAST - 1, np.uint8))
     assert not lies_in_a_block(np.empty(LONG))
     assert comm.empty(LONG, object)[0] is None
+    assert comm.empty(LONG, "(2,)i4").shape == (LONG, 2)
     assert comm.empty((), np.float32).shape == ()
     monkeypatch.setattr(blocks, "MOST", 0)
     assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
@@ -155,6 +156,8 @@ def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.Monk
 def test_bad_input(comm: mpicoll.Communicator, shape: Any, dtype: Any, argument: str) -> None:
     with pytest.raises(ArgumentError, match=f"empty: {argument}: expected .*; given") as caught:
         comm.empty(shape, dtype)
+    with pytest.raises(ArgumentError, match="empty_like: x: expected an array of NumPy's; given"):
+        comm.empty_like([1.0])  # type: ignore[arg-type]
     assert caught.type is (DtypeError if argument == "dtype" else ArgumentError)
 
 

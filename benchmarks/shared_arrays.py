@@ -1,14 +1,16 @@
-"""How much faster is an all-reduce of arrays that lie in memory which the ranks share?
+"""How much faster are collectives of arrays that lie in memory which the ranks share?
 
-    mpicoll run -n 2 benchmarks/shared_arrays.py
+    mpicoll run -n 2 benchmarks/shared_arrays.py [COLLECTIVE ...]
 
-Three ways take turns: the MPI's own all-reduce, mpicoll's of ordinary arrays, and mpicoll's of arrays that
-``Communicator.empty`` has made. All work in place, on three arrays in turn that were written to just before. The
-figures are medians in microseconds, of the slower rank.
+Three ways take turns: the MPI's own call through mpi4py, mpicoll's call on ordinary arrays, and mpicoll's call on
+arrays that ``Communicator.empty`` has made. Each works on three sets of float32 arrays in turn, whose inputs are
+written just before. The size is that of the longest array of the call. The figures are medians in microseconds, of the
+slower rank.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from time import perf_counter
 from typing import Any
@@ -17,66 +19,116 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.collectives import COLLECTIVES
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 from mpicoll.units import size_text
 
+NAMES = ["allreduce", "reduce", "reduce_scatter", "bcast", "allgather", "gather", "scatter", "alltoall"]
 SIZES = [1 << k for k in range(14, 27, 2)]
-ROUNDS, UNTIMED, ARRAYS = 6, 3, 3
+ROUNDS, UNTIMED, SETS = 6, 3, 3
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
-Way = tuple[list[Array], Callable[[Array], object]]
+Pair = tuple[Array, Array]
+"""The input and the output of a call. In an allreduce and in a bcast they are one array."""
+Way = tuple[list[Pair], Callable[[Array, Array], object]]
+
+
+def bare(comm: MPI.Intracomm, name: str) -> Callable[[Array, Array], object]:
+    """The MPI's own call. The root is rank 0."""
+    return {
+        "allreduce": lambda x, out: comm.Allreduce(MPI.IN_PLACE, x),
+        "reduce": lambda x, out: comm.Reduce(x, out),
+        "reduce_scatter": lambda x, out: comm.Reduce_scatter_block(x, out),
+        "bcast": lambda x, out: comm.Bcast(x),
+        "allgather": lambda x, out: comm.Allgather(x, out),
+        "gather": lambda x, out: comm.Gather(x, out),
+        "scatter": lambda x, out: comm.Scatter(x, out),
+        "alltoall": lambda x, out: comm.Alltoall(x, out),
+    }[name]
+
+
+def ours(comm: mpicoll.Communicator, name: str) -> Callable[[Array, Array], object]:
+    """mpicoll's call."""
+    method = getattr(comm, name)
+    if name == "bcast":
+        return lambda x, out: method(x)
+    return lambda x, out: method(x, out=out)
+
+
+def pairs(name: str, nbytes: int, size: int, empty: Callable[[int], Array]) -> list[Pair]:
+    """Arrays of which the longest have so many bytes."""
+    table, whole = COLLECTIVES[name], nbytes // 4 // size * size
+    given, gotten = (
+        whole if blocks == "p" or not table.by_rank else whole // size for blocks in (table.gives, table.gets)
+    )
+    made = []
+    for _ in range(SETS):
+        x = empty(given)
+        made.append((x, x if name in ("allreduce", "bcast") else empty(gotten)))
+    return made
 
 
 def times(comm: mpicoll.Communicator, meeting: MPI.Intracomm, way: Way, calls: int) -> list[float]:
     """The seconds of some calls on this rank."""
-    arrays, reduce = way
+    arrays, call = way
     found = []
     for i in range(UNTIMED + calls):
-        x = arrays[i % ARRAYS]
+        x, out = arrays[i % SETS]
         x.fill(1.0)
         meeting.Barrier()
         start = perf_counter()
-        reduce(x)
+        call(x, out)
         found.append(perf_counter() - start)
-        assert x[0] == x[-1] == x[x.size // 2] == comm.size
     return found[UNTIMED:]
 
 
+def measured(
+    comm: mpicoll.Communicator, meeting: MPI.Intracomm, direct: MPI.Intracomm, name: str, nbytes: int
+) -> list[float]:
+    """The median of each of the three ways."""
+    calls = max(4, min(60, (16 << 20) // nbytes))
+
+    def empty(count: int) -> Array:
+        return np.empty(count, np.float32)
+
+    # A little longer: where arrays of one length are ordinary ones, shared ones are passed over for a while.
+    others = pairs(name, nbytes + 64 * comm.size, comm.size, empty)
+    shared = pairs(name, nbytes, comm.size, lambda count: comm.empty(count, np.float32))
+    call = ours(comm, name)
+    ways: list[Way] = [
+        (pairs(name, nbytes, comm.size, empty), bare(direct, name)), (others, call), (shared, call)
+    ]  # fmt: skip
+    found: list[list[float]] = [[] for _ in ways]
+    for _ in range(ROUNDS):
+        for way, mine in zip(ways, found, strict=True):
+            mine += times(comm, meeting, way, calls)
+    assert nbytes < 1 << 20 or comm.last_route == "shared"
+    medians = []
+    for mine in found:
+        slowest = np.array(mine)
+        meeting.Allreduce(MPI.IN_PLACE, slowest, op=MPI.MAX)
+        medians.append(float(np.median(slowest)))
+    return medians
+
+
 def main() -> None:
-    comm, meeting, bare = mpicoll.Communicator(), MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
-    gains = []
+    comm, meeting, direct = mpicoll.Communicator(), MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
+    first = comm.zeros(1 << 20)
+    comm.allreduce(first, out=first)  # from now on ranks say where their arrays lie
     if comm.rank == 0:
         print(f"{library()}, {comm.size} ranks, {fingerprint()}")
-        print(f"{'':>10}{'MPI':>12}{'ordinary':>12}{'shared':>12}   times as fast")
-    for nbytes in SIZES:
-        n, calls = nbytes // 4, max(4, min(60, (16 << 20) // nbytes))
-        ordinary = [np.empty(n, np.float32) for _ in range(ARRAYS)]
-        # A little longer: where arrays of one length are ordinary ones, shared ones are passed over for a while.
-        others = [np.empty(n + 16, np.float32) for _ in range(ARRAYS)]
-        ways: dict[str, Way] = {
-            "MPI": (ordinary, lambda x: bare.Allreduce(MPI.IN_PLACE, x)),
-            "ordinary": (others, lambda x: comm.allreduce(x, out=x)),
-            "shared": ([comm.empty(n, np.float32) for _ in range(ARRAYS)], lambda x: comm.allreduce(x, out=x)),
-        }
-        found: dict[str, list[float]] = {name: [] for name in ways}
-        for _ in range(ROUNDS):
-            for name, way in ways.items():
-                found[name] += times(comm, meeting, way, calls)
-        medians = {}
-        for name, mine in found.items():
-            slowest = np.array(mine)
-            meeting.Allreduce(MPI.IN_PLACE, slowest, op=MPI.MAX)
-            medians[name] = float(np.median(slowest))
-        gains.append(medians["MPI"] / medians["shared"])
+    for name in sys.argv[1:] or NAMES:
+        gains = []
         if comm.rank == 0:
-            print(
-                f"{size_text(nbytes):>10}"
-                + "".join(f"{s * 1e6:12.1f}" for s in medians.values())
-                + f"{gains[-1]:12.2f}"
-            )
-    if comm.rank == 0:
-        print(f"geometric mean: {np.exp(np.mean(np.log(gains))):.2f} times as fast as the MPI's own\n", flush=True)
+            print(f"{name:>14}{'MPI':>12}{'ordinary':>12}{'shared':>12}   times as fast")
+        for nbytes in SIZES:
+            medians = measured(comm, meeting, direct, name, nbytes)
+            gains.append(medians[0] / medians[2])
+            if comm.rank == 0:
+                print(f"{size_text(nbytes):>14}" + "".join(f"{s * 1e6:12.1f}" for s in medians) + f"{gains[-1]:12.2f}")
+        if comm.rank == 0:
+            print(f"geometric mean: {np.exp(np.mean(np.log(gains))):.2f} times as fast as the MPI's own\n", flush=True)
 
 
 main()

@@ -40,7 +40,8 @@ class Binding:
         time. The ``record`` gets the name of the algorithm or of a device's route."""
         plan, lasts = self._bind(call, algorithm, record)
         if algorithm is None and not self._fabric.rules.preferred:
-            plan = self._fabric.where_it_lies(call.without_arrays() if lasts else call, plan, record)
+            call = call.without_arrays() if lasts else call
+            plan = self._fabric.where_it_lies(call, plan, record, self._workspace)
         return plan, lasts
 
     def _bind(self, call: Call, algorithm: str | None, record: Record) -> tuple[Plan, bool]:

@@ -196,7 +196,7 @@ class Fabric(ABC):
     def settle(self) -> None:
         """Get memory that all ranks share, if there is any. After that ``shares`` is final. Collective."""
 
-    def where_it_lies(self, call: Call, plan: Plan, record: Record) -> Plan:
+    def where_it_lies(self, call: Call, plan: Plan, record: Record, workspace: Workspace) -> Plan:
         """A plan that carries the call out where its arrays lie, if these are in memory that all ranks share, and as
         ``plan`` does else. It is made on all ranks or on none."""
         return plan

@@ -83,7 +83,7 @@ class MPIFabric(ElasticFabric):
         # If all ranks of the parent are on one node, then so are these. It need not be found out.
         self.one_node = (parent is not None and parent.one_node) or self._is_one_node()
         pages = shared.pages(self._comm) if self.one_node else None
-        self.shares = pages is not None
+        self.shares = pages is not None and shared.has_room(self.size)
         self.settled = not self.shares
         self._slots: shared.Slots | None = None
         self._crowded: bool = parent is not None and parent._crowded
@@ -179,10 +179,10 @@ class MPIFabric(ElasticFabric):
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
         return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)
 
-    def where_it_lies(self, call: Call, plan: Plan, record: Record) -> Plan:
+    def where_it_lies(self, call: Call, plan: Plan, record: Record, workspace: Workspace) -> Plan:
         if self._meeting is None or not lying.serves(call, self.size, self._crowded):
             return plan
-        return lying.Lying(self._meeting, call, plan, record)
+        return lying.Lying(self._meeting, call, plan, record, workspace)
 
     def memory(self, nbytes: int) -> NDArray[np.uint8] | None:
         return None if self._meeting is None else allocate(nbytes)

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from mpicoll.machine.system import huge_pages
+
 __all__ = ["Block", "Mapping", "mapped", "new_file", "share"]
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
@@ -22,6 +24,10 @@ Block = np.ndarray[Any, np.dtype[np.uint8]]
 BUDGET = 32 << 20
 """The most bytes that a rank makes for all its communicators together. A communicator holds its memory until it is
 freed, and a program may have hundreds of communicators."""
+HUGE = 2 << 20
+"""Bytes of a huge page."""
+_MADV_POPULATE_WRITE = 23
+"""Linux's number, which Python does not name."""
 _NAME = "mpicoll"
 _MARK = 16
 """The number of random bytes at a block's end, by which ranks recognise the block. In another namespace of processes,
@@ -56,12 +62,27 @@ def new_file(nbytes: int, mark: bytes) -> int | None:
     except OSError:
         return None
     try:
+        os.ftruncate(file, nbytes + _MARK)
+        if nbytes >= HUGE:
+            _use_huge_pages(file, nbytes)
         os.posix_fallocate(file, 0, nbytes + _MARK)
         os.pwrite(file, mark, nbytes)
     except OSError:
         os.close(file)
         return None
     return file
+
+
+def _use_huge_pages(file: int, nbytes: int) -> None:
+    """Fill the file with huge pages, if the system allows that: then it takes less time to find an address's page. To
+    fill it with small pages is left to the caller."""
+    if huge_pages("shmem_enabled") in (None, "never", "deny"):
+        return
+    address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
+    if address != _FAILED:
+        if _c.madvise(address, nbytes, mmap.MADV_HUGEPAGE) == 0:
+            _c.madvise(address, nbytes, _MADV_POPULATE_WRITE)
+        _c.munmap(address, nbytes)
 
 
 def mapped(pid: int, file: int, mark: bytes, nbytes: int) -> Mapping | None:
@@ -87,7 +108,7 @@ class Mapping:
 
     def __init__(self, file: int, nbytes: int, inherited: bool = False) -> None:
         address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
-        if address == ctypes.c_void_p(-1).value:
+        if address == _FAILED:
             raise OSError(ctypes.get_errno(), "mmap")
         self.nbytes = nbytes
         weakref.finalize(self, _unmap, os.getpid(), address, nbytes).atexit = False
@@ -107,6 +128,7 @@ def _unmap(process: int, address: int, nbytes: int) -> None:
 
 _c = ctypes.CDLL(None, use_errno=True)
 _c.mmap.restype = ctypes.c_void_p
+_FAILED = ctypes.c_void_p(-1).value
 _c.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _c.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _c.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

@@ -20,9 +20,14 @@ from mpicoll.machine.shared_memory import Block
 
 __all__ = ["FROM", "Meeting", "Posted", "in_order"]
 
-COME, VERSION, FROM, PLACES = 0, 1, 2, 8
-"""Which words of a page say how often the rank has come, what it has posted, and on rank 0's page from which call on
-ranks say where their arrays lie."""
+COME, FROM = 0, 1
+"""Which words of a page say how often the rank has come, and on rank 0's page from which call on ranks say where their
+arrays lie."""
+_SLOTS = 8, 32
+"""Where on a page a rank says what its arrays are. The two places take turns from one meeting to the next, because a
+rank may come to the next one before others have read what it said in this one."""
+_WORDS = 11
+"""That a rank says beside its version: a digest, and two places."""
 SPINS = 100
 """How often a rank looks before it lets others have the core between looks."""
 MOST_PASSED_OVER = 64
@@ -37,18 +42,18 @@ def in_order() -> bool:
 
 
 class Posted:
-    """What a rank says of its arrays in a call: the number of bytes, and the places of input and output. Its
+    """What a rank says of its arrays in a call: a digest of the call, and the places of input and output. Its
     ``version`` is a number that this process gives to nothing else, or 0 if they lie in memory of its own."""
 
     _last = 0
 
-    def __init__(self, nbytes: int, source: Place | None, target: Place | None) -> None:
+    def __init__(self, digest: bytes, source: Place | None, target: Place | None) -> None:
         self.words: memoryview | None = None
         self.version = 0
         if source is not None and target is not None:
             Posted._last += 1
             self.version = Posted._last
-            self.words = memoryview(array("q", [nbytes, *source, *target]))
+            self.words = memoryview(array("q", [_number(digest), *source, *target]))
 
 
 class Meeting:
@@ -65,18 +70,23 @@ class Meeting:
         self.calls = 0
         """The calls so far that might have been carried out where arrays lie, this one included."""
         self._begun = False
+        self.wishes = False
+        """Whether one of this rank's arrays lay in shared memory."""
         self._pauses: dict[Hashable, tuple[int, int]] = {}
         """Of the kinds of calls that had ordinary arrays: how many calls are passed over, and how many still."""
-        self._posted: Posted | None = None
+        self._said: list[Posted | None] = [None, None]
+        """What this rank's page says, in its two places."""
 
-    def begins(self, lies: bool, kind: Hashable) -> bool:
+    def begins(self, lies: bool, all_depend: bool, kind: Hashable) -> bool:
         """Whether ranks say in this call where their arrays lie. They begin to, all at the same call, after the first
         one in which a rank's arrays lie in shared memory. Where calls of this kind had ordinary arrays, most of them
-        are passed over: to meet takes as long as a short call."""
+        are passed over: to meet takes as long as a short call. ``all_depend`` says whether what every rank gets in this
+        call depends on this rank."""
         if not self._begun:
+            self.wishes |= lies
             first = self.first[FROM]
-            if first == 0 and lies:
-                # Each rank's result depends on all ranks' inputs. So the others have read this when this call is over.
+            if first == 0 and self.wishes and all_depend:
+                # The others have read this when this call is over, because it ends only after this rank has begun it.
                 first = self.first[FROM] = self.calls + 1
             self._begun = 0 < first <= self.calls
             return self._begun
@@ -102,20 +112,23 @@ class Meeting:
 
     def post(self, posted: Posted) -> None:
         """Say what this rank's arrays are, before it comes."""
-        if posted is not self._posted:
-            self._posted, mine = posted, self._mine
-            mine[VERSION] = posted.version
+        which = self._come % 2
+        if posted is not self._said[which]:
+            self._said[which], mine, at = posted, self._mine, _SLOTS[which]
+            mine[at] = posted.version
             if posted.words is not None:
-                mine[PLACES : PLACES + len(posted.words)] = posted.words
+                mine[at + 1 : at + 1 + _WORDS] = posted.words
 
     def versions(self) -> list[int]:
-        """What the other ranks have posted."""
-        return [words[VERSION] for words in self._others]
+        """What the other ranks have posted, once all have come."""
+        at = _SLOTS[(self._come - 1) % 2]
+        return [words[at] for words in self._others]
 
-    def places(self, rank: int) -> tuple[int, Place, Place]:
-        """The number of bytes, and the places of its input and its output, as a rank has posted them."""
-        nbytes, *words = self._words[rank][PLACES : PLACES + 11].tolist()
-        return nbytes, Place(*words[:5]), Place(*words[5:])
+    def posted(self, rank: int) -> tuple[int, Place, Place]:
+        """The digest of the call, and the places of its input and its output, as a rank has posted them."""
+        at = _SLOTS[(self._come - 1) % 2] + 1
+        digest, *words = self._words[rank][at : at + _WORDS].tolist()
+        return digest, Place(*words[:5]), Place(*words[5:])
 
     def come(self) -> None:
         """Come, and wait until all have."""
@@ -133,3 +146,7 @@ class Meeting:
         patience = Patience(math.inf, self._meanwhile)
         while words[COME] < turn:
             patience.lasts()
+
+
+def _number(digest: bytes) -> int:
+    return int.from_bytes(digest, "little", signed=True)

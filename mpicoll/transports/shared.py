@@ -21,7 +21,7 @@ from mpicoll.machine.shared_memory import Block, share
 from mpicoll.transports.step import TAGS, Arrival, Held, Step
 from mpicoll.transports.transport import Array, Region
 
-__all__ = ["LEAST", "Slots", "Streams", "pages"]
+__all__ = ["LEAST", "Slots", "Streams", "has_room", "pages"]
 
 LEAST = 16 << 10
 """Bytes of the shortest message that goes through shared memory."""
@@ -37,10 +37,13 @@ SIGNAL, ANSWER = TAGS, TAGS + 1
 
 
 def pages(comm: MPI.Intracomm) -> list[Block] | None:
-    """A page of each of these ranks of one node. None if no messages can pass through shared memory. Collective."""
-    if comm.size == 1 or MEMORY // (2 * (comm.size - 1)) < LEAST_SLOT:
-        return None
-    return share(comm, PAGE)
+    """A page of each of these ranks of one node. None if they cannot share memory. Collective."""
+    return share(comm, PAGE) if comm.size > 1 else None
+
+
+def has_room(size: int) -> bool:
+    """Whether messages among so many ranks can pass through shared memory."""
+    return MEMORY // (2 * (size - 1)) >= LEAST_SLOT
 
 
 def _slot_bytes(size: int) -> int:

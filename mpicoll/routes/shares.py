@@ -1,0 +1,128 @@
+"""What one rank does of a collective whose arrays all lie in memory that the ranks of a node share.
+
+Every rank reads inputs and writes outputs where they lie. So a reduction copies no input, and what is moved is copied
+once. ``source`` of the collective's table says where each block comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from mpicoll.arrays import kernels
+from mpicoll.arrays.dtypes import Reduction
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.transports.transport import Array
+
+__all__ = ["PIECE", "share_of"]
+
+PIECE = 128 << 10
+"""Bytes that are reduced and written at once: they stay in the second-level cache meanwhile."""
+LINE = 64
+"""Bytes between which the work is cut: two ranks that write to one line of the cache slow each other."""
+
+Arrays = Sequence[Array | None]
+
+
+def share_of(call: Call, rank: int, inputs: Arrays, outputs: Arrays, workspace: Workspace) -> list[Plan]:
+    """This rank's share of the call, in steps. Each rank's input and output are given as bytes; None where it has
+    none."""
+    starts = _starts(call, len(inputs))
+    if call.reduction is None:
+        return [partial(np.copyto, to, from_) for to, from_ in _moved(call, rank, inputs, outputs, starts)]
+    stored = kernels.storage(call.reduction.dtype)
+    whole, size = starts[-1], len(inputs)
+    if call.collective.scatters:
+        first, last, skipped = starts[rank], starts[rank + 1], starts[rank]
+        targets = [outputs[rank]]
+    else:
+        first, last, skipped = *(_cut(whole, r, size) for r in (rank, rank + 1)), 0
+        targets = [out for out in (*outputs[rank:], *outputs[:rank]) if out is not None]
+    piece = PIECE // stored.itemsize * stored.itemsize
+    steps: list[Plan] = []
+    for start in range(first, last, piece):
+        stop = min(start + piece, last)
+        rows = [_part(given, start, stop).view(stored) for given in inputs]
+        result, *others = (_part(out, start - skipped, stop - skipped).view(stored) for out in targets)
+        steps += _reduced(rows, result, call.reduction, workspace)
+        steps += [partial(np.copyto, other, result) for other in others]
+    return steps
+
+
+def _reduced(rows: Sequence[Array], result: Array, reduction: Reduction, workspace: Workspace) -> list[Plan]:
+    """``result`` = the rows combined in their order. It may be one of the rows."""
+    if reduction.dtype.short_float and (len(rows) > 2 or reduction.averages):  # they are rounded once
+        return [partial(kernels.reduce_rows, rows, result, reduction)]
+    steps, sum_so_far = [], rows[0]
+    for row in rows[1:-1]:
+        [room] = workspace.arrays(result.dtype, result.size)
+        steps.append(kernels.combination(reduction, sum_so_far, row, room))
+        sum_so_far = room
+    steps.append(kernels.combination(reduction, sum_so_far, rows[-1], result))
+    if reduction.averages:
+        steps.append(partial(kernels.divide, result, len(rows), reduction.dtype))
+    return steps
+
+
+def _moved(
+    call: Call, rank: int, inputs: Arrays, outputs: Arrays, starts: Sequence[int]
+) -> Iterator[tuple[Array, Array]]:
+    """What this rank copies, as target and source. A rank fetches what it wants. Where one rank, the root, gives or
+    gets everything, it takes its part in that: it would have nothing else to do."""
+    table, root, size = call.collective, call.root, len(inputs)
+    blocks = len(starts) - 1
+    for turn in range(size):  # ranks begin at different ones
+        wanting = (rank + turn) % size
+        if outputs[wanting] is None or (wanting != rank and not table.rooted):
+            continue
+        wanted = table.wants(wanting, size, root, blocks)
+        for block in sorted(wanted, key=lambda b: (b - rank) % size):
+            (giving, *_), which = table.source(wanting, size, root, block)
+            given_first = table.has(giving, size, root, blocks).start
+            nbytes = starts[block + 1] - starts[block]
+            start, stop = _carried(nbytes, size, rank, {giving, wanting}, root) if table.rooted else (0, nbytes)
+            if start == stop:
+                continue
+            at, to = starts[which] - starts[given_first], starts[block] - starts[wanted.start]
+            source, target = (
+                _part(inputs[giving], at + start, at + stop),
+                _part(outputs[wanting], to + start, to + stop),
+            )
+            if source.ctypes.data != target.ctypes.data:  # else it is the root's own block, in place
+                yield target, source
+
+
+def _carried(nbytes: int, size: int, rank: int, ends: set[int], root: int) -> tuple[int, int]:
+    """Which of the bytes that go between the root and another rank this one copies."""
+    if rank not in ends:
+        return 0, 0
+    if len(ends) == 1:
+        return 0, nbytes
+    of_root = _cut(nbytes, 1, size)
+    return (0, of_root) if rank == root else (of_root, nbytes)
+
+
+def _starts(call: Call, size: int) -> list[int]:
+    """Where each block begins in the whole vector, in bytes. The last one is its end."""
+    buffer = call.send or call.recv
+    assert buffer is not None
+    counts = call.sendcounts or call.recvcounts
+    if counts is None:
+        blocks = size if call.collective.by_rank else 1
+        counts = (call.extent(size) // blocks,) * blocks
+    return [0, *accumulate(n * buffer.dtype.itemsize for n in counts)]
+
+
+def _cut(nbytes: int, part: int, parts: int) -> int:
+    """Where such a part of the bytes begins."""
+    return min(nbytes, -(-(nbytes * part // parts) // LINE) * LINE)
+
+
+def _part(array: Any, start: int, stop: int) -> Array:
+    part: Array = array[start:stop]
+    return part

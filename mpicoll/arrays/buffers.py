@@ -78,11 +78,14 @@ class Buffer:
             given += " (np.array makes a copy that can be written to)"
         raise ArgumentError(operation, argument, "an array that can be written to", given)
 
-    def like(self, shape: tuple[int, ...]) -> Any:
-        """A new, uninitialised array of this kind, dtype and device."""
+    def like(self, shape: tuple[int, ...], memory: NDArray[np.uint8] | None = None) -> Any:
+        """A new, uninitialised array of this kind, dtype and device. It is in that ``memory``, if that is given."""
         if isinstance(self.array, np.ndarray):
-            return np.empty(shape, self.array.dtype)
-        return self.array.new_empty(shape)
+            dtype = self.array.dtype
+            return np.empty(shape, dtype) if memory is None else memory.view(dtype).reshape(shape)
+        if memory is None:
+            return self.array.new_empty(shape)
+        return loaded_torch().from_numpy(memory).view(self.array.dtype).view(shape)
 
     def part(self, start: int, stop: int) -> Buffer:
         """Elements ``start`` to ``stop`` of plain memory, without an array."""

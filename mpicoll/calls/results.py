@@ -1,6 +1,7 @@
 """New arrays for results, with the kind, dtype and device of the array that a rank gives.
 
-A call fills arrays of NumPy or torch. ``in_kind`` makes arrays of other libraries of them, whose own may be immutable.
+Where that array lies in memory that ranks share, the result does, too. A call fills arrays of NumPy or torch.
+``in_kind`` makes arrays of other libraries of them, whose own may be immutable.
 """
 
 from __future__ import annotations
@@ -12,27 +13,34 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
-from mpicoll.arrays.buffers import as_buffer, library_of
+from mpicoll.arrays.buffers import Buffer, as_buffer, library_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_counts
 from mpicoll.collectives import even_and_uneven, input_of
 from mpicoll.errors import ArgumentError
+from mpicoll.machine import blocks
 
 __all__ = ["block", "in_kind", "like", "made", "one_each", "returned", "rows"]
 
 
 def like(operation: str, x: ArrayLike) -> Any:
     """An array of the shape of ``x``."""
-    if type(x) is ndarray:  # as_buffer takes microseconds
+    if type(x) is ndarray and not blocks.exist():  # as_buffer takes microseconds
         return np.empty(x.shape, x.dtype)
     b = as_buffer(x, operation, input_of(operation))
-    return b.like(b.shape)
+    return _new(b, b.shape)
+
+
+def _new(b: Buffer, shape: tuple[int, ...]) -> Any:
+    """An array of this shape, like that of ``b``, and in shared memory if that one is."""
+    shared = b.device == "cpu" and blocks.exist() and blocks.place_of(b.address, 1) is not None
+    return b.like(shape, blocks.allocate(prod(shape) * b.dtype.itemsize) if shared else None)
 
 
 def one_each(operation: str, x: ArrayLike, size: int) -> Any:
     """An array of ``size`` arrays of the shape of ``x``, one for each rank."""
     b = as_buffer(x, operation, "x")
-    return b.like((size, *b.shape))
+    return _new(b, (size, *b.shape))
 
 
 def block(operation: str, xs: ArrayLike | None, size: int) -> Any:
@@ -41,7 +49,7 @@ def block(operation: str, xs: ArrayLike | None, size: int) -> Any:
     if not b.shape or b.shape[0] != size:
         expected = f"shape ({size}, ...), one block for each rank (xs may have any shape if out is given)"
         raise ArgumentError(operation, "xs", expected, f"shape {b.shape}")
-    return b.like(b.shape[1:])
+    return _new(b, b.shape[1:])
 
 
 def rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, rank: int | None = None) -> Any:
@@ -50,7 +58,7 @@ def rows(operation: str, x: ArrayLike | None, counts: Sequence[int], size: int, 
     rows_of = checked_counts(counts, size, operation, "counts")
     shape = (sum(rows_of) if rank is None else rows_of[rank], *b.shape[1:])
     try:
-        return b.like(shape)
+        return _new(b, shape)
     except (MemoryError, ValueError, RuntimeError, TypeError) as e:  # NumPy and torch raise these for too many rows
         given = f"{shape[0]} rows of {prod(shape[1:])} elements of {b.dtype}"
         raise ArgumentError(operation, "counts", "rows that fit into memory", given) from e

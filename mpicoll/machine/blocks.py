@@ -17,7 +17,7 @@ import numpy as np
 
 from mpicoll.machine.shared_memory import Block, Mapping, mapped, new_file
 
-__all__ = ["LEAST", "Place", "allocate", "opened", "place_of"]
+__all__ = ["LEAST", "Place", "allocate", "exist", "opened", "place_of"]
 
 LEAST = 16 << 10
 """Bytes of the shortest array that lies in a block. It does not pay for shorter ones."""
@@ -66,6 +66,11 @@ def allocate(nbytes: int) -> Block | None:
     free = _free.setdefault(room, [])
     block = free.pop() if free else _new(room)
     return None if block is None else np.asarray(_Lease(block, nbytes))
+
+
+def exist() -> bool:
+    """Whether this process has made any block."""
+    return bool(_starts)
 
 
 def place_of(address: int, nbytes: int) -> Place | None:

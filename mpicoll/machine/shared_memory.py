@@ -10,12 +10,14 @@ import ctypes
 import mmap
 import os
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 
 from mpicoll.machine.system import huge_pages
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 __all__ = ["Block", "Mapping", "mapped", "new_file", "share"]
 

@@ -58,8 +58,9 @@ class Lying:
         self._workspace, self._otherwise_named = workspace, record.route
         table, rank = call.collective, meeting.rank
         self._posted = Posted(record.digest, *map(_place, _input_and_output(call, rank, meeting.size)))
-        self._begins = table.root is None or (table.root == "gives" and rank == call.root)
-        """Whether what every rank gets depends on this one."""
+        rootless_or_giving = table.root is None or (table.root == "gives" and rank == call.root)
+        self._begins = rootless_or_giving and not call.uneven
+        """Whether what every rank gets depends on this one. Of uneven blocks, some may be empty."""
         self._versions: list[int] = []
         self._work: Plan | None = None
 

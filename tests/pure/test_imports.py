@@ -19,7 +19,7 @@ ROOM = re.compile(r"^\| `(\w+)`[^|]*\|[^|]*\| ([^|]*) \|", re.MULTILINE)
 
 # Who may know mpi4py: what talks to MPI, and what mpicoll is measured against.
 MPI4PY = (
-    "machine.gpu", "machine.library", "machine.shared_memory",
+    "machine.gpu", "machine.library",
     "launch.lifetime", "launch.placement", "launch.rank",  # rank: python -m mpi4py's own runner, which loads no MPI
     "transports.memory", "transports.messages", "transports.on_device", "transports.shared", "transports.step",
     "routes.devices.scheduled", "routes.exchange", "routes.large", "routes.native", "routes.scheduled",

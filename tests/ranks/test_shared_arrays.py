@@ -127,6 +127,23 @@ def test_arrays_that_come_and_go(comm: mpicoll.Communicator) -> None:
         assert (x == comm.size * k + sum(range(comm.size))).all()
 
 
+def test_results_lie_where_inputs_do(comm: mpicoll.Communicator) -> None:
+    x = comm.empty((comm.size, LONG), np.float32)
+    x.fill(comm.rank)
+    for given in (x, torch.from_numpy(x), torch.from_numpy(x).view(torch.bfloat16)):
+        for name in ("allreduce", "reduce_scatter", "allgather", "alltoall"):
+            getattr(comm, name)(given)
+            assert comm.last_route == SHARED, (name, type(given))
+    gathered = comm.allgather(x)
+    assert gathered.shape == (comm.size, comm.size, LONG)
+    assert all((gathered[r] == r).all() for r in range(comm.size))
+    at_root = comm.reduce(x)
+    assert comm.last_route == SHARED
+    assert at_root is None or (at_root == sum(range(comm.size))).all()
+    ordinary = comm.allreduce(np.ones(LONG))
+    assert blocks.place_of(ordinary.ctypes.data, 1) is None
+
+
 def test_memory_is_used_again(comm: mpicoll.Communicator) -> None:
     comm.empty(LONG).fill(0)
     before = len(os.listdir("/proc/self/fd"))

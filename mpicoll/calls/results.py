@@ -33,7 +33,7 @@ def like(operation: str, x: ArrayLike) -> Any:
 
 def _new(b: Buffer, shape: tuple[int, ...]) -> Any:
     """An array of this shape, like that of ``b``, and in shared memory if that one is."""
-    shared = b.device == "cpu" and blocks.exist() and blocks.place_of(b.address, 1) is not None
+    shared = b.device == "cpu" and blocks.exist() and blocks.own_at(b.address, 1) is not None
     return b.like(shape, blocks.allocate(prod(shape) * b.dtype.itemsize) if shared else None)
 
 

@@ -1,60 +1,103 @@
-"""Memory of this process that the other ranks of its node can open: blocks, which are used again and again.
+"""Memory of this process that the other ranks of its node can open: blocks, and what others have put into a file.
 
 A block is a file in memory that has no name in the file system. Another rank opens it through /proc, when it meets an
-array that lies there. A block is never given back to the system: ranks that have opened it would go on to hold it.
+array that lies there. Blocks are used again and again. None is ever given back to the system: ranks that have opened it
+would go on to hold it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import weakref
-from bisect import bisect_right, insort
-from dataclasses import dataclass
-from typing import NamedTuple
+from bisect import bisect_right
+from threading import Lock
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from mpicoll.machine.shared_memory import Block, Mapping, mapped, new_file
+from mpicoll.machine.shared_memory import Block, Mapping, mapped, mark_of, new_file
 
-__all__ = ["LEAST", "Place", "allocate", "exist", "opened", "place_of"]
+__all__ = ["LEAST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "opened", "own_at"]
 
 LEAST = 16 << 10
-"""Bytes of the shortest array that lies in a block. It does not pay for shorter ones."""
+"""Bytes of the shortest array that lies in such memory. It does not pay for shorter ones."""
 MOST = 256
-"""The most blocks of a process. Each holds a file open, of which many systems allow a process 1,024."""
+"""The most blocks of a process, and the most adopted files. Each holds a file open, of which many systems allow a
+process 1,024."""
 
 
 class Place(NamedTuple):
-    """Where memory lies: in which file of which process, how long the block is, and how far in the memory begins."""
+    """Where memory lies: in which file of which process, how long the file is, whether the file is there as long as the
+    process, and how far in the memory begins."""
 
     process: int
     file: int
     mark: int
     nbytes: int
+    lasts: int
     offset: int
 
 
-@dataclass(frozen=True)
-class _Own:
-    """A block of this process. Its file stays open as long as the process lives."""
+class Own:
+    """Memory of this process in a file that others can open: a block."""
 
-    memory: Block
-    file: int
-    mark: int
-    nbytes: int
+    lasts = True
+    """Whether it is there as long as the process."""
+
+    def __init__(self, start: int, nbytes: int, file: int, held: object = None) -> None:
+        """``held`` is what holds the memory, if nothing else does. Raises OSError if there is no such file."""
+        self.start, self.nbytes, self._file, self._held = start, nbytes, file, held
+        self._mark = mark_of(os.getpid(), file)
+
+    def place_of(self, address: int) -> Place:
+        """Where what begins at this address lies."""
+        return Place(os.getpid(), self._file, self._mark, self.nbytes, self.lasts, address - self.start)
+
+    def is_there(self) -> bool:
+        """Whether the memory still begins where it did."""
+        return True
+
+    def bytes(self, nbytes: int) -> Block:
+        """The first bytes of the memory. They do not hold it."""
+        return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(self.start)), np.uint8)
 
 
-_free: dict[int, list[_Own]] = {}
-_starts: list[tuple[int, _Own]] = []
-"""All blocks, by their addresses."""
+class Holder(Protocol):
+    """What holds adopted memory, as torch's storages do: as long as there is a reference to it, and no other memory."""
+
+    def data_ptr(self) -> int:
+        """Where its memory begins now."""
+        ...
+
+
+class Adopted(Own):
+    """Memory that something else has put into a file, and may take away."""
+
+    lasts = False
+
+    def __init__(self, holder: Holder, nbytes: int, file: int) -> None:
+        super().__init__(holder.data_ptr(), nbytes, file)
+        self.holder = weakref.ref(holder)
+        """None if it is gone."""
+
+    def is_there(self) -> bool:
+        holder = self.holder()
+        return holder is not None and holder.data_ptr() == self.start
+
+
+_all: list[Own] = []
+"""By their addresses. It is replaced and never changed: the garbage collector may call what looks at it."""
+_adding = Lock()
+_free: dict[int, list[Own]] = {}
 
 
 class _Lease:
     """Memory of a block, which is free again when nothing refers to this object any more."""
 
-    def __init__(self, block: _Own, nbytes: int) -> None:
-        self.__array_interface__ = {**block.memory.__array_interface__, "shape": (nbytes,)}
+    def __init__(self, block: Own, nbytes: int) -> None:
+        self.__array_interface__ = block.bytes(nbytes).__array_interface__
         weakref.finalize(self, _free[block.nbytes].append, block).atexit = False
 
 
@@ -68,59 +111,78 @@ def allocate(nbytes: int) -> Block | None:
     return None if block is None else np.asarray(_Lease(block, nbytes))
 
 
+def adopt(holder: Holder, nbytes: int, file: int) -> None:
+    """Take note that all memory of ``holder`` lies at the beginning of this open file of this process. If there are
+    ``MOST`` already, or other processes could not recognise the file, it stays memory that only this one knows."""
+    adopted = Adopted(holder, nbytes, file)
+    if adopted.place_of(adopted.start).mark >= 0 and sum(not own.lasts for own in _all) < MOST:
+        _add(adopted)
+
+
 def exist() -> bool:
-    """Whether this process has made any block."""
-    return bool(_starts)
+    """Whether this process has such memory."""
+    return bool(_all)
 
 
-def place_of(address: int, nbytes: int) -> Place | None:
-    """Where the memory at this address lies. None if it is not in one block."""
-    at = bisect_right(_starts, address, key=lambda start: start[0]) - 1
+def own_at(address: int, nbytes: int) -> Own | None:
+    """What has the memory at this address. None if not one has all of it."""
+    starts = _all
+    at = bisect_right(starts, address, key=_start) - 1
     if at < 0:
         return None
-    start, block = _starts[at]
-    offset = address - start
-    if offset + nbytes > block.nbytes:
-        return None
-    return Place(os.getpid(), block.file, block.mark, block.nbytes, offset)
+    own = starts[at]
+    return own if address + nbytes <= own.start + own.nbytes and own.is_there() else None
 
 
-_opened: dict[tuple[int, int, int], Block | None] = {}
+_lasting: dict[Place, Mapping] = {}
+_others: weakref.WeakValueDictionary[Place, Mapping] = weakref.WeakValueDictionary()
+"""Memory of other processes that this one has opened. If it does not last, it is here as long as it is used."""
 
 
 def opened(place: Place) -> Block | None:
-    """The block of that place. None if it is another process's and cannot be opened."""
-    key = place.process, place.file, place.mark
-    if key not in _opened and place.process == os.getpid():
-        return next(block.memory for _, block in _starts if block.file == place.file)
-    if key not in _opened:
-        mapping = mapped(*place[:2], _bytes_of(place.mark), place.nbytes)
-        _opened[key] = None if mapping is None else np.asarray(mapping)
-    return _opened[key]
+    """The memory of that place and what follows in the file. None if it is another process's and cannot be opened."""
+    whole = place._replace(offset=0)
+    if place.process == os.getpid():
+        [own] = [own for own in _all if own.is_there() and own.place_of(own.start) == whole]
+        return own.bytes(own.nbytes)[place.offset :]
+    mapping = _others.get(whole)
+    if mapping is None:
+        mapping = mapped(place.process, place.file, place.mark, place.nbytes)
+        if mapping is None:
+            return None
+        _others[whole] = mapping
+        if place.lasts:
+            _lasting[whole] = mapping
+    return np.asarray(mapping)[place.offset :]
 
 
-def _new(nbytes: int) -> _Own | None:
-    if len(_starts) >= MOST:
+def _new(nbytes: int) -> Own | None:
+    if sum(own.lasts for own in _all) >= MOST:
         return None
-    mark = int.from_bytes(os.urandom(8), "little") >> 1
-    file = new_file(nbytes, _bytes_of(mark))
+    file = new_file(nbytes)
     if file is None:
         return None
     try:
-        memory = np.asarray(Mapping(file, nbytes, inherited=True))
+        mapping = Mapping(file, nbytes, inherited=True)
     except OSError:
         os.close(file)
         return None
-    block = _Own(memory, file, mark, nbytes)
-    insort(_starts, (memory.ctypes.data, block), key=lambda start: start[0])
+    block = Own(mapping.address, nbytes, file, mapping)
+    _add(block)
     return block
+
+
+def _add(own: Own) -> None:
+    global _all
+    with _adding:
+        _all = sorted([own, *(each for each in _all if each.is_there())], key=_start)
+
+
+def _start(own: Own) -> int:
+    return own.start
 
 
 def _rounded(nbytes: int) -> int:
     """As long as a block must be. There are few different lengths, so that blocks are used again."""
     step = max(mmap.PAGESIZE, 1 << max(0, nbytes.bit_length() - 4))
     return -(-nbytes // step) * step
-
-
-def _bytes_of(mark: int) -> bytes:
-    return mark.to_bytes(16, "little")

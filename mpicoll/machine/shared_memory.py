@@ -1,7 +1,8 @@
 """Memory that the ranks of a node share. It has no name in the file system, so nothing is left when the ranks end.
 
 Each rank makes a block of its own, near the cores that write it, and opens the other ranks' blocks through /proc. That
-needs Linux. There is no such memory where ranks cannot open each other's files, such as in separate containers.
+needs Linux. There is no such memory where ranks cannot open each other's files, such as in separate containers. torch's
+own shared memory is opened in the same way.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ctypes
 import mmap
 import os
 import weakref
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from mpicoll.machine.system import huge_pages
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Block", "Mapping", "mapped", "new_file", "share"]
+__all__ = ["Block", "Mapping", "mapped", "mark_of", "new_file", "share"]
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -30,10 +32,9 @@ HUGE = 2 << 20
 """Bytes of a huge page."""
 _MADV_POPULATE_WRITE = 23
 """Linux's number, which Python does not name."""
-_NAME = "mpicoll"
-_MARK = 16
-"""The number of random bytes at a block's end, by which ranks recognise the block. In another namespace of processes,
-the same process and file numbers mean another file."""
+_NAME = "mpicoll-"
+_MEANT = f"/memfd:{_NAME}", "/dev/shm/torch_"
+"""How the names of files begin that may be opened: mpicoll's, and torch's. Some random digits follow."""
 
 
 def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
@@ -41,11 +42,12 @@ def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
 
     None, on all ranks, if a rank cannot map a block, if a rank has used up its ``BUDGET``, or if a rank has
     MPICOLL_SHARED_MEMORY=0."""
-    file, mark = None, os.urandom(_MARK)
+    file = None
     wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0"
     if wanted and nbytes + sum(mapping.nbytes for mapping in list(_own)) <= BUDGET:
-        file = new_file(nbytes, mark)
-    files: list[tuple[int, int, bytes] | None] = comm.allgather(None if file is None else (os.getpid(), file, mark))
+        file = new_file(nbytes)
+    own = None if file is None else (os.getpid(), file, mark_of(os.getpid(), file))
+    files: list[tuple[int, int, int] | None] = comm.allgather(own)
     mappings = [m for f in files if f is not None and (m := mapped(*f, nbytes)) is not None]
     all_mapped = all(comm.allgather(len(mappings) == comm.size))  # mpi4py's allreduce would make one more communicator
     if file is not None:
@@ -56,19 +58,18 @@ def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
     return [np.asarray(mapping) for mapping in mappings]
 
 
-def new_file(nbytes: int, mark: bytes) -> int | None:
+def new_file(nbytes: int) -> int | None:
     """A file in memory, or None if the system refuses it. All its memory is allocated at once: if there were none for a
     page that is written later, the system would kill the process."""
     try:
-        file = os.memfd_create(_NAME)
+        file = os.memfd_create(_NAME + os.urandom(8).hex())
     except OSError:
         return None
     try:
-        os.ftruncate(file, nbytes + _MARK)
+        os.ftruncate(file, nbytes)
         if nbytes >= HUGE:
             _use_huge_pages(file, nbytes)
-        os.posix_fallocate(file, 0, nbytes + _MARK)
-        os.pwrite(file, mark, nbytes)
+        os.posix_fallocate(file, 0, nbytes)
     except OSError:
         os.close(file)
         return None
@@ -87,19 +88,25 @@ def _use_huge_pages(file: int, nbytes: int) -> None:
         _c.munmap(address, nbytes)
 
 
-def mapped(pid: int, file: int, mark: bytes, nbytes: int) -> Mapping | None:
+def mark_of(pid: int, file: int) -> int:
+    """A number below 2**63, made of the name of a process's file, which is random. -1 if the file is none of those
+    that may be opened. Raises OSError if there is no such file."""
+    name = os.readlink(f"/proc/{pid}/fd/{file}")
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 if name.startswith(_MEANT) else -1
+
+
+def mapped(pid: int, file: int, mark: int, nbytes: int) -> Mapping | None:
     """The block in another process's file; None if that is not the file that was meant.
 
-    In another namespace of processes the numbers mean another file. It may be shorter, and to read beyond its end would
-    kill this process. It may be a device, and to open that could change something. So this looks at the file's name
-    before it opens the file, and at the mark before it maps it."""
-    path = f"/proc/{pid}/fd/{file}"
+    In another namespace of processes, or once the other process has closed the file, the numbers mean another file. It
+    may be a device, and to open that could change something. So this looks at the file's name before it opens it. To
+    read beyond a file's end would kill this process."""
     try:
-        if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+        if mark_of(pid, file) != mark:
             return None
-        with open(path, "r+b", buffering=0) as other:
-            ours = os.pread(other.fileno(), _MARK, nbytes) == mark
-            return Mapping(other.fileno(), nbytes) if ours else None
+        with open(f"/proc/{pid}/fd/{file}", "r+b", buffering=0) as other:
+            long_enough = os.fstat(other.fileno()).st_size >= nbytes
+            return Mapping(other.fileno(), nbytes) if long_enough else None
     except OSError:
         return None
 
@@ -112,7 +119,7 @@ class Mapping:
         address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
         if address == _FAILED:
             raise OSError(ctypes.get_errno(), "mmap")
-        self.nbytes = nbytes
+        self.address, self.nbytes = address, nbytes
         weakref.finalize(self, _unmap, os.getpid(), address, nbytes).atexit = False
         if not inherited:
             _c.madvise(address, nbytes, mmap.MADV_DONTFORK)

@@ -12,13 +12,15 @@ reduction collectives for multi-/many-cores", IPDPS 2018.
 
 from __future__ import annotations
 
+import weakref
+
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.record import Record
 from mpicoll.errors import MessageError
-from mpicoll.machine.blocks import LEAST, Place, opened, place_of
+from mpicoll.machine.blocks import LEAST, Adopted, Own, Place, opened, own_at
 from mpicoll.routes.shares import share_of
 from mpicoll.transports.meeting import FROM, Meeting, Posted
 from mpicoll.transports.transport import Array
@@ -57,16 +59,24 @@ class Lying:
         self._meeting, self._call, self._otherwise, self._record = meeting, call, otherwise, record
         self._workspace, self._otherwise_named = workspace, record.route
         table, rank = call.collective, meeting.rank
-        self._posted = Posted(record.digest, *map(_place, _input_and_output(call, rank, meeting.size)))
+        self._versions: list[int] = []
+        self._work: Plan | None = None
+        buffers = _input_and_output(call, rank, meeting.size)
+        owns = [None if b is None else _own(b) for b in buffers]
+        self._posted = Posted(record.digest, *map(_place, buffers, owns))
+        self._adopted = [own for own in owns if isinstance(own, Adopted)]
+        """What has this rank's memory, and may be gone before the call is made again."""
+        this = weakref.ref(self)
+        self._ends = [weakref.ref(own.holder(), lambda _: _forget(this)) for own in self._adopted]
         rootless_or_giving = table.root is None or (table.root == "gives" and rank == call.root)
         self._begins = rootless_or_giving and not call.uneven
         """Whether what every rank gets depends on this one. Of uneven blocks, some may be empty."""
-        self._versions: list[int] = []
-        self._work: Plan | None = None
 
     def __call__(self) -> None:
         meeting = self._meeting
         meeting.calls += 1
+        if self._adopted and not all(own.is_there() for own in self._adopted):
+            self.forget()  # the same address is ordinary memory now
         posted, record = self._posted, self._record
         # Every call in a program that has no shared arrays:
         if not (posted.version or meeting.wishes or meeting.first[FROM]):
@@ -87,6 +97,12 @@ class Lying:
             meeting.pause(record.digest)
         record.route = self._otherwise_named
         self._otherwise()
+
+    def forget(self) -> None:
+        """Let go of the ranks' arrays: this rank's memory is gone."""
+        self._posted, self._work = Posted(self._record.digest, None, None), None
+        self._versions.clear()
+        self._adopted.clear()
 
     def _look(self, versions: list[int]) -> None:
         """Find the ranks' arrays, which lie elsewhere than the last time."""
@@ -113,14 +129,24 @@ class Lying:
         block = opened(place)
         if block is None:
             raise MessageError(f"{self._call.operation}: the memory of process {place.process} cannot be opened")
-        return block[place.offset :]
+        return block
 
 
-def _place(b: Buffer | None) -> Place | None:
-    """Where the memory lies; all zeros where there is none, and None where it is not in a block."""
+def _forget(lying: weakref.ref[Lying]) -> None:
+    if (still := lying()) is not None:
+        still.forget()
+
+
+def _own(b: Buffer) -> Own | None:
+    """What has this memory, if other ranks can open it."""
+    return own_at(b.address, b.nbytes) if b.plain and b.device == "cpu" and b.count else None
+
+
+def _place(b: Buffer | None, own: Own | None) -> Place | None:
+    """Where the memory lies; all zeros where there is none, and None where other ranks cannot open it."""
     if b is None or b.count == 0:
-        return Place(0, 0, 0, 0, 0)
-    return place_of(b.address, b.nbytes) if b.plain and b.device == "cpu" else None
+        return Place(*[0] * len(Place._fields))
+    return None if own is None else own.place_of(b.address)
 
 
 def _input_and_output(call: Call, rank: int, size: int) -> tuple[Buffer | None, Buffer | None]:

@@ -26,7 +26,7 @@ arrays lie."""
 _SLOTS = 8, 32
 """Where on a page a rank says what its arrays are. The two places take turns from one meeting to the next, because a
 rank may come to the next one before others have read what it said in this one."""
-_WORDS = 11
+_WORDS = 1 + 2 * len(Place._fields)
 """That a rank says beside its version: a digest, and two places."""
 SPINS = 100
 """How often a rank looks before it lets others have the core between looks."""
@@ -128,7 +128,8 @@ class Meeting:
         """The digest of the call, and the places of its input and its output, as a rank has posted them."""
         at = _SLOTS[(self._come - 1) % 2] + 1
         digest, *words = self._words[rank][at : at + _WORDS].tolist()
-        return digest, Place(*words[:5]), Place(*words[5:])
+        half = len(Place._fields)
+        return digest, Place(*words[:half]), Place(*words[half:])
 
     def come(self) -> None:
         """Come, and wait until all have."""

@@ -107,8 +107,7 @@ def test_a_file_of_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """In another namespace a rank's number may be that of another process, with another file of that number."""
     with mpicoll.Communicator() as plain:
         if plain.rank == 0:
-            new = shared_memory.new_file
-            monkeypatch.setattr(shared_memory, "new_file", lambda nbytes, mark: new(nbytes, mark[::-1]))
+            monkeypatch.setattr(shared_memory, "mark_of", lambda pid, file: 1)
         with mpicoll.Communicator() as comm:
             assert not comm._engine.binding.traits.shares
             assert not used(comm)
@@ -118,7 +117,7 @@ def test_a_file_of_another_process_that_is_shorter(monkeypatch: pytest.MonkeyPat
     """To read beyond its end would kill the rank."""
     with mpicoll.Communicator() as plain:
         if plain.rank == 0:
-            monkeypatch.setattr(shared_memory, "new_file", lambda nbytes, mark: os.memfd_create("mpicoll"))
+            monkeypatch.setattr(shared_memory, "new_file", lambda nbytes: os.memfd_create("mpicoll-"))
         with mpicoll.Communicator() as comm:
             assert not comm._engine.binding.traits.shares
             assert not used(comm)
@@ -127,7 +126,7 @@ def test_a_file_of_another_process_that_is_shorter(monkeypatch: pytest.MonkeyPat
 def test_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     with mpicoll.Communicator() as plain:
         if plain.rank == 0:
-            monkeypatch.setattr(shared_memory, "new_file", lambda nbytes, mark: os.pipe()[1])
+            monkeypatch.setattr(shared_memory, "new_file", lambda nbytes: os.pipe()[1])
         with mpicoll.Communicator() as comm:
             assert not comm._engine.binding.traits.shares
             assert not used(comm)

@@ -141,7 +141,7 @@ def test_results_lie_where_inputs_do(comm: mpicoll.Communicator) -> None:
     assert comm.last_route == SHARED
     assert at_root is None or (at_root == sum(range(comm.size))).all()
     ordinary = comm.allreduce(np.ones(LONG))
-    assert blocks.place_of(ordinary.ctypes.data, 1) is None
+    assert blocks.own_at(ordinary.ctypes.data, 1) is None
 
 
 def test_memory_is_used_again(comm: mpicoll.Communicator) -> None:
@@ -154,7 +154,7 @@ def test_memory_is_used_again(comm: mpicoll.Communicator) -> None:
 
 def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     def lies_in_a_block(x: Any) -> bool:
-        return blocks.place_of(x.ctypes.data, x.nbytes) is not None
+        return blocks.own_at(x.ctypes.data, x.nbytes) is not None
 
     assert lies_in_a_block(comm.empty((4, blocks.LEAST), np.uint8))
     assert not lies_in_a_block(comm.empty(blocks.LEAST - 1, np.uint8))
@@ -184,7 +184,7 @@ def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
     with mpicoll.Communicator() as comm:
         x = comm.zeros(LONG)
-        assert blocks.place_of(x.ctypes.data, x.nbytes) is None
+        assert blocks.own_at(x.ctypes.data, x.nbytes) is None
         for _ in range(3):
             comm.allreduce(x, out=x)
             assert comm.last_route == "native"

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, DtypeError
+from mpicoll.machine.blocks import allocate
 
 __all__ = ["Memory"]
 
@@ -31,7 +32,7 @@ class Memory(Face):
         whole, wanted = _shape(shape), _dtype(dtype)
         nbytes = prod(whole) * wanted.itemsize
         plain = not wanted.hasobject and wanted.subdtype is None
-        memory = self._engine.fabric.memory(nbytes) if plain else None
+        memory = allocate(nbytes) if plain and self._engine.fabric.shares_arrays else None
         return np.empty(whole, wanted) if memory is None else memory.view(wanted).reshape(whole)
 
     def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:

@@ -10,9 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
@@ -152,6 +149,8 @@ class Fabric(ABC):
     """Whether long messages go through memory that all ranks share. It may become False until it is ``settled``."""
     settled: bool
     """Whether ``shares`` is final."""
+    shares_arrays = False
+    """Whether collectives are carried out where arrays lie, if all ranks can open their memory."""
     rules: Rules
     """The rules by which algorithms are chosen. They are equal on all ranks."""
     failure: type[Exception] | tuple[()]
@@ -200,10 +199,6 @@ class Fabric(ABC):
         """A plan that carries the call out where its arrays lie, if these are in memory that all ranks share, and as
         ``plan`` does else. It is made on all ranks or on none."""
         return plan
-
-    def memory(self, nbytes: int) -> NDArray[np.uint8] | None:
-        """Uninitialised memory that all ranks can share. None where they cannot, or where it would not pay."""
-        return None
 
     def usable(self, b: Buffer) -> bool:
         """Whether the fabric can read and write this memory without a copy."""

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import measured
@@ -27,7 +26,6 @@ from mpicoll.fabrics.mpi_objects import MPIParcels
 from mpicoll.fabrics.words import Words
 from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
-from mpicoll.machine.blocks import allocate
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 from mpicoll.routes import exchange, large, lying, native, scheduled
@@ -90,6 +88,7 @@ class MPIFabric(ElasticFabric):
         self.rules = self._common_rules(parent)
         self._meeting: Meeting | None = None
         if pages is not None and in_order() and not self._is_elastic:
+            self.shares_arrays = True
             self._meeting = Meeting(self.rank, pages, self._crowded, self._comm.Iprobe)
 
     @classmethod
@@ -183,9 +182,6 @@ class MPIFabric(ElasticFabric):
         if self._meeting is None or not lying.serves(call, self.size, self._crowded):
             return plan
         return lying.Lying(self._meeting, call, plan, record, workspace)
-
-    def memory(self, nbytes: int) -> NDArray[np.uint8] | None:
-        return None if self._meeting is None else allocate(nbytes)
 
     def is_long(self, call: Call) -> bool:
         return call.extent_is_common and call.nbytes(self.size) >= shared.LEAST

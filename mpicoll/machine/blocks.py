@@ -12,6 +12,7 @@ import mmap
 import os
 import weakref
 from bisect import bisect_right
+from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -87,8 +88,9 @@ class Adopted(Own):
         return holder is not None and holder.data_ptr() == self.start
 
 
-_all: list[Own] = []
-"""By their addresses. It is replaced and never changed: the garbage collector may call what looks at it."""
+known: Sequence[Own] = ()
+"""All such memory of this process, by its addresses. It is replaced and never changed. So it is another one when there
+is more memory, and whoever looks at it may be interrupted."""
 _adding = Lock()
 _free: dict[int, list[Own]] = {}
 
@@ -115,18 +117,18 @@ def adopt(holder: Holder, nbytes: int, file: int) -> None:
     """Take note that all memory of ``holder`` lies at the beginning of this open file of this process. If there are
     ``MOST`` already, or other processes could not recognise the file, it stays memory that only this one knows."""
     adopted = Adopted(holder, nbytes, file)
-    if adopted.place_of(adopted.start).mark >= 0 and sum(not own.lasts for own in _all) < MOST:
+    if adopted.place_of(adopted.start).mark >= 0 and sum(not own.lasts for own in known) < MOST:
         _add(adopted)
 
 
 def exist() -> bool:
     """Whether this process has such memory."""
-    return bool(_all)
+    return bool(known)
 
 
 def own_at(address: int, nbytes: int) -> Own | None:
     """What has the memory at this address. None if not one has all of it."""
-    starts = _all
+    starts = known
     at = bisect_right(starts, address, key=_start) - 1
     if at < 0:
         return None
@@ -143,7 +145,7 @@ def opened(place: Place) -> Block | None:
     """The memory of that place and what follows in the file. None if it is another process's and cannot be opened."""
     whole = place._replace(offset=0)
     if place.process == os.getpid():
-        [own] = [own for own in _all if own.is_there() and own.place_of(own.start) == whole]
+        [own] = [own for own in known if own.is_there() and own.place_of(own.start) == whole]
         return own.bytes(own.nbytes)[place.offset :]
     mapping = _others.get(whole)
     if mapping is None:
@@ -157,7 +159,7 @@ def opened(place: Place) -> Block | None:
 
 
 def _new(nbytes: int) -> Own | None:
-    if sum(own.lasts for own in _all) >= MOST:
+    if sum(own.lasts for own in known) >= MOST:
         return None
     file = new_file(nbytes)
     if file is None:
@@ -173,9 +175,9 @@ def _new(nbytes: int) -> Own | None:
 
 
 def _add(own: Own) -> None:
-    global _all
+    global known
     with _adding:
-        _all = sorted([own, *(each for each in _all if each.is_there())], key=_start)
+        known = sorted([own, *(each for each in known if each.is_there())], key=_start)
 
 
 def _start(own: Own) -> int:

@@ -13,6 +13,7 @@ reduction collectives for multi-/many-cores", IPDPS 2018.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
@@ -20,6 +21,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.record import Record
 from mpicoll.errors import MessageError
+from mpicoll.machine import blocks
 from mpicoll.machine.blocks import LEAST, Adopted, Own, Place, opened, own_at
 from mpicoll.routes.shares import share_of
 from mpicoll.transports.meeting import FROM, Meeting, Posted
@@ -59,15 +61,14 @@ class Lying:
         self._meeting, self._call, self._otherwise, self._record = meeting, call, otherwise, record
         self._workspace, self._otherwise_named = workspace, record.route
         table, rank = call.collective, meeting.rank
+        self._buffers = _input_and_output(call, rank, meeting.size)
+        self._known: Sequence[Own] | None = None
+        """All that has memory that other ranks can open, as this rank knew it when it looked for its own."""
+        self._adopted: list[Adopted] = []
+        """What has this rank's memory, and may be gone before the call is made again."""
         self._versions: list[int] = []
         self._work: Plan | None = None
-        buffers = _input_and_output(call, rank, meeting.size)
-        owns = [None if b is None else _own(b) for b in buffers]
-        self._posted = Posted(record.digest, *map(_place, buffers, owns))
-        self._adopted = [own for own in owns if isinstance(own, Adopted)]
-        """What has this rank's memory, and may be gone before the call is made again."""
-        this = weakref.ref(self)
-        self._ends = [weakref.ref(own.holder(), lambda _: _forget(this)) for own in self._adopted]
+        self._find()
         rootless_or_giving = table.root is None or (table.root == "gives" and rank == call.root)
         self._begins = rootless_or_giving and not call.uneven
         """Whether what every rank gets depends on this one. Of uneven blocks, some may be empty."""
@@ -75,8 +76,8 @@ class Lying:
     def __call__(self) -> None:
         meeting = self._meeting
         meeting.calls += 1
-        if self._adopted and not all(own.is_there() for own in self._adopted):
-            self.forget()  # the same address is ordinary memory now
+        if self._known is not blocks.known or (self._adopted and not all(own.is_there() for own in self._adopted)):
+            self._find()  # something else may be at this address now
         posted, record = self._posted, self._record
         # Every call in a program that has no shared arrays:
         if not (posted.version or meeting.wishes or meeting.first[FROM]):
@@ -98,11 +99,20 @@ class Lying:
         record.route = self._otherwise_named
         self._otherwise()
 
+    def _find(self) -> None:
+        """Find out where this rank's memory lies."""
+        self.forget()
+        self._known = blocks.known
+        owns = [None if b is None else _own(b) for b in self._buffers]
+        self._posted = Posted(self._record.digest, *map(_place, self._buffers, owns))
+        self._adopted = [own for own in owns if isinstance(own, Adopted)]
+        if self._adopted:
+            this = weakref.ref(self)
+            self._ends = [weakref.ref(own.holder(), lambda _: _forget(this)) for own in self._adopted]
+
     def forget(self) -> None:
-        """Let go of the ranks' arrays: this rank's memory is gone."""
-        self._posted, self._work = Posted(self._record.digest, None, None), None
-        self._versions.clear()
-        self._adopted.clear()
+        """Let go of the ranks' arrays, until the call is made again."""
+        self._known, self._adopted, self._versions, self._work = None, [], [], None
 
     def _look(self, versions: list[int]) -> None:
         """Find the ranks' arrays, which lie elsewhere than the last time."""

@@ -25,6 +25,7 @@ from mpicoll.torch.functions.collectives import (
     reduce_scatter_tensor,
 )
 from mpicoll.torch.functions.lists import all_gather, all_to_all, gather, reduce_scatter, scatter
+from mpicoll.torch.functions.memory import empty, share_
 from mpicoll.torch.functions.messages import P2POp, batch_isend_irecv, irecv, isend, recv, send
 from mpicoll.torch.functions.objects import (
     all_gather_object,
@@ -71,6 +72,7 @@ __all__ = [
     "broadcast",
     "broadcast_object_list",
     "destroy_process_group",
+    "empty",
     "gather",
     "gather_object",
     "get_backend",
@@ -98,6 +100,7 @@ __all__ = [
     "scatter_object_list",
     "send",
     "send_object_list",
+    "share_",
 ]
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "HookOpName",
     "PostHookArgs",
     "PreHookArgs",
+    "in_shared_file",
     "in_the_making",
     "leave_code",
     "profiler",
@@ -75,6 +76,13 @@ HookOpName: Any = getattr(_c10d, "HookOpName", None)
 
 torchs_world = torch.distributed.distributed_c10d._world
 """Knows torch's default group. The public ``torch.distributed.group.WORLD`` costs more in each call."""
+
+
+def in_shared_file(storage: torch.UntypedStorage) -> int:
+    """Move a storage on the CPU, in place, to a file in memory, if it is in none. Returns the number of the open file.
+    The public ``share_memory_`` does the same, and tells nobody which file it is. Raises RuntimeError."""
+    file: int = storage._share_fd_cpu_()[0]
+    return file
 
 
 def in_the_making() -> tuple[Any, Any]:

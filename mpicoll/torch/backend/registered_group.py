@@ -12,10 +12,12 @@ import torch.distributed as dist
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import StateError
 from mpicoll.torch.backend import reducer
+from mpicoll.torch.backend.buckets import Buckets
 from mpicoll.torch.backend.call_hooks import CallHooks
 from mpicoll.torch.backend.device_backend import serve_devices
 from mpicoll.torch.backend.torch_calls import TorchCalls
 from mpicoll.torch.functions.caller import checked_timeout
+from mpicoll.torch.functions.memory import new
 from mpicoll.torch.groups.world import world
 
 __all__ = ["RegisteredGroup"]
@@ -48,7 +50,7 @@ class RegisteredGroup(CallHooks, TorchCalls, _TorchsGroup):  # type: ignore[misc
         TorchCalls.__init__(self, comm, ranks, name, timeout, device)
         if device is not None:
             self.bound_device_id = device  # torch's new_group gives it to other groups
-        self.reducer_waits = reducer.waits()
+        self.reducer_waits, self.buckets = reducer.waits(), Buckets()
         serve_devices(self)
         world().registered.append(self)
 
@@ -113,8 +115,12 @@ class RegisteredGroup(CallHooks, TorchCalls, _TorchsGroup):  # type: ignore[misc
     _set_default_timeout = set_timeout
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Whether torch can ask the group for memory."""
-        return False
+        """Whether torch can ask the group for memory: for memory of the CPU, if the group's ranks can share it."""
+        return torch.device(device).type == "cpu" and self.engine.fabric.shares_arrays
+
+    def allocate_tensor(self, size: int, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """A new tensor of so many elements, in memory that the group's ranks share."""
+        return new(self, (size,), dtype)
 
     # -- groups made of this one --------------------------------------------------------------------------------------
 

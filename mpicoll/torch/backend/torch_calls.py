@@ -14,6 +14,7 @@ import torch
 from mpicoll.engine.requests import Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
+from mpicoll.torch.backend.buckets import Buckets
 from mpicoll.torch.backend.handles import MessageHandle, finished, handle_of, in_future
 from mpicoll.torch.backend.simple_forms import DEFAULTS, also_simple
 from mpicoll.torch.functions import barriers, collectives, lists
@@ -37,6 +38,9 @@ class TorchCalls(ProcessGroup):
 
     reducer_waits = False
     """Whether the backward pass waits a moment for each of DDP's all-reduces."""
+
+    buckets: Buckets | None = None
+    """DDP's, which move to shared memory."""
 
     _calls = 0
     _coalescing: list[Work] | None = None
@@ -82,11 +86,14 @@ class TorchCalls(ProcessGroup):
     @also_simple
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
+        is_bucket = opts.asyncOp and reducer.called_by_reducer()
+        if is_bucket and self.buckets is not None:
+            self.buckets.take(tensor, self)
         work = collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp)
         if work is None:
             return self._handle(None)
         assert isinstance(work, CollectiveWork)
-        if (self.reducer_waits or work.turn) and reducer.called_by_reducer():
+        if is_bucket:
             if self.reducer_waits:
                 work.done.wait(reducer.MOMENT)
                 if work.is_completed():

@@ -1,0 +1,101 @@
+"""Tensors in memory that the ranks of a node share. Their collectives are carried out where they lie.
+
+torch can move a tensor's memory in place: ``share_memory_`` does it. All tensors of that memory move with it, and all
+that C++ does with them. torch has such memory in /dev/shm, which is full at 64 MB in many containers. To write beyond
+that would kill the process. So the memory moves only where all ranks of the node could move as much.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from math import prod
+from typing import TypeVar
+
+import torch
+
+from mpicoll.errors import ArgumentError
+from mpicoll.machine import blocks
+from mpicoll.torch.groups.group import ProcessGroup
+from mpicoll.torch.groups.world import GivenGroup, member
+from mpicoll.torch.private import in_shared_file
+
+__all__ = ["empty", "move", "new", "share_"]
+
+_Shared = TypeVar("_Shared", torch.Tensor, torch.nn.Module)
+
+
+def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None, group: GivenGroup = None) -> torch.Tensor:
+    """A new, uninitialised tensor on the CPU, in memory that the ranks of the group share where they can.
+
+    ``size`` and ``dtype`` are those of ``torch.empty``. Any rank may make one at any time. It is in ordinary memory
+    where it is short (less than 16 KiB), where the group's ranks are on several nodes, or where the system gives no
+    such memory. The memory is free again when the last tensor that refers to it is gone. Raises ArgumentError for what
+    ``torch.empty`` refuses.
+    """
+    try:
+        shape = torch.empty(*size, dtype=dtype, device="meta").shape  # type: ignore[arg-type]
+    except (TypeError, RuntimeError) as e:
+        raise ArgumentError("empty", "size and dtype", "those that torch.empty takes", str(e).split("\n")[0]) from None
+    g = member(group, "empty")
+    dtype = dtype or torch.get_default_dtype()
+    return torch.empty(shape, dtype=dtype) if g is None else new(g, shape, dtype)
+
+
+def new(group: ProcessGroup, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """What ``empty`` makes for a rank of the group."""
+    nbytes = prod(shape) * dtype.itemsize
+    memory = blocks.allocate(nbytes) if group.engine.fabric.shares_arrays else None
+    return torch.empty(shape, dtype=dtype) if memory is None else torch.from_numpy(memory).view(dtype).view(shape)
+
+
+def share_(x: _Shared, group: GivenGroup = None) -> _Shared:
+    """Move a tensor's memory, or that of all parameters and buffers of a module, to memory that the ranks share.
+
+    Returns ``x``. It works in place, as torch's ``share_memory_`` does: all tensors of that memory move with it. NumPy
+    arrays that were made of it before, by ``x.numpy()``, must not be used any more. A tensor of ``torch.from_numpy``
+    leaves the array behind. The memory must not be made longer by ``resize_`` afterwards: torch crashes then.
+
+    What cannot be shared stays where it is: tensors of a GPU, short ones (less than 16 KiB), all where the group's
+    ranks are on several nodes, and all that /dev/shm has no room for, of which a warning tells once. Raises
+    ArgumentError if ``x`` is neither a tensor nor a module.
+    """
+    if isinstance(x, torch.nn.Module):
+        tensors = [*x.parameters(), *x.buffers()]
+    elif isinstance(x, torch.Tensor):
+        tensors = [x]
+    else:
+        raise ArgumentError("share_", "x", "a tensor or a module", repr(type(x)))
+    g = member(group, "share_")
+    if g is not None:
+        for tensor in tensors:
+            if tensor.layout is torch.strided and not move(tensor.untyped_storage(), g):
+                room = f"/dev/shm has {_room() >> 20} MiB left"
+                warnings.warn(f"mpicoll: share_: a tensor stays in ordinary memory: {room}", stacklevel=2)
+    return x
+
+
+def move(storage: torch.UntypedStorage, group: ProcessGroup) -> bool:
+    """Move this memory to where the group's ranks can share it, if they can at all. False if there is no room."""
+    nbytes = storage.nbytes()
+    if not group.engine.fabric.shares_arrays or storage.device.type != "cpu" or nbytes < blocks.LEAST:
+        return True
+    if blocks.own_at(storage.data_ptr(), nbytes) is not None:
+        return True
+    if not storage.is_shared() and _room() < group.size() * nbytes:
+        return False
+    try:
+        file = in_shared_file(storage)
+    except RuntimeError:  # torch could not make the file, or it is in a file that has been closed
+        return False
+    blocks.adopt(storage, nbytes, file)
+    return True
+
+
+def _room() -> int:
+    """Bytes that are left in /dev/shm."""
+    try:
+        there = os.statvfs("/dev/shm")
+    except OSError:
+        return 0
+    return there.f_bavail * there.f_frsize

@@ -1,0 +1,232 @@
+"""Tensors in memory that the node's ranks share: those that the program asks for, and those that torch makes."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import mpicoll.torch
+from mpicoll.errors import ArgumentError
+from mpicoll.machine import blocks
+from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
+from mpicoll.torch.backend import buckets
+from mpicoll.torch.backend.registered_group import RegisteredGroup
+from mpicoll.torch.functions import memory
+from mpicoll.transports import meeting
+from tests.ranks.torch.programs.training import assert_equal_to_rounding
+
+LONG = LEAST_IN_TURNS
+"""Elements: enough of them for any dtype."""
+
+pytestmark = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(not meeting.in_order(), reason="ranks do not meet in memory on this processor"),
+]
+
+
+@pytest.fixture
+def group() -> Iterator[Any]:
+    """One whose ranks say where their tensors lie."""
+    made = dist.new_group()
+    assert isinstance(made, RegisteredGroup)
+    for route in ("exchange", SHARED):
+        dist.all_reduce(mpicoll.torch.empty(LONG, dtype=torch.uint8).zero_(), group=made)
+        assert made.comm.last_route == route
+    yield made
+    dist.destroy_process_group(made)
+
+
+def is_shared(tensor: torch.Tensor) -> bool:
+    return blocks.own_at(tensor.data_ptr(), tensor.nbytes) is not None
+
+
+def all_reduced(tensor: torch.Tensor, group: Any, where_it_lies: bool = True) -> None:
+    """The tensor is the sum of all ranks', each of which gave its rank + 1 in all elements."""
+    tensor.fill_(group.rank() + 1)
+    dist.all_reduce(tensor, group=group)
+    assert (tensor == sum(range(1, group.size() + 1))).all()
+    assert (group.comm.last_route == SHARED) == where_it_lies
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64, torch.uint8])
+def test_empty(group: Any, dtype: torch.dtype) -> None:
+    for made in (mpicoll.torch.empty(2, LONG, dtype=dtype), mpicoll.torch.empty((2, LONG), dtype=dtype, group=group)):
+        assert (made.shape, made.dtype, made.is_contiguous()) == ((2, LONG), dtype, True)
+        assert is_shared(made)
+        all_reduced(made, group)
+
+
+def test_empty_in_ordinary_memory() -> None:
+    for shape in ((), (0, 5), (3,)):
+        made = mpicoll.torch.empty(shape)
+        assert (made.shape, made.dtype) == (shape, torch.float32)
+        assert not is_shared(made)
+
+
+@pytest.mark.parametrize("size", [("x",), (-1,), (2.5,)])
+def test_sizes_that_are_none(size: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"empty: size and dtype: expected those that torch.empty takes"):
+        mpicoll.torch.empty(*size)
+
+
+def test_share_moves_all_that_looks_at_the_memory(group: Any) -> None:
+    x = torch.arange(2 * LONG, dtype=torch.int32)
+    row, before = x.view(2, LONG)[1], x.clone()
+    assert mpicoll.torch.share_(x) is x
+    assert torch.equal(x, before)
+    assert is_shared(row)
+    all_reduced(row, group)
+    assert (x[LONG:] == row).all()
+    assert (x[:LONG] == before[:LONG]).all()
+    mpicoll.torch.share_(row)  # for the second time
+    all_reduced(x, group)
+
+
+def test_share_of_a_module(group: Any) -> None:
+    module = nn.Sequential(nn.Linear(300, 500), nn.BatchNorm1d(500))
+    module.register_buffer("table", torch.ones(LONG))
+    expected = {name: value.clone() for name, value in module.state_dict().items()}
+    assert mpicoll.torch.share_(module, group) is module
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, expected[name])
+        assert is_shared(value) == (value.nbytes >= blocks.LEAST), name
+    for parameter in module.parameters():
+        dist.all_reduce(parameter.data, group=group)
+
+
+def test_share_of_a_tensor_that_torch_shares(group: Any) -> None:
+    x = torch.zeros(LONG).share_memory_()
+    for _ in range(3):
+        all_reduced(x, group, where_it_lies=False)
+    mpicoll.torch.share_(x)
+    routes = []
+    for _ in range(4):  # ranks do not look at once where such calls had ordinary tensors
+        dist.all_reduce(x, group=group)
+        routes.append(group.comm.last_route)
+    assert routes[-1] == SHARED
+
+
+def test_share_of_what_is_no_tensor() -> None:
+    with pytest.raises(ArgumentError, match="share_: x: expected a tensor or a module; given"):
+        mpicoll.torch.share_(cast(Any, np.zeros(4)))
+
+
+def test_no_room(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_room", lambda: 5 << 20)
+    x = torch.zeros(2 << 20)
+    with pytest.warns(UserWarning, match="stays in ordinary memory: /dev/shm has 5 MiB left"):
+        mpicoll.torch.share_(x)
+    assert not x.is_shared()
+    all_reduced(x, group, where_it_lies=False)
+
+
+def test_memory_that_is_gone_is_not_found(group: Any) -> None:
+    """Ordinary memory may be at the same address then, or memory that another tensor shares."""
+    files = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        x = mpicoll.torch.share_(torch.zeros(LONG))
+        all_reduced(x, group)
+        address = x.data_ptr()
+        del x
+        gc.collect()
+        assert blocks.own_at(address, 1) is None
+    assert len(os.listdir("/proc/self/fd")) <= files + 1
+    dist.barrier(group)
+    mapped = [line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm/torch_" in line]
+    assert len(mapped) <= 1, mapped
+
+
+def test_memory_that_moves_again(group: Any) -> None:
+    """torch does that where a program shares tensors by names."""
+    x = mpicoll.torch.share_(torch.zeros(LONG))
+    all_reduced(x, group)
+    address = x.data_ptr()
+    x.untyped_storage()._share_filename_cpu_()
+    assert x.data_ptr() != address
+    assert blocks.own_at(address, 1) is None
+    all_reduced(x, group, where_it_lies=False)
+
+
+def test_one_rank_shares(group: Any) -> None:
+    x = torch.zeros(LONG)
+    if group.rank() == 0:
+        mpicoll.torch.share_(x)
+    for _ in range(3):
+        all_reduced(x, group, where_it_lies=False)
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize("switch", ["", "off"])
+def test_buckets_of_ddp(switch: str, view: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(buckets.SWITCH, switch)
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(300, 800), nn.ReLU(), nn.Linear(800, 400)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    plain, group = dist.new_group(), dist.new_group()
+    cast(RegisteredGroup, plain).buckets = None
+    routes = []
+    ddps = [
+        DistributedDataParallel(m, process_group=g, bucket_cap_mb=1, gradient_as_bucket_view=view)
+        for m, g in zip(models, (plain, group), strict=True)
+    ]
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1) for m in models]
+    for step in range(6):
+        torch.manual_seed(100 * step + dist.get_rank())
+        batch = torch.randn(8, 300)
+        for ddp, optimizer in zip(ddps, optimizers, strict=True):
+            optimizer.zero_grad(set_to_none=not view)
+            ddp(batch).square().mean().backward()
+            optimizer.step()
+        routes.append(cast(RegisteredGroup, group).comm.last_route)
+    assert (routes[-1] == SHARED) == (not switch)
+    for p, q in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-5, atol=1e-7)
+
+
+def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(buckets.SWITCH, "0")
+    with pytest.raises(ArgumentError, match="MPICOLL_SHARE: expected off, or nothing; given '0'"):
+        buckets.Buckets()
+
+
+def test_fsdp_asks_the_group_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+    allocate = RegisteredGroup.allocate_tensor
+
+    def noted(self: RegisteredGroup, *args: Any, **kwargs: Any) -> torch.Tensor:
+        given.append(allocate(self, *args, **kwargs))
+        return given[-1]
+
+    monkeypatch.setattr(RegisteredGroup, "allocate_tensor", noted)
+    torch.manual_seed(0)
+    alone = nn.Sequential(nn.Linear(600, 800), nn.ReLU(), nn.Linear(800, 400))
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(600, 800), nn.ReLU(), nn.Linear(800, 400))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    sharded = fully_shard(model, mesh=mesh)
+    sharded.set_allocate_memory_from_process_group_for_comm(True)
+    batch = torch.randn(8, 600)
+    for m in (alone, model):
+        optimizer = torch.optim.SGD(m.parameters(), 0.1)
+        for _ in range(4):
+            optimizer.zero_grad()
+            m(batch).square().mean().backward()
+            optimizer.step()
+    assert given
+    assert all(is_shared(made) for made in given if made.nbytes >= blocks.LEAST)
+    assert cast(RegisteredGroup, mesh.get_group()).comm.last_route == SHARED
+    whole = nn.Sequential(nn.Linear(600, 800), nn.ReLU(), nn.Linear(800, 400))
+    whole.load_state_dict({name: cast(Any, p).full_tensor() for name, p in model.state_dict().items()})
+    assert_equal_to_rounding(whole, alone)

@@ -193,6 +193,11 @@ class Reduction:
         return self.dtype.short_float and self.combine in ("SUM", "PROD")
 
     @property
+    def depends_on_order(self) -> bool:
+        """Whether the result's bits depend on the order in which values are combined. Integers' do not."""
+        return self.dtype.kind in "fc"
+
+    @property
     def averages(self) -> bool:
         return self.op.name == "avg"
 

@@ -29,7 +29,8 @@ class Rules:
 
     ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine. ``check`` is one
     of ``CHECKS``, and ``check_nan`` says whether inputs must have no NaN. ``timeout`` is in seconds. ``dump`` and
-    ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE.
+    ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE. ``reproducible`` says whether reductions are made in the
+    order of the ranks.
     """
 
     preferred: str = ""
@@ -39,11 +40,12 @@ class Rules:
     timeout: float = DEFAULT_TIMEOUT
     dump: str = ""
     trace: str = ""
+    reproducible: bool = False
 
     @classmethod
     def of_environment(cls) -> Rules:
         """As the environment of this process has them. Raises ArgumentError, which names the variable that is wrong."""
-        return cls(_preferred(), {}, check(), _check_nan(), timeout(), _dump(), _trace())
+        return cls(_preferred(), {}, check(), _flag("CHECK_NAN"), timeout(), _dump(), _trace(), _flag("REPRODUCIBLE"))
 
 
 def _preferred() -> str:
@@ -65,11 +67,11 @@ def checked_check(given: object, operation: str, argument: str) -> str:
     return given
 
 
-def _check_nan() -> bool:
-    """MPICOLL_CHECK_NAN as this process has it."""
-    given = os.environ.get("MPICOLL_CHECK_NAN") or "0"
+def _flag(name: str) -> bool:
+    """The variable of this name, as this process has it."""
+    given = os.environ.get(f"MPICOLL_{name}") or "0"
     if given not in ("0", "1"):
-        raise ArgumentError("mpicoll", "MPICOLL_CHECK_NAN", "0 or 1", repr(given))
+        raise ArgumentError("mpicoll", f"MPICOLL_{name}", "0 or 1", repr(given))
     return given == "1"
 
 

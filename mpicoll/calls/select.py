@@ -6,7 +6,8 @@ it serves the dtypes and operations that no MPI library computes rightly. All ot
 
 The algorithm that the caller names comes first. Then comes the one that the environment variable MPICOLL_ALGORITHM
 names (``allreduce:ring,bcast:native``), for the calls that it can serve. Otherwise it is a schedule where one was
-measured to be faster on such a machine, and ``native`` or ``exchange`` where none was.
+measured to be faster on such a machine, and ``native`` or ``exchange`` where none was. Where reductions are to be
+reproducible, there is only one algorithm for each: one that combines in the order of the ranks.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ class Traits:
     library: str
     shares: bool = False
     rules: Rules = field(default_factory=Rules)
+
+    def in_rank_order(self, reduction: Reduction | None) -> bool:
+        """Whether the values of an element must be combined in the order of the ranks."""
+        return reduction is not None and self.rules.reproducible and reduction.depends_on_order
 
 
 def names(operation: str, traits: Traits | None = None) -> tuple[str, ...]:
@@ -75,6 +80,11 @@ def explained(
     algorithm: str | None = None,
 ) -> tuple[str, str]:
     """The algorithm as ``select`` names it, and why it is that one."""
+    if traits.in_rank_order(reduction):
+        only = _in_rank_order(operation, traits)
+        if algorithm not in (None, only):
+            raise ArgumentError(operation, "algorithm", f"None or {only}: reductions are reproducible", repr(algorithm))
+        return only, "reductions are reproducible"
     if algorithm is not None:
         expected = _expected_instead(algorithm, operation, reduction, traits, root)
         if expected:
@@ -154,6 +164,11 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
         return otherwise, "nothing was measured in this setting"
     fastest = next((algorithm for from_bytes, algorithm in rows if nbytes >= from_bytes), otherwise)
     return fastest, "measured to be the fastest in this setting"
+
+
+def _in_rank_order(operation: str, traits: Traits) -> str:
+    """The algorithm that combines all values of an element in the order of the ranks."""
+    return EXCHANGE if traits.library else _between_threads(even_and_uneven(operation)[0])
 
 
 def _rounds_more_than_once(reduction: Reduction, size: int) -> bool:

@@ -59,8 +59,12 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
 
     With ``check_nan``, a NaN in a rank's input raises ArgumentError on that rank.
 
+    With ``reproducible``, every reduction combines the values of an element in the order of the ranks: ((0 + 1) + 2)
+    and so on. Its bits do not depend on the array's length or place, on what was measured, or on the MPI. They do
+    depend on the number of ranks. A call may then name no other ``algorithm`` than ``"exchange"``.
+
     Give all ranks the same settings. None takes those of rank 0's environment: MPICOLL_CHECK (``watch`` by default),
-    MPICOLL_TIMEOUT (1800) and MPICOLL_CHECK_NAN (0).
+    MPICOLL_TIMEOUT (1800), MPICOLL_CHECK_NAN (0) and MPICOLL_REPRODUCIBLE (0).
 
     **Errors.** A wrong argument raises :class:`~mpicoll.errors.ArgumentError`, or its subclasses DtypeError and
     DeviceError, on the rank that gave it and before any data moves. :class:`~mpicoll.errors.MessageError` says that
@@ -77,9 +81,10 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
         check: str | None = None,
         timeout: float | None = None,
         check_nan: bool | None = None,
+        reproducible: bool | None = None,
     ) -> None:
         with limited("making a communicator"):
-            super().__init__(Engine(comm, check, timeout, check_nan))
+            super().__init__(Engine(comm, check, timeout, check_nan, reproducible))
         self._node: Communicator | None = None
         self._leaders: tuple[Communicator | None] | None = None
 

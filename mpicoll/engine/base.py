@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from mpicoll.errors import ArgumentError, MessageError, MpicollError, RankLost, 
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard import nans
-from mpicoll.guard.agreement import Agreement, same_check
+from mpicoll.guard.agreement import Agreement, same_settings
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.traced import recorder_for
 from mpicoll.guard.recorder import FREED, Queued
@@ -58,13 +59,15 @@ class Base:
         check: str | None = None,
         timeout: float | None = None,
         check_nan: bool | None = None,
+        reproducible: bool | None = None,
     ) -> None:
         if check is not None:
             checked_check(check, "Communicator", "check")
         if timeout is not None:
             checked_timeout(timeout, "Communicator", "timeout")
-        if check_nan is not None and type(check_nan) is not bool:
-            raise ArgumentError("Communicator", "check_nan", "True, False or None", repr(check_nan))
+        for name, given in (("check_nan", check_nan), ("reproducible", reproducible)):
+            if given is not None and type(given) is not bool:
+                raise ArgumentError("Communicator", name, "True, False or None", repr(given))
         self.fabric = fabric = fabric_of(comm)
         self.failure, self.address, self.key = fabric.failure, fabric.address, key_by(fabric.address)
         self.plans: Plans[Bound] = Plans()
@@ -73,12 +76,14 @@ class Base:
         self.tells_kinds, self.most_tag = False, fabric.most_tag
         self.under_way = UnderWay(fabric.failure, fabric.rank)
         self.rank, self.size, self.closed = fabric.rank, fabric.size, ""
-        self.binding = Binding(fabric)
         rules = fabric.rules
+        if reproducible is not None:
+            rules = replace(rules, reproducible=reproducible)
+        self.binding = Binding(fabric, rules)
         self.recorder = recorder_for(rules.trace)
         self.under_way.begun, self.queued = self.recorder.messages, self.recorder.queued
         self._timeout = rules.timeout if timeout is None else float(timeout)
-        self._given = check, check_nan
+        self._given = check, check_nan, reproducible
         check = check or rules.check
         self.cut = Cut(fabric.elastic) if fabric.elastic is not None else None
         if self.cut is not None:
@@ -87,7 +92,7 @@ class Base:
         self.watched = None
         try:
             if not isinstance(comm, Fabric):  # else it was made of another communicator, and has its check
-                same_check(fabric, check)
+                same_settings(fabric, check=check, reproducible=rules.reproducible)
             self.agreement = self._agreement_of(check)
             self.hooks: list[Hook] = [] if self.agreement is None else [self.agreement.before]
             """What comes before and after the run of each plan: the last one is outermost."""
@@ -109,10 +114,10 @@ class Base:
         return Agreement(self.fabric, self._timeout)
 
     @property
-    def settings(self) -> tuple[str | None, float, bool | None]:
-        """``check``, ``timeout`` and ``check_nan``, for those who make a communicator of this one."""
-        check, check_nan = self._given
-        return check, self._timeout, check_nan
+    def settings(self) -> tuple[str | None, float, bool | None, bool | None]:
+        """``check``, ``timeout``, ``check_nan`` and ``reproducible``, for those who make a communicator of this one."""
+        check, check_nan, reproducible = self._given
+        return check, self._timeout, check_nan, reproducible
 
     @property
     def timeout(self) -> float:

@@ -13,6 +13,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Native
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.record import Record
+from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits, choice, select
 from mpicoll.engine.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
@@ -23,9 +24,9 @@ __all__ = ["Binding"]
 class Binding:
     """Binds the calls of one communicator."""
 
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: Fabric, rules: Rules) -> None:
         self._fabric, self._workspace = fabric, Workspace()
-        self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.rules)
+        self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, rules)
         self._choose = partial(_choose, fabric, self._traits)
         self.devices = DeviceCalls(fabric, self._choose, self._workspace)
 

@@ -59,7 +59,8 @@ class NonBlocking(Collectives, Messages):
             raise type(e)(name, e.argument, e.expected, e.given) from None
         record = record_of(call, algorithm, self.size)
         record = Record(f"i{record.words}", record.nbytes, record.elements, record.dtype)
-        by_mpi = algorithm in (None, "native") and not self.hooks
+        in_order = self.binding.traits.in_rank_order(call.reduction)
+        by_mpi = algorithm in (None, "native") and not self.hooks and not in_order
         native = self._native(call) if by_mpi else None
         if native is None:
             run = partial(_carry_out, operation, x, there, op, root, algorithm, sendcounts, recvcounts)

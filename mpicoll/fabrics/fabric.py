@@ -10,6 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
@@ -199,6 +202,11 @@ class Fabric(ABC):
         """A plan that carries the call out where its arrays lie, if these are in memory that all ranks share, and as
         ``plan`` does else. It is made on all ranks or on none."""
         return plan
+
+    @abstractmethod
+    def together(self, nbytes: int) -> Sequence[NDArray[np.uint8]] | None:
+        """Uninitialised memory of each rank, which all ranks can use. None, on all ranks, if there is none.
+        Collective among ranks of one node."""
 
     def usable(self, b: Buffer) -> bool:
         """Whether the fabric can read and write this memory without a copy."""

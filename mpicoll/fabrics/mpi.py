@@ -28,6 +28,7 @@ from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
+from mpicoll.machine.shared_memory import Block, share
 from mpicoll.routes import exchange, large, lying, native, scheduled
 from mpicoll.routes.devices import scheduled as on_device
 from mpicoll.routes.devices.scratch import Scratch
@@ -182,6 +183,9 @@ class MPIFabric(ElasticFabric):
         if self._meeting is None or not lying.serves(call, self.size, self._crowded):
             return plan
         return lying.Lying(self._meeting, call, plan, record, workspace)
+
+    def together(self, nbytes: int) -> list[Block] | None:
+        return share(self._comm, nbytes, bounded=False)
 
     def is_long(self, call: Call) -> bool:
         return call.extent_is_common and call.nbytes(self.size) >= shared.LEAST

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
@@ -63,6 +64,9 @@ class ThreadFabric(Fabric):
 
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
         raise DeviceError(call.operation, "algorithm", "'staged' or 'ipc' between threads", "'device'")
+
+    def together(self, nbytes: int) -> Sequence[NDArray[np.uint8]]:
+        return self.meet("shared", np.zeros(nbytes, np.uint8))
 
     def is_long(self, call: Call) -> bool:
         return True

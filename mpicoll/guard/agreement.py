@@ -8,6 +8,7 @@ does not come in time, TimeoutError names the rank that is missing.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, sequence
@@ -16,7 +17,7 @@ from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.units import named
 
-__all__ = ["Agreement", "same_check"]
+__all__ = ["Agreement", "same_settings"]
 
 Counts = tuple[int, ...] | None
 
@@ -62,12 +63,14 @@ class Agreement:
         raise MismatchError(operation, dict(enumerate(fabric.allgather(words))))
 
 
-def same_check(fabric: Fabric, check: str) -> None:
-    """Raise ArgumentError on all ranks unless they give a new communicator the same ``check``. Collective.
+def same_settings(fabric: Fabric, **settings: Any) -> None:
+    """Raise ArgumentError on all ranks unless they give a new communicator the same settings. Collective.
 
-    A rank that agrees on calls would wait for one that does not."""
-    given = fabric.allgather(check)
-    if len({*given}) > 1:
-        ranks = {each: [rank for rank, said in enumerate(given) if said == each] for each in given}
-        said = ", ".join(f"{each!r} on {named(of)}" for each, of in ranks.items())
-        raise ArgumentError("Communicator", "check", "the same on all ranks", said)
+    A rank that agrees on calls would wait for one that does not, and ranks that choose different algorithms, too."""
+    all_given = fabric.allgather(settings)
+    for name in settings:
+        given = [each[name] for each in all_given]
+        if len({*given}) > 1:
+            ranks = {each: [rank for rank, said in enumerate(given) if said == each] for each in given}
+            said = ", ".join(f"{each!r} on {named(of)}" for each, of in ranks.items())
+            raise ArgumentError("Communicator", name, "the same on all ranks", said)

@@ -37,14 +37,14 @@ _MEANT = f"/memfd:{_NAME}", "/dev/shm/torch_"
 """How the names of files begin that may be opened: mpicoll's, and torch's. Some random digits follow."""
 
 
-def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
+def share(comm: MPI.Intracomm, nbytes: int, bounded: bool = True) -> list[Block] | None:
     """A block of ``nbytes`` bytes of each rank, which all ranks map. Collective among ranks of one node.
 
-    None, on all ranks, if a rank cannot map a block, if a rank has used up its ``BUDGET``, or if a rank has
-    MPICOLL_SHARED_MEMORY=0."""
+    None, on all ranks, if a rank cannot map a block, if a rank has used up its ``BUDGET`` for what
+    is ``bounded``, or if a rank has MPICOLL_SHARED_MEMORY=0."""
     file = None
     wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0"
-    if wanted and nbytes + sum(mapping.nbytes for mapping in list(_own)) <= BUDGET:
+    if wanted and (not bounded or nbytes + sum(mapping.nbytes for mapping in list(_own)) <= BUDGET):
         file = new_file(nbytes)
     own = None if file is None else (os.getpid(), file, mark_of(os.getpid(), file))
     files: list[tuple[int, int, int] | None] = comm.allgather(own)
@@ -54,7 +54,8 @@ def share(comm: MPI.Intracomm, nbytes: int) -> list[Block] | None:
         os.close(file)  # all ranks have opened it
     if not all_mapped:
         return None
-    _own.add(mappings[comm.rank])
+    if bounded:
+        _own.add(mappings[comm.rank])
     return [np.asarray(mapping) for mapping in mappings]
 
 
@@ -127,7 +128,7 @@ class Mapping:
 
 
 _own: weakref.WeakSet[Mapping] = weakref.WeakSet()
-"""The mappings of the blocks that this rank has made."""
+"""The mappings of the blocks that this rank has made that are bounded."""
 
 
 def _unmap(process: int, address: int, nbytes: int) -> None:

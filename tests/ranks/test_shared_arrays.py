@@ -6,6 +6,7 @@ import gc
 import os
 import random
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 import mpicoll
-from mpicoll.errors import ArgumentError, DtypeError, MessageError
+from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import blocks
 from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
@@ -258,3 +259,68 @@ def test_an_algorithm_that_is_named_is_taken(comm: mpicoll.Communicator) -> None
     x = comm.zeros(LONG)
     comm.allreduce(x, out=x, algorithm="ring")
     assert comm.last_route == "ring"
+
+
+# -- arrays that every rank reads and writes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [(5, "float64"), ((3, 70_000), "uint8"), ((), "complex64"), ((0, 4), "f4")]
+)
+def test_shared(shape: Any, dtype: str) -> None:
+    with mpicoll.Communicator() as comm:
+        arrays = comm.shared(shape, dtype)
+        assert len(arrays) == comm.size
+        for each in arrays:
+            assert each.shape == ((shape,) if isinstance(shape, int) else shape)
+            assert each.dtype == np.dtype(dtype)
+            assert not each.any()
+        comm.barrier()
+        for turn in range(20):
+            arrays[(comm.rank + turn) % comm.size][...] = 7 * comm.rank + turn  # one rank writes each
+            comm.barrier()
+            for r, each in enumerate(arrays):
+                assert (each == 7 * ((r - turn) % comm.size) + turn).all()
+            comm.barrier()
+
+
+def test_shared_is_given_back() -> None:
+    def mapped() -> int:
+        gc.collect()
+        return Path("/proc/self/maps").read_text().count("/memfd:mpicoll-")
+
+    with mpicoll.Communicator() as comm:
+        before, files = mapped(), len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            arrays = comm.shared(1 << 20)
+            part = arrays[-1][3:5]
+            part[0] = 1.0
+            del arrays
+        assert mapped() == before + 1
+        del part
+        assert mapped() == before
+        assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_shared_of_different_shapes() -> None:
+    with mpicoll.Communicator() as comm:
+        other = int(comm.rank == 0)
+        with pytest.raises(ArgumentError, match=rf"expected those of rank {other}, \({2 + other},\) of float64"):
+            comm.shared(2 + min(comm.rank, 1))
+        assert len(comm.shared(3)) == comm.size
+
+
+def test_shared_where_ranks_cannot() -> None:
+    with mpicoll.Communicator() as comm, pytest.MonkeyPatch.context() as patch:
+        if comm.rank == 0:
+            patch.setenv("MPICOLL_SHARED_MEMORY", "0")
+        with pytest.raises(StateError, match="shared: the ranks cannot share 24 bytes each"):
+            comm.shared(3)
+
+
+@pytest.mark.parametrize("given", [-1, "three", (2, -5), 1.5])
+def test_shared_of_no_shape(comm: mpicoll.Communicator, given: Any) -> None:
+    with pytest.raises(ArgumentError, match="shared: shape: expected an int of 0 or more"):
+        comm.shared(given)
+    with pytest.raises(DtypeError, match="shared: dtype: expected numbers"):
+        comm.shared(3, object)

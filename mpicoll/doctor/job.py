@@ -46,6 +46,8 @@ class World:
     """Whether the ranks of this node can share memory."""
     reads: bool
     """Whether this process may read the memory of another one."""
+    shares_arrays: bool = False
+    """Whether collectives are carried out where arrays lie in memory that the ranks share."""
     chosen: tuple[tuple[int, str, str], ...] = ()
     refused: str = ""
 
@@ -118,7 +120,8 @@ def judge_choice(world: World) -> Iterator[Finding]:
 
 def _judge_sharing(world: World) -> Finding:
     if world.shares:
-        return Finding("shared memory", "ok", "the ranks of a node share memory")
+        arrays = "; collectives work on arrays of comm.empty where they lie" if world.shares_arrays else ""
+        return Finding("shared memory", "ok", f"the ranks of a node share memory{arrays}")
     remedy = "Run all ranks of a node in one container, and do not set MPICOLL_SHARED_MEMORY=0"
     text = "the ranks of a node do not share memory: all messages are MPI's"
     return Finding("shared memory", "warning", text, remedy)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mpicoll.doctor.finding import Finding
 from mpicoll.machine.cpu import cpus, fingerprint
-from mpicoll.machine.system import huge_pages, version_of
+from mpicoll.machine.system import free_memory, huge_pages, version_of
 
 __all__ = ["VARIABLES", "Machine", "judge", "look"]
 
@@ -48,6 +48,8 @@ class Machine:
     """The CPUs that the process may use."""
     omp_threads: int | None
     """OMP_NUM_THREADS."""
+    memory: int | None
+    """Bytes of memory that are free."""
     shm_size: int | None
     shm_free: int | None
     locked: int | None
@@ -73,6 +75,7 @@ def look() -> Machine:
         cpu=fingerprint(),
         cores=tuple(sorted(cpus())),
         omp_threads=int(threads) if threads.isdecimal() else None,
+        memory=free_memory(),
         shm_size=size,
         shm_free=free,
         locked=None if locked == resource.RLIM_INFINITY else locked,
@@ -97,6 +100,9 @@ def _shm() -> tuple[int | None, int | None]:
 def judge(m: Machine, ranks_here: int, nodes: int) -> Iterator[Finding]:
     """What there is to say of a rank's machine, where ``ranks_here`` ranks run on its node, and others on other
     ``nodes``."""
+    if m.memory is not None:
+        free = m.memory >> 30 << 30 or m.memory  # whole GiB, of which all ranks of a node see as many
+        yield Finding("memory", "ok", f"{_rounded(free)} are free")
     yield _judge_shm(m, ranks_here)
     yield _judge_locked(m, nodes)
     yield _judge_files(m)

@@ -70,7 +70,8 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
     if wrong:
         return replace(found, refused=wrong)
     try:
-        return replace(found, chosen=_chosen(Communicator()))
+        comm = Communicator()
+        return replace(found, chosen=_chosen(comm), shares_arrays=engine_of(comm).fabric.shares_arrays)
     except ArgumentError as error:
         return replace(found, refused=str(error))
 

@@ -6,9 +6,27 @@ import os
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-__all__ = ["huge_pages", "version_of", "write_whole"]
+__all__ = ["free_memory", "huge_pages", "version_of", "write_whole"]
 
+_MEMORY = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
+
+
+def free_memory() -> int | None:
+    """Bytes that processes may still take: what the machine has, or the control group that this process sees as its
+    own, if that is less. None where the system does not say it."""
+    try:
+        [available] = [line.split()[1] for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:")]
+        free = int(available) << 10
+    except (OSError, ValueError):
+        return None
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        taken = int((_CGROUP / "memory.current").read_text())
+    except OSError:  # no limit, or the first version of control groups
+        return free
+    return free if limit == "max" else max(0, min(free, int(limit) - taken))
 
 
 def huge_pages(which: str = "enabled") -> str | None:

@@ -40,6 +40,7 @@ class DeviceBackend(Backend):  # type: ignore[misc]
     supports_splitting = True
     supports_time_estimate = _supports_time_estimate = supports_shrinking = False
     supports_window = supports_reconfigure = supports_abort_hooks = supports_completion_hooks = False
+    # There is no supports_tensor_alloc: torch 2.15 would call allocate_tensor with options that it cannot convert.
 
     def __init__(self, group: Any) -> None:
         super().__init__(group.rank(), group.size())

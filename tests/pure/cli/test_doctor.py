@@ -21,10 +21,11 @@ from mpicoll.errors import LaunchError
 MIB, GIB = 1 << 20, 1 << 30
 START = Start("Open MPI's mpirun", "PMIx", 0, 2, None)
 ALONE = Start(None, None, None, 1, None)
-WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True, tuple((n, "ring", "a reason") for n in SIZES))
+WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True, True, tuple((n, "ring", "a reason") for n in SIZES))
 MACHINE = Machine(
-    node="node1", cpu="a CPU", cores=(0,), omp_threads=1, shm_size=GIB, shm_free=GIB, locked=None, files=1024,
-    rdma=False, huge_pages="madvise", shared_huge_pages="never", versions={"mpicoll": "1", "torch": "2"}, variables={},
+    node="node1", cpu="a CPU", cores=(0,), omp_threads=1, memory=GIB, shm_size=GIB, shm_free=GIB, locked=None,
+    files=1024, rdma=False, huge_pages="madvise", shared_huge_pages="never", versions={"mpicoll": "1", "torch": "2"},
+    variables={},
 )  # fmt: skip
 WITH_GPU = Gpu("13.0", ("H200", "H200"), 0, "12.8", True, "2.30", True)
 RDMA: dict[str, Any] = {"rdma": True, "locked": 8 * MIB}

@@ -23,11 +23,11 @@ class Memory(Face):
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """A new, uninitialised array of NumPy's, in memory that the ranks of the node share where they can.
 
-        An ``allreduce`` of such arrays is carried out where they lie, if all ranks give such arrays, and copies
-        nothing. Any rank may make one at any time. It is an ordinary array in all else, and in ordinary memory where it
-        is short (less than 16 KiB), where ranks are on several nodes, or where the system gives no such memory. The
-        memory is free again when the last array that refers to it is gone. A child process that is forked shares it
-        with its parent. Raises ArgumentError for what is no shape, and DtypeError for what is no dtype of NumPy's.
+        Collectives of such arrays are carried out where they lie, if all ranks give such arrays. Any rank may make one
+        at any time. It is an ordinary array in all else, and in ordinary memory where it is short (less than 16 KiB),
+        where ranks are on several nodes, or where the system gives no such memory. The memory is free again when the
+        last array that refers to it is gone. A child process that is forked shares it with its parent. Raises
+        ArgumentError for what is no shape, and DtypeError for what is no dtype of NumPy's.
         """
         whole, wanted = _shape(shape, "empty"), _dtype(dtype, "empty")
         nbytes = prod(whole) * wanted.itemsize

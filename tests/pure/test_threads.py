@@ -260,3 +260,29 @@ with mpicoll.threads(2) as ranks:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "no rank that has not ended can go on" in done.stderr
+
+
+def test_arrays_that_every_rank_reads_and_writes() -> None:
+    def sums(comm: mpicoll.Communicator) -> list[float]:
+        arrays = comm.shared((2, 3))
+        arrays[comm.rank] += comm.rank
+        comm.barrier()
+        found = [float(each.sum()) for each in arrays]
+        comm.barrier()
+        return found
+
+    with mpicoll.threads(3) as ranks:
+        assert ranks.run(sums) == [[0.0, 6.0, 12.0]] * 3
+
+
+def test_reductions_in_the_order_of_ranks() -> None:
+    """((1 + 1e16) - 1e16) + 1 is 1 in this order alone."""
+    values = 1.0, 1e16, -1e16, 1.0
+
+    def total(comm: mpicoll.Communicator, count: int) -> set[float]:
+        with mpicoll.Communicator(reproducible=True) as mine:
+            return set(mine.allreduce(np.full(count, values[comm.rank])).tolist())
+
+    with mpicoll.threads(4) as ranks:
+        for count in (1, 5, 100_001):
+            assert ranks.run(total, count) == [{1.0}] * 4

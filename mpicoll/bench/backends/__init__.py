@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from mpicoll.bench.cases.memory import Buffers
@@ -17,6 +17,7 @@ __all__ = ["BACKENDS", "Backend", "Unavailable", "open_backend"]
 
 BACKENDS = {
     "mpicoll": "communicator:open_mpicoll",
+    "mpicoll:shared": "communicator:open_shared",
     "mpi": "mpi:open_mpi",
     "mpicoll.torch": "torchlike:open_mpicoll_torch",
     "torch": "torchlike:open_torch",
@@ -33,6 +34,9 @@ class Unavailable(Exception):
 class Backend(Protocol):
     """One way of calling collectives."""
 
+    new: Callable[[int], Any] | None
+    """Makes host memory of so many bytes for this backend's buffers. None where it uses those of the other backends."""
+
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         """The call of ``buffers.case`` on these buffers. It has nothing left to look up. Raises Unavailable."""
 
@@ -45,7 +49,7 @@ class Backend(Protocol):
 
 def open_backend(line: str, session: Session) -> Backend:
     """The backend for a line of the table, ``name`` or ``name:algorithm``. Collective. Raises Unavailable."""
-    name, _, algorithm = line.partition(":")
+    name, _, algorithm = (line, "", "") if line in BACKENDS else line.partition(":")
     file, _, function = BACKENDS[name].partition(":")
     opened: Backend = getattr(import_module(f"{__name__}.{file}"), function)(session, algorithm or None)
     return opened

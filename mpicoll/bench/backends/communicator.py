@@ -7,26 +7,50 @@ from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+
 from mpicoll import Communicator
 from mpicoll.bench.backends import Unavailable
 from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.calls import select
+from mpicoll.routes.lying import SHARED
 
-__all__ = ["open_mpicoll"]
+__all__ = ["open_mpicoll", "open_shared"]
 
 
 def open_mpicoll(session: Session, algorithm: str | None) -> ArrayLevel:
     return ArrayLevel(session, algorithm)
 
 
+def open_shared(session: Session, algorithm: str | None) -> ArrayLevel:
+    """On buffers in memory that the ranks share."""
+    if session.on_gpu:
+        raise Unavailable("arrays in shared memory are not on a GPU")
+    opened = ArrayLevel(session, None)
+    x = opened.new_shared(1 << 20)
+    for _ in range(2):  # in the first call, the ranks learn that there are such arrays
+        opened.comm.allreduce(x, out=x)
+    if opened.route() != SHARED:
+        opened.close()
+        raise Unavailable("the ranks cannot share arrays")
+    opened.new = opened.new_shared
+    return opened
+
+
 class ArrayLevel:
     """A Communicator's collectives, by one algorithm or by the one that mpicoll chooses."""
 
+    new: Callable[[int], Any] | None = None
+
     def __init__(self, session: Session, algorithm: str | None) -> None:
-        self._comm = Communicator(session.world)
+        self.comm = Communicator(session.world)
         self._algorithm = algorithm
         self._on_gpu = session.on_gpu
+
+    def new_shared(self, nbytes: int) -> Any:
+        """Memory that the ranks share, where they can."""
+        return self.comm.empty(nbytes, np.uint8)
 
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         case = buffers.case
@@ -37,7 +61,7 @@ class ArrayLevel:
             raise Unavailable(f"{case.dtype} needs torch, which is not installed")
         x, out = buffers.torch() if tensors else buffers.numpy()
         if not case.collective.moves:
-            return partial(self._comm.barrier, algorithm=self._algorithm) if self._algorithm else self._comm.barrier
+            return partial(self.comm.barrier, algorithm=self._algorithm) if self._algorithm else self.comm.barrier
         # As a user writes it: arguments that have their default value are not passed.
         named: dict[str, Any] = {}
         if case.collective.reduces and case.op != "sum":
@@ -51,10 +75,10 @@ class ArrayLevel:
             named["out"] = out
         if self._algorithm:
             named["algorithm"] = self._algorithm
-        return partial(getattr(self._comm, case.name), x, **named)
+        return partial(getattr(self.comm, case.name), x, **named)
 
     def route(self) -> str:
-        return self._comm.last_route
+        return self.comm.last_route
 
     def close(self) -> None:
-        self._comm.free()
+        self.comm.free()

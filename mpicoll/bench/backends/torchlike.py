@@ -27,6 +27,8 @@ _OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "av
 class Torchlike:
     """The collectives of a module that has ``torch.distributed``'s functions, on ``group``."""
 
+    new = None
+
     def __init__(self, module: Any, route: Callable[[], str], group: Any = None) -> None:
         self._module, self._route, self._group = module, route, group
 

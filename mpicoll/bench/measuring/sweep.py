@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from mpi4py import MPI
@@ -26,6 +24,7 @@ from mpicoll.bench.report import table
 from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
 from mpicoll.bench.session import Session, open_session
 from mpicoll.collectives import COLLECTIVES, Collective
+from mpicoll.machine.system import free_memory
 
 __all__ = ["run", "sweep"]
 
@@ -49,8 +48,9 @@ def run(options: Options, world: MPI.Intracomm) -> Report:
 def sweep(options: Options, session: Session, backends: dict[str, Backend], report: Report) -> None:
     """Measure every collective and size. Add the lines to the report, and print them on rank 0."""
     collectives = [COLLECTIVES[name] for name in options.collectives]
-    _check_room(options, session, collectives)
+    _check_room(options, session, collectives, backends)
     arena = Arena(session.device)
+    arenas = {name: Arena(session.device, backend.new) if backend.new else arena for name, backend in backends.items()}
     width = max(map(len, backends), default=0)
     sizes = {c.name: options.sizes if c.moves else [0] for c in collectives}
     with Progress(sum(map(len, sizes.values())), session.world.rank == 0) as progress:
@@ -59,7 +59,7 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
         for collective in collectives:
             known = len(report.notes)
             progress.write(table.heading(collective, width, options.wide))
-            part = _Sweep(options, session, backends, report, arena, collective)
+            part = _Sweep(options, session, backends, report, arena, arenas, collective)
             for size in sizes[collective.name]:
                 if interruption.seen(session.world):
                     report.interrupted = True
@@ -88,6 +88,8 @@ class _Sweep:
     backends: dict[str, Backend]
     report: Report
     arena: Arena
+    arenas: dict[str, Arena]
+    """By the backend, where its buffers are."""
     collective: Collective
 
     def lines(self, size: int) -> list[Line]:
@@ -130,7 +132,7 @@ class _Sweep:
         return None if reason else runner
 
     def _bound(self, name: str, case: Case) -> Runner:
-        pairs = self.arena.buffers(case)
+        pairs = self.arenas[name].buffers(case)
         backend = self.backends[name]
         return Runner(pairs, [backend.bind(pair) for pair in pairs], backend.route)
 
@@ -150,10 +152,13 @@ def _case(options: Options, session: Session, collective: Collective, size: int,
     )  # fmt: skip
 
 
-def _check_room(options: Options, session: Session, collectives: Sequence[Collective]) -> None:
+def _check_room(
+    options: Options, session: Session, collectives: Sequence[Collective], backends: dict[str, Backend]
+) -> None:
     """Raise ArgumentError if a node does not have the memory that its ranks need for the largest case."""
     cases = [_case(options, session, c, options.high, p) for c in collectives for p in PLACEMENTS[c.name]]
-    need = arena_bytes([*cases, *(copy_case(c.bytes, session.device) for c in cases)])
+    arenas = 1 + sum(backend.new is not None for backend in backends.values())
+    need = arenas * arena_bytes([*cases, *(copy_case(c.bytes, session.device) for c in cases)])
     free = session.world.allreduce(_free_memory(session), MPI.MIN)
     ranks, where = (session.sharing, "GPU") if session.on_gpu else (session.node.size, "node")
     if need * ranks > free:
@@ -170,11 +175,8 @@ def _free_memory(session: Session) -> int:
         import torch
 
         return int(torch.cuda.mem_get_info()[0])
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-    except OSError:
-        found = None
-    return int(found[1]) << 10 if found else 1 << 62
+    found = free_memory()
+    return 1 << 62 if found is None else found
 
 
 def _settings(options: Options) -> dict[str, Any]:

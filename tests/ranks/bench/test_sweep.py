@@ -54,6 +54,8 @@ def swept(session: Session, opts: Options, backends: dict[str, Any]) -> Report:
 class Spoiled:
     """mpi4py, but on one rank an element of each result is changed."""
 
+    new = None
+
     def __init__(self, session: Session, where: int) -> None:
         self._right, self._rank, self._where = open_backend("mpi", session), session.world.rank, where
 
@@ -76,6 +78,8 @@ class Spoiled:
 
 class Refusing:
     """A backend whose calls fail."""
+
+    new = None
 
     def __init__(self, on_rank: int | None) -> None:
         self._on_rank = on_rank
@@ -180,6 +184,21 @@ def test_every_dtype(session: Session, dtype: str) -> None:
     report = swept(session, options("allreduce,reduce_scatter,bcast", dtype=dtype), {"mpicoll": opened})
     assert report.notes == []
     assert report.wrong == 0
+    opened.close()
+
+
+def test_arrays_in_shared_memory(session: Session) -> None:
+    if session.world.size == 1:
+        with pytest.raises(Unavailable, match="the ranks cannot share arrays"):
+            open_backend("mpicoll:shared", session)
+        return
+    opened = open_backend("mpicoll:shared", session)
+    names = "allreduce,reduce_scatter,bcast,gather,alltoall"
+    for dtype in ("bfloat16", "float64"):
+        chosen = options(names, dtype=dtype, min="1M", max="1M")
+        report = swept(session, chosen, {"mpi": open_backend("mpi", session), "shared": opened})
+        assert report.wrong == 0
+        assert {m.route for line, m in report.measurements if line.backend == "shared"} == {"shared"}
     opened.close()
 
 

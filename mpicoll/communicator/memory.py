@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
+from functools import cache
 from math import prod
 from operator import index
 from typing import Any
@@ -12,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, DtypeError, StateError
-from mpicoll.machine.blocks import allocate
+from mpicoll.machine.blocks import LEAST, allocate
 
 __all__ = ["Memory"]
 
@@ -26,14 +28,30 @@ class Memory(Face):
         Collectives of such arrays are carried out where they lie, if all ranks give such arrays. Any rank may make one
         at any time. It is an ordinary array in all else, and in ordinary memory where it is short (less than 16 KiB),
         where ranks are on several nodes, or where the system gives no such memory. The memory is free again when the
-        last array that refers to it is gone. A child process that is forked shares it with its parent. Raises
-        ArgumentError for what is no shape, and DtypeError for what is no dtype of NumPy's.
+        last array that refers to it is gone. A child process that is forked shares it with its parent. On rank 0, a
+        warning says once that an array is an ordinary one though it is long. Raises ArgumentError for what is no shape,
+        and DtypeError for what is no dtype of NumPy's.
         """
-        whole, wanted = _shape(shape, "empty"), _dtype(dtype, "empty")
+        return self._made("empty", shape, dtype)
+
+    def _made(self, operation: str, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        whole, wanted = _shape(shape, operation), _dtype(dtype, operation)
         nbytes = prod(whole) * wanted.itemsize
         plain = not wanted.hasobject and wanted.subdtype is None
-        memory = allocate(nbytes) if plain and self._engine.fabric.shares_arrays else None
+        memory = self._shared_memory(nbytes) if plain and nbytes >= LEAST else None
         return np.empty(whole, wanted) if memory is None else memory.view(wanted).reshape(whole)
+
+    def _shared_memory(self, nbytes: int) -> NDArray[np.uint8] | None:
+        fabric = self._engine.fabric
+        memory = allocate(nbytes) if fabric.shares_arrays else None
+        if memory is None and self.rank == 0 and self.size > 1 and fabric.library:  # threads share all memory
+            if fabric.shares_arrays:
+                _warn("there is no more memory that ranks can share, or there are too many arrays in it")
+            elif fabric.one_node:
+                _warn("the ranks cannot open each other's memory (`mpicoll doctor` says more)")
+            else:
+                _warn("the ranks are on several nodes")
+        return memory
 
     def shared(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> list[NDArray[Any]]:
         """A new array of each rank, all of which every rank can read and write: element r is rank r's. Collective.
@@ -63,7 +81,7 @@ class Memory(Face):
 
     def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """The same as :meth:`empty`, filled with zeros."""
-        made = self.empty(shape, dtype)
+        made = self._made("zeros", shape, dtype)
         made.fill(0)
         return made
 
@@ -71,7 +89,13 @@ class Memory(Face):
         """The same as :meth:`empty`, with the shape and the dtype of ``x``."""
         if not isinstance(x, np.ndarray):
             raise ArgumentError("empty_like", "x", "an array of NumPy's", repr(type(x)))
-        return self.empty(x.shape, x.dtype)
+        return self._made("empty_like", x.shape, x.dtype)
+
+
+@cache
+def _warn(why: str) -> None:
+    """Once a process."""
+    warnings.warn(f"mpicoll: comm.empty makes ordinary arrays: {why}", stacklevel=5)
 
 
 def _shape(given: object, operation: str) -> tuple[int, ...]:

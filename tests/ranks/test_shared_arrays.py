@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import mpicoll
+from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import blocks
@@ -164,7 +166,12 @@ def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.Monk
     assert comm.empty(LONG, "(2,)i4").shape == (LONG, 2)
     assert comm.empty((), np.float32).shape == ()
     monkeypatch.setattr(blocks, "MOST", 0)
-    assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
+    memory._warn.cache_clear()
+    if comm.rank == 0:
+        with pytest.warns(UserWarning, match="ordinary arrays: there is no more memory that ranks can share"):
+            assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
+    else:
+        assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
 
 
 @pytest.mark.parametrize(
@@ -183,8 +190,17 @@ def test_bad_input(comm: mpicoll.Communicator, shape: Any, dtype: Any, argument:
 def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     if os.environ["RANK"] == "1":
         monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
+    memory._warn.cache_clear()
     with mpicoll.Communicator() as comm:
-        x = comm.zeros(LONG)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            x = comm.zeros(LONG)
+            comm.empty(LONG)
+            comm.empty(1)
+        why = "the ranks cannot open each other's memory (`mpicoll doctor` says more)"
+        said = [f"mpicoll: comm.empty makes ordinary arrays: {why}"]
+        assert [str(each.message) for each in caught] == (said if comm.rank == 0 else [])
+        assert all(each.filename == __file__ for each in caught)
         assert blocks.own_at(x.ctypes.data, x.nbytes) is None
         for _ in range(3):
             comm.allreduce(x, out=x)

@@ -63,7 +63,7 @@ class Memory(Face):
         is what each node has, or if the system gives no such memory.
         """
         whole, wanted = _shape(shape, "shared"), _dtype(dtype, "shared")
-        if wanted.hasobject or wanted.subdtype is not None:
+        if wanted.hasobject or wanted.subdtype is not None or wanted.itemsize == 0:
             raise DtypeError("shared", "dtype", "numbers, or structures of numbers", repr(dtype))
         fabric, nbytes = self._engine.fabric, prod(whole) * wanted.itemsize
         if not fabric.one_node:

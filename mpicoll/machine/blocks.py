@@ -184,6 +184,16 @@ def _start(own: Own) -> int:
     return own.start
 
 
+def _forget() -> None:
+    """In a forked child: its parent may use the free blocks, too, and write to them."""
+    global known
+    known = ()
+    _free.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _rounded(nbytes: int) -> int:
     """As long as a block must be. There are few different lengths, so that blocks are used again."""
     step = max(mmap.PAGESIZE, 1 << max(0, nbytes.bit_length() - 4))

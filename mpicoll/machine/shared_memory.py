@@ -71,7 +71,7 @@ def new_file(nbytes: int) -> int | None:
         if nbytes >= HUGE:
             _use_huge_pages(file, nbytes)
         os.posix_fallocate(file, 0, nbytes)
-    except OSError:
+    except (OSError, OverflowError):  # the latter if a file cannot be so long
         os.close(file)
         return None
     return file

@@ -207,6 +207,34 @@ def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> No
             assert comm.last_route == "native"
 
 
+def test_a_child_process_makes_arrays_of_its_own(comm: mpicoll.Communicator) -> None:
+    """Not in the blocks that are free in its parent."""
+    inherited = comm.zeros(LONG)
+    del inherited
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        own = comm.empty(LONG)
+        own.fill(666)
+        del own
+        os.write(write, b"!")
+        os._exit(0)
+    x = comm.zeros(LONG)
+    assert os.read(read, 1) == b"!"
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(read)
+    os.close(write)
+    assert not x.any()
+
+
+@pytest.mark.filterwarnings("ignore:mpicoll. comm.empty makes ordinary arrays")
+def test_arrays_that_are_too_long_for_any_file(comm: mpicoll.Communicator) -> None:
+    with pytest.raises(ValueError, match="too big"):  # as NumPy says
+        comm.empty(2**62)
+    with pytest.raises(StateError, match="cannot share"):
+        comm.shared(2**62)
+
+
 def test_a_child_process_has_the_same_memory(comm: mpicoll.Communicator) -> None:
     x = comm.zeros(LONG)
     child = os.fork()
@@ -338,5 +366,7 @@ def test_shared_where_ranks_cannot() -> None:
 def test_shared_of_no_shape(comm: mpicoll.Communicator, given: Any) -> None:
     with pytest.raises(ArgumentError, match="shared: shape: expected an int of 0 or more"):
         comm.shared(given)
-    with pytest.raises(DtypeError, match="shared: dtype: expected numbers"):
-        comm.shared(3, object)
+    nonsense: list[Any] = [object, "S", []]
+    for dtype in nonsense:
+        with pytest.raises(DtypeError, match="shared: dtype: expected numbers"):
+            comm.shared(3, dtype)

@@ -54,7 +54,8 @@ def share_(x: _Shared, group: GivenGroup = None) -> _Shared:
 
     Returns ``x``. It works in place, as torch's ``share_memory_`` does: all tensors of that memory move with it. NumPy
     arrays that were made of it before, by ``x.numpy()``, must not be used any more. A tensor of ``torch.from_numpy``
-    leaves the array behind. The memory must not be made longer by ``resize_`` afterwards: torch crashes then.
+    leaves the array behind. Of a DTensor, this rank's part moves. The memory must not be made longer by ``resize_``
+    afterwards: torch crashes then.
 
     What cannot be shared stays where it is: tensors of a GPU, short ones (less than 16 KiB), all where the group's
     ranks are on several nodes, and all that /dev/shm has no room for, of which a warning tells once. Raises
@@ -68,7 +69,9 @@ def share_(x: _Shared, group: GivenGroup = None) -> _Shared:
         raise ArgumentError("share_", "x", "a tensor or a module", repr(type(x)))
     g = member(group, "share_")
     if g is not None:
-        for tensor in tensors:
+        for given in tensors:
+            # A DTensor has a part of its own. To import its class takes half a second.
+            tensor: torch.Tensor = given.to_local() if hasattr(given, "to_local") else given
             if tensor.layout is torch.strided and not move(tensor.untyped_storage(), g):
                 room = f"/dev/shm has {_room() >> 20} MiB left"
                 warnings.warn(f"mpicoll: share_: a tensor stays in ordinary memory: {room}", stacklevel=2)

@@ -118,6 +118,14 @@ def test_share_of_a_tensor_that_torch_shares(group: Any) -> None:
     assert routes[-1] == SHARED
 
 
+def test_share_of_a_sharded_module() -> None:
+    model = nn.Linear(600, 800)
+    fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    mpicoll.torch.share_(model)
+    assert is_shared(cast(Any, model.weight).to_local())
+    model(torch.ones(2, 600)).sum().backward()
+
+
 def test_share_of_what_is_no_tensor() -> None:
     with pytest.raises(ArgumentError, match="share_: x: expected a tensor or a module; given"):
         mpicoll.torch.share_(cast(Any, np.zeros(4)))

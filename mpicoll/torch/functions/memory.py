@@ -68,13 +68,17 @@ def share_(x: _Shared, group: GivenGroup = None) -> _Shared:
     else:
         raise ArgumentError("share_", "x", "a tensor or a module", repr(type(x)))
     g = member(group, "share_")
-    if g is not None:
-        for given in tensors:
-            # A DTensor has a part of its own. To import its class takes half a second.
-            tensor: torch.Tensor = given.to_local() if hasattr(given, "to_local") else given
-            if tensor.layout is torch.strided and not move(tensor.untyped_storage(), g):
-                room = f"/dev/shm has {_room() >> 20} MiB left"
-                warnings.warn(f"mpicoll: share_: a tensor stays in ordinary memory: {room}", stacklevel=2)
+    if g is None:
+        return x
+    stay = 0
+    for given in tensors:
+        # A DTensor has a part of its own. To import its class takes half a second.
+        tensor: torch.Tensor = given.to_local() if hasattr(given, "to_local") else given
+        if tensor.layout is torch.strided and not move(tensor.untyped_storage(), g):
+            stay += tensor.nbytes
+    if stay:
+        room = f"/dev/shm has {_room() >> 20} MiB left for all ranks (docker run --shm-size=1g gives more)"
+        warnings.warn(f"mpicoll: share_: {stay / 2**20:.1f} MiB stay in ordinary memory: {room}", stacklevel=2)
     return x
 
 

@@ -134,7 +134,7 @@ def test_share_of_what_is_no_tensor() -> None:
 def test_no_room(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_room", lambda: 5 << 20)
     x = torch.zeros(2 << 20)
-    with pytest.warns(UserWarning, match="stays in ordinary memory: /dev/shm has 5 MiB left"):
+    with pytest.warns(UserWarning, match=r"8\.0 MiB stay in ordinary memory: /dev/shm has 5 MiB left"):
         mpicoll.torch.share_(x)
     assert not x.is_shared()
     all_reduced(x, group, where_it_lies=False)

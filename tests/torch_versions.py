@@ -26,7 +26,8 @@ TESTS = [
     "tests/ranks/torch/test_signatures.py",
     "tests/ranks/torch/test_profiler.py",
     *(f"tests/ranks/torch/programs/test_{name}.py" for name in (
-        "ddp", "device_backend", "dtensor", "examples", "fsdp", "functional", "registered_groups", "seldom", "works"
+        "ddp", "device_backend", "dtensor", "examples", "fsdp", "functional", "registered_groups", "seldom",
+        "shared_memory", "works",
     )),
 ]  # fmt: skip
 """Groups, DDP, FSDP2, DTensor and functional collectives, with the functions that few call: they use torch's own."""

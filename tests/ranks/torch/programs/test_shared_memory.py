@@ -161,7 +161,7 @@ def put(address: int, count: int) -> torch.Tensor:
 
 def test_memory_that_is_gone(group: Any) -> None:
     """Other ranks let go of it, and other memory may be at its address then, which may be ordinary."""
-    files, before = len(os.listdir("/proc/self/fd")), len(mapped())
+    before, files = len(mapped()), len(os.listdir("/proc/self/fd"))
     for ordinary in (False, False, True):
         x = mpicoll.torch.share_(torch.zeros(LONG))
         all_reduced(x, group)
@@ -170,7 +170,7 @@ def test_memory_that_is_gone(group: Any) -> None:
         assert len(mapped()) == before + group.size()
         del x
         assert len(mapped()) == before
-        assert len(os.listdir("/proc/self/fd")) == files
+        assert len(os.listdir("/proc/self/fd")) <= files
         assert blocks.own_at(address, 1) is None
         if ordinary:
             all_reduced(put(address, LONG), group, where_it_lies=False)

@@ -27,10 +27,10 @@ class Memory(Face):
 
         Collectives of such arrays are carried out where they lie, if all ranks give such arrays. Any rank may make one
         at any time. It is an ordinary array in all else, and in ordinary memory where it is short (less than 16 KiB),
-        where ranks are on several nodes, or where the system gives no such memory. The memory is free again when the
-        last array that refers to it is gone. A child process that is forked shares it with its parent. On rank 0, a
-        warning says once that an array is an ordinary one though it is long. Raises ArgumentError for what is no shape,
-        and DtypeError for what is no dtype of NumPy's.
+        where ranks are on several nodes, or where the system gives no such memory. When the last array that refers to
+        the memory is gone, the process keeps it for other arrays of about that length. A child process that is forked
+        shares it with its parent. On rank 0, a warning says once that an array is an ordinary one though it is long.
+        Raises ArgumentError for what is no shape, and DtypeError for what is no dtype of NumPy's.
         """
         return self._made("empty", shape, dtype)
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from mpicoll.machine.shared_memory import Block, Mapping, mapped, mark_of, new_file
 
-__all__ = ["LEAST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "opened", "own_at"]
+__all__ = ["LEAST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "may_adopt", "opened", "own_at"]
 
 LEAST = 16 << 10
 """Bytes of the shortest array that lies in such memory. It does not pay for shorter ones."""
@@ -113,11 +113,16 @@ def allocate(nbytes: int) -> Block | None:
     return None if block is None else np.asarray(_Lease(block, nbytes))
 
 
+def may_adopt() -> bool:
+    """Whether there is less than ``MOST`` adopted memory."""
+    return sum(not own.lasts and own.is_there() for own in known) < MOST
+
+
 def adopt(holder: Holder, nbytes: int, file: int) -> None:
-    """Take note that all memory of ``holder`` lies at the beginning of this open file of this process. If there are
-    ``MOST`` already, or other processes could not recognise the file, it stays memory that only this one knows."""
+    """Take note that all memory of ``holder`` lies at the beginning of this open file of this process. If other
+    processes could not recognise the file, it stays memory that only this one knows. Raises OSError if it is none."""
     adopted = Adopted(holder, nbytes, file)
-    if adopted.place_of(adopted.start).mark >= 0 and sum(not own.lasts for own in known) < MOST:
+    if adopted.place_of(adopted.start).mark >= 0:
         _add(adopted)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpicoll.machine.system import huge_pages
+from mpicoll.machine.system import free_memory, huge_pages
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -60,8 +60,10 @@ def share(comm: MPI.Intracomm, nbytes: int, bounded: bool = True) -> list[Block]
 
 
 def new_file(nbytes: int) -> int | None:
-    """A file in memory, or None if the system refuses it. All its memory is allocated at once: if there were none for a
-    page that is written later, the system would kill the process."""
+    """A file in memory. None if the system refuses it, or has less memory than that. All its memory is allocated at
+    once: if there were none for a page that is written later, the system would kill the process."""
+    if nbytes >= HUGE and nbytes > (free_memory() or nbytes):  # to look takes as long as to fill a short one
+        return None
     try:
         file = os.memfd_create(_NAME + os.urandom(8).hex())
     except OSError:

@@ -53,6 +53,9 @@ def serves(call: Call, size: int, crowded: bool) -> bool:
     )
 
 
+_MAYBE = "perhaps this process has too many open files (ulimit -n), or that one has closed its file"
+
+
 class Lying:
     """A call that is carried out where its arrays lie, if all ranks' arrays lie in shared memory, and ``otherwise``
     else."""
@@ -138,7 +141,9 @@ class Lying:
             return None
         block = opened(place)
         if block is None:
-            raise MessageError(f"{self._call.operation}: the memory of process {place.process} cannot be opened")
+            raise MessageError(
+                f"{self._call.operation}: the memory of process {place.process} cannot be opened: {_MAYBE}"
+            )
         return block
 
 

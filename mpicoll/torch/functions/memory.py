@@ -13,6 +13,7 @@ from math import prod
 from typing import TypeVar
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks
@@ -30,8 +31,8 @@ def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None, group:
 
     ``size`` and ``dtype`` are those of ``torch.empty``. Any rank may make one at any time. It is in ordinary memory
     where it is short (less than 16 KiB), where the group's ranks are on several nodes, or where the system gives no
-    such memory. The memory is free again when the last tensor that refers to it is gone. Raises ArgumentError for what
-    ``torch.empty`` refuses.
+    such memory. When the last tensor that refers to the memory is gone, the process keeps it for others of about that
+    length. Raises ArgumentError for what ``torch.empty`` refuses.
     """
     try:
         shape = torch.empty(*size, dtype=dtype, device="meta").shape  # type: ignore[arg-type]
@@ -54,12 +55,12 @@ def share_(x: _Shared, group: GivenGroup = None) -> _Shared:
 
     Returns ``x``. It works in place, as torch's ``share_memory_`` does: all tensors of that memory move with it. NumPy
     arrays that were made of it before, by ``x.numpy()``, must not be used any more. A tensor of ``torch.from_numpy``
-    leaves the array behind. Of a DTensor, this rank's part moves. The memory must not be made longer by ``resize_``
-    afterwards: torch crashes then.
+    leaves the array behind. Of a DTensor, this rank's part moves. Wait for asynchronous collectives of the memory
+    before. The memory must not be made longer by ``resize_`` afterwards: torch crashes then.
 
-    What cannot be shared stays where it is: tensors of a GPU, short ones (less than 16 KiB), all where the group's
-    ranks are on several nodes, and all that /dev/shm has no room for, of which a warning tells once. Raises
-    ArgumentError if ``x`` is neither a tensor nor a module.
+    What cannot be shared stays where it is: tensors of a GPU, short ones (less than 16 KiB), and all where the group's
+    ranks are on several nodes. A warning tells of those that /dev/shm has no room for, or that are beyond 256 of a
+    process. Raises ArgumentError if ``x`` is neither a tensor nor a module.
     """
     if isinstance(x, torch.nn.Module):
         tensors = [*x.parameters(), *x.buffers()]
@@ -74,28 +75,29 @@ def share_(x: _Shared, group: GivenGroup = None) -> _Shared:
     for given in tensors:
         # A DTensor has a part of its own. To import its class takes half a second.
         tensor: torch.Tensor = given.to_local() if hasattr(given, "to_local") else given
-        if tensor.layout is torch.strided and not move(tensor.untyped_storage(), g):
+        if tensor.layout is torch.strided and not is_lazy(tensor) and not move(tensor.untyped_storage(), g):
             stay += tensor.nbytes
     if stay:
-        room = f"/dev/shm has {_room() >> 20} MiB left for all ranks (docker run --shm-size=1g gives more)"
+        most = f"a process may have {blocks.MOST} such tensors"
+        room = f"/dev/shm has {_room() >> 20} MiB left for all ranks (docker run --shm-size=1g gives more), and {most}"
         warnings.warn(f"mpicoll: share_: {stay / 2**20:.1f} MiB stay in ordinary memory: {room}", stacklevel=2)
     return x
 
 
 def move(storage: torch.UntypedStorage, group: ProcessGroup) -> bool:
-    """Move this memory to where the group's ranks can share it, if they can at all. False if there is no room."""
+    """Move this memory to where the group's ranks can share it, if they can at all. False if there is no room, or too
+    much that has moved already."""
     nbytes = storage.nbytes()
     if not group.engine.fabric.shares_arrays or storage.device.type != "cpu" or nbytes < blocks.LEAST:
         return True
     if blocks.own_at(storage.data_ptr(), nbytes) is not None:
         return True
-    if not storage.is_shared() and _room() < group.size() * nbytes:
+    if not blocks.may_adopt() or (not storage.is_shared() and _room() < group.size() * nbytes):
         return False
     try:
-        file = in_shared_file(storage)
-    except RuntimeError:  # torch could not make the file, or it is in a file that has been closed
+        blocks.adopt(storage, nbytes, in_shared_file(storage))
+    except (RuntimeError, OSError):  # torch could not make the file, or it is in a file that has been closed
         return False
-    blocks.adopt(storage, nbytes, file)
     return True
 
 

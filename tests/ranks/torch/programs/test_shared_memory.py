@@ -128,6 +128,31 @@ def test_share_of_a_sharded_module() -> None:
     model(torch.ones(2, 600)).sum().backward()
 
 
+def test_share_of_what_cannot_be_shared(tmp_path: Path) -> None:
+    lazy = mpicoll.torch.share_(nn.LazyLinear(5))
+    assert lazy(torch.ones(2, 3)).shape == (2, 5)
+    file = tmp_path / f"rank{dist.get_rank()}"
+    mapped_file = torch.from_file(str(file), shared=True, size=LONG)  # torch takes it for shared
+    with pytest.warns(UserWarning, match="0.5 MiB stay in ordinary memory"):
+        mpicoll.torch.share_(mapped_file)
+
+
+def test_tensors_that_are_gone_do_not_count(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gc.collect()
+    there = sum(not own.lasts and own.is_there() for own in blocks.known)
+    monkeypatch.setattr(blocks, "MOST", there + 3)
+    for _ in range(3):
+        kept = [mpicoll.torch.share_(torch.zeros(LONG)) for _ in range(3)]
+        assert all(map(is_shared, kept))
+        beyond = torch.zeros(LONG)
+        with pytest.warns(UserWarning, match=f"a process may have {there + 3} such tensors"):
+            mpicoll.torch.share_(beyond)
+        assert not beyond.is_shared()
+        del kept
+        gc.collect()
+    all_reduced(mpicoll.torch.share_(beyond), group)
+
+
 def test_share_of_what_is_no_tensor() -> None:
     with pytest.raises(ArgumentError, match="share_: x: expected a tensor or a module; given"):
         mpicoll.torch.share_(cast(Any, np.zeros(4)))

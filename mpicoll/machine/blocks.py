@@ -190,9 +190,10 @@ def _start(own: Own) -> int:
 
 
 def _forget() -> None:
-    """In a forked child: its parent may use the free blocks, too, and write to them."""
-    global known
-    known = ()
+    """In a forked child: its parent may use the free blocks, too, and write to them. Another thread of the parent may
+    have had the lock."""
+    global known, _adding
+    known, _adding = (), Lock()
     _free.clear()
 
 

@@ -62,8 +62,10 @@ def share(comm: MPI.Intracomm, nbytes: int, bounded: bool = True) -> list[Block]
 def new_file(nbytes: int) -> int | None:
     """A file in memory. None if the system refuses it, or has less memory than that. All its memory is allocated at
     once: if there were none for a page that is written later, the system would kill the process."""
-    if nbytes >= HUGE and nbytes > (free_memory() or nbytes):  # to look takes as long as to fill a short one
-        return None
+    if nbytes >= HUGE:  # to look takes as long as to fill a short one
+        free = free_memory()
+        if free is not None and nbytes > free:
+            return None
     try:
         file = os.memfd_create(_NAME + os.urandom(8).hex())
     except OSError:

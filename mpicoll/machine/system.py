@@ -15,7 +15,7 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage")
 
 def free_memory() -> int | None:
     """Bytes that processes may still take: what the machine has, or the control group that this process sees as its
-    own, if that is less. None where the system does not say it."""
+    own, if that is less. Files that are kept in memory count as free. None where the system does not say it."""
     try:
         [available] = [line.split()[1] for line in _MEMORY.read_text().splitlines() if line.startswith("MemAvailable:")]
         free = int(available) << 10
@@ -24,9 +24,11 @@ def free_memory() -> int | None:
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         taken = int((_CGROUP / "memory.current").read_text())
+        lines = (_CGROUP / "memory.stat").read_text().splitlines()
     except OSError:  # no limit, or the first version of control groups
         return free
-    return free if limit == "max" else max(0, min(free, int(limit) - taken))
+    kept = sum(int(n) for name, n in map(str.split, lines) if name in ("active_file", "inactive_file"))
+    return free if limit == "max" else max(0, min(free, int(limit) - taken + kept))
 
 
 def huge_pages(which: str = "enabled") -> str | None:

@@ -1,0 +1,53 @@
+"""What the system says of its memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mpicoll.machine import shared_memory, system
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the files of a system lie, of which 1,000 MiB are free."""
+    (tmp_path / "meminfo").write_text(f"MemTotal: 9999999 kB\nMemAvailable: {1000 << 10} kB\n")
+    monkeypatch.setattr(system, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(system, "_CGROUP", tmp_path)
+    return tmp_path
+
+
+def limited(folder: Path, limit: str, taken: int, files: int) -> None:
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{taken}\n")
+    half = files // 2
+    (folder / "memory.stat").write_text(f"anon 5\nfile 7\ninactive_file {half}\nactive_file {files - half}\nshmem 9\n")
+
+
+def test_a_machine_without_a_limit(said: Path) -> None:
+    assert system.free_memory() == 1000 * MIB
+    limited(said, "max", 5 * MIB, MIB)
+    assert system.free_memory() == 1000 * MIB
+
+
+def test_a_control_group(said: Path) -> None:
+    """Files that are kept in memory give way to what processes take."""
+    limited(said, f"{500 * MIB}", 450 * MIB, 300 * MIB)
+    assert system.free_memory() == 350 * MIB
+    limited(said, f"{5000 * MIB}", 450 * MIB, 300 * MIB)
+    assert system.free_memory() == 1000 * MIB
+    limited(said, f"{500 * MIB}", 501 * MIB, 0)
+    assert system.free_memory() == 0
+
+
+def test_a_system_that_says_nothing(said: Path) -> None:
+    (said / "meminfo").unlink()
+    assert system.free_memory() is None
+
+
+def test_no_file_is_longer_than_the_free_memory(said: Path) -> None:
+    limited(said, f"{500 * MIB}", 490 * MIB, 0)
+    assert shared_memory.new_file(11 * MIB) is None

@@ -4,7 +4,7 @@ cannot go on together."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mpicoll.guard.files.flight import kept_by_all
@@ -141,14 +141,27 @@ class Judge:
             await self._say_loss(rank, ending.fate(hello.process))
 
     async def _say_loss(self, rank: int, fate: str) -> None:
-        """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too."""
+        """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too. If
+        these have made different calls, the process may have crashed of that: MPI writes beyond its memory then."""
         each = self._of(rank)
         if fate and each is not None and Why.IS_LOST not in self._said:
             self._said.add(Why.IS_LOST)
-            accounts, missing = await self._accounts(each, None, _SECONDS_OF_A_LOSS)
+            number = await self._difference_among(each, [other for other in each.ranks if other != rank])
+            why = Why.IS_LOST if number is None else Why.DIFFERENT
+            accounts, missing = await self._accounts(each, number, _SECONDS_OF_A_LOSS)
             missing[rank] = report.with_last_call(fate, rank)
-            report.show(report.text(Why.IS_LOST, each.ranks, accounts, missing))
+            report.show(report.text(why, each.ranks, accounts, missing))
             last_calls.told()
+
+    async def _difference_among(self, each: _Calls, ranks: Sequence[int]) -> int | None:
+        """The number of the first call that is not the same on all of these ranks, if there is one."""
+        answers = await self._processes.ask(ranks, CallsOf(each.name), _SECONDS_OF_A_LOSS)
+        begun = [answer for answer in answers.values() if answer is not None]
+        if len(begun) < len(ranks) or len(ranks) < 2:
+            return None
+        calls = min(begun)
+        differs = len(await self._hashes(each, calls, ranks)) > 1
+        return await self._first_difference(each, calls, ranks) if differs else None
 
     def _of(self, rank: int) -> _Calls | None:
         """A communicator of this rank."""
@@ -292,26 +305,26 @@ class Judge:
             if len(begun) < len(each.ranks):
                 return
             calls = min(begun)
-            hashes = await self._hashes(each, calls)
+            hashes = await self._hashes(each, calls, each.ranks)
             if len(hashes) == 1:
                 each.compared = max(each.compared, calls)
             elif hashes:
-                number = await self._first_difference(each, calls)
+                number = await self._first_difference(each, calls, each.ranks)
                 await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
 
-    async def _hashes(self, each: _Calls, calls: int) -> set[str]:
-        """The different hashes that ranks have of so many first calls. Empty if a rank does not know its own."""
-        answers = await self._processes.ask(each.ranks, HashOf(each.name, calls))
+    async def _hashes(self, each: _Calls, calls: int, ranks: Sequence[int]) -> set[str]:
+        """The different hashes that these ranks have of so many first calls. Empty if one does not know its own."""
+        answers = await self._processes.ask(ranks, HashOf(each.name, calls))
         hashes = [answer for answer in answers.values() if answer is not None]
-        return {*hashes} if len(hashes) == len(each.ranks) else set()
+        return {*hashes} if len(hashes) == len(ranks) else set()
 
-    async def _first_difference(self, each: _Calls, calls: int) -> int | None:
-        """The number of the first call that is not the same on all ranks, where so many first calls are not the same.
-        None if it was so long ago that ranks have forgotten it."""
+    async def _first_difference(self, each: _Calls, calls: int, ranks: Sequence[int]) -> int | None:
+        """The number of the first call that is not the same on all of these ranks, where so many first calls are not
+        the same. None if it was so long ago that ranks have forgotten it."""
         equal, different, known = each.compared, calls, True
         while different - equal > 1:
             middle = (equal + different) // 2
-            hashes = await self._hashes(each, middle)
+            hashes = await self._hashes(each, middle, ranks)
             if len(hashes) > 1:
                 different = middle
             else:

@@ -1,8 +1,9 @@
 """Memory of this process that the other ranks of its node can open: blocks, and what others have put into a file.
 
 A block is a file in memory that has no name in the file system. Another rank opens it through /proc, when it meets an
-array that lies there. Blocks are used again and again. None is ever given back to the system: ranks that have opened it
-would go on to hold it.
+array that lies there. Blocks are used again and again, because ranks that have opened one go on to hold it. What is in
+a free block is given back to the system where free blocks are many: the file stays, and gets memory again when it is
+used again.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import mmap
 import os
 import weakref
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from threading import Lock
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from mpicoll.machine.shared_memory import Block, Mapping, mapped, mark_of, new_file
+from mpicoll.machine.shared_memory import Block, Mapping, fill, give_back, mapped, mark_of, new_file
 
 __all__ = ["LEAST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "may_adopt", "opened", "own_at"]
 
@@ -27,6 +29,11 @@ LEAST = 16 << 10
 MOST = 256
 """The most blocks of a process, and the most adopted files. Each holds a file open, of which many systems allow a
 process 1,024."""
+FREE_FACTOR = 2
+"""Free blocks keep at most so many times the bytes that were in use at once: a program that makes and drops the same
+arrays again and again finds their memory."""
+LEAST_FREE = 64 << 20
+"""Bytes that free blocks may keep in any case."""
 
 
 class Place(NamedTuple):
@@ -60,6 +67,14 @@ class Own:
         """Whether the memory still begins where it did."""
         return True
 
+    def empty(self) -> bool:
+        """Give its memory back to the system, until it is filled. False if the system does not take it."""
+        return give_back(self._file, self.nbytes)
+
+    def fill(self) -> bool:
+        """Get memory for it again. False if the system has none."""
+        return fill(self._file, self.nbytes)
+
     def bytes(self, nbytes: int) -> Block:
         """The first bytes of the memory. They do not hold it."""
         return np.frombuffer(memoryview((ctypes.c_uint8 * nbytes).from_address(self.start)), np.uint8)
@@ -91,8 +106,7 @@ class Adopted(Own):
 known: Sequence[Own] = ()
 """All such memory of this process, by its addresses. It is replaced and never changed. So it is another one when there
 is more memory, and whoever looks at it may be interrupted."""
-_adding = Lock()
-_free: dict[int, list[Own]] = {}
+_changing = Lock()
 
 
 class _Lease:
@@ -100,7 +114,65 @@ class _Lease:
 
     def __init__(self, block: Own, nbytes: int) -> None:
         self.__array_interface__ = block.bytes(nbytes).__array_interface__
-        weakref.finalize(self, _free[block.nbytes].append, block).atexit = False
+        weakref.finalize(self, _pool.take_back, block).atexit = False
+
+
+class _Pool:
+    """The free blocks."""
+
+    def __init__(self) -> None:
+        self._returned: deque[Own] = deque()
+        """Blocks that were handed back. A finalizer may run at any moment, and can only try to get a lock."""
+        self._free: list[Own] = []
+        """In the order in which they were handed back."""
+        self._emptied: set[Own] = set()
+        """Those whose memory the system has back."""
+        self._used = self._most_used = 0
+        """Bytes in use, now and at most so far."""
+
+    def take_back(self, block: Own) -> None:
+        self._returned.append(block)
+        if self is not _pool:
+            return  # this is a forked child, and the block is its parent's
+        if _changing.acquire(blocking=False):
+            try:
+                self._tidy()
+            finally:
+                _changing.release()
+
+    def give(self, nbytes: int) -> Own | None:
+        """A free block of so many bytes that has memory, the latest one; None if there is none."""
+        self._tidy()
+        fitting = [block for block in reversed(self._free) if block.nbytes == nbytes]
+        for block in sorted(fitting, key=self._emptied.__contains__):
+            if block not in self._emptied or block.fill():
+                self._emptied.discard(block)
+                self._free.remove(block)
+                return block
+        return None
+
+    def uses(self, block: Own) -> None:
+        """Take note of a block that is in use from now on."""
+        self._used += block.nbytes
+        self._most_used = max(self._most_used, self._used)
+
+    def _tidy(self) -> None:
+        """Take in what was handed back, and give memory back to the system where free blocks have too much: those that
+        have been free for the longest time come first, and the latest one stays."""
+        while self._returned:
+            self._free.append(block := self._returned.popleft())
+            self._used -= block.nbytes
+        filled = [block for block in self._free if block not in self._emptied]
+        too_much = sum(block.nbytes for block in filled) - max(LEAST_FREE, FREE_FACTOR * self._most_used)
+        for block in filled[:-1]:
+            if too_much <= 0:
+                break
+            if block.empty():
+                self._emptied.add(block)
+                too_much -= block.nbytes
+
+
+_pool = _Pool()
 
 
 def allocate(nbytes: int) -> Block | None:
@@ -108,9 +180,12 @@ def allocate(nbytes: int) -> Block | None:
     if nbytes < LEAST:
         return None
     room = _rounded(nbytes)
-    free = _free.setdefault(room, [])
-    block = free.pop() if free else _new(room)
-    return None if block is None else np.asarray(_Lease(block, nbytes))
+    with _changing:
+        block = _pool.give(room) or _new(room)
+        if block is None:
+            return None
+        _pool.uses(block)
+    return np.asarray(_Lease(block, nbytes))
 
 
 def may_adopt() -> bool:
@@ -123,7 +198,8 @@ def adopt(holder: Holder, nbytes: int, file: int) -> None:
     processes could not recognise the file, it stays memory that only this one knows. Raises OSError if it is none."""
     adopted = Adopted(holder, nbytes, file)
     if adopted.place_of(adopted.start).mark >= 0:
-        _add(adopted)
+        with _changing:
+            _add(adopted)
 
 
 def exist() -> bool:
@@ -181,8 +257,7 @@ def _new(nbytes: int) -> Own | None:
 
 def _add(own: Own) -> None:
     global known
-    with _adding:
-        known = sorted([own, *(each for each in known if each.is_there())], key=_start)
+    known = sorted([own, *(each for each in known if each.is_there())], key=_start)
 
 
 def _start(own: Own) -> int:
@@ -192,9 +267,8 @@ def _start(own: Own) -> int:
 def _forget() -> None:
     """In a forked child: its parent may use the free blocks, too, and write to them. Another thread of the parent may
     have had the lock."""
-    global known, _adding
-    known, _adding = (), Lock()
-    _free.clear()
+    global known, _changing, _pool
+    known, _changing, _pool = (), Lock(), _Pool()
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -8,9 +8,11 @@ own shared memory is opened in the same way.
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
 import weakref
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,7 @@ from mpicoll.machine.system import free_memory, huge_pages
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Block", "Mapping", "mapped", "mark_of", "new_file", "share"]
+__all__ = ["Block", "Mapping", "fill", "give_back", "mapped", "mark_of", "new_file", "share"]
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -32,6 +34,8 @@ HUGE = 2 << 20
 """Bytes of a huge page."""
 _MADV_POPULATE_WRITE = 23
 """Linux's number, which Python does not name."""
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+"""Linux's flags of fallocate, which Python does not name either."""
 _NAME = "mpicoll-"
 _MEANT = f"/memfd:{_NAME}", "/dev/shm/torch_"
 """How the names of files begin that may be opened: mpicoll's, and torch's. Some random digits follow."""
@@ -42,6 +46,7 @@ def share(comm: MPI.Intracomm, nbytes: int, bounded: bool = True) -> list[Block]
 
     None, on all ranks, if a rank cannot map a block, if a rank has used up its ``BUDGET`` for what
     is ``bounded``, or if a rank has MPICOLL_SHARED_MEMORY=0."""
+    _spare.keep()
     file = None
     wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0"
     if wanted and (not bounded or nbytes + sum(mapping.nbytes for mapping in list(_own)) <= BUDGET):
@@ -60,25 +65,38 @@ def share(comm: MPI.Intracomm, nbytes: int, bounded: bool = True) -> list[Block]
 
 
 def new_file(nbytes: int) -> int | None:
-    """A file in memory. None if the system refuses it, or has less memory than that. All its memory is allocated at
-    once: if there were none for a page that is written later, the system would kill the process."""
-    if nbytes >= HUGE:  # to look takes as long as to fill a short one
-        free = free_memory()
-        if free is not None and nbytes > free:
-            return None
+    """A file in memory. None if the system refuses it, or has less memory than that."""
     try:
         file = os.memfd_create(_NAME + os.urandom(8).hex())
     except OSError:
         return None
+    if fill(file, nbytes):
+        return file
+    os.close(file)
+    return None
+
+
+def fill(file: int, nbytes: int) -> bool:
+    """Allocate all memory of a file at once: if there were none for a page that is written later, the system would kill
+    the process. False if the system refuses it, or has less memory than that."""
+    if nbytes >= HUGE:  # to look takes as long as to fill a short one
+        free = free_memory()
+        if free is not None and nbytes > free:
+            return False
     try:
         os.ftruncate(file, nbytes)
         if nbytes >= HUGE:
             _use_huge_pages(file, nbytes)
         os.posix_fallocate(file, 0, nbytes)
     except (OSError, OverflowError):  # the latter if a file cannot be so long
-        os.close(file)
-        return None
-    return file
+        return False
+    return True
+
+
+def give_back(file: int, nbytes: int) -> bool:
+    """Give a file's memory back to the system. It keeps its length, and whoever has mapped it reads zeros. False if the
+    system does not take it."""
+    return bool(_c.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, 0, nbytes) == 0)
 
 
 def _use_huge_pages(file: int, nbytes: int) -> None:
@@ -109,11 +127,61 @@ def mapped(pid: int, file: int, mark: int, nbytes: int) -> Mapping | None:
     try:
         if mark_of(pid, file) != mark:
             return None
-        with open(f"/proc/{pid}/fd/{file}", "r+b", buffering=0) as other:
-            long_enough = os.fstat(other.fileno()).st_size >= nbytes
-            return Mapping(other.fileno(), nbytes) if long_enough else None
+        other = _spare.opened(f"/proc/{pid}/fd/{file}")
     except OSError:
         return None
+    try:
+        return Mapping(other, nbytes) if os.fstat(other).st_size >= nbytes else None
+    except OSError:
+        return None
+    finally:
+        os.close(other)
+        _spare.keep()
+
+
+class _Spare:
+    """A file that this process holds open for nothing else than to close it where it may open no more files. A rank
+    that could not open the memory of another one would end the job."""
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._is: tuple[int, int] | None = None
+
+    def keep(self) -> None:
+        """Hold one, if the system allows it."""
+        if self._file is not None:
+            return
+        with suppress(OSError):
+            self._file = os.memfd_create(f"{_NAME}spare")
+            self._is = _identity(self._file)
+
+    def opened(self, path: str) -> int:
+        """A file, for reading and writing. Raises OSError."""
+        try:
+            return os.open(path, os.O_RDWR)
+        except OSError as e:
+            if e.errno not in (errno.EMFILE, errno.ENFILE) or not self._close():
+                raise
+        return os.open(path, os.O_RDWR)
+
+    def _close(self) -> bool:
+        file, self._file = self._file, None
+        # A program may have closed all files, and opened others.
+        if file is None or _identity(file) != self._is:
+            return False
+        os.close(file)
+        return True
+
+
+def _identity(file: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+_spare = _Spare()
 
 
 class Mapping:
@@ -144,5 +212,6 @@ _c = ctypes.CDLL(None, use_errno=True)
 _c.mmap.restype = ctypes.c_void_p
 _FAILED = ctypes.c_void_p(-1).value
 _c.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_c.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 _c.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _c.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

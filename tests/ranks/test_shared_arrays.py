@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import random
+import resource
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from tests import oracle
 
 LONG = LEAST_IN_TURNS
 """Elements: enough of them for any dtype."""
+MIB = 1 << 20
 
 pytestmark = [
     pytest.mark.mpi(min_size=2),
@@ -153,6 +156,69 @@ def test_memory_is_used_again(comm: mpicoll.Communicator) -> None:
     address = {comm.empty(LONG).ctypes.data for _ in range(1000)}
     assert len(address) <= 2
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def kept() -> int:
+    """Bytes of memory in files of this process's that no other name has."""
+    found = 0
+    for file in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{file}").startswith("/memfd:mpicoll-"):
+                found += os.stat(f"/proc/self/fd/{file}").st_blocks * 512
+    return found
+
+
+def test_memory_is_given_back(comm: mpicoll.Communicator) -> None:
+    before = kept()
+    lengths = [MIB * n for n in (40, 44, 48, 52, 56, 60, 64, 40, 44)]
+    for n in lengths:
+        x = comm.zeros(n, np.uint8)
+        assert not x.any()
+        x[-1] = 1
+        comm.allreduce(x, out=x)
+        assert comm.last_route == SHARED
+        assert (x[0], x[-1]) == (0, comm.size)
+        del x
+    assert kept() - before <= max(blocks.LEAST_FREE, blocks.FREE_FACTOR * max(lengths)) + max(lengths)
+    assert kept() - before < sum(lengths) // 2
+
+
+def test_a_child_process_gives_nothing_back_of_its_parents(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "LEAST_FREE", 0)
+    monkeypatch.setattr(blocks, "FREE_FACTOR", 0)
+    x, others = comm.empty(LONG), [comm.empty(LONG) for _ in range(4)]
+    x.fill(7)
+    child = os.fork()
+    if child == 0:
+        del x, others
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (x == 7).all()
+
+
+def test_a_rank_that_can_open_no_more_files(comm: mpicoll.Communicator) -> None:
+    x = comm.zeros(LONG)
+    comm.allreduce(x, out=x)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    for _ in range(3):
+        y = x if comm.rank == 0 else comm.empty(LONG)
+        held.append(y)  # so that the next one lies in a block that rank 0 has not opened
+        y.fill(1)
+        comm.barrier()
+        if comm.rank == 0:
+            free = os.open("/dev/null", os.O_RDONLY)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            comm.allreduce(y, out=y)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert comm.last_route == SHARED
+        assert (y == comm.size).all()
+        comm.barrier()
 
 
 def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:

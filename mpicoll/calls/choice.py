@@ -1,4 +1,4 @@
-"""The three ways to carry out a call, and the three ways to bring it to the memory of a device."""
+"""The ways to carry out a call, and the three ways to bring it to the memory of a device."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Literal
 from mpicoll.schedule import Schedule
 
 __all__ = [
+    "CICO",
     "DEVICE",
     "EXCHANGE",
     "IPC",
@@ -16,6 +17,7 @@ __all__ = [
     "STAGED",
     "AlgorithmName",
     "Choice",
+    "Cico",
     "Exchange",
     "Native",
     "Seen",
@@ -34,15 +36,22 @@ class Exchange:
     of an element to one rank, and mpicoll reduces them there."""
 
 
-Choice = Native | Exchange | Schedule
+@dataclass(frozen=True, slots=True)
+class Cico:
+    """Copy in, copy out: every rank of a node copies its input to memory that they share, and takes what it wants from
+    there."""
+
+
+Choice = Native | Exchange | Cico | Schedule
 """The way of carrying out a call. A Schedule is this rank's part in one of the algorithms of mpicoll."""
 
-NATIVE, EXCHANGE = "native", "exchange"
-"""The names that ``algorithm=`` takes for Native and for Exchange. Schedules have their algorithms' names."""
+NATIVE, EXCHANGE, CICO = "native", "exchange", "cico"
+"""The names that ``algorithm=`` takes for Native, Exchange and Cico. Schedules have their algorithms' names."""
 
 AlgorithmName = Literal[
     "native",
     "exchange",
+    "cico",
     "binary_tree",
     "bine",
     "binomial_tree",
@@ -95,5 +104,7 @@ def algorithm_of(choice: Choice) -> str:
             return NATIVE
         case Exchange():
             return EXCHANGE
+        case Cico():
+            return CICO
         case Schedule():
             return choice.algorithm

@@ -1,8 +1,8 @@
 """The choice of the algorithm that carries out a call.
 
 ``native`` is the MPI library's own collective. ``exchange`` moves the values in messages and reduces them in mpicoll:
-it serves the dtypes and operations that no MPI library computes rightly. All other names are those of schedules in
-``mpicoll.algorithms``.
+it serves the dtypes and operations that no MPI library computes rightly. ``cico`` goes through memory that the ranks of
+one node share. All other names are those of schedules in ``mpicoll.algorithms``.
 
 The algorithm that the caller names comes first. Then comes the one that the environment variable MPICOLL_ALGORITHM
 names (``allreduce:ring,bcast:native``), for the calls that it can serve. Otherwise it is a schedule where one was
@@ -19,7 +19,7 @@ from functools import lru_cache
 from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, STAGED, Choice, Exchange, Native, Seen
+from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, Choice, Cico, Exchange, Native, Seen
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
@@ -33,13 +33,14 @@ class Traits:
 
     ``size`` is the number of ranks, and ``one_node`` whether one node holds them all. ``library`` is the MPI library's
     name (``Open MPI``, ``MPICH``), empty where ranks are threads of one process. ``shares`` says whether schedules pass
-    long messages through memory that the ranks share.
+    long messages through memory that the ranks share, and ``meets`` whether ranks can wait for each other there.
     """
 
     size: int
     one_node: bool
     library: str
     shares: bool = False
+    meets: bool = False
     rules: Rules = field(default_factory=Rules)
 
     def in_rank_order(self, reduction: Reduction | None) -> bool:
@@ -53,7 +54,9 @@ def names(operation: str, traits: Traits | None = None) -> tuple[str, ...]:
     schedules = tuple(a.name for a in algorithms.algorithms(table.name) if a.uneven or not uneven)
     if traits is not None and not traits.library:
         return schedules
-    return (NATIVE, EXCHANGE, *schedules) if table.reduces else (NATIVE, *schedules)
+    alike = table.moves and not (uneven and table.gives == table.gets)  # all ranks know how long the call is
+    cico = (CICO,) if alike and (traits is None or traits.meets) else ()
+    return (NATIVE, *((EXCHANGE,) if table.reduces else ()), *cico, *schedules)
 
 
 def select(
@@ -106,6 +109,8 @@ def _expected_instead(
     if algorithm == NATIVE and reduction is not None and not reduction.mpi:
         others = ", ".join(name for name in known if name != NATIVE)
         return f"one that serves {reduction.op} of {reduction.dtype}, which MPI libraries do not: None, {others}"
+    if algorithm == CICO and reduction is not None and reduction.op.factor is not None:
+        return f"None or {EXCHANGE}: ranks may have different factors"
     chosen = algorithms.find(even_and_uneven(operation)[0].name, algorithm)
     reason = None if chosen is None else chosen.declines(traits.size, root)
     if not reason:
@@ -143,6 +148,8 @@ def choice(name: str, call: Call, rank: int, size: int) -> Choice:
         return Native()
     if name == EXCHANGE:
         return Exchange()
+    if name == CICO:
+        return Cico()
     schedule = algorithms.schedule(call.collective.name, name, rank, size, call.root, call.nbytes(size))
     assert schedule is not None
     return schedule
@@ -157,12 +164,14 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
         return otherwise, "there is one rank"
     if not (traits.one_node and traits.shares):  # the schedules were measured over shared memory
         return otherwise, "nothing was measured for ranks that share no memory"
-    if reduction is not None and _rounds_more_than_once(reduction, traits.size):
-        return otherwise, "a schedule would round more than once"
     rows = traits.rules.table.get(traits.size, {}).get((otherwise, operation), ())
     if not rows:
         return otherwise, "nothing was measured in this setting"
     fastest = next((algorithm for from_bytes, algorithm in rows if nbytes >= from_bytes), otherwise)
+    if fastest == CICO and _expected_instead(CICO, operation, reduction, traits, 0):
+        return otherwise, "the fastest one in this setting does not serve this call"
+    if reduction is not None and fastest not in (otherwise, CICO) and _rounds_more_than_once(reduction, traits.size):
+        return otherwise, "a schedule would round more than once"
     return fastest, "measured to be the fastest in this setting"
 
 

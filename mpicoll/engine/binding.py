@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import Choice, Native
+from mpicoll.calls.choice import Choice, Cico, Native
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
@@ -26,7 +26,7 @@ class Binding:
 
     def __init__(self, fabric: Fabric, rules: Rules) -> None:
         self._fabric, self._workspace = fabric, Workspace()
-        self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, rules)
+        self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.meets, rules)
         self._choose = partial(_choose, fabric, self._traits)
         self.devices = DeviceCalls(fabric, self._choose, self._workspace)
 
@@ -34,7 +34,7 @@ class Binding:
     def traits(self) -> Traits:
         """What the choice of algorithms depends on. ``shares`` may change at the first long call, which finds out
         whether the ranks can share memory."""
-        return replace(self._traits, shares=self._fabric.shares)
+        return replace(self._traits, shares=self._fabric.shares, meets=self._fabric.meets)
 
     def bind(self, call: Call, algorithm: str | None, record: Record) -> tuple[Plan, bool]:
         """The plan of the call, and whether it may serve again: one that copies an array with gaps is bound afresh each
@@ -52,7 +52,7 @@ class Binding:
         lasts = all(self._fabric.usable(b) for b in buffers)
         choose = partial(self._choose, algorithm, record=record)
         chosen = choose(call)  # a wrong algorithm is refused here and now
-        if self._fabric.settled or not self._fabric.is_long(call):
+        if self._fabric.settled or not (self._fabric.is_long(call) or chosen == Cico()):
             return self._bound(call, chosen), lasts
         return _Later(self._fabric, call.without_arrays() if lasts else call, choose, self._bound), lasts
 
@@ -98,7 +98,8 @@ def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, call: Call, r
     """How the call is carried out, from what is known of shared memory now. That matters to a long call alone. The
     ``record`` gets its name."""
     shares = fabric.is_long(call) and fabric.shares
-    now = traits if traits.shares == shares else replace(traits, shares=shares)
+    meets = fabric.meets
+    now = traits if (traits.shares, traits.meets) == (shares, meets) else replace(traits, shares=shares, meets=meets)
     name = select(call.operation, call.reduction, call.nbytes(fabric.size), now, call.root, algorithm)
     if record is not None:
         record.route = name

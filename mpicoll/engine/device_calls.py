@@ -10,7 +10,7 @@ from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, Native, Seen, algorithm_of
+from mpicoll.calls.choice import DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, Cico, Native, Seen, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route, taken_route
@@ -132,7 +132,8 @@ class DeviceCalls:
             return bound()
 
         plan = bound()  # what cannot be bound is refused here and now
-        if fabric.settled or not fabric.is_long(call) or choose(call) == Native():
+        chosen = choose(call)
+        if fabric.settled or chosen == Native() or not (fabric.is_long(call) or chosen == Cico()):
             return plan
         return _AtFirst(settled)
 

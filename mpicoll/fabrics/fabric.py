@@ -152,6 +152,9 @@ class Fabric(ABC):
     """Whether long messages go through memory that all ranks share. It may become False until it is ``settled``."""
     settled: bool
     """Whether ``shares`` is final."""
+    meets = False
+    """Whether the ranks can wait for each other in memory that they share. It may become False until it is ``settled``.
+    """
     shares_arrays = False
     """Whether collectives are carried out where arrays lie, if all ranks can open their memory."""
     rules: Rules

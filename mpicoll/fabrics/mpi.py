@@ -13,7 +13,7 @@ from mpi4py import MPI
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import measured
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import Choice, Exchange, Native
+from mpicoll.calls.choice import Choice, Cico, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
@@ -29,7 +29,7 @@ from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 from mpicoll.machine.shared_memory import Block, share
-from mpicoll.routes import exchange, large, lying, native, scheduled
+from mpicoll.routes import cico, exchange, large, lying, native, scheduled
 from mpicoll.routes.devices import scheduled as on_device
 from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Schedule
@@ -88,9 +88,11 @@ class MPIFabric(ElasticFabric):
         self._crowded: bool = parent is not None and parent._crowded
         self.rules = self._common_rules(parent)
         self._meeting: Meeting | None = None
+        self._places: cico.Places | None = None
         if pages is not None and in_order() and not self._is_elastic:
             self.shares_arrays = True
             self._meeting = Meeting(self.rank, pages, self._crowded, self._comm.Iprobe)
+        self.meets = self.size == 1 or (self._meeting is not None and self.shares)
 
     @classmethod
     def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:
@@ -160,6 +162,10 @@ class MPIFabric(ElasticFabric):
                 return large.if_any(self._comm, call, native.bind(self._comm, call, workspace))
             case Exchange():
                 return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace, self._slots))
+            case Cico() if self._places is not None:
+                return cico.bind(self._places, call, workspace)
+            case Cico():  # of one rank, or before the ranks have asked for places
+                return self._bound(call, Native() if call.reduction is None else Exchange(), workspace)
             case Schedule():
                 if call.extent_is_common:
                     return scheduled.bind(self._comm, call, choice, workspace, self._slots)
@@ -193,7 +199,10 @@ class MPIFabric(ElasticFabric):
     def settle(self) -> None:
         if not self.settled:
             self._slots = shared.Slots.among(self._comm)
+            if self._slots is not None and self._meeting is not None:
+                self._places = cico.Places.among(self._comm, self._meeting)
             self.shares = self._slots is not None
+            self.meets = self._places is not None
             self.settled = True  # last: another thread may look
 
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
@@ -300,7 +309,7 @@ class MPIFabric(ElasticFabric):
         return bool(flag[0])
 
     def free(self) -> None:
-        self._slots = self._meeting = None
+        self._slots = self._meeting = self._places = None
         with self._freeing:
             if self._words is not None:
                 self._words.free()

@@ -23,8 +23,8 @@ from mpicoll.calls.record import Record
 from mpicoll.errors import MessageError
 from mpicoll.machine import blocks
 from mpicoll.machine.blocks import LEAST, Adopted, Own, Place, opened, own_at
-from mpicoll.routes.shares import share_of
-from mpicoll.transports.meeting import FROM, Meeting, Posted
+from mpicoll.routes.shares import ends_of, input_and_output, share_of
+from mpicoll.transports.meeting import FROM, MOST_ENDS, Meeting, Posted
 from mpicoll.transports.transport import Array
 
 __all__ = ["LEAST_IN_TURNS", "SHARED", "Lying", "serves"]
@@ -39,12 +39,14 @@ def serves(call: Call, size: int, crowded: bool) -> bool:
     """Whether the call could be carried out so. The answer is the same on all ranks. ``crowded`` says whether they take
     turns on cores: then it takes longer to meet."""
     table, reduction = call.collective, call.reduction
+    if not call.extent_is_common:
+        # No rank knows how long the others' arrays are. So all of them meet, and find out.
+        return not crowded and size < MOST_ENDS
     longest = call.nbytes(size)
     shortest = longest // size if table.gathers or table.scatters else longest
     return (
         table.moves
         and table.prefix is None
-        and call.extent_is_common
         # A factor may be another on each rank, which alone knows it.
         and (reduction is None or reduction.op.factor is None)
         and shortest >= LEAST  # a shorter array does not lie in shared memory
@@ -64,7 +66,7 @@ class Lying:
         self._meeting, self._call, self._otherwise, self._record = meeting, call, otherwise, record
         self._workspace, self._otherwise_named = workspace, record.route
         table, rank = call.collective, meeting.rank
-        self._buffers = _input_and_output(call, rank, meeting.size)
+        self._buffers = input_and_output(call, rank, meeting.size)
         self._known: Sequence[Own] | None = None
         """All that has memory that other ranks can open, as this rank knew it when it looked for its own."""
         self._adopted: list[Adopted] = []
@@ -107,7 +109,9 @@ class Lying:
         self.forget()
         self._known = blocks.known
         owns = [None if b is None else _own(b) for b in self._buffers]
-        self._posted = Posted(self._record.digest, *map(_place, self._buffers, owns))
+        ends = [] if self._call.extent_is_common else ends_of(self._call)
+        source, target = map(_place, self._buffers, owns)
+        self._posted = Posted(self._record.digest, source, target, ends)
         self._adopted = [own for own in owns if isinstance(own, Adopted)]
         if self._adopted:
             this = weakref.ref(self)
@@ -128,7 +132,8 @@ class Lying:
             if digest != posted[meeting.rank][0]:
                 raise MessageError(f"{self._record.words}: rank {rank} makes another call, or gives other numbers")
         inputs, outputs = zip(*((self._opened(x), self._opened(y)) for _, x, y in posted), strict=True)
-        steps = share_of(call, meeting.rank, inputs, outputs, self._workspace)
+        ends = None if call.extent_is_common else [meeting.ends(rank) for rank in range(meeting.size)]
+        steps = share_of(call, meeting.rank, inputs, outputs, self._workspace, ends)
 
         def run() -> None:
             for step in steps:
@@ -162,18 +167,3 @@ def _place(b: Buffer | None, own: Own | None) -> Place | None:
     if b is None or b.count == 0:
         return Place(*[0] * len(Place._fields))
     return None if own is None else own.place_of(b.address)
-
-
-def _input_and_output(call: Call, rank: int, size: int) -> tuple[Buffer | None, Buffer | None]:
-    """The memory that the rank gives, and the memory that it gets. In place, one is a part of the other."""
-    table, send, recv = call.collective, call.send, call.recv
-    if call.in_place and not table.elementwise:
-        whole = recv if table.gathers else send
-        assert whole is not None
-        counts = call.sendcounts or call.recvcounts or (whole.count // size,) * size
-        start = sum(counts[:rank])
-        own = whole.part(start, start + counts[rank])
-        send, recv = (own, recv) if table.gathers else (send, own)
-    gives = table.gives_at(rank, call.root)
-    gets = table.gets_at(rank, call.root) and not call.only_read_at(rank)
-    return (send or recv) if gives else None, (recv or send) if gets else None

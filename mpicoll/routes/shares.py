@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 
 from mpicoll.arrays import kernels
+from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.errors import MessageError
 from mpicoll.transports.transport import Array
 
-__all__ = ["PIECE", "share_of"]
+__all__ = ["PIECE", "combined", "ends_of", "input_and_output", "share_of", "starts_of"]
 
 PIECE = 128 << 10
 """Bytes that are reduced and written at once: they stay in the second-level cache meanwhile."""
@@ -29,10 +31,34 @@ LINE = 64
 Arrays = Sequence[Array | None]
 
 
-def share_of(call: Call, rank: int, inputs: Arrays, outputs: Arrays, workspace: Workspace) -> list[Plan]:
+def input_and_output(call: Call, rank: int, size: int) -> tuple[Buffer | None, Buffer | None]:
+    """The memory that the rank gives, and the memory that it gets. In place, one is a part of the other."""
+    table, send, recv = call.collective, call.send, call.recv
+    if call.in_place and not table.elementwise:
+        whole = recv if table.gathers else send
+        assert whole is not None
+        counts = call.sendcounts or call.recvcounts or (whole.count // size,) * size
+        start = sum(counts[:rank])
+        own = whole.part(start, start + counts[rank])
+        send, recv = (own, recv) if table.gathers else (send, own)
+    gives = table.gives_at(rank, call.root)
+    gets = table.gets_at(rank, call.root) and not call.only_read_at(rank)
+    return (send or recv) if gives else None, (recv or send) if gets else None
+
+
+def share_of(
+    call: Call,
+    rank: int,
+    inputs: Arrays,
+    outputs: Arrays,
+    workspace: Workspace,
+    ends: Sequence[Sequence[int]] | None = None,
+) -> list[Plan]:
     """This rank's share of the call, in steps. Each rank's input and output are given as bytes; None where it has
-    none."""
-    starts = _starts(call, len(inputs))
+    none. ``ends`` says where each rank's blocks begin and end, in bytes, in an alltoallv."""
+    if ends is not None:
+        return [*_fetched(call, rank, inputs, outputs[rank], ends)]
+    starts = starts_of(call, len(inputs))
     if call.reduction is None:
         return [partial(np.copyto, to, from_) for to, from_ in _moved(call, rank, inputs, outputs, starts)]
     stored = kernels.storage(call.reduction.dtype)
@@ -49,12 +75,12 @@ def share_of(call: Call, rank: int, inputs: Arrays, outputs: Arrays, workspace: 
         stop = min(start + piece, last)
         rows = [_part(given, start, stop).view(stored) for given in inputs]
         result, *others = (_part(out, start - skipped, stop - skipped).view(stored) for out in targets)
-        steps += _reduced(rows, result, call.reduction, workspace)
+        steps += combined(rows, result, call.reduction, workspace)
         steps += [partial(np.copyto, other, result) for other in others]
     return steps
 
 
-def _reduced(rows: Sequence[Array], result: Array, reduction: Reduction, workspace: Workspace) -> list[Plan]:
+def combined(rows: Sequence[Array], result: Array, reduction: Reduction, workspace: Workspace) -> list[Plan]:
     """``result`` = the rows combined in their order. It may be one of the rows."""
     if reduction.dtype.short_float and (len(rows) > 2 or reduction.averages):  # they are rounded once
         return [partial(kernels.reduce_rows, rows, result, reduction)]
@@ -97,6 +123,32 @@ def _moved(
                 yield target, source
 
 
+def _fetched(
+    call: Call, rank: int, inputs: Arrays, output: Array | None, ends: Sequence[Sequence[int]]
+) -> Iterator[Plan]:
+    """What this rank copies to its output: a block of each rank, of a length that both of them must give."""
+    assert call.recv is not None
+    assert call.recvcounts is not None
+    size, itemsize = len(inputs), call.recv.dtype.itemsize
+    starts = [0, *accumulate(n * itemsize for n in call.recvcounts)]
+    for turn in range(size):
+        giving = (rank + turn) % size
+        start, stop = ends[giving][rank : rank + 2]
+        if stop - start != starts[giving + 1] - starts[giving]:
+            said = f"{call.recvcounts[giving]} elements from rank {giving}, as recvcounts says"
+            raise MessageError(f"{call.operation}: expected {said}; given {(stop - start) // itemsize}")
+        if stop > start:
+            source = _part(inputs[giving], start, stop)
+            yield partial(np.copyto, _part(output, starts[giving], starts[giving + 1]), source)
+
+
+def ends_of(call: Call) -> list[int]:
+    """Where this rank's block for each rank begins in its input, in bytes, and where the last one ends."""
+    assert call.send is not None
+    assert call.sendcounts is not None
+    return [0, *accumulate(n * call.send.dtype.itemsize for n in call.sendcounts)]
+
+
 def _carried(nbytes: int, size: int, rank: int, ends: set[int], root: int) -> tuple[int, int]:
     """Which of the bytes that go between the root and another rank this one copies."""
     if rank not in ends:
@@ -107,7 +159,7 @@ def _carried(nbytes: int, size: int, rank: int, ends: set[int], root: int) -> tu
     return (0, of_root) if rank == root else (of_root, nbytes)
 
 
-def _starts(call: Call, size: int) -> list[int]:
+def starts_of(call: Call, size: int) -> list[int]:
     """Where each block begins in the whole vector, in bytes. The last one is its end."""
     buffer = call.send or call.recv
     assert buffer is not None

@@ -23,11 +23,13 @@ __all__ = ["FROM", "Meeting", "Posted", "in_order"]
 COME, FROM = 0, 1
 """Which words of a page say how often the rank has come, and on rank 0's page from which call on ranks say where their
 arrays lie."""
-_SLOTS = 8, 32
+_SLOTS = 8, 260
 """Where on a page a rank says what its arrays are. The two places take turns from one meeting to the next, because a
 rank may come to the next one before others have read what it said in this one."""
 _WORDS = 1 + 2 * len(Place._fields)
-"""That a rank says beside its version: a digest, and two places."""
+"""That a rank says of each call beside its version: a digest, and two places."""
+MOST_ENDS = _SLOTS[1] - _SLOTS[0] - 1 - _WORDS
+"""The most numbers that a rank can say besides, of where blocks begin and end."""
 SPINS = 100
 """How often a rank looks before it lets others have the core between looks."""
 MOST_PASSED_OVER = 64
@@ -42,18 +44,19 @@ def in_order() -> bool:
 
 
 class Posted:
-    """What a rank says of its arrays in a call: a digest of the call, and the places of input and output. Its
-    ``version`` is a number that this process gives to nothing else, or 0 if they lie in memory of its own."""
+    """What a rank says of its arrays in a call: a digest of the call, the places of input and output, and where blocks
+    of the input begin and end if the other ranks cannot know that. Its ``version`` is a number that this process gives
+    to nothing else, or 0 if they lie in memory of its own."""
 
     _last = 0
 
-    def __init__(self, digest: bytes, source: Place | None, target: Place | None) -> None:
+    def __init__(self, digest: bytes, source: Place | None, target: Place | None, ends: Sequence[int] = ()) -> None:
         self.words: memoryview | None = None
         self.version = 0
         if source is not None and target is not None:
             Posted._last += 1
             self.version = Posted._last
-            self.words = memoryview(array("q", [_number(digest), *source, *target]))
+            self.words = memoryview(array("q", [_number(digest), *source, *target, *ends]))
 
 
 class Meeting:
@@ -117,7 +120,7 @@ class Meeting:
             self._said[which], mine, at = posted, self._mine, _SLOTS[which]
             mine[at] = posted.version
             if posted.words is not None:
-                mine[at + 1 : at + 1 + _WORDS] = posted.words
+                mine[at + 1 : at + 1 + len(posted.words)] = posted.words
 
     def versions(self) -> list[int]:
         """What the other ranks have posted, once all have come."""
@@ -130,6 +133,12 @@ class Meeting:
         digest, *words = self._words[rank][at : at + _WORDS].tolist()
         half = len(Place._fields)
         return digest, Place(*words[:half]), Place(*words[half:])
+
+    def ends(self, rank: int) -> list[int]:
+        """Where a rank's block for rank r begins, for each r, and where the last one ends, as it has posted them."""
+        at = _SLOTS[(self._come - 1) % 2] + 1 + _WORDS
+        found: list[int] = self._words[rank][at : at + self.size + 1].tolist()
+        return found
 
     def come(self) -> None:
         """Come, and wait until all have."""

@@ -11,7 +11,7 @@ import mpicoll
 from mpicoll import Algorithm, algorithms
 from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, reduction
 from mpicoll.calls import select
-from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, STAGED, AlgorithmName
+from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, AlgorithmName
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits
 from mpicoll.collectives import COLLECTIVES
@@ -156,6 +156,6 @@ def test_why(nbytes: int, traits: Traits, expected: tuple[str, str]) -> None:
 
 
 def test_editors_complete_the_names_that_exist() -> None:
-    known = {a.name for a in algorithms.algorithms()} | {NATIVE, EXCHANGE, STAGED, DEVICE, IPC}
+    known = {a.name for a in algorithms.algorithms()} | {NATIVE, EXCHANGE, CICO, STAGED, DEVICE, IPC}
     assert set(get_args(AlgorithmName)) == known
     assert set(get_args(OpName)) == set(OPS) - {"premul_sum"}

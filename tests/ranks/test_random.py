@@ -48,6 +48,7 @@ def draw(rng: np.random.Generator, traits: Traits) -> dict[str, Any]:
         shape = (int(rng.choice([70_000, 600_000], p=[0.9, 0.1])),)
     how = mpicoll.Op.premul_sum(1.0) if op == "premul_sum" else op
     by_mpi = not table.reduces or reduction(how, DTYPES[dtype], name).mpi
+    unserved = {*([] if by_mpi else ["native"]), *(["cico"] if op == "premul_sum" else [])}
     return {
         "name": name,
         "op": op,
@@ -59,7 +60,7 @@ def draw(rng: np.random.Generator, traits: Traits) -> dict[str, Any]:
         "slot": bool(rng.random() < 0.3),
         "algorithm": None
         if rng.random() < 0.2
-        else str(rng.choice([a for a in names(name, traits) if a != "native" or by_mpi])),
+        else str(rng.choice([a for a in names(name, traits) if a not in unserved])),
         "factors": [float(f) for f in rng.choice([-1.0, 0.5, 2.0], size)],
     }
 

@@ -13,6 +13,7 @@ import pytest
 
 import mpicoll
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.errors import MessageError
 from mpicoll.routes.lying import SHARED
 from mpicoll.transports import meeting
 from tests import oracle
@@ -100,6 +101,8 @@ def make(comm: mpicoll.Communicator, d: dict[str, Any], inputs: list[Any], own: 
     if x is not None:
         x[...] = mine
     given: dict[str, Any] = {} if name == "bcast" else {"out": out}
+    if "algorithm" in d:
+        given["algorithm"] = d["algorithm"]
     if table.rooted:
         given["root"] = root
     if table.reduces:
@@ -134,3 +137,45 @@ def test_random_calls() -> None:
     if DRAWS >= 150:
         assert served == {(name, uneven) for name in SERVED for uneven in (False, *([True] * (name in UNEVEN)))}
     comm.free()
+
+
+def test_random_alltoallv() -> None:
+    """Each rank knows its own counts alone."""
+    comm, common = mpicoll.Communicator(), np.random.default_rng(3)
+    rank, size = comm.rank, comm.size
+    own, routes = random.Random(rank), []
+    for turn in range(DRAWS // 3):
+        counts = common.integers(0, 9_000, (size, size)) * (common.random((size, size)) < 0.8)
+        lies = ["shared", "shared", "shared", "mixed"][turn % 4]
+        first, last = comm.empty(1 << 17, np.float32), comm.empty(1 << 17, np.float32)
+        if lies == "mixed" and own.random() < 0.5:
+            first = np.empty(1 << 17, np.float32)
+        xs, out = first[: counts[rank].sum()], last[: counts[:, rank].sum()]
+        blocks = [
+            [np.arange(n, dtype=np.float32) + 7 * i + 100 * j for j, n in enumerate(row)]
+            for i, row in enumerate(counts)
+        ]
+        xs[...] = np.concatenate(blocks[rank])
+        result = comm.alltoallv(xs, counts[rank].tolist(), counts[:, rank].tolist(), out=out)
+        assert result is out
+        np.testing.assert_array_equal(out, np.concatenate([blocks[i][rank] for i in range(size)]))
+        routes.append(comm.last_route)
+    assert routes.count(SHARED) > len(routes) // 3 or size > len(os.sched_getaffinity(0))
+    comm.free()
+
+
+def test_alltoallv_of_counts_that_differ() -> None:
+    comm = mpicoll.Communicator()
+    x, rows = comm.zeros(1 << 17, np.float32), [1_000] * comm.size
+    comm.allreduce(x, out=x)
+    xs, out = x[: 1_000 * comm.size], comm.empty(1 << 17, np.float32)[: 1_000 * comm.size]
+    for _ in range(2):
+        comm.alltoallv(xs, rows, rows, out=out)
+    if comm.last_route != SHARED:
+        pytest.skip("ranks that take turns on cores do not meet in an alltoallv")
+    expected = [*rows]
+    expected[(comm.rank + 1) % comm.size] -= 1
+    with pytest.raises(
+        MessageError, match=r"alltoallv: expected 999 elements from rank \d, as recvcounts says; given 1000"
+    ):
+        comm.alltoallv(xs, rows, expected, out=out[:-1])

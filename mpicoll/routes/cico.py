@@ -1,0 +1,127 @@
+"""Collectives through places that the ranks of a node share: copy in, meet, and take what one wants.
+
+Every rank copies its input to a place of its own. All ranks meet. Then each one reads what it wants in the places of
+the others, and combines it in rank order straight into its output. There are two places a rank, which take turns: when
+all have come to the next meeting, nobody reads the place of the meeting before any more. So one meeting is enough for
+as much as a place holds. Longer vectors go piece by piece.
+
+Source: the copy-in-copy-out (CICO) way of MPI libraries, as in Graham and Shipman, "MPI support for multi-core
+architectures: optimized shared memory collectives", EuroPVM/MPI 2008.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mpicoll.arrays import kernels
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.dtypes import Reduction
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.machine.shared_memory import Block, share
+from mpicoll.routes.shares import combined, input_and_output, starts_of
+from mpicoll.transports.meeting import Meeting
+from mpicoll.transports.transport import Array
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Places", "bind"]
+
+PLACE = 256 << 10
+"""Bytes of a place. Two places of a rank and its output stay in the second-level cache."""
+
+
+class Places:
+    """Two places of each rank, and the number of pieces that went through them."""
+
+    def __init__(self, meeting: Meeting, blocks: Sequence[Block]) -> None:
+        self.meeting = meeting
+        self.halves = [[block[i * PLACE : (i + 1) * PLACE] for block in blocks] for i in range(2)]
+        self.turn = 0
+
+    @classmethod
+    def among(cls, comm: MPI.Intracomm, meeting: Meeting) -> Places | None:
+        """The places of these ranks. None if a rank has no memory left. Collective."""
+        blocks = share(comm, 2 * PLACE)
+        return None if blocks is None else cls(meeting, blocks)
+
+
+def bind(places: Places, call: Call, workspace: Workspace) -> Plan:
+    """The plan of a call whose extent is the same on all ranks, and whose reduction has no factor."""
+    of_each_half = [_pieces(half, places.meeting.rank, call, workspace) for half in places.halves]
+    count, come = len(of_each_half[0]), places.meeting.come
+
+    def run() -> None:
+        turn = places.turn
+        for i in range(turn, turn + count):
+            before, after = of_each_half[i % 2][i - turn]
+            for step in before:
+                step()
+            come()
+            for step in after:
+                step()
+        places.turn = (turn + count) % 2
+
+    return run if call.reduction is None else kernels.quietly(run)
+
+
+def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) -> list[tuple[list[Plan], list[Plan]]]:
+    """What this rank does for each piece of the call before the meeting, and after it. A piece has a part of each
+    block."""
+    table, size, root, reduction = call.collective, len(half), call.root, call.reduction
+    starts = starts_of(call, size)
+    blocks = len(starts) - 1
+    has = [table.has(r, size, root, blocks) for r in range(size)]
+    wants = table.wants(rank, size, root, blocks)
+    given, out = map(_as_bytes, input_and_output(call, rank, size))
+    unit = 1 if reduction is None else reduction.dtype.itemsize
+    room = PLACE // max(map(len, has)) // unit * unit
+    longest = max(stop - start for start, stop in pairwise(starts))
+
+    def piece(first: int) -> tuple[list[Plan], list[Plan]]:
+        """The one that begins so many bytes into each block."""
+
+        def part(vector: Array, block: int, there: range) -> Array:
+            """Its part of a block, in a vector that has the blocks ``there``."""
+            start, stop = (starts[b] - starts[there.start] for b in (block, block + 1))
+            return vector[start:stop][first : first + room]
+
+        def place(giving: int, block: int) -> Array:
+            """Where a rank puts its part of a block."""
+            at = (block - has[giving].start) * room
+            return half[giving][at : at + min(room, max(0, starts[block + 1] - starts[block] - first))]
+
+        before: list[Plan] = []
+        for block in has[rank]:
+            only_mine = block == rank if table.gives == "p" else table.root == "gets" and rank == root
+            if not only_mine:
+                before.append(partial(np.copyto, place(rank, block), part(given, block, has[rank])))
+        after: list[Plan] = []
+        for block in wants:
+            giving, which = table.source(rank, size, root, block)
+            rows = [part(given, which, has[r]) if r == rank else place(r, which) for r in giving]
+            after += _taken(rows, part(out, block, wants), reduction, workspace)
+        return before, after
+
+    return [piece(first) for first in range(0, longest, room)]
+
+
+def _taken(rows: list[Array], target: Array, reduction: Reduction | None, workspace: Workspace) -> list[Plan]:
+    """``target`` = the rows, combined in their order."""
+    if target.size == 0 or (len(rows) == 1 and rows[0].ctypes.data == target.ctypes.data):  # this rank's own, in place
+        return []
+    if reduction is None or len(rows) == 1:
+        return [partial(np.copyto, target, rows[0])]
+    stored = kernels.storage(reduction.dtype)
+    return combined([row.view(stored) for row in rows], target.view(stored), reduction, workspace)
+
+
+def _as_bytes(b: Buffer | None) -> Array:
+    byte = np.dtype(np.uint8)
+    return np.empty(0, byte) if b is None else kernels.described(b.address, b.nbytes, byte)

@@ -1,0 +1,110 @@
+"""Collectives that copy in, meet, and take: every one against the oracle, in pieces, with ranks that come late."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import numpy as np
+import pytest
+
+import mpicoll
+from mpicoll.errors import ArgumentError
+from mpicoll.routes.cico import PLACE
+from mpicoll.transports import meeting
+from tests.ranks.test_where_arrays_lie import drawn, expected_of, inputs_of, make
+
+pytestmark = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(not meeting.in_order(), reason="ranks do not meet in memory on this processor"),
+]
+
+
+def test_random_calls() -> None:
+    """All kinds of arrays, of which most are cut into pieces; on shared ones, too, which have a route of their own."""
+    comm, common = mpicoll.Communicator(), random.Random(11)
+    own = random.Random(comm.rank)
+    for i in range(120):
+        d = drawn(common, comm.size) | {"algorithm": "cico"}
+        inputs = inputs_of(d, np.random.default_rng(i), comm.size)
+        expected = expected_of(d, inputs)[comm.rank]
+        if own.random() < 0.2:
+            time.sleep(own.random() * 0.003)
+        result, x, unchanged = make(comm, d, inputs, own)
+        assert comm.last_route == "cico"
+        if expected is not None:
+            np.testing.assert_array_equal(np.ravel(result), expected, err_msg=f"call {i}: {d}")
+        if x is not None and unchanged:
+            np.testing.assert_array_equal(x, inputs[comm.rank], err_msg=f"call {i}: {d}")
+    comm.free()
+
+
+@pytest.mark.parametrize("count", [0, 1, PLACE // 4, PLACE // 4 + 1, PLACE])
+def test_prefixes(count: int) -> None:
+    with mpicoll.Communicator() as comm:
+        x = np.arange(count, dtype=np.float32) + comm.rank
+        through = [np.arange(count, dtype=np.float32) * (r + 1) + r * (r + 1) // 2 for r in range(comm.size)]
+        np.testing.assert_array_equal(comm.scan(x, algorithm="cico"), through[comm.rank])
+        before = np.full(count, 7, np.float32)
+        after = comm.exscan(x, out=before, algorithm="cico")
+        np.testing.assert_array_equal(after, through[comm.rank - 1] if comm.rank else np.full(count, 7))
+        comm.scan(x, out=x, algorithm="cico")
+        np.testing.assert_array_equal(x, through[comm.rank])
+
+
+def test_sums_of_short_floats_are_rounded_once() -> None:
+    with mpicoll.Communicator() as comm:
+        x = np.full(PLACE, 1.0 if comm.rank else 2048.0, np.float16)  # 2048 + 1 is 2048
+        expected = np.float16(np.float32(2048 + comm.size - 1))
+        assert (comm.allreduce(x, algorithm="cico") == expected).all()
+
+
+def test_elements_longer_than_a_place() -> None:
+    """They are only moved, byte by byte."""
+    with mpicoll.Communicator() as comm:
+        x = np.full(3, comm.rank, np.dtype([("a", "u1", (PLACE + 5,))]))
+        gathered = comm.allgather(x, algorithm="cico")
+        for rank in range(comm.size):
+            assert (gathered[rank] == np.full(3, rank, x.dtype)).all()
+
+
+def test_many_calls_of_many_kinds() -> None:
+    """A place is written to again only when nobody reads it any more, whatever comes between."""
+    with mpicoll.Communicator() as comm:
+        own, mine = random.Random(comm.rank), comm.rank + 1.0
+        total = comm.size * (comm.size + 1) / 2
+        shared = comm.empty(PLACE)
+        for i in range(300):
+            x = np.full([5_000, 70_000, 200_000][i % 3], mine)
+            if own.random() < 0.1:
+                time.sleep(0.001)
+            assert (comm.allreduce(x, algorithm="cico") == total).all()
+            if i % 4 == 0:
+                shared.fill(mine)
+                comm.allreduce(shared, out=shared)
+                assert (shared == total).all()
+            if i % 7 == 0:
+                comm.allreduce(x, out=x, algorithm="ring")
+                assert (x == total).all()
+                root = i % comm.size
+                comm.bcast(x, root=root, algorithm="cico")
+
+
+def test_what_it_does_not_serve() -> None:
+    with mpicoll.Communicator() as comm:
+        x = np.ones(comm.size, np.float32)
+        with pytest.raises(
+            ArgumentError, match=r"allreduce: algorithm: expected .*exchange: ranks may have different fac"
+        ):
+            comm.allreduce(x, op=mpicoll.Op.premul_sum(2.0), algorithm="cico")
+        with pytest.raises(ArgumentError, match=r"alltoallv: algorithm: expected None or .*given 'cico'"):
+            comm.alltoallv(x, [1] * comm.size, [1] * comm.size, algorithm="cico")
+        part = comm.split(comm.rank, 0)  # each rank alone
+        assert part is not None
+        assert (part.allreduce(x, algorithm="cico") == x).all()
+
+
+def test_ranks_that_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
+    with mpicoll.Communicator() as comm, pytest.raises(ArgumentError, match="given 'cico'"):
+        comm.allreduce(np.ones(9), algorithm="cico")

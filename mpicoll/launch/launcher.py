@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, NoReturn, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, last_calls, spawned, stdin
 from mpicoll.launch.alone import under_launcher
+from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, vendor_that_says
 
 __all__ = [
@@ -109,7 +109,7 @@ def find_launcher() -> Launcher:
         problem = (answer.stderr or answer.stdout).strip()
         raise LaunchError(f"{path} --version ended with {answer.returncode}: {problem}")
     vendor = vendor_that_says(answer.stdout)
-    in_wheel = beside_python is not None and vendor.wheel != "" and any(distributions(name=vendor.wheel))
+    in_wheel = beside_python is not None and vendor.wheel != "" and version_of(vendor.wheel) is not None
     return Launcher(path, vendor, answer.stdout, in_wheel)
 
 

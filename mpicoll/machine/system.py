@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 __all__ = ["free_memory", "huge_pages", "version_of", "write_whole"]
@@ -43,6 +42,8 @@ def huge_pages(which: str = "enabled") -> str | None:
 
 def version_of(package: str) -> str | None:
     """The version of an installed package; None where it is not installed."""
+    from importlib.metadata import PackageNotFoundError, version  # to import it takes 20 ms, and every program would
+
     try:
         return version(package)
     except PackageNotFoundError:

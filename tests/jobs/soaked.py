@@ -20,6 +20,20 @@ import mpicoll.torch as dist
 
 MOST_GROWTH = 32 << 20
 """Bytes that a rank may have more at the end than after a fifth of the calls."""
+KINDS = (
+    "allreduce",
+    "cico",
+    "bcast",
+    "allgather",
+    "reduce",
+    "reduce_scatter",
+    "alltoallv",
+    "barrier",
+    "send",
+    "object",
+)
+COUNTS = (1, 5, 300, 9_000, 20_000)
+"""Elements: calls of the last two are long enough to be carried out where arrays lie, on a core each or in turns."""
 GROUPS = 4
 """Groups that there are at a time. The oldest one is freed when a new one is made."""
 
@@ -52,8 +66,8 @@ class Soak:
             self._asynchronous()
             return
         ranks, comm = self.rng.choice(self._groups)
-        what = self.rng.choice(["allreduce", "bcast", "allgather", "reduce", "barrier", "send", "object"])
-        count, root, first = self.rng.choice([1, 5, 300, 9000]), self.rng.randrange(len(ranks)), self.rng.randrange(100)
+        what = self.rng.choice([*KINDS])
+        count, root, first = self.rng.choice(COUNTS), self.rng.randrange(len(ranks)), self.rng.randrange(100)
         if comm is not None:
             self._synchronous(comm, what, count, root, first)
 
@@ -74,6 +88,21 @@ class Soak:
         match what:
             case "allreduce":
                 self._check(comm.allreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
+            case "cico":
+                self._check(comm.allreduce(x, out=x, algorithm="cico"), total)
+            case "reduce_scatter":
+                blocks = comm.empty((size, count), np.int64)
+                blocks[...] = x
+                self._check(comm.reduce_scatter(blocks), total)
+            case "alltoallv":
+                counts = [count // (r + 1) for r in range(size)]  # rank r gets so many elements of each
+                rows = comm.empty(sum(counts), np.int64)
+                rows.fill(first + comm.rank)
+                mine = counts[comm.rank]
+                expected = np.repeat(np.arange(first, first + size), mine)
+                self._check(
+                    comm.alltoallv(rows, counts, [mine] * size, out=comm.empty(mine * size, np.int64)), expected
+                )
             case "bcast":
                 self._check(comm.bcast(x, root), first + root)
             case "reduce":

@@ -207,7 +207,7 @@ def test_the_verifier_needs_only_meanings() -> None:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import mpicoll", ["torch", "mpi4py.MPI", "asyncio"]),
+        ("import mpicoll", ["torch", "mpi4py.MPI", "asyncio", "importlib.metadata"]),
         ("import mpicoll.cli", ["torch", "mpi4py.MPI", "asyncio"]),
         ("import mpicoll.doctor.examination", ["torch", "mpi4py.MPI"]),  # MPI may end the process that starts it
         ("import mpicoll.torch", ["mpi4py.MPI"]),

@@ -14,7 +14,7 @@ if _BY_PATH:
     _found = _root in sys.path
     sys.path[:1] = [] if _found else [_root]  # in the place of this file's folder
 
-from mpicoll.launch.rank import main  # noqa: E402
+from mpicoll.launch.program import main  # noqa: E402
 
 if _BY_PATH:
     sys.path[: not _found] = [os.getcwd()]  # as `python -m` begins

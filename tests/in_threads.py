@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mpicoll
-from mpicoll.fabrics.job import here
+from mpicoll.fabrics.thread_job import here
 
 
 class InThreads:

@@ -60,14 +60,14 @@ class Options:
 
     def command(self) -> str:
         """The command that measures the same. It names no output files, because paths belong to this machine."""
-        words = ["mpicoll bench", ",".join(self.collectives), f"-n {self.ranks}"]
+        arguments = ["mpicoll bench", ",".join(self.collectives), f"-n {self.ranks}"]
         if self.backends:
-            words.append("--backends " + ",".join(self.backends))
-        words.append(f"--min {size_text(self.low)} --max {size_text(self.high)} --factor {self.factor}")
-        words.append(f"--dtype {self.dtype} --op {self.op} --root {self.root} --device {self.device}")
+            arguments.append("--backends " + ",".join(self.backends))
+        arguments.append(f"--min {size_text(self.low)} --max {size_text(self.high)} --factor {self.factor}")
+        arguments.append(f"--dtype {self.dtype} --op {self.op} --root {self.root} --device {self.device}")
         if self.algorithms:
-            words.append("--algorithms " + ",".join(self.algorithms))
-        return " ".join([*words, f"--seconds {self.seconds:g}"])
+            arguments.append("--algorithms " + ",".join(self.algorithms))
+        return " ".join([*arguments, f"--seconds {self.seconds:g}"])
 
 
 def read(given: Mapping[str, str | None]) -> Options:

@@ -1,4 +1,4 @@
-"""The ways to carry out a call, and the three ways to bring it to the memory of a device."""
+"""What is chosen for a call, the names that ``algorithm=`` takes for it, and the routes of device memory."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Cico:
 
 
 Choice = Native | Exchange | Cico | Schedule
-"""The way of carrying out a call. A Schedule is this rank's part in one of the algorithms of mpicoll."""
+"""What is chosen for a call: the route that carries it out, and for a schedule this rank's part in an algorithm."""
 
 NATIVE, EXCHANGE, CICO = "native", "exchange", "cico"
 """The names that ``algorithm=`` takes for Native, Exchange and Cico. Schedules have their algorithms' names."""
@@ -83,7 +83,7 @@ STAGED, DEVICE, IPC = "staged", "device", "ipc"
 reductions happen on the device, or in the memory of the node's ranks, which they open for each other."""
 
 PATHS = ("messages", "datatypes", "collectives", "reductions")
-"""The ways in which an MPI library may take memory of a device, or not: messages of memory without gaps, messages of
+"""Paths on which an MPI library may take memory of a device, or not: messages of memory without gaps, messages of
 derived datatypes, collectives that move data, and collectives that reduce."""
 
 

@@ -1,4 +1,4 @@
-"""What is kept of a call: words that all its ranks say alike, and no array."""
+"""What is kept of a call: a description that is the same on all its ranks, and no array."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ from typing import NamedTuple
 
 from mpicoll.calls.call import Call
 
-__all__ = ["Begun", "Pending", "Record", "record_of", "told", "words_of"]
+__all__ = ["Begun", "Pending", "Record", "description_of", "record_of", "told"]
 
 
 class Record:
-    """A call in words. All calls of one plan share it.
+    """What is noted of a call. All calls of one plan share it.
 
-    All ranks of a collective must have the same ``words``. What a rank may know better than others is beside them."""
+    All ranks of a collective must have the same ``description``. What a rank may know better than others is beside
+    it."""
 
-    __slots__ = ("digest", "dtype", "elements", "nbytes", "number", "route", "words")
+    __slots__ = ("description", "digest", "dtype", "elements", "nbytes", "number", "route")
 
-    def __init__(self, words: str, nbytes: int = 0, elements: int = 0, dtype: str = "") -> None:
-        self.words = words
-        """The operation comes first."""
+    def __init__(self, description: str, nbytes: int = 0, elements: int = 0, dtype: str = "") -> None:
+        self.description = description
+        """The call in words, as in ``allreduce sum of 4 float32``. The operation comes first."""
         self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
         """Of the longest array of the call. It has no elements where a rank does not know how many others have."""
         self.route = ""
-        """The name of the algorithm that carries it out, once it is chosen."""
-        self.digest = blake2b(words.encode(), digest_size=8).digest()
-        """A hash of the words."""
+        """What carries it out, once that is chosen: as in ``native``, ``ring`` or ``staged:ring``."""
+        self.digest = blake2b(description.encode(), digest_size=8).digest()
+        """A hash of the description."""
         self.number = next(_numbers)
         for tell in told:
-            tell(self.number, words)
+            tell(self.number, description)
 
 
 _numbers = count(1)
 told: list[Callable[[int, str], object]] = []
-"""Told of each new record: its number in this process, and its words."""
+"""Told of each new record: its number in this process, and its description."""
 
 
 class Pending(NamedTuple):
@@ -65,27 +66,27 @@ def record_of(call: Call, algorithm: str | None, size: int) -> Record:
     memory = call.send or call.recv
     elements = call.extent(size) if memory is not None and call.extent_is_common else 0
     dtype = "" if memory is None else str(memory.dtype)
-    return Record(words_of(call, algorithm, size), call.nbytes(size), elements, dtype)
+    return Record(description_of(call, algorithm, size), call.nbytes(size), elements, dtype)
 
 
-def words_of(call: Call, algorithm: str | None, size: int) -> str:
+def description_of(call: Call, algorithm: str | None, size: int) -> str:
     """Operation, reduction, elements, dtype, root, algorithm and counts of a call among ``size`` ranks."""
-    words = [call.operation]
+    parts = [call.operation]
     if call.reduction is not None:
-        words.append(call.reduction.op.name)
+        parts.append(call.reduction.op.name)
     memory = call.send or call.recv
     if memory is not None:
         elements = f"{_given(call, call.extent(size), size)} " if call.extent_is_common else ""
-        words.append(f"of {elements}{memory.dtype}")
-        if memory.device != "cpu":  # a call on a device's memory is cut in another way
-            words.append(f"on {memory.device.partition(':')[0]}")
+        parts.append(f"of {elements}{memory.dtype}")
+        if memory.device != "cpu":  # a call on a device's memory is cut in other pieces
+            parts.append(f"on {memory.device.partition(':')[0]}")
     if call.uneven and call.extent_is_common:
-        words.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
+        parts.append(f"counts {list(call.sendcounts or call.recvcounts or ())}")
     if call.collective.rooted:
-        words.append(f"root {call.root}")
+        parts.append(f"root {call.root}")
     if algorithm is not None:
-        words.append(f"algorithm {algorithm}")
-    return " ".join(words)
+        parts.append(f"algorithm {algorithm}")
+    return " ".join(parts)
 
 
 def _given(call: Call, elements: int, size: int) -> int:

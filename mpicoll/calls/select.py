@@ -24,7 +24,7 @@ from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Traits", "between_memories", "choice", "device_route", "explained", "names", "select", "taken_route"]
+__all__ = ["Traits", "between_memories", "choice_of", "device_route", "explained", "names", "select", "taken_route"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,8 @@ def between_memories(call: Call) -> str:
     return _between_threads(call.collective)
 
 
-def choice(name: str, call: Call, rank: int, size: int) -> Choice:
-    """The Choice of the algorithm that ``select`` has named, for this rank."""
+def choice_of(name: str, call: Call, rank: int, size: int) -> Choice:
+    """The choice that the algorithm of this ``name`` means for this rank. ``select`` has named it."""
     if name == NATIVE:
         return Native()
     if name == EXCHANGE:
@@ -208,7 +208,7 @@ def _read(text: str) -> Mapping[str, str]:
     """The algorithm by collective, as the text of MPICOLL_ALGORITHM has them."""
     named: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        spelling, _, name = (word.strip() for word in part.partition(":"))
+        spelling, _, name = (text.strip() for text in part.partition(":"))
         collective = canonical(spelling)
         if collective is None or not name or collective in named:
             expected = "collective:algorithm, ... with names that `mpicoll algorithms` lists, each collective once"

@@ -46,8 +46,8 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """For arguments that it does not have."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
-        given = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown
-        shown = [misspelt(word, known) if word.startswith("--") else repr(word) for word in given]
+        given = [argument.partition("=")[0] for argument in unknown if argument.startswith("-")] or unknown
+        shown = [misspelt(each, known) if each.startswith("--") else repr(each) for each in given]
         instead = self.get_default("instead") or ""
         self.error(f"not an argument of this command: {', '.join(shown)}{instead}")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mpicoll.analysis.cost.fit import Prediction
     from mpicoll.analysis.cost.machines import Machine
-    from mpicoll.analysis.cost.messages import Watched
+    from mpicoll.analysis.cost.traffic import Watched
     from mpicoll.errors import ArgumentError
 
 __all__ = ["add"]

@@ -43,7 +43,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
     **Operations.** ``op`` is ``"sum"`` if not given. Others are ``prod, min, max, avg, band, bor, bxor, land, lor,
     lxor``, mpi4py's constants for these (``MPI.MAX``), and :meth:`Op.premul_sum(factor) <mpicoll.Op.premul_sum>`.
 
-    **Algorithms.** ``algorithm`` names how a call is carried out: ``"native"`` is the MPI library's own way, and
+    **Algorithms.** ``algorithm`` names how a call is carried out: ``"native"`` is the MPI library's own collective, and
     ``mpicoll algorithms`` lists the others. If it is None, mpicoll chooses one.
 
     **Agreement.** All ranks make the same calls in the same order. They give a call the same dtype, operation, root and

@@ -84,15 +84,15 @@ class Objects(Face):
     def _collective(self, record: Record, move: Callable[..., Any], *arguments: Any) -> Any:
         """Make a collective of bytes that were pickled."""
         if self._engine.closed:
-            self._engine.check_open(record.words.partition(" ")[0])
+            self._engine.check_open(record.description.partition(" ")[0])
         recorder = self._engine.recorder
         recorder.begin(record)
         try:
             if self._engine.agreement is not None:
-                self._engine.agreement.agree(record.words.partition(" ")[0], record)
+                self._engine.agreement.agree(record.description.partition(" ")[0], record)
             moved = move(*arguments)
         except BaseException as e:
-            self._engine.break_off(self._engine.fabric, record.words.partition(" ")[0], e)
+            self._engine.break_off(self._engine.fabric, record.description.partition(" ")[0], e)
             raise
         recorder.under_way = False
         return moved

@@ -10,7 +10,7 @@ from mpicoll.arrays.buffers import library_of
 from mpicoll.calls import results
 from mpicoll.collectives import COLLECTIVES, even_and_uneven, input_of
 from mpicoll.communicator.collectives import Collectives
-from mpicoll.communicator.messages import Messages
+from mpicoll.communicator.point_to_point import PointToPoint
 from mpicoll.communicator.uneven import Uneven
 from mpicoll.errors import ArgumentError
 
@@ -20,7 +20,7 @@ _MESSAGES = {"send": "dest", "recv": "source", "isend": "dest", "irecv": "source
 """Of each message: what its peer is called."""
 
 
-class Persistent(Collectives, Uneven, Messages):
+class Persistent(Collectives, Uneven, PointToPoint):
     """Calls of the Communicator that a program makes again and again."""
 
     def bind(self, operation: str, /, *args: Any, **kwargs: Any) -> Callable[[], Any]:

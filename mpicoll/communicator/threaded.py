@@ -9,7 +9,7 @@ from typing import Any, TypeVar, TypeVarTuple
 
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, StateError
-from mpicoll.fabrics.job import Job, Seat
+from mpicoll.fabrics.thread_job import Job, Seat
 
 __all__ = ["Ranks", "threads"]
 

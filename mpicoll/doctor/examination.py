@@ -38,7 +38,7 @@ _STDERR = 2
 _SEE = "See the other problems, and what MPI has printed"
 _TO_START = f"{_SEE}. `mpicoll run` takes the launcher of the MPI that mpi4py loads"
 _TO_EXCHANGE = f"{_SEE}. Does MPI take a network that connects the nodes? See `ip -brief address`"
-_RANK = (sys.executable, "-m", "mpicoll.doctor.rank")
+_RANK = (sys.executable, "-m", "mpicoll.doctor.child")
 
 
 @dataclass(frozen=True)

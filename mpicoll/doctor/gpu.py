@@ -38,7 +38,7 @@ class Gpu:
     mpi_takes: bool | None = None
     """Whether the MPI library says that it takes GPU memory."""
     paths: tuple[tuple[str, str], ...] = ()
-    """What is wrong with each way in which MPI may take GPU memory, nothing if it works. Empty where it was not tried:
+    """What is wrong with each path on which MPI may take GPU memory, nothing if it works. Empty where it was not tried:
     one rank of each node tries it."""
     kept: str = ""
     """The file that keeps it."""

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Transfer
-from mpicoll.fabrics.job import here as here_in_job
-from mpicoll.fabrics.job import work_for
+from mpicoll.fabrics.thread_job import here as here_in_job
+from mpicoll.fabrics.thread_job import work_for
 from mpicoll.guard import sites
 from mpicoll.guard.watch import watcher
 

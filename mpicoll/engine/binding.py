@@ -1,6 +1,7 @@
 """From a checked call to its plan: the choice of an algorithm, and the route that its memory takes.
 
-Arrays of the host with gaps or in another order are copied. Memory of a device takes one of the routes for devices.
+Arrays of the host with gaps or in another order are packed: a copy without gaps takes their place during the call.
+Memory of a device takes one of the routes for devices.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mpicoll.calls.choice import Choice, Cico, Native
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
-from mpicoll.calls.select import Traits, choice, select
+from mpicoll.calls.select import Traits, choice_of, select
 from mpicoll.engine.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
 
@@ -37,7 +38,7 @@ class Binding:
         return replace(self._traits, shares=self._fabric.shares, meets=self._fabric.meets)
 
     def bind(self, call: Call, algorithm: str | None, record: Record) -> tuple[Plan, bool]:
-        """The plan of the call, and whether it may serve again: one that copies an array with gaps is bound afresh each
+        """The plan of the call, and whether it may serve again: one that packs an array is bound afresh each
         time. The ``record`` gets the name of the algorithm or of a device's route."""
         plan, lasts = self._bind(call, algorithm, record)
         if algorithm is None and not self._fabric.rules.preferred:
@@ -59,9 +60,9 @@ class Binding:
     def _bound(self, call: Call, chosen: Choice) -> Plan:
         if all(b is None or b.plain for b in (call.send, call.recv)):
             return self._fabric.bind(call, chosen, self._workspace)
-        return partial(self._through_copies, call, chosen)
+        return partial(self._packed, call, chosen)
 
-    def _through_copies(self, call: Call, chosen: Choice) -> None:
+    def _packed(self, call: Call, chosen: Choice) -> None:
         fabric = self._fabric
         send, recv = (b if b is None or b.plain else b.on_host() for b in (call.send, call.recv))
         plan = fabric.bind(replace(call, send=send, recv=recv), chosen, self._workspace)
@@ -103,4 +104,4 @@ def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, call: Call, r
     name = select(call.operation, call.reduction, call.nbytes(fabric.size), now, call.root, algorithm)
     if record is not None:
         record.route = name
-    return choice(name, call, fabric.rank, fabric.size)
+    return choice_of(name, call, fabric.rank, fabric.size)

@@ -121,7 +121,7 @@ class DeviceCalls:
 
             def on_host(part: Call) -> Plan:
                 choice = choose(part)
-                used[algorithm_of(choice)] = None  # the last piece is shorter, and may go another way
+                used[algorithm_of(choice)] = None  # the last piece is shorter, and its choice may be another
                 return fabric.bind(part, choice, self._workspace)
 
             plan = staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
@@ -204,7 +204,7 @@ def _by_mpi_alone(call: Call) -> bool:
 
 def _recorded(record: Record, route: str, plan: Plan) -> Plan:
     """The plan, which says in the record by which route it goes. It says so in each run, because a call that was bound
-    for another route may find that it has to be staged."""
+    for another route may find that it must go through host memory."""
     record.route = route
     return sequence(partial(setattr, record, "route", route), plan)
 

@@ -17,7 +17,7 @@ from mpicoll.calls.select import select
 from mpicoll.engine.aside import Aside, Handed
 from mpicoll.engine.collectives import Collectives
 from mpicoll.engine.copies import copied_to_host, written_back
-from mpicoll.engine.messages import Messages
+from mpicoll.engine.message_calls import MessageCalls
 from mpicoll.engine.requests import Message, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Fabric, Nobody, Transfer
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["NonBlocking"]
 
 
-class NonBlocking(Collectives, Messages):
+class NonBlocking(Collectives, MessageCalls):
     """How an engine makes collectives that do not block."""
 
     _aside: Aside | None = None
@@ -58,7 +58,7 @@ class NonBlocking(Collectives, Messages):
         except ArgumentError as e:
             raise type(e)(name, e.argument, e.expected, e.given) from None
         record = record_of(call, algorithm, self.size)
-        record = Record(f"i{record.words}", record.nbytes, record.elements, record.dtype)
+        record = Record(f"i{record.description}", record.nbytes, record.elements, record.dtype)
         in_order = self.binding.traits.in_rank_order(call.reduction)
         by_mpi = algorithm in (None, "native") and not self.hooks and not in_order
         native = self._native(call) if by_mpi else None
@@ -108,8 +108,10 @@ class NonBlocking(Collectives, Messages):
 
     def _recorded(self, record: Record, transfer: Transfer, finish: Plan, arrays: object) -> Request:
         """The call begins: it is recorded in the order of the program, as every collective."""
-        operation = record.words.partition(" ")[0]
-        pending = Pending(operation, record.words, record.elements, record.dtype, f"{record.words} is not complete")
+        operation = record.description.partition(" ")[0]
+        pending = Pending(
+            operation, record.description, record.elements, record.dtype, f"{record.description} is not complete"
+        )
         recorder = self.recorder
         recorder.begin(record)
         try:

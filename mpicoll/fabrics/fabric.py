@@ -265,11 +265,11 @@ class Fabric(ABC):
         """A fabric of these ranks. This rank is one of them, and only they call this."""
 
     @abstractmethod
-    def prepare_to_tell(self) -> None:
-        """Make ``tell`` possible. Collective."""
+    def prepare_bounded(self) -> None:
+        """Make ``bounded_allgather`` possible. Collective."""
 
     @abstractmethod
-    def tell(self, word: int, seconds: float) -> list[int | None]:
+    def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
         """Tell all ranks a number of 63 bits, and return all ranks' numbers, in rank order.
 
         None stands for a rank whose number did not come within these seconds."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpicoll.fabrics.fabric import Fabric
-from mpicoll.fabrics.job import here
+from mpicoll.fabrics.thread_job import here
 from mpicoll.launch import lifetime
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics import mpi_messages as messages
+from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import make, shrunk
 from mpicoll.fabrics.mpi_objects import MPIParcels
-from mpicoll.fabrics.words import Words
 from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
@@ -58,7 +58,7 @@ class MPIFabric(ElasticFabric):
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
         self._comm = self._messages = MPI.Intracomm()
-        self._words: Words | None = None
+        self._bounded: BoundedAllgather | None = None
         self._is_elastic = elastic.is_elastic()
         self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
         try:
@@ -293,7 +293,7 @@ class MPIFabric(ElasticFabric):
 
     def _all(self) -> list[MPI.Intracomm]:
         """The communicators that there are now."""
-        every = [self._comm, self._messages, *([self._words.comm] if self._words is not None else [])]
+        every = [self._comm, self._messages, *([self._bounded.comm] if self._bounded is not None else [])]
         return [comm for comm in every if comm != MPI.COMM_NULL]
 
     def shrink(self) -> MPIFabric:
@@ -311,18 +311,18 @@ class MPIFabric(ElasticFabric):
     def free(self) -> None:
         self._slots = self._meeting = self._places = None
         with self._freeing:
-            if self._words is not None:
-                self._words.free()
+            if self._bounded is not None:
+                self._bounded.free()
             self._comm.Free()
             self._messages.Free()
 
-    def prepare_to_tell(self) -> None:
-        if self._words is None:
-            self._words = Words(make(self._comm.Dup))
+    def prepare_bounded(self) -> None:
+        if self._bounded is None:
+            self._bounded = BoundedAllgather(make(self._comm.Dup))
 
-    def tell(self, word: int, seconds: float) -> list[int | None]:
-        assert self._words is not None
-        return self._words.tell(word, seconds)
+    def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
+        assert self._bounded is not None
+        return self._bounded.numbers(number, seconds)
 
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)

@@ -17,8 +17,8 @@ from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Fabric, Parcels, Transfer
-from mpicoll.fabrics.job import Job, Seat
 from mpicoll.fabrics.mailboxes import Awaited, Group, Message
+from mpicoll.fabrics.thread_job import Job, Seat
 from mpicoll.machine.patience import Patience
 from mpicoll.routes import threads as route
 from mpicoll.routes.devices.scratch import Scratch
@@ -185,11 +185,11 @@ class ThreadFabric(Fabric):
             raise StateError(f"{operation}: the ranks called different collectives: {calls}")
         return [table[r][1] for r in range(self.size)]
 
-    def prepare_to_tell(self) -> None:
+    def prepare_bounded(self) -> None:
         """Threads always can."""
 
-    def tell(self, word: int, seconds: float) -> list[int | None]:
-        return self.meet("a collective", word)
+    def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
+        return self.meet("a collective", number)
 
     # -- fabrics made of this one -------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """All ranks say what they call, before any data moves: ``check="full"``.
 
 Each rank sends every other rank one number, a hash of its call. Where all numbers are equal, the call goes on. Where
-they differ, the ranks tell each other their calls in words, and MismatchError is raised on all of them. Where a number
-does not come in time, TimeoutError names the rank that is missing.
+they differ, the ranks tell each other the descriptions of their calls, and MismatchError is raised on all of them.
+Where a number does not come in time, TimeoutError names the rank that is missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Agreement:
     """Agrees on each call among the ranks of a fabric, which have ``timeout`` seconds to come to it. Collective."""
 
     def __init__(self, fabric: Fabric, timeout: float) -> None:
-        fabric.prepare_to_tell()
+        fabric.prepare_bounded()
         self._fabric, self.timeout = fabric, timeout
 
     def before(self, call: Call, record: Record, plan: Plan) -> Plan:
@@ -49,18 +49,18 @@ class Agreement:
 
     def agree(self, operation: str, record: Record) -> None:
         """Return if all ranks call this, and raise on all of them if they do not."""
-        fabric, words = self._fabric, record.words
+        fabric, description = self._fabric, record.description
         number = int.from_bytes(record.digest) >> 1
-        numbers = fabric.tell(number, self.timeout)
+        numbers = fabric.bounded_allgather(number, self.timeout)
         if numbers.count(number) == fabric.size:
             return
         missing = [rank for rank, said in enumerate(numbers) if said is None]
         if missing == [fabric.rank]:
-            raise TimeoutError(f"{operation}: other ranks gave up before all had come, to {words}")
+            raise TimeoutError(f"{operation}: other ranks gave up before all had come, to {description}")
         if missing:
             who = named(missing)
-            raise TimeoutError(f"{operation}: {who} did not come within {self.timeout:g} s, to {words}")
-        raise MismatchError(operation, dict(enumerate(fabric.allgather(words))))
+            raise TimeoutError(f"{operation}: {who} did not come within {self.timeout:g} s, to {description}")
+        raise MismatchError(operation, dict(enumerate(fabric.allgather(description))))
 
 
 def same_settings(fabric: Fabric, **settings: Any) -> None:

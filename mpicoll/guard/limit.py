@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from mpicoll.calls.rules import check, timeout
 from mpicoll.errors import ArgumentError
-from mpicoll.fabrics.job import Onlooker
+from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.sites import whereabouts
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.watched import LOOK, SECONDS_TO_HEAR

@@ -179,9 +179,9 @@ class Recorder:
         if around is not None:
             return
         last = self.calls()[-1]
-        other = f"{last.record.words}, at {place_of(last.site)}"
+        other = f"{last.record.description}, at {place_of(last.site)}"
         why = "A communicator makes one call at a time: give each thread its own"
-        raise StateError(f"{record.words}: this communicator is in another call now: {other}. {why}")
+        raise StateError(f"{record.description}: this communicator is in another call now: {other}. {why}")
 
     def _makes(self, frame: FrameType) -> bool:
         """Whether the frame is of a method of the communicator whose calls are recorded here, or of its engine."""

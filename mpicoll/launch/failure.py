@@ -25,7 +25,8 @@ from mpicoll.units import named
 __all__ = ["before_end", "end_job", "flush", "hook", "is_first"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_STARTERS = ("<frozen runpy>", *map(os.path.normpath, ("mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/rank.py")))
+_FILES = "mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/program.py"
+_STARTERS = ("<frozen runpy>", *map(os.path.normpath, _FILES))
 """Files that start the user's program. Every traceback begins with their frames."""
 
 _SECONDS_TO_GATHER = 0.5

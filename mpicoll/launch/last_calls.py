@@ -115,10 +115,10 @@ last: memoryview | list[int] = [0] if _room is None else memoryview(_room).cast(
 """Its first element is the number of this rank's last call."""
 
 
-def note(number: int, words: str) -> None:
+def note(number: int, description: str) -> None:
     """Note what a number means."""
     if _room is not None:
-        text = words.encode()[:244]
+        text = description.encode()[:244]
         _TEXT.pack_into(_room, _TEXT.size * (1 + number % _TEXTS), number, len(text), text)
 
 

@@ -78,7 +78,7 @@ class Vendor:
     places: str = r"(?!)"
     """What says where ranks run."""
     settings: str = r"(?!)"
-    """What says by which way data goes."""
+    """What says how data goes."""
 
     # How the library behaves.
     waitany_yields: bool = False

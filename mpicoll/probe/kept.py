@@ -22,7 +22,7 @@ NOT_TRIED = "could not be tried"
 @dataclass(frozen=True)
 class Key:
     """What an answer holds for: the MPI library and its version, the version of the UCX in use, the device with its
-    driver, and the settings that tell the MPI library which way to go."""
+    driver, and the settings that tell the MPI library how data goes."""
 
     mpi: str
     ucx: str

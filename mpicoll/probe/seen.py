@@ -10,7 +10,7 @@ from mpicoll.launch.launcher import of_no_rank
 from mpicoll.machine.gpu import ucx_version
 from mpicoll.machine.library import library
 from mpicoll.machine.vendors import SETTINGS
-from mpicoll.probe.job import tried
+from mpicoll.probe.device_job import tried
 from mpicoll.probe.kept import NOT_TRIED, Key, keep, kept
 
 __all__ = ["key_of", "known", "seen"]

@@ -25,7 +25,7 @@ from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.transports.memory import datatype
-from mpicoll.transports.messages import Messages
+from mpicoll.transports.mpi_requests import MPIRequests
 from mpicoll.transports.shared import Slots
 from mpicoll.transports.transport import Array
 
@@ -49,8 +49,8 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, slots: Slots | N
     assert source is not None
     given = kernels.values(source)
     out = None if call.recv is None else kernels.values(call.recv)
-    no_staging = np.empty(0, given.dtype)
-    transport = Messages(comm, call.operation, None, given.dtype, no_staging, slots)
+    no_inboxes = np.empty(0, given.dtype)
+    transport = MPIRequests(comm, call.operation, None, given.dtype, no_inboxes, slots)
     exchange = _Exchange(comm, call.reduction, workspace, transport)
     table = call.collective
     if table.scatters:
@@ -66,7 +66,7 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, slots: Slots | N
 class _Exchange:
     """One call's exchange. A method for each pattern gives the steps, a few for each chunk."""
 
-    def __init__(self, comm: MPI.Intracomm, reduction: Reduction, workspace: Workspace, transport: Messages) -> None:
+    def __init__(self, comm: MPI.Intracomm, reduction: Reduction, workspace: Workspace, transport: MPIRequests) -> None:
         self._comm, self._reduction, self._workspace, self._transport = comm, reduction, workspace, transport
         self._inboxes: list[Array] = []
         self._kind = datatype(reduction.dtype)

@@ -130,7 +130,9 @@ class Lying:
         posted = [meeting.posted(rank) for rank in range(meeting.size)]
         for rank, (digest, *_) in enumerate(posted):
             if digest != posted[meeting.rank][0]:
-                raise MessageError(f"{self._record.words}: rank {rank} makes another call, or gives other numbers")
+                raise MessageError(
+                    f"{self._record.description}: rank {rank} makes another call, or gives other numbers"
+                )
         inputs, outputs = zip(*((self._opened(x), self._opened(y)) for _, x, y in posted), strict=True)
         ends = None if call.extent_is_common else [meeting.ends(rank) for rank in range(meeting.size)]
         steps = share_of(call, meeting.rank, inputs, outputs, self._workspace, ends)

@@ -14,7 +14,7 @@ from mpicoll.routes.interpreter import carry_out
 from mpicoll.routes.spaces import Spaces
 from mpicoll.schedule import RecvReduce, Schedule, Step
 from mpicoll.transports import shared
-from mpicoll.transports.messages import Messages, longest_piece
+from mpicoll.transports.mpi_requests import MPIRequests, longest_piece
 from mpicoll.transports.shared import Slots
 
 __all__ = ["bind"]
@@ -30,10 +30,10 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
     spaces = Spaces(call, schedule, rank, size, given, out)
     factor = None if reduction is None else reduction.op.factor
     longest = longest_piece() if slots is None else shared.LEAST
-    scratch, staging, scaled = workspace.arrays(
+    scratch, inboxes, scaled = workspace.arrays(
         dtype,
         spaces.scratch_elements,
-        _staged(schedule, spaces, longest // dtype.itemsize),
+        _inbox_elements(schedule, spaces, longest // dtype.itemsize),
         source.size if factor is not None and source is not None else 0,
     )
     before: list[Plan] = []
@@ -46,15 +46,15 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
     if reduction is not None and reduction.averages and out is not None and call.terms(rank, size) > 1:
         after.append(partial(kernels.divide, out, call.terms(rank, size), reduction.dtype))
     spaces.use(scratch)
-    transport = Messages(comm, call.operation, reduction, dtype, staging, slots)
+    transport = MPIRequests(comm, call.operation, reduction, dtype, inboxes, slots)
     carry_out(schedule, spaces, transport)
     run = sequence(*before, *transport.steps, *after)
     return transport.plan(run if reduction is None else kernels.quietly(run), scratch)
 
 
-def _staged(schedule: Schedule, spaces: Spaces, most: int) -> int:
-    """The number of elements in the staging memory, as the step needs it that needs most. For each message that it
-    reduces, a step needs room for two pieces, of at most ``most`` elements each."""
+def _inbox_elements(schedule: Schedule, spaces: Spaces, most: int) -> int:
+    """The number of elements in the memory for inboxes: those of the step that needs most. For each message that it
+    reduces, a step needs two inboxes, for pieces of at most ``most`` elements each."""
 
     def needed(step: Step) -> int:
         return sum(2 * min(spaces.elements(a.blocks), most) for a in step if isinstance(a, RecvReduce))

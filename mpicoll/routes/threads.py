@@ -11,7 +11,7 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.calls.record import words_of
+from mpicoll.calls.record import description_of
 from mpicoll.routes.interpreter import carry_out
 from mpicoll.routes.spaces import Spaces
 from mpicoll.schedule import Schedule
@@ -23,17 +23,17 @@ __all__ = ["bind"]
 
 def bind(board: Board, call: Call, schedule: Schedule) -> Plan:
     """The plan of this rank's schedule."""
-    words = words_of(call, schedule.algorithm, board.size)
-    return partial(_carry_out, _Run(board, call, schedule, words))
+    description = description_of(call, schedule.algorithm, board.size)
+    return partial(_carry_out, _Run(board, call, schedule, description))
 
 
 class _Run(NamedTuple):
-    """What the ranks of a call have in common. ``words`` are the same if they make the same call."""
+    """What the ranks of a call have in common. ``description`` is the same if they make the same call."""
 
     board: Board
     call: Call
     schedule: Schedule
-    words: str
+    description: str
 
 
 def _carry_out(run: _Run) -> None:
@@ -70,8 +70,8 @@ def _reduce(run: _Run, reduction: Reduction, given: Array | None, out: Array | N
 
 
 def _over_the_board(run: _Run, reduction: Reduction | None, given: Array | None, out: Array | None) -> None:
-    board, call, schedule, words = run
+    board, call, schedule, description = run
     spaces = Spaces(call, schedule, board.rank, board.size, given, out)
     array = out if given is None else given
     spaces.use(np.empty(spaces.scratch_elements, np.uint8 if array is None else array.dtype))
-    carry_out(schedule, spaces, Threads(board, words, reduction))
+    carry_out(schedule, spaces, Threads(board, description, reduction))

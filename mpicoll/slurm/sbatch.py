@@ -77,7 +77,7 @@ _OPTION = re.compile(r"#SBATCH\s+--(?P<name>[a-z-]+)(=(?P<value>\S+))?(?P<tail>\
 _VARIABLE = re.compile(r"(?P<name>[A-Za-z_]\w*)=\$\{(?P=name):-(?P<value>.*?)\}(?P<tail>\s+#.*)?")
 _SITE = re.compile(r"(?P<name>SITE)=(?P<value>[\w-]+)(?P<tail>\s+#.*)?")
 _NO_GPUS = "#SBATCH --gpus-per-node=0"
-_COMMENT = re.compile(r"#(?!SBATCH\b| shellcheck\b)\s*(?P<words>.*)")
+_COMMENT = re.compile(r"#(?!SBATCH\b| shellcheck\b)\s*(?P<text>.*)")
 _NO_WORDS = re.compile(r"#!|# shellcheck ")
 _SHELLCHECK = re.compile(r"\s*# shellcheck ")
 _SOURCED = re.compile(r'\s*source "[^"]*/(common\.sh|sites/[\w$]+\.env)"')
@@ -113,7 +113,7 @@ def sites() -> list[str]:
 def about(file: str) -> list[str]:
     """The first comment of a file in ``slurm/``, which says what the file is."""
     comments = (_COMMENT.fullmatch(line) for line in _read(file) if not _NO_WORDS.match(line))
-    return [found["words"] for found in takewhile(bool, comments) if found]
+    return [found["text"] for found in takewhile(bool, comments) if found]
 
 
 def script(template: str, site: str, options: Mapping[str, str], variables: Mapping[str, str]) -> list[Line]:
@@ -256,7 +256,7 @@ def settings(lines: list[Line]) -> Iterator[Setting]:
     for line in lines:
         comment = _COMMENT.fullmatch(line.text)
         if comment and line.file in begun:
-            above = [*(above if fresh else []), comment["words"]]
+            above = [*(above if fresh else []), comment["text"]]
             fresh = True
         elif found := next((f for kind in (_OPTION, _VARIABLE, _SITE) if (f := kind.fullmatch(line.text))), None):
             tail = found["tail"] or ""

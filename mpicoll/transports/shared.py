@@ -139,7 +139,7 @@ class Streams:
         """A new stream between this rank and the peer, as a part of the step."""
         heard, told = np.zeros(1, np.int64), np.zeros((2, 1), np.int64)
         receive = self._held.request(self._comm.Recv_init(heard, peer, tag_heard))
-        sends = [self._held.request(self._comm.Send_init(word, peer, tag_told)) for word in told]
+        sends = [self._held.request(self._comm.Send_init(nbytes, peer, tag_told)) for nbytes in told]
         stream = _Stream(f"{self._operation}: rank {peer}'s message", receive, heard, sends, told, ahead)
         step.receives.append(receive)
         step.arrivals.append(Arrival(receive, stream.hear, None))
@@ -170,17 +170,17 @@ class Streams:
 class _Stream:
     """Pieces between this rank and a peer, in one step.
 
-    For each piece this rank acts: it copies the piece into a slot, or takes it from there. Then it tells the peer, with
-    a word that says how many bytes the whole message has. It acts on the first ``ahead`` pieces at once, and on one
-    more each time that it hears from the peer."""
+    For each piece this rank acts: it copies the piece into a slot, or takes it from there. Then it tells the peer,
+    with a message that says how many bytes the whole message of the piece has. It acts on the first ``ahead`` pieces at
+    once, and on one more each time that it hears from the peer."""
 
     def __init__(
         self, what: str, receive: MPI.Prequest, heard: Array, sends: Sequence[MPI.Prequest], told: Array, ahead: int
     ) -> None:
         self._what, self._ahead = what, ahead
         self._actions: list[tuple[Plan, int]] = []
-        self._listen, self._heard_word = receive.Start, heard
-        self._tell = [(send.Wait, send.Start, word) for send, word in zip(sends, told, strict=True)]
+        self._listen, self._heard_bytes = receive.Start, heard
+        self._tell = [(send.Wait, send.Start, nbytes) for send, nbytes in zip(sends, told, strict=True)]
 
     def add(self, action: Plan, nbytes: int) -> None:
         """Add the next piece, which belongs to a message of ``nbytes`` bytes."""
@@ -193,10 +193,10 @@ class _Stream:
             self._act()
 
     def hear(self) -> None:
-        """Go on, because a word has come from the peer."""
+        """Go on, because a signal or an answer has come from the peer."""
         nbytes = self._actions[self._heard][1]
-        if self._heard_word[0] != nbytes:
-            raise MessageError(f"{self._what}: expected {nbytes} bytes; given {self._heard_word[0]}")
+        if self._heard_bytes[0] != nbytes:
+            raise MessageError(f"{self._what}: expected {nbytes} bytes; given {self._heard_bytes[0]}")
         self._heard += 1
         if self._heard < len(self._actions):
             self._listen()
@@ -206,10 +206,10 @@ class _Stream:
     def _act(self) -> None:
         action, nbytes = self._actions[self._done]
         action()
-        wait, tell, word = self._tell[self._done % 2]
+        wait, tell, told = self._tell[self._done % 2]
         if self._done >= 2:
-            wait()  # until this request's last word is sent. The peer has answered it, so this takes no time.
-        word[0] = nbytes
+            wait()  # until what this request sent last is sent. The peer has answered it, so this takes no time.
+        told[0] = nbytes
         tell()
         self._done += 1
 

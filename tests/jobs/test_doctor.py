@@ -182,7 +182,7 @@ def test_a_rank_with_another_environment(tmp_path: Path) -> None:
 
 CRASH = """
     import os, sys
-    if "mpicoll.doctor.rank" in sys.orig_argv and os.environ.get("RANK", "0") == "{rank}":
+    if "mpicoll.doctor.child" in sys.orig_argv and os.environ.get("RANK", "0") == "{rank}":
         os.abort()
 """
 

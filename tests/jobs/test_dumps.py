@@ -75,7 +75,7 @@ def test_a_desynchronised_job(tmp_path: Path) -> None:
     assert "Culprit rank 2; Error type: COLLECTIVE_TYPE_MISMATCH" in found
     assert "Expected collective type: 'all_reduce' does not match found collective type: 'barrier'" in found
     assert "script.py:12" in found
-    words = [last_call(folder, rank)["words"] for rank in range(3)]
+    words = [last_call(folder, rank)["description"] for rank in range(3)]
     assert words == ["allreduce sum of 4 float32", "allreduce sum of 4 float32", "barrier"]
     for rank in range(3):
         known, call = said(folder, rank), last_call(folder, rank)
@@ -194,7 +194,7 @@ def test_what_is_handed_in_and_has_not_begun(tmp_path: Path) -> None:
     result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": str(folder)})
     assert result.code != 0
     each = max(said(folder, 0)["communicators"], key=lambda each: len(each["calls"]))
-    assert (each["calls"][-1]["words"], each["calls"][-1]["state"]) == ("allreduce sum of 4 float32", "under way")
+    assert (each["calls"][-1]["description"], each["calls"][-1]["state"]) == ("allreduce sum of 4 float32", "under way")
     queued = each["queued"]
     assert [(Path(q["file"]).name, q["line"], q["operation"]) for q in queued] == [
         ("script.py", 18, "broadcast"),

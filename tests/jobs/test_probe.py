@@ -12,7 +12,7 @@ from mpicoll.calls.choice import PATHS
 from mpicoll.doctor import examination, gpu
 from mpicoll.launch import launcher
 from mpicoll.launch.launcher import Done
-from mpicoll.probe import job, kept, seen
+from mpicoll.probe import device_job, kept, seen
 from mpicoll.probe.kept import Key
 from mpicoll.probe.tries import BEGUN
 from tests.devices.faulty import Faulty
@@ -46,18 +46,18 @@ def jobs(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_an_mpi_that_takes_it() -> None:
-    assert job.tried(Simulated(), ENOUGH, ENOUGH) == RIGHT
+    assert device_job.tried(Simulated(), ENOUGH, ENOUGH) == RIGHT
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_mpi_that_lies(path: str) -> None:
-    assert job.tried(Faulty(path, "lies"), ENOUGH, ENOUGH) == {**RIGHT, path: "wrong data arrives"}
+    assert device_job.tried(Faulty(path, "lies"), ENOUGH, ENOUGH) == {**RIGHT, path: "wrong data arrives"}
 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_an_mpi_that_crashes(path: str) -> None:
     """The MPI is given an address that nobody may touch. It crashes, or the system refuses to copy from there."""
-    found = job.tried(Faulty(path, "crashes"), ENOUGH, ENOUGH)
+    found = device_job.tried(Faulty(path, "crashes"), ENOUGH, ENOUGH)
     assert {p for p, why in found.items() if why} == {path}
     assert "SIG" in found[path] or "MPI" in found[path] or "exit code" in found[path]
 
@@ -67,7 +67,7 @@ def test_an_mpi_that_crashes(path: str) -> None:
 def test_an_mpi_that_hangs(path: str) -> None:
     seconds = 15 * slowness()
     why = f"could not be tried: the test job does not end within {seconds:.0f} s"
-    assert job.tried(Faulty(path, "hangs"), seconds) == {**RIGHT, path: why}
+    assert device_job.tried(Faulty(path, "hangs"), seconds) == {**RIGHT, path: why}
 
 
 def test_all_jobs_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,9 @@ def test_all_jobs_together_have_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
         clock[0] += seconds + 1
         return [{paths[0]: BEGUN}] * 2, "could not be tried: the test job does not end"
 
-    monkeypatch.setattr(job, "_job", hangs)
-    monkeypatch.setattr(job, "monotonic", lambda: clock[0])
-    found = job.tried(Simulated(), 60, 150)
+    monkeypatch.setattr(device_job, "_job", hangs)
+    monkeypatch.setattr(device_job, "monotonic", lambda: clock[0])
+    found = device_job.tried(Simulated(), 60, 150)
     assert given == [60, 60, 28]
     assert [why.rpartition(": ")[2] for why in found.values()] == ["the test job does not end"] * 3 + [
         "no time was left"
@@ -109,7 +109,7 @@ def test_what_may_pass_is_not_kept(
     done: Done, why: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     """What the other paths have shown is kept. A process tries once."""
-    monkeypatch.setattr(job, "_notes", lambda file: {**dict.fromkeys(PATHS, "right"), PATHS[-1]: BEGUN})
+    monkeypatch.setattr(device_job, "_notes", lambda file: {**dict.fromkeys(PATHS, "right"), PATHS[-1]: BEGUN})
     jobs: list[Done] = []
 
     def started(*args: object, **more: object) -> Done:

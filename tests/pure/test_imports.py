@@ -20,11 +20,11 @@ ROOM = re.compile(r"^\| `(\w+)`[^|]*\|[^|]*\| ([^|]*) \|", re.MULTILINE)
 # Who may know mpi4py: what talks to MPI, and what mpicoll is measured against.
 MPI4PY = (
     "machine.gpu", "machine.library",
-    "launch.lifetime", "launch.placement", "launch.rank",  # rank: python -m mpi4py's own runner, which loads no MPI
-    "transports.memory", "transports.messages", "transports.on_device", "transports.shared", "transports.step",
+    "launch.lifetime", "launch.placement", "launch.program",  # program: mpi4py's own runner, which loads no MPI
+    "transports.memory", "transports.mpi_requests", "transports.on_device", "transports.shared", "transports.step",
     "routes.devices.scheduled", "routes.exchange", "routes.large", "routes.native", "routes.scheduled",
-    "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects", "fabrics.words",
-    "bench", "cli.bench", "doctor.rank", "probe.tries",
+    "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",
+    "bench", "cli.bench", "doctor.child", "probe.tries",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.
 TORCH = ("torch", "bench", "registration", "probe.questions", "probe.tries")

@@ -65,8 +65,8 @@ def test_every_algorithm_in_small_pieces(
     fresh = comm.split(0)  # without plans that were bound for other pieces
     assert fresh is not None
     comm = fresh
-    monkeypatch.setattr("mpicoll.transports.messages.PIECE", 64)
-    monkeypatch.setattr("mpicoll.transports.messages.GATHERED", gathered)
+    monkeypatch.setattr("mpicoll.transports.mpi_requests.PIECE", 64)
+    monkeypatch.setattr("mpicoll.transports.mpi_requests.GATHERED", gathered)
     monkeypatch.setattr("mpicoll.transports.shared.LEAST", shared)
     monkeypatch.setattr("mpicoll.transports.shared.SLOT", 64)
     for a in list(algorithms.algorithms(collective)):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
-from mpicoll.analysis.cost.messages import Watched
 from mpicoll.analysis.cost.simulation import Costs, costs
+from mpicoll.analysis.cost.traffic import Watched
 from mpicoll.units import size_text
 
 __all__ = ["Comparison", "Range", "compared", "duration", "table"]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.analysis.cost.machines import Level, Machine
-from mpicoll.analysis.cost.messages import Symmetry
 from mpicoll.analysis.cost.simulation import Structure
+from mpicoll.analysis.cost.traffic import Symmetry
 from mpicoll.schedule import Schedule
 
 __all__ = ["Prediction", "Probe", "errors", "fitted"]

@@ -11,9 +11,9 @@ This happens to a message of n bytes between two ranks that talk at a level of t
 3. After the latency the first byte is at the port of the receiver. When this port is free, it takes the message in,
    which takes n gap.
 4. The receiver spends the overhead on the message, and reduces it if it is to be reduced, one message after another. A
-   long message travels in pieces, as ``transports/messages.py`` sends them. If the level lets the reduction overlap,
-   the reduction begins with the first piece. It ends when it is done, and not before the last piece has arrived and is
-   reduced.
+   long message travels in pieces, as ``transports/mpi_requests.py`` sends them. If the level lets the reduction
+   overlap, the reduction begins with the first piece. It ends when it is done, and not before the last piece has
+   arrived and is reduced.
 
 A step ends when its messages have left and have been received. Then its copies happen, and the next step of the rank
 begins. All messages that can happen at once are a wave. Within a wave, messages get a port in the order in which they
@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
-from mpicoll.analysis.cost.messages import Messages, Of, Symmetry, TooManyError, Watched, gathered, symmetry
+from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, Watched, gathered, symmetry
 from mpicoll.analysis.cost.waves import Wave, waves
 from mpicoll.schedule import Schedule
 
@@ -47,7 +47,7 @@ Times = NDArray[np.float64]
 """Seconds, in a row for each rank, message or port, and a column for each size."""
 
 PIECE = 1 << 20
-"""Bytes of the pieces of a long message, as in transports/messages.py."""
+"""Bytes of the pieces of a long message, as in transports/mpi_requests.py."""
 AT_ONCE = 1 << 14
 """Messages whose figures are computed at once."""
 MOST = 3_000_000
@@ -121,11 +121,11 @@ class Structure:
 
     def __init__(self, schedule_of: Of, among: Symmetry, watched: Watched = iter) -> None:
         self._among, self._watched = among, watched
-        self._messages, self._waves = waves(gathered(schedule_of, among, MOST, watched))
+        self._traffic, self._waves = waves(gathered(schedule_of, among, MOST, watched))
 
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
         """Seconds until the last rank is done, for each size."""
-        running = _Running(machine, self._among, self._messages, self._waves, nbytes)
+        running = _Running(machine, self._among, self._traffic, self._waves, nbytes)
         for wave, apart in self._watched([*zip(self._waves, running.apart, strict=True)]):
             running.advance(wave, apart)
         found: Times = running.end.max(axis=0)
@@ -158,29 +158,29 @@ class _Running:
     """The state of all ranks between two waves. The figures of the messages are column vectors, to meet the sizes."""
 
     def __init__(
-        self, machine: Machine, among: Symmetry, messages: Messages, waves: Sequence[Wave], nbytes: Times
+        self, machine: Machine, among: Symmetry, traffic: Traffic, waves: Sequence[Wave], nbytes: Times
     ) -> None:
-        self.machine, self.messages, self.nbytes = machine, messages, nbytes
+        self.machine, self.traffic, self.nbytes = machine, traffic, nbytes
         positions = machine.positions(among.size)
-        source, target = positions[messages.source], positions[messages.target]
-        level = machine.level(source, positions[messages.to])
+        source, target = positions[traffic.source], positions[traffic.target]
+        level = machine.level(source, positions[traffic.to])
         figures = np.array([(each.latency, each.overhead, each.overlap) for each in machine.levels])
         self.latency, self.overhead, self.overlap = (column[level][:, None] for column in figures.T)
         rates = [*(each.gap for each in machine.levels), machine.reduction, machine.copy]
         *gaps, self.reduction, self.copy = np.array([[machine.rate(r, n) for n in nbytes] for r in rates])
         self.gap, self.level = np.array(gaps), level
-        self.leaves, self.arrives = _ports(machine, level, (source, messages.send_turn), (target, messages.recv_turn))
+        self.leaves, self.arrives = _ports(machine, level, (source, traffic.send_turn), (target, traffic.recv_turn))
         ports = max(self.leaves.max(initial=0), self.arrives.max(initial=0)) + 1
         # The sends of one step follow each other. Each waits for its own overhead, and for those of the sends before
         # it.
-        order = np.lexsort((messages.send_turn, messages.send_step))
+        order = np.lexsort((traffic.send_turn, traffic.send_step))
         spent = np.cumsum(self.overhead[order, 0])
-        before = np.searchsorted(messages.send_step[order], messages.send_step[order])
+        before = np.searchsorted(traffic.send_step[order], traffic.send_step[order])
         self.posted = np.empty_like(self.overhead)
         self.posted[order, 0] = spent - np.concatenate([[0.0], spent])[before]
-        steps = int(messages.first_step[-1])
-        self.sending = np.bincount(messages.send_step[order], self.overhead[order, 0], steps)[:, None]
-        talks = np.bincount(messages.send_step, minlength=steps) + np.bincount(messages.recv_step, minlength=steps)
+        steps = int(traffic.first_step[-1])
+        self.sending = np.bincount(traffic.send_step[order], self.overhead[order, 0], steps)[:, None]
+        talks = np.bincount(traffic.send_step, minlength=steps) + np.bincount(traffic.recv_step, minlength=steps)
         self.step = np.where(talks > 0, machine.step, 0.0)[:, None]
         shape = (among.period, len(nbytes))
         self.begin, self.end, self.busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
@@ -189,13 +189,13 @@ class _Running:
         self.known, self.first, self.stop = self.figures(0, 0), 0, 0
         """The figures of the next messages, and the numbers of the first of them and of the first after them."""
         lengths = [wave.happen.stop - wave.happen.start for wave in waves]
-        servers = (messages.source, messages.target, self.leaves, self.arrives)
+        servers = (traffic.source, traffic.target, self.leaves, self.arrives)
         self.apart = [*zip(*(_apart(each, lengths) for each in servers), strict=True)]
         """For each wave, whether its sources, targets and ports are all different."""
 
     def figures(self, first: int, stop: int) -> _Figures:
         at = slice(first, stop)
-        m, overhead = self.messages, self.overhead[at]
+        m, overhead = self.traffic, self.overhead[at]
         nbytes, reduces = m.share[at, None] * self.nbytes, m.reduces[at, None]
         wire = nbytes * self.gap[self.level[at]]
         work = np.where(reduces, nbytes * self.reduction, 0.0)
@@ -228,7 +228,7 @@ class _Running:
         if first < stop:
             self.carry_out(self.known.part(first - self.first, stop - self.first), *apart)
         if len(wave.copies):
-            copied = self.messages.copied[wave.copied, None]
+            copied = self.traffic.copied[wave.copied, None]
             self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
 
     def carry_out(self, f: _Figures, sources: bool, targets: bool, leaving: bool, arriving: bool) -> None:

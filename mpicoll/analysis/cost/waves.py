@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.analysis.cost.messages import Messages
+from mpicoll.analysis.cost.traffic import Traffic
 from mpicoll.errors import ScheduleError
 
 __all__ = ["Wave", "waves"]
@@ -31,38 +31,38 @@ class Wave(NamedTuple):
     copied: Ints
 
 
-def waves(messages: Messages) -> tuple[Messages, list[Wave]]:
+def waves(traffic: Traffic) -> tuple[Traffic, list[Wave]]:
     """The messages in the order in which they happen, and the waves, from the first steps on.
 
     Raises ScheduleError where some steps can never end.
     """
     order, found, done = [], [], 0
-    rank_of = np.repeat(np.arange(len(messages.first_step) - 1), np.diff(messages.first_step))
-    for begins, happen, copied in _found(messages):
+    rank_of = np.repeat(np.arange(len(traffic.first_step) - 1), np.diff(traffic.first_step))
+    for begins, happen, copied in _found(traffic):
         order.append(happen)
         found.append(Wave(rank_of[begins], begins, slice(done, done + len(happen)), rank_of[copied], copied))
         done += len(happen)
-    return messages.ordered(np.concatenate(order) if order else np.zeros(0, np.int64)), found
+    return traffic.ordered(np.concatenate(order) if order else np.zeros(0, np.int64)), found
 
 
-def _found(messages: Messages) -> Iterator[tuple[Ints, Ints, Ints]]:
+def _found(traffic: Traffic) -> Iterator[tuple[Ints, Ints, Ints]]:
     """For each wave, the steps that begin, the messages that happen, and the steps that end with copies."""
-    first = messages.first_step
+    first = traffic.first_step
     steps = int(first[-1])
-    at = np.concatenate([messages.send_step, messages.recv_step])
-    of = np.argsort(at, kind="stable") % max(1, len(messages))
+    at = np.concatenate([traffic.send_step, traffic.recv_step])
+    of = np.argsort(at, kind="stable") % max(1, len(traffic))
     starts = np.concatenate([[0], np.cumsum(np.bincount(at, minlength=steps))])
     left = np.diff(starts)
-    waits = np.full(len(messages), 2, np.int8)
+    waits = np.full(len(traffic), 2, np.int8)
     last = np.zeros(steps, bool)
     last[first[1:][np.diff(first) > 0] - 1] = True
-    copies = messages.copied > 0
+    copies = traffic.copied > 0
     current, over = first[:-1][np.diff(first) > 0], 0
     while len(current):
         touched = of[_runs(starts[current], left[current])]
         np.subtract.at(waits, touched, np.int8(1))
         happen = _distinct(touched[waits[touched] == 0])
-        ends = np.concatenate([messages.send_step[happen], messages.recv_step[happen]])
+        ends = np.concatenate([traffic.send_step[happen], traffic.recv_step[happen]])
         np.subtract.at(left, ends, 1)
         ended = _distinct(np.concatenate([ends, current]))
         ended = ended[left[ended] == 0]

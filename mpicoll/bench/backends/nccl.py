@@ -95,9 +95,9 @@ def transports(log: str) -> list[str]:
     found = re.findall(
         r"\bChannel \d+(?:/\d+)? ?: .* via ((?:P2P|SHM|NET|COLLNET)/.+?)(?: comm 0x.*)?$", log, re.MULTILINE
     )
-    return list(dict.fromkeys(_transport(words.strip().split("/")) for words in found))
+    return list(dict.fromkeys(_transport(name.strip().split("/")) for name in found))
 
 
-def _transport(words: list[str]) -> str:
+def _transport(parts: list[str]) -> str:
     """Its kind and the way, without the number of a network card. Direct memory access of a card to GPUs counts."""
-    return "/".join(words[:2] + ["GDRDMA"] * ("GDRDMA" in words[2:]))
+    return "/".join(parts[:2] + ["GDRDMA"] * ("GDRDMA" in parts[2:]))

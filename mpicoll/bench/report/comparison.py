@@ -237,8 +237,8 @@ def write(found: Comparison, folder: Path) -> list[Path]:
     pictures = [folder / f"{dtype}.png" for dtype in found.dtypes] if find_spec("matplotlib") else []
     for dtype, picture in zip(found.dtypes, pictures, strict=False):
         plot.draw(found.of_dtype(dtype), picture)
-    words, results = folder / "report.md", folder / "results.json"
-    words.write_text(text(found, [picture.name for picture in pictures]))
+    report, results = folder / "report.md", folder / "results.json"
+    report.write_text(text(found, [picture.name for picture in pictures]))
     digest = {
         "schema": "mpicoll-comparison/1",
         "failed": found.failed,
@@ -249,7 +249,7 @@ def write(found: Comparison, folder: Path) -> list[Path]:
         "rows": [{key: value for key, value in row.items() if key != "times_us"} for row in found.rows],
     }
     results.write_text(json.dumps(digest, indent=1) + "\n")
-    return [words, results, *pictures]
+    return [report, results, *pictures]
 
 
 def report(folder: Path) -> int:

@@ -126,7 +126,7 @@ def merged(notes: Sequence[Note]) -> list[Note]:
 
 
 def routes(lines: Sequence[Line]) -> list[str]:
-    """Comment lines that say what has carried out the calls of each backend that has several ways."""
+    """Comment lines that say what has carried out the calls of each backend that has several routes."""
     backends = dict.fromkeys(line.backend for line in lines)
     taken = {
         b: [(m.case.bytes, m.route) for line in lines if line.backend == b and (m := line.usual)] for b in backends

@@ -15,7 +15,7 @@ _BACKEND = "gloo"
 """torchfrtrace refuses names of backends that it does not know."""
 
 # It also knows a list of collectives only. An operation that is not among them takes the name of a similar one, which
-# no other operation of the same shape has. Its own words follow the name.
+# no other operation of the same shape has. mpicoll's own description follows the name.
 _NAMES = {
     "bcast": "broadcast",
     "reduce": "reduce",
@@ -70,7 +70,7 @@ def _group(name: str) -> tuple[str, str]:
 
 
 def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
-    operation = call["words"].partition(" ")[0]
+    operation = call["description"].partition(" ")[0]
     given, gotten = _sizes(operation, call["elements"], len(communicator["ranks"]))
     seen = int(call["seen"] * 1e9)
     return {
@@ -80,7 +80,7 @@ def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]
         "collective_seq_id": call["number"],
         "p2p_seq_id": 0,
         "op_id": call["number"],
-        "profiling_name": f"{_BACKEND}:{_NAMES.get(operation, _OTHER)} {call['words'].replace(':', '=')}",
+        "profiling_name": f"{_BACKEND}:{_NAMES.get(operation, _OTHER)} {call['description'].replace(':', '=')}",
         "time_created_ns": seen,
         "time_discovered_started_ns": seen,
         "time_discovered_completed_ns": None,

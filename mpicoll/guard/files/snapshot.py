@@ -71,7 +71,7 @@ def _call(made: Made) -> dict[str, Any]:
     record = made.record
     return {
         "number": made.number,
-        "words": record.words,
+        "description": record.description,
         "elements": record.elements,
         "dtype": record.dtype,
         "bytes": record.nbytes,

@@ -69,7 +69,7 @@ class Events:
 
 def _plain(event: Event, state: str) -> protocol.Event:
     name, number, call, site, thread, begun, seconds = event
-    return name, number, call.words, call.nbytes, call.route, place_of(site), thread, begun, seconds, state
+    return name, number, call.description, call.nbytes, call.route, place_of(site), thread, begun, seconds, state
 
 
 class TracedRecorder(Recorder):

@@ -395,7 +395,7 @@ class Judge:
             await asyncio.sleep(0.1)  # until it is on its way
             ending.end(silent)
         else:
-            calls = [(each.ranks.index(rank), account.words or "no call") for rank, account in accounts.items()]
+            calls = [(each.ranks.index(rank), account.description or "no call") for rank, account in accounts.items()]
             del self._communicators[each.name]
             self._processes.tell_all(Fail(each.name, why == Why.DIFFERENT, calls, text, silent))
             self._ending = False

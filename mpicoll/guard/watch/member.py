@@ -174,7 +174,7 @@ class Member:
             judge_has_ended = self._since_lost >= _SECONDS_FOR_LAUNCHER and each.cut is None
             if (late and self._silent >= SECONDS_TO_HEAR) or (judge_has_ended and each.seconds >= SECONDS_TO_HEAR):
                 account = each.account(None)
-                does = account.words if account.waits else account.message
+                does = account.description if account.waits else account.message
                 waits = f"has waited for {each.seconds:g} s in {does}, at {account.where}"
                 self._end(waits, "has ended" if self._lost else "does not answer")
 

@@ -217,7 +217,7 @@ class Account:
     state: str
     number: int
     """Of the call that this account is about."""
-    words: str | None
+    description: str | None
     """What was called, None if the rank does not know the call."""
     site: str | None
     """Where in the program."""
@@ -280,7 +280,8 @@ class Clock(Question[float]):
 
 
 Event = tuple[str, int, str, int, str, str, int, float, float, str]
-"""A call for a trace: communicator, number, words, bytes, route, site, thread, begin, duration, and how far it came."""
+"""A call for a trace: communicator, number, description, bytes, route, site, thread, begin, duration, and how far it
+came."""
 
 
 @dataclass(frozen=True, slots=True)

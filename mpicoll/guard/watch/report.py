@@ -87,7 +87,7 @@ def _table(
 def _likeliest(accounts: dict[int, Account]) -> list[str]:
     """What mostly is the cause where ranks have come to their ends after some calls, and others make one more."""
     ended = [rank for rank, account in sorted(accounts.items()) if account.leaving and account.begun]
-    if not ended or not any(account.waits and _MORE.match(account.words or "") for account in accounts.values()):
+    if not ended or not any(account.waits and _MORE.match(account.description or "") for account in accounts.values()):
         return []
     ddp = ", or let DDP wait for the others: `with model.join():`" if "torch" in sys.modules else ""
     return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many{ddp}"]
@@ -106,21 +106,21 @@ def _since(ranks: list[int], accounts: dict[int, Account]) -> str:
 
 
 def _line(account: Account, furthest: int) -> _Line:
-    number, words, site = account.number, account.words, account.site
+    number, description, site = account.number, account.description, account.site
     if account.message and not account.waits and number >= account.begun - 1:
         return _Line(f"{account.message}, at {account.where}: waits", True)
-    if account.waits and words is not None:
-        return _Line(f"call {number}: {words}, at {site}: waits", True)
-    if words is None and 0 <= number < account.begun:
+    if account.waits and description is not None:
+        return _Line(f"call {number}: {description}, at {site}: waits", True)
+    if description is None and 0 <= number < account.begun:
         does = f"call {number}: it has made {account.begun - number - 1} calls since, and has forgotten this one"
-    elif words is None:
+    elif description is None:
         # This rank has not made the call that others speak of.
         freed = " and has freed the communicator" if account.state == FREED else ""
         does = "has not come" + (" and has ended its program" if account.leaving else freed)
     elif account.begun < furthest and number == account.begun - 1:
-        does = f"has not come: its last call was {number}: {words}, at {site}"
+        does = f"has not come: its last call was {number}: {description}, at {site}"
     else:
-        does = f"call {number}: {words}, at {site}"
+        does = f"call {number}: {description}, at {site}"
         if account.state in (BROKEN, CLOSED):
             does += f". It cannot use the communicator any more, which is {account.state}"
     return _Line(does if account.leaving else f"{does}. It is at {account.where}")

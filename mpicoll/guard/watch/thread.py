@@ -14,7 +14,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from mpicoll.fabrics.job import Onlooker
+from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.files.demand import when_asked
 from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.files.trace import Trace

@@ -103,7 +103,7 @@ class Watched:
             begun=begun,
             state=recorder.state,
             number=number,
-            words=made.record.words if made else None,
+            description=made.record.description if made else None,
             site=place_of(made.site) if made else None,
             waits=recorder.under_way and number == begun - 1,
             message=f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,

@@ -25,6 +25,6 @@ def failure_before(event: Event) -> str | None:
 
 def raise_any(operation: str, told: Sequence[str | None]) -> None:
     """Raise DeviceFailure, on every rank alike, if a rank has told of a failure."""
-    failed = [f"rank {rank}: {words}" for rank, words in enumerate(told) if words is not None]
+    failed = [f"rank {rank}: {failure}" for rank, failure in enumerate(told) if failure is not None]
     if failed:
         raise DeviceFailure(f"{operation}: {'; '.join(failed)}")

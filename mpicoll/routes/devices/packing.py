@@ -1,4 +1,5 @@
-"""Arrays of a device with gaps, or in another order: during a call their elements lie without gaps elsewhere."""
+"""Packing for arrays of a device with gaps, or in another order: during a call their elements lie without gaps
+elsewhere."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from mpicoll.calls.arguments import as_rank
-from mpicoll.engine.messages import BoundMessage
+from mpicoll.engine.message_calls import BoundMessage
 from mpicoll.engine.requests import Request
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, renamed

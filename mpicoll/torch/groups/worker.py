@@ -13,7 +13,7 @@ from time import monotonic
 import torch
 
 from mpicoll.errors import RankLost
-from mpicoll.fabrics.job import Seat, here, work_for
+from mpicoll.fabrics.thread_job import Seat, here, work_for
 from mpicoll.guard import sites
 from mpicoll.guard.recorder import Queued
 from mpicoll.torch.groups.turns import Turn

@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 
 from mpicoll.errors import ArgumentError, StateError
-from mpicoll.fabrics.job import Seat, here
+from mpicoll.fabrics.thread_job import Seat, here
 from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.private import torchs_world

@@ -267,6 +267,6 @@ def test_servers_take_jobs_as_they_are_ready() -> None:
 
 def test_a_piece_is_the_routes() -> None:
     pytest.importorskip("mpi4py")
-    from mpicoll.transports import messages
+    from mpicoll.transports import mpi_requests
 
-    assert simulation.PIECE == messages.PIECE
+    assert simulation.PIECE == mpi_requests.PIECE

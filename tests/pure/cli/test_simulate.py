@@ -14,8 +14,8 @@ import pytest
 from mpicoll import algorithms
 from mpicoll.analysis.cost import chart
 from mpicoll.analysis.cost.comparison import Comparison, compared
-from mpicoll.analysis.cost.messages import Watched
 from mpicoll.analysis.cost.presets import MACHINES
+from mpicoll.analysis.cost.traffic import Watched
 from mpicoll.cli import main
 
 

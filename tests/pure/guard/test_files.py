@@ -33,9 +33,9 @@ def snapshot(*calls: dict[str, Any]) -> dict[str, Any]:
 
 def call(number: int, operation: str) -> dict[str, Any]:
     elements = 0 if operation.endswith(("object", "node", "split", "alltoallv", "barrier")) else 12
-    words = f"{operation} of {elements} float32" if elements else operation
+    description = f"{operation} of {elements} float32" if elements else operation
     known = {"elements": elements, "dtype": "float32" if elements else "", "seen": float(number), "state": "done"}
-    return {"number": number, "words": words, "file": "a.py", "line": 1, "function": "f", **known}
+    return {"number": number, "description": description, "file": "a.py", "line": 1, "function": "f", **known}
 
 
 def analysed(recordings: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> str:
@@ -113,7 +113,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
     assert said == f"mpicoll: the trace of {'3' if len(answers) == 3 else '2 of 3'} ranks is in {file}"
     rows = [row for row in json.loads(file.read_text())["traceEvents"] if row["ph"] == "X"]
     for rank in answers:
-        assert [row["name"] for row in rows if row["pid"] == rank] == [record.words for record in calls]
+        assert [row["name"] for row in rows if row["pid"] == rank] == [record.description for record in calls]
         assert [row["args"]["state"] for row in rows if row["pid"] == rank][-2:] == ["done", "under way"]
     assert {row["tid"] for row in rows} == {0}
     assert longest < 2000

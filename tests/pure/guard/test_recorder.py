@@ -249,4 +249,4 @@ def test_a_call_says_the_elements_that_its_program_gives() -> None:
     ):
         for rank in (0, 1):
             given = record_of(checked(operation, rank, 2, x, out, None, 0), None, 2)
-            assert (given.words, given.elements) == (words, 6)
+            assert (given.description, given.elements) == (words, 6)

@@ -12,7 +12,7 @@ from mpicoll.units import named
 
 
 def account(**given: Any) -> Account:
-    usual = {"begun": 4, "state": OPEN, "number": 3, "words": "barrier", "site": "a.py:1 in f", "waits": True}
+    usual = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f", "waits": True}
     usual |= {"message": None, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g", "leaving": False}
     return Account(**{**usual, **given})
 
@@ -24,7 +24,7 @@ def lines(*accounts: Account | None, latest: bool = True) -> list[str]:
 
 
 def test_ranks_that_do_the_same_share_a_line() -> None:
-    behind = account(begun=3, number=2, words="bcast", waits=False)
+    behind = account(begun=3, number=2, description="bcast", waits=False)
     title, waits, late, silent = lines(account(), behind, account(seconds=4.5), None, account())
     assert title == f"mpicoll: {Why.TIME_IS_UP.said()} (communicator of ranks 0-4):"
     assert waits == "  ranks 0, 2, 4  call 3: barrier, at a.py:1 in f: waits for 5 s"
@@ -45,7 +45,7 @@ def test_a_rank_waits_for_a_message() -> None:
 
 def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
     now = account(number=1, begun=9, waits=False, message="recv: no message came from rank 2 (tag 0)")
-    behind = account(number=1, begun=2, waits=False, words="bcast")
+    behind = account(number=1, begun=2, waits=False, description="bcast")
     assert [line.split(",")[0] for line in lines(now, behind, latest=False)[1:]] == [
         "  rank 0  call 1: barrier",
         "  rank 1  call 1: bcast",
@@ -53,7 +53,7 @@ def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
 
 
 def test_a_rank_that_makes_no_more_calls() -> None:
-    unknown = account(words=None, site=None, waits=False, number=7)
+    unknown = account(description=None, site=None, waits=False, number=7)
     assert lines(replace(unknown, leaving=True))[1].endswith("has not come and has ended its program")
     assert "has not come and has freed the communicator. It is at" in lines(replace(unknown, state=FREED))[1]
     assert "which is broken. It is at" in lines(account(state=BROKEN, waits=False))[1]
@@ -66,7 +66,9 @@ def test_why_a_rank_is_silent() -> None:
 
 def test_many_ranks_are_one_line() -> None:
     ranks = [*range(10_000)]
-    said = text(Why.DIFFERENT, ranks, {rank: account(words="bcast" if rank == 77 else "barrier") for rank in ranks}, {})
+    said = text(
+        Why.DIFFERENT, ranks, {rank: account(description="bcast" if rank == 77 else "barrier") for rank in ranks}, {}
+    )
     assert [line.split("  ")[1] for line in said.splitlines()[1:]] == ["ranks 0-76, 78-9999", "rank 77"]
 
 
@@ -90,8 +92,8 @@ def test_files() -> None:
 
 
 def test_what_is_likeliest_is_said_where_the_shape_supports_it() -> None:
-    waits = account(words="allreduce sum of 4 float32")
-    ended = account(begun=3, words=None, waits=False, leaving=True)
+    waits = account(description="allreduce sum of 4 float32")
+    ended = account(begun=3, description=None, waits=False, leaving=True)
     hint = text(Why.HAS_LEFT, [0, 1], {0: waits, 1: ended}, {}).splitlines()[3]
     assert hint.startswith("  Often rank 1 had fewer batches than the others: give all ranks equally many")
     for accounts in ({0: account(), 1: ended}, {0: waits, 1: replace(ended, begun=0)}):

@@ -1,4 +1,4 @@
-"""What each rank executes. It runs the program as Python does, with the options of ``python -m mpi4py``, and if a rank
+"""How a rank runs the program. It does so as Python does, with the options of ``python -m mpi4py``, and if a rank
 fails, it reports the error once and ends the job.
 
 ``python -m mpi4py`` ends the job with MPI_Abort, but only where MPI is initialised. If a rank fails before that, the

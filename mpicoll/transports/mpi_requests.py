@@ -22,7 +22,7 @@ from mpicoll.transports.shared import Slots, Streams
 from mpicoll.transports.step import TAGS, Arrival, Held, Step
 from mpicoll.transports.transport import Array, Region, Transport
 
-__all__ = ["Messages", "longest_piece"]
+__all__ = ["MPIRequests", "longest_piece"]
 
 PIECE = 1 << 20
 """Bytes in a piece of a long message. Two pieces, and what they are combined with, stay in cache."""
@@ -30,10 +30,10 @@ GATHERED = 1 << 16
 """Bytes in the longest message of several runs that is gathered into one."""
 
 
-class Messages(Transport[Region]):
+class MPIRequests(Transport[Region]):
     """Makes requests for the messages of each step. ``steps`` are the plans of the steps so far.
 
-    ``staging`` is memory for pieces that are received to be reduced. With ``slots``, long messages go through shared
+    ``inboxes`` is memory for pieces that are received to be reduced. With ``slots``, long messages go through shared
     memory. ``operation`` names the call in error messages.
     """
 
@@ -43,10 +43,10 @@ class Messages(Transport[Region]):
         operation: str,
         reduction: Reduction | None,
         dtype: np.dtype[Any],
-        staging: Array,
+        inboxes: Array,
         slots: Slots | None,
     ) -> None:
-        self._comm, self._reduction, self._staging = comm, reduction, staging
+        self._comm, self._reduction, self._inboxes = comm, reduction, inboxes
         self._piece = max(1, PIECE // dtype.itemsize)
         self._kind = moved_as(dtype.itemsize)
         self._sent: Counter[int] = Counter()
@@ -54,7 +54,7 @@ class Messages(Transport[Region]):
         self._held = Held()
         self._streams = None if slots is None else Streams(comm, operation, dtype, slots, self._held)
         self.steps: list[Plan] = []
-        self._step, self._staged = Step(), 0
+        self._step, self._used = Step(), 0
 
     def send(self, peer: int, region: Region) -> None:
         if self._streams is not None and self._streams.carries(region):
@@ -78,7 +78,7 @@ class Messages(Transport[Region]):
             return
         receives: list[MPI.Prequest] = []
         combines: list[Plan] = []
-        inboxes = [self._stage(n) for n in _inbox_lengths(self._pieces(into))]
+        inboxes = [self._inbox(n) for n in _inbox_lengths(self._pieces(into))]
         for i, (ours, target) in enumerate(zip(self._pieces(mine), self._pieces(into), strict=True)):
             direct = len(target) == 1 and not np.may_share_memory(ours[0], target[0])
             inbox = target[0] if direct else inboxes[i % 2][: sum(map(len, target))]
@@ -103,7 +103,7 @@ class Messages(Transport[Region]):
 
     def end_step(self) -> None:
         self.steps += self._step.bound()
-        self._step, self._staged = Step(), 0
+        self._step, self._used = Step(), 0
         if self._streams is not None:
             self._streams.end_step()
 
@@ -148,10 +148,10 @@ class Messages(Transport[Region]):
         gathered = self._kind.Create_hindexed(lengths, addresses).Commit()
         return [MPI.BOTTOM, 1, self._held.datatype(gathered)]
 
-    def _stage(self, elements: int) -> Array:
-        """A part of the staging memory that this step does not use yet."""
-        self._staged += elements
-        return self._staging[self._staged - elements : self._staged]
+    def _inbox(self, elements: int) -> Array:
+        """A part of the memory for inboxes that this step does not use yet."""
+        self._used += elements
+        return self._inboxes[self._used - elements : self._used]
 
 
 class _Plan:

@@ -9,14 +9,14 @@ from numpy import ndarray
 from mpicoll.arrays.protocols import A, ArrayLike
 from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.communicator.face import Face
-from mpicoll.engine.messages import EXACT, BoundMessage
+from mpicoll.engine.message_calls import EXACT, BoundMessage
 from mpicoll.engine.requests import Request
 from mpicoll.fabrics.fabric import Envelope
 
-__all__ = ["Messages"]
+__all__ = ["PointToPoint"]
 
 
-class Messages(Face):
+class PointToPoint(Face):
     """The point-to-point messages of the Communicator.
 
     ``tag`` tells messages between two ranks apart: a receive takes messages with its own tag alone, and with any tag if

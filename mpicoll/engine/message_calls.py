@@ -22,7 +22,7 @@ from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
 from mpicoll.machine.patience import Patience
 
-__all__ = ["EXACT", "BoundMessage", "Messages"]
+__all__ = ["EXACT", "BoundMessage", "MessageCalls"]
 
 BoundMessage = Message | Callable[[], Request]
 """A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it."""
@@ -35,7 +35,7 @@ _KEYS = frozenset((tuple, type(None)))
 """Types of the key of a sendrecv's output: None if that is the input."""
 
 
-class Messages(Base):
+class MessageCalls(Base):
     """How an engine makes messages."""
 
     # The names of these arguments are those of the methods. A message that was bound before is found in line, three

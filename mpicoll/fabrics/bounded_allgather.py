@@ -1,4 +1,4 @@
-"""A number from each rank to each other, awaited no longer than a deadline."""
+"""An allgather of one number from each rank, which waits no longer than a deadline."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from mpi4py import MPI
 
 from mpicoll.machine.patience import Patience
 
-__all__ = ["Words"]
+__all__ = ["BoundedAllgather"]
 
 SPINS = 200
 """Looks before a rank lets others have its core."""
-WORD, GAVE_UP = 0, 1
+NUMBER, GAVE_UP = 0, 1
 """Tags: of the numbers, and of a rank's message that it waits no longer."""
 
 
-class Words:
+class BoundedAllgather:
     """Persistent requests for one number to, and one from, each other rank. Its communicator has no other messages."""
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self.comm, self._rank = comm, comm.rank
         self._others = [rank for rank in range(comm.size) if rank != comm.rank]
         self._mine, self._all = np.zeros(1, np.int64), np.zeros(comm.size, np.int64)
-        self._receives = [comm.Recv_init(self._all[rank : rank + 1], rank, WORD) for rank in self._others]
-        self._sends = [comm.Send_init(self._mine, rank, WORD) for rank in self._others]
+        self._receives = [comm.Recv_init(self._all[rank : rank + 1], rank, NUMBER) for rank in self._others]
+        self._sends = [comm.Send_init(self._mine, rank, NUMBER) for rank in self._others]
         self._requests: list[MPI.Request] = [*self._receives, *self._sends]
         self._start = partial(MPI.Prequest.Startall, [*self._receives, *self._sends])
         self._somebody_gave_up = partial(comm.Iprobe, MPI.ANY_SOURCE, GAVE_UP)
 
-    def tell(self, word: int, seconds: float) -> list[int | None]:
-        """Every rank's word. None stands for a rank whose word did not come in time, and for this rank itself if others
-        have given up waiting for it. After such an end, no more words can be told."""
-        self._mine[0] = self._all[self._rank] = word
+    def numbers(self, number: int, seconds: float) -> list[int | None]:
+        """Every rank's number. None stands for a rank whose number did not come in time, and for this rank itself if
+        others have given up waiting for it. After such an end, no more numbers can be gathered."""
+        self._mine[0] = self._all[self._rank] = number
         self._start()
         test, requests = MPI.Request.Testall, self._requests
         if not any(test(requests) for _ in range(SPINS)):
@@ -48,7 +48,7 @@ class Words:
         return found
 
     def _all_here(self) -> bool:
-        """Whether the last words have come at the last moment. Looks at each, which a look at all does not tell."""
+        """Whether the last numbers have come at the last moment. Looks at each, which a look at all does not tell."""
         self._missing = [rank for rank, receive in zip(self._others, self._receives, strict=True) if not receive.Test()]
         return not self._missing
 

@@ -1,6 +1,6 @@
 """The process that becomes the rank, as a child of the doctor: MPI may end it, or never let it go on.
 
-``python -m mpicoll.doctor.rank FILE`` gets the doctor's facts through the connection that has this file number. It
+``python -m mpicoll.doctor.child FILE`` gets the doctor's facts through the connection that has this file number. It
 answers CONNECTED or an error, and then the facts of all ranks, which rank 0 alone has.
 """
 

@@ -21,7 +21,7 @@ from mpicoll.algorithms.registry import Outline
 from mpicoll.errors import MpicollError, ScheduleError
 from mpicoll.schedule import Action, Blocks, Copy, RecvReduce, Schedule, Send, Step
 
-__all__ = ["Messages", "Of", "Symmetry", "TooManyError", "Watched", "gathered", "symmetry"]
+__all__ = ["Of", "Symmetry", "TooManyError", "Traffic", "Watched", "gathered", "symmetry"]
 
 Ints = NDArray[np.int64]
 Of = Callable[[int], Schedule | Outline]
@@ -96,7 +96,7 @@ def _alike(schedule_of: Of, s: Symmetry, rank: int) -> bool:
 
 
 @dataclass(frozen=True)
-class Messages:
+class Traffic:
     """What the representatives send and receive. All arrays but the last two have an element for each message.
 
     ``source`` and ``target`` are representatives. ``to`` is the rank that the message of the source really goes to.
@@ -120,14 +120,14 @@ class Messages:
     def __len__(self) -> int:
         return len(self.source)
 
-    def ordered(self, order: Ints) -> Messages:
+    def ordered(self, order: Ints) -> Traffic:
         """The same messages in another order."""
         each = {f.name: getattr(self, f.name) for f in fields(self)}
         whole = ("first_step", "copied")
-        return Messages(**{name: a if name in whole else a[order] for name, a in each.items()})
+        return Traffic(**{name: a if name in whole else a[order] for name, a in each.items()})
 
 
-def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = iter) -> Messages:
+def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = iter) -> Traffic:
     """The messages of the representatives. As in MPI, the first send of a pair of ranks meets their first receive.
 
     ``watched`` may show the progress. Raises TooManyError for more than ``most`` messages, and ScheduleError if a
@@ -165,7 +165,7 @@ def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = ite
     source, really_to = s.column(_SOURCE), s.column(_OTHER)
     named = np.lexsort((source, (really_to - source) % among.size, s.turn))
     copied_in, copied = np.frombuffer(copies, np.int64).reshape(-1, 2).T
-    return Messages(
+    return Traffic(
         source=source, target=s.column(_TARGET), to=really_to, send_step=s.step, recv_step=r.step, send_turn=s.turn,
         recv_turn=r.turn, share=s.column(_BLOCKS) / blocks, reduces=r.column(_OTHER) > 0,
         first_step=np.array(first_step), copied=np.bincount(copied_in, copied, first_step[-1]) / blocks,

@@ -51,7 +51,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/ranks/test_scheduled.py":    ((1, 2, 3, 4),    (2, 3, 4)),
     "tests/ranks/test_shared.py":       ((2, 3, 4),       (2, 3, 4)),
     "tests/ranks/test_shared_arrays.py": ((2, 4),         (3,)),
-    "tests/ranks/test_large.py":        ((2, 3),          (2, 3)),
+    "tests/ranks/test_large.py":        ((2, MORE, 3),    (3, MORE, 2)),
     # Argument checks depend on neither; alone, there is nobody to send to.
     "tests/ranks/test_bad_input.py":    ((1, 2),          (3,)),
     "tests/ranks/torch/test_bad_input.py": ((1, 2),       ()),
@@ -64,9 +64,11 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/ranks/bench/test_output.py": ((2,),            (2,)),
     "tests/ranks/bench/test_sweep.py":  ((1, 2),          (3,)),
     # The device is the same on both; MPICH is slow where there are more ranks than cores.
-    "tests/ranks/devices":              ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
-    "tests/ranks/devices/test_dtypes.py": ((2, MORE, 3),  (2,)),
-    "tests/ranks/devices/test_order.py": ((2, MORE, 3),   (2,)),
+    "tests/ranks/devices":              ((2, MORE, 1, 3, 4), (MORE, 1, 2, 3, 4)),
+    "tests/ranks/devices/test_dtypes.py": ((2, MORE, 3),  (MORE, 2)),
+    "tests/ranks/devices/test_order.py": ((2, MORE, 3),   (MORE, 2)),
+    "tests/ranks/devices/test_routes.py": ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
+    "tests/ranks/devices/test_seen.py": ((2, MORE, 1, 3, 4), (3, MORE, 1, 2, 4)),
     # What these look at does not depend on the MPI.
     "tests/jobs/integrations/test_accelerate.py": ((),    (JOBS,)),
     "tests/jobs/integrations/test_ignite.py":    ((JOBS,), ()),
@@ -82,6 +84,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/jobs/test_package.py":       ((JOBS,),         ()),
     "tests/jobs/test_preemptible.py":   ((),              (JOBS,)),
     "tests/jobs/test_study.py":         ((JOBS,),         ()),
+    "tests/jobs/test_trace.py":         ((JOBS,),         (MORE, JOBS)),
 }  # fmt: skip
 AGAIN = (
     "async", "bad_input", "collectives", "groups", "inference_mode", "messages", "objects", "profiler", "scenarios",
@@ -93,7 +96,7 @@ IN_THREADS = ["tests/ranks/torch", "tests/ranks/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]
 """Of two ranks on the first MPI, and of what knows no MPI: for every day."""
-WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "4", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
+WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "6", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
 """What is not ranks of one job is run by several processes. Jobs wait more than they compute, and a file's share what
 its fixtures have made."""
 TAIL = 100

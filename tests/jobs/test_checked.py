@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import REPOSITORY, run, script
+from tests.jobs.jobs import REPOSITORY, half, run, script
 
 FULL = {"MPICOLL_CHECK": "full", "MPICOLL_TIMEOUT": "3"}
 BEGIN = """
@@ -29,7 +29,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("example", ["ddp.py", "fsdp.py"])
+@pytest.mark.parametrize("example", half(["ddp.py", "fsdp.py"]))
 def test_programs_of_torch_go_on(example: str) -> None:
     result = run(2, str(REPOSITORY / "examples" / example), env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
     assert result.code == 0, result.output

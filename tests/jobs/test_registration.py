@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import half, run, script
+from tests.jobs.jobs import MPICH, half, run, script
 
 pytest.importorskip("torch")
 
@@ -157,6 +157,7 @@ whole = torch.arange(60.0).view(12, 5)
 """
 
 
+@pytest.mark.skipif(MPICH, reason="torch's checkpoints do not depend on the MPI")
 def test_checkpoint_of_four_ranks_loaded_by_two(tmp_path: Path) -> None:
     folder = str(tmp_path / "checkpoint")
     save = "checkpoint.save({'x': distribute_tensor(whole, mesh, [Shard(0)])}, checkpoint_id=sys.argv[1])\n"

@@ -94,8 +94,12 @@ class Buffer:
             self, array=None, address=self.address + start * size, shape=(stop - start,), strides=(size,), plain=True
         )
 
-    def on_host(self) -> Buffer:
-        """A plain copy, of memory of the host."""
+    def on_host(self, memory: NDArray[np.uint8] | None = None) -> Buffer:
+        """A plain copy, of memory of the host. It is in that ``memory``, if that is given."""
+        if memory is not None:
+            made = as_buffer(self.like(self.shape, memory), "copy", "array")
+            made.assign(self)
+            return made
         if isinstance(self.array, np.ndarray):
             return as_buffer(self.array.copy(order="C"), "copy", "array")
         host = loaded_torch().empty(self.shape, dtype=self.array.dtype, device="cpu")

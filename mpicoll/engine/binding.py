@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Cico, Native
 from mpicoll.calls.plan import Plan, Workspace
@@ -18,6 +19,7 @@ from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits, choice_of, select
 from mpicoll.engine.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
+from mpicoll.machine import blocks
 
 __all__ = ["Binding"]
 
@@ -40,35 +42,40 @@ class Binding:
     def bind(self, call: Call, algorithm: str | None, record: Record) -> tuple[Plan, bool]:
         """The plan of the call, and whether it may serve again: one that packs an array is bound afresh each
         time. The ``record`` gets the name of the algorithm or of a device's route."""
-        plan, lasts = self._bind(call, algorithm, record)
-        if algorithm is None and not self._fabric.rules.preferred:
-            call = call.without_arrays() if lasts else call
-            plan = self._fabric.where_it_lies(call, plan, record, self._workspace)
-        return plan, lasts
-
-    def _bind(self, call: Call, algorithm: str | None, record: Record) -> tuple[Plan, bool]:
         buffers = [b for b in (call.send, call.recv) if b is not None]
+        plain = all(b.plain for b in buffers)
         if any(b.device != "cpu" for b in buffers):
-            return self.devices.bind(call, algorithm, record), all(b.plain for b in buffers)
-        lasts = all(self._fabric.usable(b) for b in buffers)
-        choose = partial(self._choose, algorithm, record=record)
-        chosen = choose(call)  # a wrong algorithm is refused here and now
-        if self._fabric.settled or not (self._fabric.is_long(call) or chosen == Cico()):
-            return self._bound(call, chosen), lasts
-        return _Later(self._fabric, call.without_arrays() if lasts else call, choose, self._bound), lasts
+            plan = self.devices.bind(call, algorithm, record)
+            call = call.without_arrays() if plain else call
+        else:
+            chosen = self._choose(algorithm, call, record)  # a wrong algorithm is refused here and now
+            if not plain:
+                return partial(self._packed, call, algorithm, record), False
+            call = call.without_arrays()
+            plan = self._bound(call, chosen, partial(self._choose, algorithm, record=record))
+        if algorithm is None and not self._fabric.rules.preferred:
+            plan = self._fabric.where_it_lies(call, plan, record, self._workspace)
+        return plan, plain
 
-    def _bound(self, call: Call, chosen: Choice) -> Plan:
-        if all(b is None or b.plain for b in (call.send, call.recv)):
-            return self._fabric.bind(call, chosen, self._workspace)
-        return partial(self._packed, call, chosen)
+    def _bound(self, call: Call, chosen: Choice, choose: Callable[[Call], Choice]) -> Plan:
+        fabric, bound = self._fabric, partial(self._fabric.bind, workspace=self._workspace)
+        if fabric.settled or not (fabric.is_long(call) or chosen == Cico()):
+            return bound(call, chosen)
+        return _Later(fabric, call, choose, bound)
 
-    def _packed(self, call: Call, chosen: Choice) -> None:
-        fabric = self._fabric
-        send, recv = (b if b is None or b.plain else b.on_host() for b in (call.send, call.recv))
-        plan = fabric.bind(replace(call, send=send, recv=recv), chosen, self._workspace)
-        plan()
-        if recv is not None and call.recv is not None and recv is not call.recv and not call.only_read_at(fabric.rank):
-            call.recv.assign(recv)
+    def _packed(self, call: Call, algorithm: str | None, record: Record) -> None:
+        """Make the call on copies of what has gaps. They are in shared memory if this process has some."""
+
+        def packed(b: Buffer | None) -> Buffer | None:
+            if b is None or b.plain:
+                return b
+            return b.on_host(blocks.allocate(b.nbytes) if self._fabric.shares_arrays and blocks.exist() else None)
+
+        send, recv = packed(call.send), packed(call.recv)
+        self.bind(replace(call, send=send, recv=recv), algorithm, record)[0]()
+        out = None if call.only_read_at(self._fabric.rank) else call.recv
+        if recv is not None and out is not None and out is not recv:
+            out.assign(recv)
 
 
 class _Later:

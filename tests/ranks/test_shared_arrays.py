@@ -150,6 +150,24 @@ def test_results_lie_where_inputs_do(comm: mpicoll.Communicator) -> None:
     assert blocks.own_at(ordinary.ctypes.data, 1) is None
 
 
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+def test_arrays_with_gaps_are_packed_there(comm: mpicoll.Communicator, library: str) -> None:
+    whole = np.arange(2 * LONG, dtype=np.float64).reshape(LONG, 2) + comm.rank
+    column: Any = whole[:, 1] if library == "numpy" else torch.from_numpy(whole)[:, 1]
+    expected = sum(2 * np.arange(LONG) + 1.0 + r for r in range(comm.size))
+    plain, result = comm.empty(LONG), comm.empty(LONG)
+    plain[...] = whole[:, 1]  # some ranks may give arrays without gaps
+    for turn in range(3):
+        x: Any = plain if (turn + comm.rank) % 3 == 0 else column
+        comm.allreduce(x, out=result if library == "numpy" else torch.from_numpy(result))
+        assert comm.last_route == SHARED
+        np.testing.assert_array_equal(result, expected)
+    comm.allreduce(column, out=column)
+    assert comm.last_route == SHARED
+    np.testing.assert_array_equal(whole[:, 1], expected)
+    np.testing.assert_array_equal(whole[:, 0], 2 * np.arange(LONG) + comm.rank)
+
+
 def test_memory_is_used_again(comm: mpicoll.Communicator) -> None:
     comm.empty(LONG).fill(0)
     before = len(os.listdir("/proc/self/fd"))

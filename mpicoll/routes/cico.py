@@ -5,6 +5,9 @@ the others, and combines it in rank order straight into its output. There are tw
 all have come to the next meeting, nobody reads the place of the meeting before any more. So one meeting is enough for
 as much as a place holds. Longer vectors go piece by piece.
 
+Where three and more ranks reduce a long vector, no element is combined by all of them: each rank combines a slice of
+the piece in its own place, all meet once more, and each one copies the slices.
+
 Source: the copy-in-copy-out (CICO) way of MPI libraries, as in Graham and Shipman, "MPI support for multi-core
 architectures: optimized shared memory collectives", EuroPVM/MPI 2008.
 """
@@ -24,7 +27,7 @@ from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.machine.shared_memory import Block, share
-from mpicoll.routes.shares import combined, input_and_output, starts_of
+from mpicoll.routes.shares import combined, cut, input_and_output, starts_of
 from mpicoll.transports.meeting import Meeting
 from mpicoll.transports.transport import Array
 
@@ -35,6 +38,8 @@ __all__ = ["Places", "bind"]
 
 PLACE = 256 << 10
 """Bytes of a place. Two places of a rank and its output stay in the second-level cache."""
+LEAST_SLICED = 256 << 10
+"""Bytes of the shortest vector that is combined in slices: for a shorter one, to meet once more takes longer."""
 
 
 class Places:
@@ -60,20 +65,21 @@ def bind(places: Places, call: Call, workspace: Workspace) -> Plan:
     def run() -> None:
         turn = places.turn
         for i in range(turn, turn + count):
-            before, after = of_each_half[i % 2][i - turn]
-            for step in before:
+            first, *others = of_each_half[i % 2][i - turn]
+            for step in first:
                 step()
-            come()
-            for step in after:
-                step()
+            for phase in others:
+                come()
+                for step in phase:
+                    step()
         places.turn = (turn + count) % 2
 
     return run if call.reduction is None else kernels.quietly(run)
 
 
-def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) -> list[tuple[list[Plan], list[Plan]]]:
-    """What this rank does for each piece of the call before the meeting, and after it. A piece has a part of each
-    block."""
+def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) -> list[list[list[Plan]]]:
+    """What this rank does for each piece of the call, in phases between which all ranks meet. A piece has a part of
+    each block."""
     table, size, root, reduction = call.collective, len(half), call.root, call.reduction
     starts = starts_of(call, size)
     blocks = len(starts) - 1
@@ -83,8 +89,10 @@ def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) 
     unit = 1 if reduction is None else reduction.dtype.itemsize
     room = PLACE // max(map(len, has)) // unit * unit
     longest = max(stop - start for start, stop in pairwise(starts))
+    whole = reduction is not None and table.elementwise and table.prefix is None
+    sliced = whole and size > 2 and longest >= LEAST_SLICED
 
-    def piece(first: int) -> tuple[list[Plan], list[Plan]]:
+    def piece(first: int) -> list[list[Plan]]:
         """The one that begins so many bytes into each block."""
 
         def part(vector: Array, block: int, there: range) -> Array:
@@ -97,19 +105,34 @@ def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) 
             at = (block - has[giving].start) * room
             return half[giving][at : at + min(room, max(0, starts[block + 1] - starts[block] - first))]
 
-        before: list[Plan] = []
+        copies_in: list[Plan] = []
         for block in has[rank]:
             only_mine = block == rank if table.gives == "p" else table.root == "gets" and rank == root
-            if not only_mine:
-                before.append(partial(np.copyto, place(rank, block), part(given, block, has[rank])))
+            if sliced or not only_mine:
+                copies_in.append(partial(np.copyto, place(rank, block), part(given, block, has[rank])))
+        if sliced:
+            everyones = [place(r, 0) for r in range(size)]
+            return [copies_in, *_by_slices(everyones, part(out, 0, range(1)), rank, reduction, workspace)]
         after: list[Plan] = []
         for block in wants:
             giving, which = table.source(rank, size, root, block)
             rows = [part(given, which, has[r]) if r == rank else place(r, which) for r in giving]
             after += _taken(rows, part(out, block, wants), reduction, workspace)
-        return before, after
+        return [copies_in, after]
 
     return [piece(first) for first in range(0, longest, room)]
+
+
+def _by_slices(
+    everyones: list[Array], out: Array, rank: int, reduction: Reduction | None, workspace: Workspace
+) -> list[list[Plan]]:
+    """What this rank does of a reduction after all have copied in, and after all have combined their slices."""
+    size, nbytes = len(everyones), everyones[0].size
+    slices = [slice(cut(nbytes, r, size), cut(nbytes, r + 1, size)) for r in range(size)]
+    mine = slices[rank]
+    combines = _taken([place[mine] for place in everyones], everyones[rank][mine], reduction, workspace)
+    in_turn = [(rank + turn) % size for turn in range(size)] if out.size else []
+    return [combines, [partial(np.copyto, out[slices[r]], everyones[r][slices[r]]) for r in in_turn]]
 
 
 def _taken(rows: list[Array], target: Array, reduction: Reduction | None, workspace: Workspace) -> list[Plan]:

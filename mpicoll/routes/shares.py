@@ -21,7 +21,7 @@ from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.errors import MessageError
 from mpicoll.transports.transport import Array
 
-__all__ = ["PIECE", "combined", "ends_of", "input_and_output", "share_of", "starts_of"]
+__all__ = ["PIECE", "combined", "cut", "ends_of", "input_and_output", "share_of", "starts_of"]
 
 PIECE = 128 << 10
 """Bytes that are reduced and written at once: they stay in the second-level cache meanwhile."""
@@ -67,7 +67,7 @@ def share_of(
         first, last, skipped = starts[rank], starts[rank + 1], starts[rank]
         targets = [outputs[rank]]
     else:
-        first, last, skipped = *(_cut(whole, r, size) for r in (rank, rank + 1)), 0
+        first, last, skipped = *(cut(whole, r, size) for r in (rank, rank + 1)), 0
         targets = [out for out in (*outputs[rank:], *outputs[:rank]) if out is not None]
     piece = PIECE // stored.itemsize * stored.itemsize
     steps: list[Plan] = []
@@ -155,7 +155,7 @@ def _carried(nbytes: int, size: int, rank: int, ends: set[int], root: int) -> tu
         return 0, 0
     if len(ends) == 1:
         return 0, nbytes
-    of_root = _cut(nbytes, 1, size)
+    of_root = cut(nbytes, 1, size)
     return (0, of_root) if rank == root else (of_root, nbytes)
 
 
@@ -170,7 +170,7 @@ def starts_of(call: Call, size: int) -> list[int]:
     return [0, *accumulate(n * buffer.dtype.itemsize for n in counts)]
 
 
-def _cut(nbytes: int, part: int, parts: int) -> int:
+def cut(nbytes: int, part: int, parts: int) -> int:
     """Where such a part of the bytes begins."""
     return min(nbytes, -(-(nbytes * part // parts) // LINE) * LINE)
 

@@ -60,7 +60,7 @@ class Part:
             return False
         record = load(self.record)
         wanted = {"high": nbytes(asked.max), "factor": int(asked.factor), "ranks": asked.n, "device": asked.device}
-        return not record["interrupted"] and all(record["settings"][key] == value for key, value in wanted.items())
+        return not record.interrupted and all(record.settings[key] == value for key, value in wanted.items())
 
     def measure(self, asked: argparse.Namespace) -> str:
         """Run the benchmark, and say how it ended. What it prints goes to a file beside the record."""

@@ -173,9 +173,9 @@ def _measure(options: Options, world: Intracomm) -> int:
                 record.write_csv(report, options.csv)
         if options.plot:
             with writing(options.plot, "bench", "--plot"):
-                plot.draw(record.as_dict(report), options.plot)
+                plot.draw(report.rounded(), options.plot)
         if report.interrupted:
             print("# interrupted: what is above was measured before")
         if written := [str(file) for file in (options.json, options.csv, options.plot) if file]:
             print(f"# written: {', '.join(written)}")
-    return 1 if report.wrong or not report.lines else 0
+    return 1 if report.wrong or not report.rows else 0

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from benchmarks.mpi_vs_nccl.study import Part
-from mpicoll.bench.report.record import SCHEMA
+from mpicoll.bench.report.record import write_json
+from mpicoll.bench.report.rows import Report
 from tests.jobs.jobs import REPOSITORY, Done, done, python
 
 STUDY = str(REPOSITORY / "benchmarks" / "mpi_vs_nccl" / "study.py")
@@ -82,7 +83,7 @@ def test_a_record_of_other_settings_does_not_count(tmp_path: Path, asked: dict[s
     usual = {"max": "1K", "factor": "2", "n": 2, "device": "cpu"}
     assert not part.is_done(Namespace(**usual))
     settings = {"high": 1024, "factor": 2, "ranks": 2, "device": "cpu"}
-    part.record.write_text(json.dumps({"schema": SCHEMA, "interrupted": False, "settings": settings}))
+    write_json(Report("", "", settings, {}), part.record)
     assert part.is_done(Namespace(**(usual | asked))) == done
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from mpicoll.bench.backends import Backend, Unavailable, open_backend
 from mpicoll.bench.options import Options
-from mpicoll.bench.report.measurements import Note
+from mpicoll.bench.report.rows import Note
 from mpicoll.bench.session import Session
 
 __all__ = ["agreed", "lines_of", "open_backends"]

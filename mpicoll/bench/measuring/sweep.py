@@ -21,7 +21,7 @@ from mpicoll.bench.measuring.progress import Progress
 from mpicoll.bench.measuring.timing import Runner, clocks, measure
 from mpicoll.bench.options import Options, bad
 from mpicoll.bench.report import table
-from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
+from mpicoll.bench.report.rows import Note, Report, Row, grouped, measured, rated
 from mpicoll.bench.session import Session, open_session
 from mpicoll.collectives import COLLECTIVES, Collective
 from mpicoll.machine.system import free_memory
@@ -65,14 +65,14 @@ def sweep(options: Options, session: Session, backends: dict[str, Backend], repo
                     report.interrupted = True
                     break
                 progress.at(f"{collective.name} {size}")
-                lines = part.lines(size)
-                report.lines += lines
-                for line in lines:
-                    progress.write(table.row(line, width, options.wide))
+                rows = part.rows(size)
+                report.rows += rows
+                for of_backend in grouped(rows, "backend").values():
+                    progress.write(table.line(of_backend, width, options.wide))
                 progress.step()
             for note in table.merged(report.notes[known:]):
                 progress.write(f"# {note}")
-            for said in table.routes([line for line in report.lines if line.case.collective is collective]):
+            for said in table.routes([row for row in report.rows if row.collective == collective.name]):
                 progress.write(said)
             if report.interrupted:
                 break
@@ -92,7 +92,7 @@ class _Sweep:
     """By the backend, where its buffers are."""
     collective: Collective
 
-    def lines(self, size: int) -> list[Line]:
+    def rows(self, size: int) -> list[Row]:
         """Measure one size on all backends."""
         cases = {p: _case(self.options, self.session, self.collective, size, p) for p in self._placements}
         usual = cases[self._placements[0]]
@@ -107,13 +107,13 @@ class _Sweep:
                     runners[name, placement] = runner
         if runners:
             measure(self.session.world, list(runners.values()), self.options.seconds)
-        found: dict[str, dict[Placement, Measurement]] = {name: {} for name in self.backends}
-        for (name, placement), runner in runners.items():
-            found[name][placement] = Measurement(
-                runner.case, name, "; ".join(runner.routes), runner.times, runner.wrong, runner.on_device
-            )
-        first = found[next(iter(found))] if found else {}
-        return [Line(name, usual, by, first) for name, by in found.items() if by]
+        found = [
+            measured(it.case, name, "; ".join(it.routes), it.times, it.wrong, it.on_device)
+            for name in self.backends
+            for placement in cases
+            if (it := runners.get((name, placement)))
+        ]
+        return rated(found, next(iter(self.backends), ""))
 
     @property
     def _placements(self) -> tuple[Placement, ...]:

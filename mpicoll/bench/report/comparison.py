@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,8 @@ from statistics import median
 from typing import Any
 
 from mpicoll.bench.report import plot
-from mpicoll.bench.report.record import Record, Row, is_usual, load
+from mpicoll.bench.report.record import columns, head, load, program
+from mpicoll.bench.report.rows import Report, Row, grouped
 from mpicoll.bench.report.table import by_size
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
@@ -43,49 +44,41 @@ _ENVIRONMENT = {
 class Comparison:
     """The records by the names of their parts, and the names of parts that have none."""
 
-    records: dict[str, Record]
+    records: dict[str, Report]
     failed: list[str]
 
     @cached_property
     def rows(self) -> list[Row]:
-        return [row for record in self.records.values() for row in record["rows"]]
+        return [row for record in self.records.values() for row in record.rows]
 
     @property
-    def dtypes(self) -> list[str]:
-        return list(dict.fromkeys(row["type"] for row in self.rows))
+    def wrong(self) -> int:
+        return sum(row.wrong for row in self.rows)
 
     @cached_property
     def backends(self) -> dict[str, str]:
         """All that were asked for or measured, each with the reason why it is not here, if it is not."""
-        asked = [name for record in self.records.values() for name in record["settings"]["backends"]]
-        found = dict.fromkeys([*asked, *(row["backend"] for row in self.rows)], "")
-        for note in (note for record in self.records.values() for note in record["not_run"]):
-            if note["collective"] is None:
-                found[note["backend"]] = note["reason"]
-        return found | dict.fromkeys((row["backend"] for row in self.rows), "")
-
-    @property
-    def wrong(self) -> int:
-        return sum(row["wrong"] for row in self.rows)
+        asked = [name for record in self.records.values() for name in record.settings["backends"]]
+        notes = [note for record in self.records.values() for note in record.notes if note.collective is None]
+        measured = dict.fromkeys(grouped(self.rows, "backend"), "")
+        return dict.fromkeys(asked, "") | measured | {note.backend: note.reason for note in notes} | measured
 
     @cached_property
     def environment(self) -> dict[str, list[Any]]:
         """The different values of each key. There are several where parts were measured in different places."""
         found: dict[str, list[Any]] = {}
         for record in self.records.values():
-            for key, value in record["environment"].items():
+            for key, value in record.environment.items():
                 if value not in found.setdefault(key, []):
                     found[key].append(value)
         return found
 
-    def of_dtype(self, dtype: str) -> Record:
-        """The parts of one dtype as one record, for its picture."""
-        parts = [record for record in self.records.values() if record["settings"]["dtype"] == dtype]
-        copies: dict[int, list[float]] = {}
-        for copy in (copy for part in parts for copy in part["copies"]):
-            copies.setdefault(copy["size"], []).append(copy["p50_us"])
-        floor = [{"size": size, "p50_us": median(times)} for size, times in sorted(copies.items())]
-        return {**parts[0], "rows": [row for part in parts for row in part["rows"]], "copies": floor}
+    def of_dtype(self, dtype: str) -> Report:
+        """The parts of one dtype as one report, for its picture."""
+        parts = [record for record in self.records.values() if record.settings["dtype"] == dtype]
+        sizes = sorted({size for part in parts for size in part.copies})
+        copies = {size: median(part.copies[size] for part in parts if size in part.copies) for size in sizes}
+        return replace(parts[0], rows=[row for part in parts for row in part.rows], copies=copies)
 
 
 def gather(folder: Path) -> Comparison:
@@ -93,43 +86,43 @@ def gather(folder: Path) -> Comparison:
     files = sorted((folder / PARTS).glob("*.json"))
     if not files:
         raise ArgumentError("comparison", "folder", f"records in its folder {PARTS}", str(folder))
-    records = sorted(((file.stem, load(file)) for file in files), key=lambda part: str(part[1]["started"]))
+    records = sorted(((file.stem, load(file)) for file in files), key=lambda part: part[1].started)
     printed = {file.stem for file in (folder / PARTS).glob("*.txt")}
     return Comparison(dict(records), sorted(printed - {name for name, _ in records}))
 
 
 def text(found: Comparison, pictures: list[str]) -> str:
     """The report. ``pictures`` are the names of files beside it."""
-    title = "mpicoll, MPI and NCCL on the same GPUs" if any(found.environment["gpus"]) else "mpicoll and MPI on CPUs"
-    lines = [f"# {title}", "", *_summary(found), "", "## What is measured where", "", *_environment(found)]
-    lines += ["", "## What to keep in mind", "", *(f"- {caveat}" for caveat in _caveats(found))]
-    for dtype in found.dtypes:
-        rows = [row for row in found.rows if row["type"] == dtype and is_usual(row)]
-        lines += [
-            "",
-            f"## {dtype}: latency",
-            "",
+    on_gpus = any(found.environment["gpus"])
+    sections = {
+        "# mpicoll, MPI and NCCL on the same GPUs" if on_gpus else "# mpicoll and MPI on CPUs": _summary(found),
+        "## What is measured where": _environment(found),
+        "## What to keep in mind": (f"- {caveat}" for caveat in _caveats(found)),
+    }
+    for dtype, of_dtype in grouped(found.rows, "type").items():
+        rows = [row for row in of_dtype if row.is_usual]
+        with_data = [row for row in rows if row.size]
+        fastest, widest = (
             "The median time of the smallest size, in microseconds. Less is better.",
-        ]
-        lines += ["", *_table(found, rows, _latency)]
-        lines += [
-            "",
-            f"## {dtype}: bandwidth",
-            "",
             "The largest bus bandwidth of a median, in 10^9 bytes a second. More is better.",
-        ]
-        lines += ["", *_table(found, [row for row in rows if row["size"]], _bandwidth)]
-        lines += ["", f"## {dtype}: what carried out the calls", "", *_table(found, rows, _routes)]
-    lines += ["", "## What did not run", "", *_not_run(found)]
-    lines += ["", "## Pictures", "", *(f"![{name.partition('.')[0]}]({name})" for name in pictures)]
-    return "\n".join([*lines, "" if pictures else "None: matplotlib is not installed.", ""])
+        )
+        sections |= {
+            f"## {dtype}: latency": iter([fastest, "", *_table(found, rows, _latency)]),
+            f"## {dtype}: bandwidth": iter([widest, "", *_table(found, with_data, _bandwidth)]),
+            f"## {dtype}: what carried out the calls": _table(found, rows, _routes),
+        }
+    sections |= {
+        "## What did not run": _not_run(found),
+        "## Pictures": _pictures(pictures),
+    }
+    return "\n\n".join("\n".join([heading, "", *lines]) for heading, lines in sections.items()) + "\n"
 
 
 def _summary(found: Comparison) -> Iterator[str]:
-    begun = sorted(record["started"] for record in found.records.values())
+    begun = sorted(record.started for record in found.records.values())
     yield f"{len(found.records)} benchmarks, the first from {begun[0]}, the last from {begun[-1]}."
     yield f"{found.wrong} wrong elements in {len(found.rows)} measurements."
-    interrupted = [name for name, record in found.records.items() if record["interrupted"]]
+    interrupted = [name for name, record in found.records.items() if record.interrupted]
     if interrupted:
         yield f"Interrupted before all sizes were measured: {', '.join(interrupted)}."
     if found.failed:
@@ -152,14 +145,14 @@ def _value(value: Any) -> str:
 
 
 def _caveats(found: Comparison) -> Iterator[str]:
-    for clock, how in {k: v for record in found.records.values() for k, v in record["clocks"].items()}.items():
+    for clock, how in {k: v for record in found.records.values() for k, v in record.clocks.items()}.items():
         yield f"`{clock}` of the records: {how}." + " The tables show this one." * (clock == "times_us")
     yield "All figures are of the placement that all backends have: in place for some collectives, else out of place."
-    yield from (f"{caveat}." for caveat in dict.fromkeys(row["caveat"] for row in found.rows if row["caveat"]))
-    nccl = [row for row in found.rows if row["backend"] == NCCL]
+    yield from (f"{caveat}." for caveat in grouped(found.rows, "caveat") if caveat)
+    nccl = [row for row in found.rows if row.backend == NCCL]
     if not nccl:
         yield "NCCL was not measured, so there are no ratios to it. The end of this page says why."
-    elif not any(row["comparable"] for row in nccl):
+    elif not any(row.comparable for row in nccl):
         yield "There are no ratios to NCCL, because its figures are those of a shared GPU."
     else:
         yield "The number in brackets is the figure divided by NCCL's."
@@ -172,59 +165,54 @@ def _caveats(found: Comparison) -> Iterator[str]:
         yield f"Not all benchmarks ran in the same environment. These differ: {', '.join(different)}."
 
 
-Cell = Callable[[list[Row], list[Row]], str]
+Cell = Callable[[Sequence[Row], Sequence[Row]], str]
 """The cell of a backend's rows, beside those of NCCL. There are some of the backend."""
 
 
-def _table(found: Comparison, rows: list[Row], cell: Cell) -> Iterator[str]:
+def _table(found: Comparison, rows: Sequence[Row], cell: Cell) -> Iterator[str]:
     yield f"| collective | {' | '.join(found.backends)} |"
     yield f"|---|{'---|' * len(found.backends)}"
-    for name in (name for name in COLLECTIVES if any(row["collective"] == name for row in rows)):
-        of_name = [row for row in rows if row["collective"] == name]
-        nccl = [row for row in of_name if row["backend"] == NCCL and row["comparable"]]
-        cells = []
-        for backend, reason in found.backends.items():
-            mine = [row for row in of_name if row["backend"] == backend]
-            cells.append(cell(mine, nccl) if mine else f"not here: {reason}" if reason else "N/A")
+    of_names = grouped(rows, "collective")
+    for name in (name for name in COLLECTIVES if name in of_names):
+        mine = grouped(of_names[name], "backend")
+        nccl = [row for row in mine.get(NCCL, ()) if row.comparable]
+        cells = [
+            cell(mine[backend], nccl) if backend in mine else f"not here: {reason}" if reason else "N/A"
+            for backend, reason in found.backends.items()
+        ]
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def _latency(mine: list[Row], nccl: list[Row]) -> str:
-    row = min(mine, key=lambda row: int(row["size"]))
-    other = [each["p50_us"] for each in nccl if each["size"] == row["size"]]
-    at = f" at {size_text(row['size'])}" if row["size"] else ""
-    return f"{row['p50_us']:.1f}{at}{_ratio(row['p50_us'], other)}"
+def _latency(mine: Sequence[Row], nccl: Sequence[Row]) -> str:
+    row = min(mine, key=lambda row: row.size)
+    at = f" at {size_text(row.size)}" if row.size else ""
+    return f"{row.p50_us:.1f}{at}{_ratio(row.p50_us, [each.p50_us for each in nccl if each.size == row.size])}"
 
 
-def _bandwidth(mine: list[Row], nccl: list[Row]) -> str:
-    row = max(mine, key=_busbw)
-    return (
-        f"{_busbw(row):.2f} at {size_text(row['size'])}{_ratio(_busbw(row), [max(map(_busbw, nccl))] if nccl else [])}"
-    )
-
-
-def _busbw(row: Row) -> float:
-    return float(row["busbw_gbs"] * row["time_us"] / row["p50_us"])
+def _bandwidth(mine: Sequence[Row], nccl: Sequence[Row]) -> str:
+    row = max(mine, key=lambda row: row.bandwidth)
+    others = sorted((each.bandwidth for each in nccl), reverse=True)
+    return f"{row.bandwidth:.2f} at {size_text(row.size)}{_ratio(row.bandwidth, others)}"
 
 
 def _ratio(mine: float, nccl: list[float]) -> str:
     return f" ({mine / nccl[0]:.2f})" if any(nccl) else ""  # the bus bandwidth of one rank is 0
 
 
-def _routes(mine: list[Row], _: list[Row]) -> str:
-    return by_size(sorted((row["size"], row["route"]) for row in mine))
+def _routes(mine: Sequence[Row], _: Sequence[Row]) -> str:
+    return by_size(sorted((row.size, row.route) for row in mine))
 
 
 def _not_run(found: Comparison) -> Iterator[str]:
     """Why a backend or a collective of it is missing above, each reason once."""
     where: dict[tuple[str, str], dict[str, None]] = {}
-    measured = {(row["backend"], row["collective"], row["type"]) for row in found.rows if is_usual(row)}
+    measured = grouped((row for row in found.rows if row.is_usual), "backend", "collective", "type")
     for record in found.records.values():
-        dtype = record["settings"]["dtype"]
-        for note in record["not_run"]:
-            at = note["collective"]
-            if (note["backend"], at, dtype) not in measured:
-                where.setdefault((note["backend"], note["reason"]), {})[f"{at} of {dtype}" if at else ""] = None
+        dtype = record.settings["dtype"]
+        for note in record.notes:
+            if (note.backend, note.collective, dtype) not in measured:
+                what = f"{note.collective} of {dtype}" if note.collective else ""
+                where.setdefault((note.backend, note.reason), {})[what] = None
     for (backend, reason), places in where.items():
         listed = ", ".join(filter(None, places))
         yield f"- {backend}: {reason}" + (f" ({listed})" if listed else "")
@@ -232,21 +220,24 @@ def _not_run(found: Comparison) -> Iterator[str]:
         yield "Every backend ran every collective."
 
 
+def _pictures(names: list[str]) -> Iterator[str]:
+    yield from (f"![{name.partition('.')[0]}]({name})" for name in names)
+    yield "" if names else "None: matplotlib is not installed."
+
+
 def write(found: Comparison, folder: Path) -> list[Path]:
     """Write the files, and return their paths."""
-    pictures = [folder / f"{dtype}.png" for dtype in found.dtypes] if find_spec("matplotlib") else []
-    for dtype, picture in zip(found.dtypes, pictures, strict=False):
+    dtypes = [*grouped(found.rows, "type")] if find_spec("matplotlib") else []
+    pictures = [folder / f"{dtype}.png" for dtype in dtypes]
+    for dtype, picture in zip(dtypes, pictures, strict=True):
         plot.draw(found.of_dtype(dtype), picture)
     report, results = folder / "report.md", folder / "results.json"
     report.write_text(text(found, [picture.name for picture in pictures]))
     digest = {
         "schema": "mpicoll-comparison/1",
         "failed": found.failed,
-        "parts": {
-            name: {key: value for key, value in record.items() if key not in ("schema", "rows", "copies")}
-            for name, record in found.records.items()
-        },
-        "rows": [{key: value for key, value in row.items() if key != "times_us"} for row in found.rows],
+        "parts": {name: head(record) for name, record in found.records.items()},
+        "rows": [columns(row) for row in found.rows],
     }
     results.write_text(json.dumps(digest, indent=1) + "\n")
     return [report, results, *pictures]
@@ -264,13 +255,7 @@ def report(folder: Path) -> int:
 
 
 def main() -> int:
-    try:
-        if len(sys.argv) != 2:
-            raise ArgumentError("comparison", "arguments", "a folder", " ".join(sys.argv[1:]) or "none")
-        return report(Path(sys.argv[1]))
-    except ArgumentError as e:
-        print(f"mpicoll: {e}", file=sys.stderr)
-        return 2
+    return program("comparison", "a folder", 1, lambda folder: report(Path(folder)))
 
 
 if __name__ == "__main__":

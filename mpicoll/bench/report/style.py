@@ -1,18 +1,23 @@
-"""How pictures of measurements look: a colour, a marker and a dash pattern for each line, and settings for Matplotlib.
+"""How pictures of measurements look: a colour, a marker and a dash pattern for each line, settings for Matplotlib, and
+two panels for each collective.
 
 No two lines have the same colour. They also differ in marker and dashes, so that a print without colours can be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from colorsys import hls_to_rgb
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FAINT", "REFERENCE", "SETTINGS", "WIDTH", "Style", "duration", "legend", "note", "styles"]
+__all__ = ["FAINT", "REFERENCE", "SETTINGS", "WIDTH", "Style", "draw", "duration", "legend", "note", "styles"]
+
+T = TypeVar("T")
 
 COLORS = (
     *("#0b3c6f", "#e08214", "#1b9e77", "#b2182b", "#7570b3"),
@@ -80,6 +85,28 @@ def _hues(n: int) -> list[str]:
         rgb = hls_to_rgb(i / n, (0.28, 0.52, 0.4)[i % 3], 0.75)
         found.append("#" + "".join(f"{round(255 * part):02x}" for part in rgb))
     return found
+
+
+def draw(
+    path: Path, parts: dict[str, list[T]], fill: Callable[[list[T], Axes, Axes], dict[str, Any]], source: str = ""
+) -> None:
+    """Draw two panels side by side for each part, by its title. ``fill`` draws a part and returns its lines by their
+    labels. Below all panels stands the ``source`` of the data."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(SETTINGS):
+        figure = Figure(figsize=(WIDTH, 0.6), dpi=200, layout="constrained")
+        if source:
+            note(figure, source)
+        if parts:
+            handles: dict[str, Any] = {}
+            panels = figure.subplots(len(parts), 2, squeeze=False)
+            for (title, part), (left, right) in zip(parts.items(), panels, strict=True):
+                handles |= fill(part, left, right)
+                left.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=8)
+            figure.set_figheight(2.9 * len(parts) + 0.4 * bool(source) + legend(figure, handles))
+        figure.savefig(path)
 
 
 def legend(figure: Figure, handles: dict[str, Any]) -> float:

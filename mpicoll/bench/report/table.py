@@ -1,4 +1,7 @@
-"""The table: a narrow one that fits 80 columns and shows medians, or a wide one with the columns of nccl-tests."""
+"""The table: a narrow one that fits 80 columns and shows medians, or a wide one with the columns of nccl-tests.
+
+A line of it is the rows of one size on one backend, one for each placement.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,18 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
-from mpicoll.bench.cases.case import PLACEMENTS, Placement
-from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
+from mpicoll.bench.cases.case import PLACEMENTS
+from mpicoll.bench.report.rows import IN_FILES, Note, Report, Row, grouped
 from mpicoll.bench.report.verdict import verdict
 from mpicoll.collectives import Collective
 from mpicoll.units import size_text
 
-__all__ = ["by_size", "footer", "header", "heading", "merged", "routes", "row"]
+__all__ = ["by_size", "footer", "header", "heading", "line", "merged", "routes"]
 
 _NARROW = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
 _WHAT = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{}}"
 _FIGURES = " {:>8} {:>6} {:>6} {:>6}"
 _MORE = "  {:>8} {:>8} {:>7}"
-_GROUPS: dict[Placement, str] = {"out": "out-of-place", "in": "in-place"}
 
 
 def header(report: Report) -> str:
@@ -36,79 +38,56 @@ def header(report: Report) -> str:
         *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
         *map(str, report.notes),
     ]
-    return "\n".join(f"# {line}" for line in lines)
+    return "\n".join(f"# {each}" for each in lines)
 
 
 def heading(collective: Collective, width: int, wide: bool = False) -> str:
     """The names of the columns. ``width`` is that of the longest backend's name."""
-    if wide:
-        return _wide_heading(collective, width)
-    names = _NARROW.format("size", "p50", "p99", "busbw", "ratio", "wrong", "backend")
-    units = _NARROW.format("(B)", "(us)", "(us)", "(GB/s)", "", "", "").rstrip()
-    usual = _GROUPS[PLACEMENTS[collective.name][0]]
-    return "\n".join(("#", f"# {collective.name} {usual}", f"#{names[1:]}", f"#{units[1:]}"))
-
-
-def row(line: Line, width: int, wide: bool = False) -> str:
-    """One size of one backend."""
-    if wide:
-        return _wide_row(line, width)
-    usual, size = line.usual, size_text(line.case.bytes)
-    cells = ("N/A",) * 4
-    if usual:  # the bandwidth, too, is that of the median call
-        cells = (_time(usual.p50), _time(usual.p99), f"{usual.busbw * usual.time / usual.p50:.2f}", _ratio(line))
-    return _NARROW.format(size, *cells, line.wrong, line.backend) + _caveat(line)
-
-
-def _ratio(line: Line) -> str:
-    ratio = line.ratio(PLACEMENTS[line.case.name][0])
-    return "N/A" if ratio is None else f"{ratio:.2f}"
-
-
-def _wide_heading(collective: Collective, width: int) -> str:
-    usual = _GROUPS[PLACEMENTS[collective.name][0]]
-    group = _FIGURES.format("time", "algbw", "busbw", "#wrong")
-    units = _FIGURES.format("(us)", "(GB/s)", "(GB/s)", "")
-    blank = " " * len(_what(["", "", "", "", "", ""], width))
+    usual = IN_FILES[PLACEMENTS[collective.name][0]]
+    if not wide:
+        names = _NARROW.format("size", "p50", "p99", "busbw", "ratio", "wrong", "backend")
+        units = _NARROW.format("(B)", "(us)", "(us)", "(GB/s)", "", "", "").rstrip()
+        return "\n".join(("#", f"# {collective.name} {usual}", f"#{names[1:]}", f"#{units[1:]}"))
+    what = (
+        ("", "", "", "", "", ""),
+        ("size", "count", "type", "redop", "root", "backend"),
+        ("(B)", "(elems)", *4 * [""]),
+    )
+    blank, names, units = ("#" + _WHAT.format(*cells, width)[1:] for cells in what)
+    figures = _FIGURES.format("time", "algbw", "busbw", "#wrong")
+    groups = "".join(f"{name:^{len(figures)}}" for name in IN_FILES.values())
     return "\n".join(
         (
             "#",
             f"# {collective.name}",
-            "#" + blank[1:] + "".join(f"{_GROUPS[p]:^{len(group)}}" for p in _GROUPS) + f"{usual:^27}".rstrip(),
-            "#" + _what(["size", "count", "type", "redop", "root", "backend"], width)[1:]
-            + 2 * group + _MORE.format("p50", "p99", "ratio"),
-            "#" + _what(["(B)", "(elems)", "", "", "", ""], width)[1:]
-            + 2 * units + _MORE.format("(us)", "(us)", ""),
+            blank + groups + f"{usual:^27}".rstrip(),
+            names + 2 * figures + _MORE.format("p50", "p99", "ratio"),
+            units + 2 * _FIGURES.format("(us)", "(GB/s)", "(GB/s)", "") + _MORE.format("(us)", "(us)", ""),
         )
-    )  # fmt: skip
-
-
-def _what(cells: Sequence[Any], width: int) -> str:
-    return _WHAT.format(*cells, width)
-
-
-def _wide_row(line: Line, width: int) -> str:
-    c, collective = line.case, line.case.collective
-    op = c.op if collective.reduces else "none"
-    root = c.root if collective.rooted else -1
-    usual = line.usual
-    more = (_time(usual.p50), _time(usual.p99), _ratio(line)) if usual else ("N/A",) * 3
-    return (
-        _what([c.bytes, c.count, c.dtype.name, op, root, line.backend], width)
-        + "".join(_FIGURES.format(*_figures(line.by.get(p))) for p in _GROUPS)
-        + _MORE.format(*more)
-        + _caveat(line)
     )
 
 
-def _caveat(line: Line) -> str:
-    """It ends the row, beside the figures that it is about."""
-    caveat = next(iter(line.by.values())).caveat
-    return f"  ({caveat})" if caveat else ""
+def line(rows: Sequence[Row], width: int, wide: bool = False) -> str:
+    """One size of one backend."""
+    first = rows[0]
+    usual = next((row for row in rows if row.is_usual), None)
+    p50, p99, busbw, ratio = ("N/A",) * 4
+    if usual:
+        p50, p99, busbw = _time(usual.p50_us), _time(usual.p99_us), f"{usual.bandwidth:.2f}"
+        ratio = "N/A" if usual.ratio is None else f"{usual.ratio:.2f}"
+    caveat = f"  ({first.caveat})" if first.caveat else ""
+    if not wide:
+        wrong = sum(row.wrong for row in rows)
+        return _NARROW.format(size_text(first.size), p50, p99, busbw, ratio, wrong, first.backend) + caveat
+    root = -1 if first.root is None else first.root
+    what = first.size, first.count, first.type, first.redop or "none", root, first.backend
+    by = {row.placement: _figures(row) for row in rows}
+    figures = "".join(_FIGURES.format(*by.get(placement, ("N/A",) * 4)) for placement in IN_FILES.values())
+    return _WHAT.format(*what, width) + figures + _MORE.format(p50, p99, ratio) + caveat
 
 
-def _figures(m: Measurement | None) -> tuple[str, ...]:
-    return ("N/A",) * 4 if m is None else (_time(m.time), f"{m.algbw:.2f}", f"{m.busbw:.2f}", str(m.wrong))
+def _figures(row: Row) -> tuple[Any, ...]:
+    return _time(row.time_us), f"{row.algbw_gbs:.2f}", f"{row.busbw_gbs:.2f}", row.wrong
 
 
 def _time(us: float) -> str:
@@ -125,16 +104,13 @@ def merged(notes: Sequence[Note]) -> list[Note]:
     return list(dict.fromkeys(replace(n, placement=None) if everywhere(n) else n for n in notes))
 
 
-def routes(lines: Sequence[Line]) -> list[str]:
+def routes(rows: Sequence[Row]) -> list[str]:
     """Comment lines that say what has carried out the calls of each backend that has several routes."""
-    backends = dict.fromkeys(line.backend for line in lines)
-    taken = {
-        b: [(m.case.bytes, m.route) for line in lines if line.backend == b and (m := line.usual)] for b in backends
-    }
+    usual = grouped((row for row in rows if row.is_usual), "backend")
     return [
-        f"# {backend} took {by_size(each)}"
-        for backend, each in taken.items()
-        if {route for _, route in each} - {"native", backend}
+        f"# {backend} took {by_size([(row.size, row.route) for row in mine])}"
+        for backend, mine in usual.items()
+        if {row.route for row in mine} - {"native", backend}
     ]
 
 
@@ -146,8 +122,7 @@ def by_size(taken: Sequence[tuple[int, str]]) -> str:
 
 def footer(report: Report) -> str:
     """Whether the results were right, and which backend was the fastest for which sizes."""
-    checked = len(report.measurements)
-    if not checked:
+    if not report.rows:
         return "# nothing was measured"
-    found = f"# {report.wrong} wrong elements in {checked} measurements" + ("" if report.wrong else ": OK")
-    return "\n".join(filter(None, ["#", found, verdict(report)]))
+    found = f"# {report.wrong} wrong elements in {len(report.rows)} measurements" + ("" if report.wrong else ": OK")
+    return "\n".join(filter(None, ["#", found, verdict(report.rows)]))

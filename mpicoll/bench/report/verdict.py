@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mpicoll.bench.report.measurements import Line, Report
+from mpicoll.bench.report.rows import Row, grouped
 from mpicoll.units import size_text
 
 __all__ = ["verdict"]
@@ -31,33 +31,30 @@ class _Range:
         return f"{self.backend}{where} ({low if low == high else f'{low} to {high}'} times as fast as the next)"
 
 
-def verdict(report: Report) -> str:
+def verdict(rows: Sequence[Row]) -> str:
     """Comment lines. There are none if fewer than two backends can be compared."""
     lines = [
-        textwrap.fill(f"{collective.name}: {said}", 80, initial_indent="# ", subsequent_indent="#   ")
-        for collective in report.collectives
-        if (said := _said([line for line in report.lines if line.case.name == collective.name]))
+        textwrap.fill(f"{name}: {said}", 80, initial_indent="# ", subsequent_indent="#   ")
+        for name, of_name in grouped(rows, "collective").items()
+        if (said := _said(of_name))
     ]
-    caveats = {f"# {m.backend} is not compared: {m.caveat}" for _, m in report.measurements if not m.comparable}
+    caveats = {f"# {row.backend} is not compared: {row.caveat}" for row in rows if not row.comparable}
     return "\n".join([*lines, *sorted(caveats)])
 
 
-def _said(lines: Sequence[Line]) -> str:
-    ranges = list(_ranges(lines))
+def _said(rows: Sequence[Row]) -> str:
+    ranges = list(_ranges(rows))
     if len(ranges) <= _MOST_RANGES:
         return f"the fastest is {', then '.join(map(str, ranges))}." if ranges else ""
-    counts: dict[str, int] = {}
-    for each in ranges:
-        counts[each.backend] = counts.get(each.backend, 0) + len(each.sizes)
+    counts = {name: sum(len(each.sizes) for each in mine) for name, mine in grouped(ranges, "backend").items()}
     often = sorted(counts.items(), key=lambda item: -item[1])
     return "the fastest changes from size to size: " + ", ".join(f"{name} at {n} sizes" for name, n in often) + "."
 
 
-def _ranges(lines: Sequence[Line]) -> Iterator[_Range]:
+def _ranges(rows: Sequence[Row]) -> Iterator[_Range]:
     current: _Range | None = None
-    for size in dict.fromkeys(line.case.bytes for line in lines):
-        of_size = [m for line in lines if line.case.bytes == size and (m := line.usual)]
-        times = {m.backend: m.p50 for m in of_size if m.comparable}
+    for size, of_size in grouped(rows, "size").items():
+        times = {row.backend: row.p50_us for row in of_size if row.is_usual and row.comparable}
         if len(times) < 2:
             continue
         best = min(times, key=times.__getitem__)

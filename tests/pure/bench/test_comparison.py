@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mpicoll.bench.report import comparison
-from mpicoll.bench.report.record import SCHEMA, Record, Row
+from mpicoll.bench.report.record import SCHEMA
 from mpicoll.errors import ArgumentError
 
 ENVIRONMENT = {
@@ -21,12 +21,17 @@ ENVIRONMENT = {
 }  # fmt: skip
 SHARED = "GPU shared by 2 ranks"
 
+Record = dict[str, Any]
+Row = dict[str, Any]
+"""As they are written."""
+
 
 def row(backend: str, size: int, us: float, **other: Any) -> Row:
     found = {
         "collective": "allreduce", "type": "float32", "placement": "in-place", "redop": "sum", "route": "native",
         "wrong": 0, "comparable": True, "caveat": "", "time_us": us, "p50_us": us, "times_us": [us],
-        "busbw_gbs": size / us / 1e3,
+        "busbw_gbs": size / us / 1e3, "algbw_gbs": size / us / 1e3, "p99_us": us, "calls": 1, "count": size // 4,
+        "root": None, "ratio": None,
     }  # fmt: skip
     return {**found, "backend": backend, "size": size, **other}
 

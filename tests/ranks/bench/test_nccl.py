@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,11 +16,12 @@ from typing import Any, cast
 import pytest
 
 from mpicoll.bench.backends import Unavailable, nccl
-from mpicoll.bench.report import plot, record, summary, table
-from mpicoll.bench.report.measurements import Line, Report
+from mpicoll.bench.cases.case import Placement
+from mpicoll.bench.report import plot, record, table
+from mpicoll.bench.report.rows import Report, fastest, grouped, rated
 from mpicoll.bench.report.verdict import verdict
 from mpicoll.bench.session import Session, most_alike
-from tests.ranks.bench.test_output import report
+from tests.ranks.bench.test_output import lines, report, row
 
 FULL = "GPU shared by 2 ranks: not NCCL's bandwidth"
 LOG = """\
@@ -155,50 +155,48 @@ def test_gpus_are_counted_by_what_they_are() -> None:
 def shared() -> Report:
     """An invented report of two ranks on one GPU. NCCL has the least times."""
     found = report()
-    for i, line in enumerate(found.lines):
-        name = {"mpi": "mpi", "mpicoll": "mpicoll", "gloo": "nccl"}[line.backend]
-        by = {
-            placement: replace(
-                m, backend=name, case=replace(m.case, sharing=2), times=[0.1] if name == "nccl" else m.times
-            )
-            for placement, m in line.by.items()
-        }
-        first = by if i % 3 == 0 else found.lines[i - i % 3].by
-        found.lines[i] = Line(name, next(iter(by.values())).case, by, first)
+    placements: dict[str, Placement] = {"in-place": "in", "out-of-place": "out"}
+    rows = [
+        row(
+            placements[it.placement],
+            it.count,
+            *(("nccl", [0.1]) if it.backend == "gloo" else (it.backend, it.times_us)),
+            sharing=2,
+        )
+        for it in found.rows
+    ]
+    found.rows = [each for of_size in grouped(rows, "size").values() for each in rated(of_size, "mpicoll")]
     return found
 
 
 def test_rows_of_a_shared_gpu_say_so(tmp_path: Path) -> None:
     found = shared()
-    rows = [table.row(line, 7, wide) for line in found.lines for wide in (False, True) if line.backend == "nccl"]
-    assert all(row.endswith(f"({FULL})") for row in rows)
-    assert all(table.row(line, 7).endswith("(GPU shared by 2 ranks)") for line in found.lines if line.backend != "nccl")
+    for rows in lines(found):
+        expected = FULL if rows[0].backend == "nccl" else "GPU shared by 2 ranks"
+        assert all(table.line(rows, 7, wide).endswith(f"({expected})") for wide in (False, True))
     record.write_json(found, tmp_path / "f.json")
     record.write_csv(found, tmp_path / "f.csv")
     written = json.loads((tmp_path / "f.json").read_text())["rows"]
     with (tmp_path / "f.csv").open(newline="") as f:
-        written += [{**row, "comparable": row["comparable"] == "True"} for row in csv.DictReader(f)]
-    for row in written:
-        assert row["caveat"] == (FULL if row["backend"] == "nccl" else "GPU shared by 2 ranks")
-        assert row["comparable"] == (row["backend"] != "nccl")
-        assert row["backend"] != "nccl" or not row["ratio"]
+        written += [{**it, "comparable": it["comparable"] == "True"} for it in csv.DictReader(f)]
+    for it in written:
+        assert it["caveat"] == (FULL if it["backend"] == "nccl" else "GPU shared by 2 ranks")
+        assert it["comparable"] == (it["backend"] != "nccl")
+        assert it["backend"] != "nccl" or not it["ratio"]
 
 
 def test_nothing_is_judged_by_nccl_on_a_shared_gpu() -> None:
     found = shared()
-    said = " ".join(verdict(found).replace("#", "").split())
+    said = " ".join(verdict(found.rows).replace("#", "").split())
     assert said.startswith("allreduce: the fastest is mpicoll")
     assert said.endswith(f"nccl is not compared: {FULL}")
-    *_, line = summary.lines(record.as_dict(found))
-    assert "nccl" not in line
-    assert line.split()[4] == "N/A"  # the ratio of NCCL
-    nccl_first = Line("mpi", found.lines[1].case, found.lines[1].by, found.lines[2].by)
-    assert nccl_first.ratio("in") is None
+    assert fastest(found.rows, found.rows[0].size).backend == "mpicoll"
+    assert {each.ratio for each in rated(found.rows, "nccl")} == {None}
 
 
 def test_the_picture_of_a_shared_gpu_says_so(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot.draw(record.as_dict(shared()), tmp_path / "f.svg")
+    plot.draw(shared(), tmp_path / "f.svg")
     text = (tmp_path / "f.svg").read_text().replace("&#x27;", "'").replace("&apos;", "'")
     assert f">nccl ({FULL})<" in text
     assert ">mpi (GPU shared by 2 ranks)<" in text
@@ -206,5 +204,5 @@ def test_the_picture_of_a_shared_gpu_says_so(tmp_path: Path) -> None:
 
 def test_a_gpu_of_ones_own_needs_no_words() -> None:
     found = report()
-    assert all("shared" not in table.row(line, 7) for line in found.lines)
-    assert {row["caveat"] for row in record.as_dict(found)["rows"]} == {""}
+    assert all("shared" not in table.line(rows, 7) for rows in lines(found))
+    assert {each.caveat for each in found.rows} == {""}

@@ -17,7 +17,7 @@ from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement
 from mpicoll.bench.measuring.progress import TERMINAL, Progress
 from mpicoll.bench.report import plot, record, table
-from mpicoll.bench.report.measurements import Line, Measurement, Note, Report
+from mpicoll.bench.report.rows import Note, Report, Row, grouped, measured, rated
 from mpicoll.bench.report.style import styles
 from mpicoll.bench.report.verdict import verdict
 from mpicoll.collectives import COLLECTIVES
@@ -31,56 +31,58 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-def measured(
-    placement: Placement, count: int, backend: str, times: list[float], name: str = "allreduce"
-) -> Measurement:
-    case = Case(COLLECTIVES[name], count, DTYPES["float32"], "sum", 0, 0, 4, placement)
-    return Measurement(case, backend, "native", times, wrong=0)
+def row(
+    placement: Placement, count: int, backend: str, times: list[float], name: str = "allreduce", sharing: int = 1
+) -> Row:
+    case = Case(COLLECTIVES[name], count, DTYPES["float32"], "sum", 0, 0, 4, placement, sharing=sharing)
+    return measured(case, backend, "native", times, wrong=0)
 
 
 def report(name: str = "allreduce") -> Report:
     found = Report("mpicoll bench " + name, "2026-01-01T00:00:00+00:00", {"ranks": 4}, ENVIRONMENT)
     for count in (2, 1000, 250_000):
-        first: dict[Placement, Measurement] = {}
-        for backend, slower in (("mpicoll", 1.0), ("mpi", 2.0), ("gloo", 50.0)):
-            placements = PLACEMENTS[name] if backend != "gloo" else PLACEMENTS[name][:1]
-            by = {
-                p: measured(p, count, backend, [slower, slower * (1 + count / 1e3), slower * 90], name)
-                for p in placements
-            }
-            first = first or by
-            found.lines.append(Line(backend, next(iter(by.values())).case, by, first))
+        rows = [
+            row(p, count, backend, [slower, slower * (1 + count / 1e3), slower * 90], name)
+            for backend, slower in (("mpicoll", 1.0), ("mpi", 2.0), ("gloo", 50.0))
+            for p in (PLACEMENTS[name] if backend != "gloo" else PLACEMENTS[name][:1])
+        ]
+        found.rows += rated(rows, "mpicoll")
     return found
 
 
+def lines(found: Report) -> list[list[Row]]:
+    """The rows of each line of the table."""
+    return [*grouped(found.rows, "size", "backend").values()]
+
+
 def test_bandwidths_are_those_of_nccl_tests() -> None:
-    m = measured("in", 250_000, "mpi", [1000.0, 3000.0])
-    assert m.time == 2000.0
-    assert m.algbw == pytest.approx(1e6 / 2e-3 / 1e9)
-    assert m.busbw == pytest.approx(m.algbw * 2 * 3 / 4)
-    gathered = measured("out", 62_500, "mpi", [2000.0], "allgather")
-    assert gathered.case.bytes == 1_000_000
-    assert gathered.busbw == pytest.approx(0.5 * 3 / 4)
+    found = row("in", 250_000, "mpi", [1000.0, 3000.0])
+    assert found.time_us == 2000.0
+    assert found.algbw_gbs == pytest.approx(1e6 / 2e-3 / 1e9)
+    assert found.busbw_gbs == pytest.approx(found.algbw_gbs * 2 * 3 / 4)
+    gathered = row("out", 62_500, "mpi", [2000.0], "allgather")
+    assert gathered.size == 1_000_000
+    assert gathered.busbw_gbs == pytest.approx(0.5 * 3 / 4)
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_rows_line_up_with_the_heading(wide: bool) -> None:
-    lines = table.heading(COLLECTIVES["allreduce"], 7, wide).splitlines()
-    lines += [table.row(line, 7, wide) for line in report().lines]
-    ends = {re.search(r"ratio| \d+\.\d\d(?=( +0  \w+)?$)", line) for line in lines if re.search("ratio|mpi|gloo", line)}
+    shown = table.heading(COLLECTIVES["allreduce"], 7, wide).splitlines()
+    shown += [table.line(rows, 7, wide) for rows in lines(report())]
+    ends = {re.search(r"ratio| \d+\.\d\d(?=( +0  \w+)?$)", line) for line in shown if re.search("ratio|mpi|gloo", line)}
     assert len({found.end() for found in ends if found}) == 1
     assert None not in ends
 
 
 def test_a_row_says_what_there_is() -> None:
-    found = report()
-    cells = table.row(found.lines[5], 7, wide=True).split()
+    rows = lines(report())[5]
+    cells = table.line(rows, 7, wide=True).split()
     assert cells[:6] == ["4000", "1000", "float32", "sum", "-1", "gloo"]
     assert cells[6:10] == ["N/A"] * 4
     assert cells[-1] == "50.00"
     assert cells[-3] == "100.00"
     bandwidth = 4000 / 100 / 1e3 * 2 * 3 / 4  # of the median call
-    assert table.row(found.lines[5], 7).split() == [
+    assert table.line(rows, 7).split() == [
         "4000",
         "100.00",
         "4412.0",
@@ -92,18 +94,14 @@ def test_a_row_says_what_there_is() -> None:
 
 
 def test_a_row_fits_80_columns() -> None:
-    long = replace(report().lines[-1], backend="mpicoll:neighbour_exchange")
-    assert len(table.row(long, 7)) <= 80
+    long = replace(report().rows[-1], backend="mpicoll:neighbour_exchange")
+    assert len(table.line([long], 7)) <= 80
     assert "wrong" in table.heading(COLLECTIVES["allreduce"], 7)
 
 
 def judged(*times: dict[str, float]) -> str:
     """The verdict's lines on backends that take so long, for vectors of 8 bytes, 16 bytes, and so on."""
-    found = Report("mpicoll bench allreduce", "", {}, ENVIRONMENT)
-    for k, each in enumerate(times):
-        by = {name: measured("in", 2 << k, name, [us]) for name, us in each.items()}
-        found.lines += [Line(name, m.case, {"in": m}, {}) for name, m in by.items()]
-    return verdict(found)
+    return verdict([row("in", 2 << k, name, [us]) for k, each in enumerate(times) for name, us in each.items()])
 
 
 def test_the_verdict() -> None:
@@ -121,9 +119,10 @@ def test_the_verdict() -> None:
 
 
 def test_ratios_are_to_the_first_backend() -> None:
-    found = report()
-    assert [line.ratio("in") for line in found.lines[:3]] == pytest.approx([1, 2, 50])
-    assert found.lines[2].ratio("out") is None
+    in_place = [each for each in report().rows if each.placement == "in-place"]
+    assert [each.ratio for each in in_place[:3]] == pytest.approx([1, 2, 50])
+    only_here = rated([row("in", 2, "mpi", [1.0]), row("out", 2, "gloo", [1.0])], "mpi")
+    assert [each.ratio for each in only_here] == [1, None]
 
 
 def test_notes_of_both_placements_become_one() -> None:
@@ -154,12 +153,11 @@ def test_a_header_of_a_gpu_names_its_clocks() -> None:
 
 def test_routes_are_named_where_there_are_several() -> None:
     found = report()
-    assert table.routes(found.lines) == []
-    for i, line in enumerate(found.lines):
-        if line.backend == "mpicoll":
-            route = "staged:native" if i < 6 else "staged:ring"
-            found.lines[i] = replace(line, by={p: replace(m, route=route) for p, m in line.by.items()})
-    assert table.routes(found.lines) == ["# mpicoll took staged:native, staged:ring from 1000000"]
+    assert table.routes(found.rows) == []
+    for i, each in enumerate(found.rows):
+        if each.backend == "mpicoll":
+            found.rows[i] = replace(each, route="staged:native" if each.size < 1_000_000 else "staged:ring")
+    assert table.routes(found.rows) == ["# mpicoll took staged:native, staged:ring from 1000000"]
 
 
 def test_json_and_csv_agree(tmp_path: Path) -> None:
@@ -195,7 +193,7 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
 
 def test_an_empty_report_can_be_written(tmp_path: Path) -> None:
     found = report()
-    found.lines.clear()
+    found.rows.clear()
     record.write_json(found, tmp_path / "f.json")
     record.write_csv(found, tmp_path / "f.csv")
     assert json.loads((tmp_path / "f.json").read_text())["rows"] == []
@@ -204,13 +202,13 @@ def test_an_empty_report_can_be_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["allreduce", "allgather", "barrier"])
 def test_the_picture_is_drawn(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot.draw(record.as_dict(report(name)), tmp_path / "f.png")
+    plot.draw(report(name), tmp_path / "f.png")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_picture_has_a_line_for_each_backend(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot.draw(record.as_dict(report()), tmp_path / "f.svg")
+    plot.draw(report(), tmp_path / "f.svg")
     text = (tmp_path / "f.svg").read_text()
     for part in ("mpicoll", "mpi", "gloo", "bus bandwidth", "allreduce, float32 sum, 4 ranks, in place"):
         assert f">{part}" in text
@@ -220,8 +218,8 @@ def test_the_picture_has_a_line_for_each_backend(tmp_path: Path) -> None:
 def test_the_picture_shows_the_floor(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     found = report()
-    found.copies |= {m.case.bytes: 0.5 for _, m in found.measurements}
-    plot.draw(record.as_dict(found), tmp_path / "f.svg")
+    found.copies |= {each.size: 0.5 for each in found.rows}
+    plot.draw(found, tmp_path / "f.svg")
     assert ">memory copy" in (tmp_path / "f.svg").read_text()
 
 

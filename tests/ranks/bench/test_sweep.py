@@ -17,7 +17,7 @@ from mpicoll.bench.cases.memory import Arena, Buffers
 from mpicoll.bench.measuring import floor, opening, sweep
 from mpicoll.bench.measuring.timing import Runner, clocks, measure
 from mpicoll.bench.options import Options, read
-from mpicoll.bench.report.measurements import Report
+from mpicoll.bench.report.rows import Report
 from mpicoll.bench.session import Session, open_session
 from mpicoll.collectives import COLLECTIVES
 from tests.devices.simulated import Simulated
@@ -103,15 +103,15 @@ def test_right_results_are_found_right(session: Session, backend: str) -> None:
     opened = open_backend(backend, session)
     report = swept(session, options("all"), {backend: opened})
     assert report.wrong == 0
-    assert {m.case.name for _, m in report.measurements} == set(COLLECTIVES)
-    assert all(len(m.times) >= 5 and min(m.times) > 0 for _, m in report.measurements)
+    assert {row.collective for row in report.rows} == set(COLLECTIVES)
+    assert all(len(row.times_us) >= 5 and min(row.times_us) > 0 for row in report.rows)
     opened.close()
 
 
 def test_each_size_has_its_floor(session: Session) -> None:
     opened = open_backend("mpi", session)
     report = swept(session, options("allreduce,bcast,barrier"), {"mpi": opened})
-    assert set(report.copies) == {m.case.bytes for _, m in report.measurements} - {0}
+    assert set(report.copies) == {row.size for row in report.rows} - {0}
     assert all(us > 0 for us in report.copies.values())
     assert len(set(map(str, session.world.allgather(report.copies)))) == 1
     opened.close()
@@ -135,9 +135,9 @@ def test_one_wrong_element_is_counted(session: Session, collective: str, where: 
     """It is on one rank, at the start or the end, and in every check."""
     opened = Spoiled(session, where)
     report = swept(session, options(collective), {"spoiled": opened})
-    assert report.measurements
-    for _, m in report.measurements:
-        assert 5 <= m.wrong <= 10, m.case  # one in each round
+    assert report.rows
+    for row in report.rows:
+        assert 5 <= row.wrong <= 10, row  # one in each round
     opened.close()
 
 
@@ -149,9 +149,9 @@ def test_a_call_that_does_nothing_is_wrong(session: Session) -> None:
     # exscan's first rank and a lone rank's in-place reductions have nothing to do.
     opened = Idle(session, 0)
     names = "gather,allgather,alltoall,scatter" if session.world.size == 1 else "allreduce,bcast,alltoall,gather,scan"
-    for _, m in swept(session, options(names), {"idle": opened}).measurements:
-        if session.world.size > 1 or not m.case.in_place:
-            assert m.wrong > 0, m.case
+    for row in swept(session, options(names), {"idle": opened}).rows:
+        if session.world.size > 1 or row.placement != "in-place":
+            assert row.wrong > 0, row
     opened.close()
 
 
@@ -160,10 +160,10 @@ def test_a_refusal_is_noted_and_the_rest_goes_on(session: Session, on_rank: int 
     """Even if only one rank refuses, no rank waits for it."""
     opened = open_backend("mpi", session)
     report = swept(session, options("allreduce"), {"refusing": Refusing(on_rank), "mpi": opened})
-    assert report.backends == ["mpi"]
+    assert {row.backend for row in report.rows} == {"mpi"}
     assert {(n.backend, n.reason) for n in report.notes} == {("refusing", "not today (in file.cpp)")}
     assert report.wrong == 0
-    assert all(line.ratio("in") is None for line in report.lines)  # its first backend was not measured
+    assert all(row.ratio is None for row in report.rows)  # its first backend was not measured
     opened.close()
 
 
@@ -171,7 +171,7 @@ def test_ranks_count_the_same_wrong_elements(session: Session) -> None:
     opened = Spoiled(session, 0)
     report = swept(session, options("allreduce"), {"spoiled": opened})
     assert len(set(session.world.allgather(report.wrong))) == 1
-    times = np.array([t for _, m in report.measurements for t in m.times])
+    times = np.array([t for row in report.rows for t in row.times_us])
     assert all(np.array_equal(times, other) for other in session.world.allgather(times))
     opened.close()
 
@@ -198,14 +198,14 @@ def test_arrays_in_shared_memory(session: Session) -> None:
         chosen = options(names, dtype=dtype, min="1M", max="1M")
         report = swept(session, chosen, {"mpi": open_backend("mpi", session), "shared": opened})
         assert report.wrong == 0
-        assert {m.route for line, m in report.measurements if line.backend == "shared"} == {"shared"}
+        assert {row.route for row in report.rows if row.backend == "shared"} == {"shared"}
     opened.close()
 
 
 def test_bare_mpi_says_why_it_has_no_bfloat16(session: Session) -> None:
     opened = open_backend("mpi", session)
     report = swept(session, options("allreduce,bcast", dtype="bfloat16"), {"mpi": opened})
-    assert {m.case.name for _, m in report.measurements} == {"bcast"}
+    assert {row.collective for row in report.rows} == {"bcast"}
     assert {n.reason for n in report.notes} == {"MPI has no datatype for bfloat16"}
     opened.close()
 
@@ -217,7 +217,7 @@ def test_each_algorithm_is_a_line(session: Session) -> None:
     backends, notes = opening.open_backends(lines, session)
     assert notes == []
     report = swept(session, opts, backends)
-    assert {m.backend: m.route for _, m in report.measurements} == {
+    assert {row.backend: row.route for row in report.rows} == {
         "mpicoll:native": "native",
         "mpicoll:exchange": "exchange",
     }
@@ -234,7 +234,7 @@ def test_the_route_is_that_of_the_call_that_ran(session: Session, monkeypatch: p
     opened = open_backend("mpicoll", session)
     monkeypatch.setattr("mpicoll.engine.binding.select", by_length)
     report = swept(session, options("allreduce"), {"mpicoll": opened})
-    assert {(m.case.bytes, m.route) for _, m in report.measurements} == {(16, "ring"), (65536, "recursive_doubling")}
+    assert {(row.size, row.route) for row in report.rows} == {(16, "ring"), (65536, "recursive_doubling")}
     opened.close()
 
 
@@ -318,7 +318,7 @@ def test_a_gpu_has_two_clocks(session: Session, monkeypatch: pytest.MonkeyPatch)
 def test_a_host_has_one_clock(session: Session) -> None:
     opened = open_backend("mpi", session)
     report = swept(session, options("allreduce"), {"mpi": opened})
-    assert {m.event_p50 for _, m in report.measurements} == {None}
+    assert {row.event_p50_us for row in report.rows} == {None}
     assert set(clocks("cpu")) == {"times_us"}
     opened.close()
 
@@ -358,6 +358,6 @@ def test_on_a_gpu() -> None:
     opened = open_backend("mpicoll", session)
     report = swept(session, options("all", device="cuda"), {"mpicoll": opened})
     assert report.notes == []
-    assert {m.case.name for _, m in report.measurements} == set(COLLECTIVES)
+    assert {row.collective for row in report.rows} == set(COLLECTIVES)
     assert report.wrong == 0
     opened.close()

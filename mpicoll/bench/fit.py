@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from mpicoll import algorithms
 from mpicoll.algorithms import schedule
-from mpicoll.analysis.cost.fit import Prediction, Probe, fitted
+from mpicoll.analysis.cost.fit import CACHES, Prediction, Probe, fitted
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import costs
 from mpicoll.bench.measuring.environment import environment
@@ -28,13 +28,16 @@ from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.launch.alone import check_not_alone
 from mpicoll.routes import scheduled
 from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, Step, one
+from mpicoll.transports.shared import Slots
 
-__all__ = ["run"]
+__all__ = ["primitives", "run"]
 
 Result = TypeVar("Result")
 
 SIZES = tuple(1 << k for k in range(6, 25, 2))
 """Bytes of the vectors that probes exchange."""
+FEW = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
+"""Bytes of the vectors where a moment must do."""
 CHECKED = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
 """Bytes of the vectors that predictions are checked on."""
 COLLECTIVES = ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter", "alltoall")
@@ -65,6 +68,18 @@ def measured_machine(world: MPI.Intracomm, name: str, source: str) -> Machine | 
         return fitted(_least([list(_probes(pair)) for _ in range(PASSES)]), name, source, _eager(pair))
 
     return _among(world, 2, work)
+
+
+def primitives(world: MPI.Intracomm, source: str) -> Machine | None:
+    """The machine as a few messages through shared memory show it in a second, with what cannot be told from these left
+    at a usual value. None on all ranks but 0. Collective."""
+
+    def work(pair: MPI.Intracomm) -> Machine:
+        slots = Slots.among(pair)
+        return fitted([*_pairs(pair, FEW, slots)], "primitives", source, 0, CACHES[:1], (False,))
+
+    found = _among(world, 2, work)
+    return found if world.rank == 0 else None
 
 
 def predictions(world: MPI.Intracomm, machine: Machine | None) -> list[Prediction]:
@@ -110,8 +125,9 @@ def _among(world: MPI.Intracomm, ranks: int, work: Callable[[MPI.Intracomm], Res
 # -- measuring ------------------------------------------------------------------------------------------------------
 
 
-def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int) -> _Bound:
-    """This rank's part in a schedule, as a plan on float32 vectors of so many bytes."""
+def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int, slots: Slots | None = None) -> _Bound:
+    """This rank's part in a schedule, as a plan on float32 vectors of so many bytes. Long messages go through
+    ``slots``, if there are any."""
     block = max(1, nbytes // 4 // comm.size)
     x, out = np.full(nbytes // 4, 0, np.float32), np.full(nbytes // 4, 0, np.float32)  # written, so it has its pages
     match collective:
@@ -123,7 +139,7 @@ def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int) -
             x, out = x[: block * comm.size], out[: block * comm.size]
     given = None if collective == "bcast" else out
     call = checked(collective, comm.rank, comm.size, x, given, "sum", 0)
-    return _Bound(scheduled.bind(comm, call, steps, Workspace()), x, out)
+    return _Bound(scheduled.bind(comm, call, steps, Workspace(), slots), x, out)
 
 
 class _Bound(NamedTuple):
@@ -178,16 +194,22 @@ def _times(comm: MPI.Intracomm, collective: str, algorithm: str) -> list[float]:
 
 def _probes(pair: MPI.Intracomm) -> Iterator[Probe]:
     short = (256,)
-    yield _probe(pair, "alltoall", SIZES, _there_and_back([(Send(1, one(0), INPUT),)], [(Recv(0, one(0), OUTPUT),)]))
+    yield from _pairs(pair, SIZES)
     for n in (4, 16):  # many messages in one step, and in as many steps
         sends, receives = [Send(1, one(b), INPUT) for b in range(n)], [Recv(0, one(b), OUTPUT) for b in range(n)]
         yield _probe(pair, "alltoall", short, _there_and_back([tuple(sends)], [tuple(receives)]), n)
         yield _probe(pair, "alltoall", short, _there_and_back([(a,) for a in sends], [(a,) for a in receives]), n)
+
+
+def _pairs(pair: MPI.Intracomm, sizes: Sequence[int], slots: Slots | None = None) -> Iterator[Probe]:
+    """A message there and back, an exchange, an exchange that reduces, and a copy."""
+    to, back = [(Send(1, one(0), INPUT),)], [(Recv(0, one(0), OUTPUT),)]
+    yield _probe(pair, "alltoall", sizes, _there_and_back(to, back), slots=slots)
     exchanged = [(Send(1 - r, one(0), INPUT), Recv(1 - r, one(0), OUTPUT)) for r in range(2)]
-    yield _probe(pair, "alltoall", SIZES, [[step] for step in exchanged])
+    yield _probe(pair, "alltoall", sizes, [[step] for step in exchanged], slots=slots)
     reduced = [(Send(1 - r, one(0), INPUT), RecvReduce(1 - r, one(0), INPUT, OUTPUT, r == 0)) for r in range(2)]
-    yield _probe(pair, "allreduce", SIZES, [[step] for step in reduced])
-    yield _probe(pair, "alltoall", SIZES, [[(Copy(one(0), INPUT, OUTPUT),)]] * 2)
+    yield _probe(pair, "allreduce", sizes, [[step] for step in reduced], slots=slots)
+    yield _probe(pair, "alltoall", sizes, [[(Copy(one(0), INPUT, OUTPUT),)]] * 2, slots=slots)
 
 
 def _there_and_back(first: Sequence[Step], second: Sequence[Step]) -> list[list[Step]]:
@@ -201,10 +223,15 @@ def _least(passes: Sequence[Sequence[Probe]]) -> list[Probe]:
 
 
 def _probe(
-    pair: MPI.Intracomm, collective: str, sizes: Sequence[int], steps: Sequence[Sequence[Step]], blocks: int = 1
+    pair: MPI.Intracomm,
+    collective: str,
+    sizes: Sequence[int],
+    steps: Sequence[Sequence[Step]],
+    blocks: int = 1,
+    slots: Slots | None = None,
 ) -> Probe:
     schedules = [Schedule(collective, "probe", blocks, tuple(each)) for each in steps]
-    seconds = [_seconds(pair, _bound(pair, collective, schedules[pair.rank], n)) for n in sizes]
+    seconds = [_seconds(pair, _bound(pair, collective, schedules[pair.rank], n, slots)) for n in sizes]
     return Probe(schedules, sizes, seconds)
 
 

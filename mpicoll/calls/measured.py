@@ -1,8 +1,11 @@
-"""Where schedules were measured to be faster than the algorithm that would be chosen otherwise.
+"""Tables of measurements: where schedules were measured to be faster than the algorithm that would be chosen otherwise.
 
-``select.json`` has a section for each setting that was measured: a CPU, an MPI library, a number of ranks, and whether
-the ranks take turns on cores. A section holds for its setting alone. A section whose ``cpu`` is null has what was
-measured on several CPUs. It holds on every CPU that has no section of its own.
+A table is a file in JSON. It has a section for each setting that was measured: a CPU, an MPI library, a number of
+ranks, and whether the ranks take turns on cores. A section holds for its setting alone. A section whose ``cpu`` is null
+has what was measured on several CPUs. It holds on every CPU that has no section of its own.
+
+A section may also have the times that its rows come from (``mpicoll tune`` writes and reads them). No job looks at
+these.
 """
 
 from __future__ import annotations
@@ -10,27 +13,34 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
+from hashlib import blake2b
 from typing import Any
 
 from mpicoll import algorithms
+from mpicoll.algorithms.digests import digest
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Rows", "Section", "Table", "sections", "table"]
+__all__ = ["OTHERWISE", "SCHEMA", "Digests", "Rows", "Section", "Setting", "given_sections", "section", "sections"]
+
+SCHEMA = "mpicoll-table/1"
+OTHERWISE = ("native", "exchange")
+"""What schedules are compared with."""
 
 Rows = Mapping[tuple[str, str], tuple[tuple[int, str], ...]]
 """The rows of each pair of algorithm that would be chosen otherwise (``native`` or ``exchange``) and collective. A row
 is a number of bytes and the algorithm that is fastest from there on. The rows of longer vectors come first."""
-Table = Mapping[int, Rows]
-"""The rows by number of ranks."""
+Setting = tuple[str | None, str, int, bool]
+"""The CPU, the MPI library with its version, the number of ranks, and whether they take turns on cores."""
+Digests = Mapping[str, Mapping[str, str]]
+"""By collective and algorithm, the digest of what was measured."""
 
-_OTHERWISE = ("native", "exchange")
-_KEYS = ("cpu", "mpi", "ranks", "oversubscribed", *_OTHERWISE)
+_SETTING = ("cpu", "mpi", "ranks", "oversubscribed")
+_KEYS = (*_SETTING, "algorithms", *OTHERWISE)
+_OF_THE_TUNER = ("environment", "launches", "model", "times")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Section:
     """What was measured in one setting. ``mpi`` is the library with its version."""
 
@@ -39,65 +49,101 @@ class Section:
     ranks: int
     oversubscribed: bool
     rows: Rows
+    digests: Digests
+
+    @property
+    def setting(self) -> Setting:
+        return self.cpu, self.mpi, self.ranks, self.oversubscribed
+
+    @property
+    def hash(self) -> str:
+        """Of what it says to jobs."""
+        said = [self.setting, sorted(self.rows.items()), sorted((c, sorted(of.items())) for c, of in self._used())]
+        return blake2b(repr(said).encode(), digest_size=6).hexdigest()
+
+    def _used(self) -> list[tuple[str, dict[str, str]]]:
+        """The digests of the algorithms that its rows name."""
+        used = {(c, name) for (_, c), rows in self.rows.items() for _, name in rows if name not in OTHERWISE}
+        return [(c, {n: d for n, d in of.items() if (c, n) in used}) for c, of in self.digests.items()]
+
+    def outdated(self) -> str:
+        """Why it must not be used by this mpicoll: what is wrong with an algorithm that its rows name; else empty."""
+        for (_, collective), rows in self.rows.items():
+            for _, name in rows:
+                if name not in OTHERWISE and (why := self.unlike(collective, name)):
+                    return why
+        return ""
+
+    def unlike(self, collective: str, name: str) -> str:
+        """Why this algorithm is not what was measured; empty if it is."""
+        found = algorithms.find(collective, name)
+        if found is None:
+            return f"{collective} has no algorithm {name}"
+        if any(found.declines(self.ranks, root) for root in range(self.ranks)):
+            return f"{collective} {name} does not serve {self.ranks} ranks"
+        if digest(found, self.ranks) != self.digests.get(collective, {}).get(name):
+            return f"{collective} {name} has changed since it was measured"
+        return ""
 
 
-def table(cpu: str, mpi: str, oversubscribed: bool) -> Table:
-    """What holds on this CPU with this MPI library. ``oversubscribed`` ranks take turns on the CPU's cores."""
-    fitting = [s for s in _packaged() if (s.mpi, s.oversubscribed) == (mpi, oversubscribed)]
-    on_any_cpu = {s.ranks: s.rows for s in fitting if s.cpu is None}
-    return on_any_cpu | {s.ranks: s.rows for s in fitting if s.cpu == cpu}
-
-
-@cache
-def _packaged() -> list[Section]:
-    return sections(resources.files("mpicoll.calls").joinpath("select.json").read_text())
-
-
-def sections(text: str) -> list[Section]:
-    """The sections of a ``select.json``. Raises ArgumentError, which says where in the file the first fault is."""
-    try:
-        given = json.loads(text)
-    except ValueError as e:
-        raise ArgumentError("mpicoll", "select.json", "JSON", str(e)) from None
-    _expect(isinstance(given, dict) and [*given] == ["measured"], "", "an object with measured alone", given)
-    _expect(isinstance(given["measured"], list), "measured", "a list", given["measured"])
-    read = [_section(f"measured[{i}]", section) for i, section in enumerate(given["measured"])]
-    settings = [(s.cpu, s.mpi, s.ranks, s.oversubscribed) for s in read]
-    for i, setting in enumerate(settings):
-        _expect(setting not in settings[:i], f"measured[{i}]", "each setting once", setting)
+def sections(text: str, file: str) -> list[Section]:
+    """The sections of a table. Raises ArgumentError, which says where in the file the first fault is."""
+    read = [section(file, i, given) for i, given in enumerate(given_sections(text, file))]
+    for i, each in enumerate(read):
+        known = [before.setting for before in read[:i]]
+        _expect(each.setting not in known, file, f"sections[{i}]", "each setting once", each.setting)
     return read
 
 
-def _section(at: str, given: Any) -> Section:
-    _expect(isinstance(given, dict) and {*given} == {*_KEYS}, at, f"an object with {', '.join(_KEYS)}", given)
-    cpu, mpi, ranks, oversubscribed = (given[key] for key in _KEYS[:4])
-    _expect(cpu is None or (isinstance(cpu, str) and cpu), f"{at}.cpu", "a fingerprint, or null", cpu)
-    _expect(isinstance(mpi, str) and mpi, f"{at}.mpi", "an MPI library and its version", mpi)
-    _expect(type(ranks) is int and ranks > 1, f"{at}.ranks", "a number of ranks, at least 2", ranks)
-    _expect(type(oversubscribed) is bool, f"{at}.oversubscribed", "true or false", oversubscribed)
+def given_sections(text: str, file: str) -> list[Any]:
+    """The sections as the file has them, not checked yet."""
+    try:
+        given = json.loads(text)
+    except ValueError as e:
+        raise ArgumentError("mpicoll", file, "JSON", str(e)) from None
+    schema = given.get("schema") if isinstance(given, dict) else None
+    _expect(schema == SCHEMA, file, "schema", f"{SCHEMA!r}, the form of tables that this mpicoll reads", schema)
+    found = given.get("sections")
+    _expect(isinstance(found, list), file, "sections", "a list", found)
+    return list(found)
+
+
+def section(file: str, number: int, given: Any) -> Section:
+    """One of them. Raises ArgumentError."""
+    at = f"sections[{number}]"
+    known = isinstance(given, dict) and {*_KEYS} <= {*given} <= {*_KEYS, *_OF_THE_TUNER}
+    _expect(known, file, at, f"an object with {', '.join(_KEYS)}", given)
+    cpu, mpi, ranks, oversubscribed = (given[key] for key in _SETTING)
+    _expect(cpu is None or (isinstance(cpu, str) and cpu), file, f"{at}.cpu", "a fingerprint, or null", cpu)
+    _expect(isinstance(mpi, str) and mpi, file, f"{at}.mpi", "an MPI library and its version", mpi)
+    _expect(type(ranks) is int and ranks > 1, file, f"{at}.ranks", "a number of ranks, at least 2", ranks)
+    _expect(type(oversubscribed) is bool, file, f"{at}.oversubscribed", "true or false", oversubscribed)
+    digests = given["algorithms"]
+    of_texts = isinstance(digests, dict) and all(
+        isinstance(of, dict) and all(isinstance(each, str) for each in of.values()) for of in digests.values()
+    )
+    _expect(of_texts, file, f"{at}.algorithms", "digests by collective and algorithm", digests)
     rows: dict[tuple[str, str], tuple[tuple[int, str], ...]] = {}
-    for otherwise in _OTHERWISE:
-        _expect(isinstance(given[otherwise], dict), f"{at}.{otherwise}", "an object", given[otherwise])
+    for otherwise in OTHERWISE:
+        _expect(isinstance(given[otherwise], dict), file, f"{at}.{otherwise}", "an object", given[otherwise])
         for collective, by_bytes in given[otherwise].items():
-            where = f"{at}.{otherwise}.{collective}"
-            rows[otherwise, collective] = _rows(where, collective, otherwise, ranks, by_bytes)
-    return Section(cpu, mpi, ranks, oversubscribed, rows)
+            rows[otherwise, collective] = _rows(file, f"{at}.{otherwise}.{collective}", collective, otherwise, by_bytes)
+    return Section(cpu, mpi, ranks, oversubscribed, rows, digests)
 
 
-def _rows(at: str, collective: str, otherwise: str, ranks: int, given: Any) -> tuple[tuple[int, str], ...]:
-    """The rows of a collective. Raises ArgumentError for an algorithm that does not serve so many ranks."""
+def _rows(file: str, at: str, collective: str, otherwise: str, given: Any) -> tuple[tuple[int, str], ...]:
     known = collective in COLLECTIVES and (otherwise == "native" or COLLECTIVES[collective].reduces)
-    _expect(known, at, f"a collective of which {otherwise} is one algorithm", collective)
-    _expect(isinstance(given, dict), at, "algorithms by bytes", given)
+    _expect(known, file, at, f"a collective of which {otherwise} is one algorithm", collective)
+    _expect(isinstance(given, dict), file, at, "algorithms by bytes", given)
+    other = {*OTHERWISE} - {otherwise}
     for nbytes, name in given.items():
-        _expect(nbytes.isdecimal(), at, "bytes, whole numbers", nbytes)
-        schedule = algorithms.find(collective, name) if isinstance(name, str) else None
-        serves = schedule is not None and not any(schedule.declines(ranks, root) for root in range(ranks))
-        _expect(serves or name == otherwise, f"{at}.{nbytes}", f"an algorithm that serves {ranks} ranks", name)
+        _expect(nbytes.isdecimal(), file, at, "bytes, whole numbers", nbytes)
+        _expect(isinstance(name, str) and name not in other, file, f"{at}.{nbytes}", "an algorithm's name", name)
     return tuple(sorted(((int(nbytes), name) for nbytes, name in given.items()), reverse=True))
 
 
-def _expect(condition: object, at: str, expected: str, given: object) -> None:
+def _expect(condition: object, file: str, at: str, expected: str, given: object) -> None:
     """Raise ArgumentError for what is ``at`` a place of the file, unless the condition is true."""
     if not condition:
-        raise ArgumentError("mpicoll", f"select.json {at}".strip(), expected, repr(given))
+        shown = repr(given)
+        raise ArgumentError("mpicoll", f"{file}: {at}", expected, shown if len(shown) < 200 else f"{shown[:200]}...")

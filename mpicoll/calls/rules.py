@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from mpicoll.calls.measured import Table
+from mpicoll.calls.tables import Table
 from mpicoll.errors import ArgumentError
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "check",
     "checked_check",
     "checked_timeout",
+    "chosen_table",
     "timeout",
 ]
 
@@ -34,7 +35,7 @@ class Rules:
     """
 
     preferred: str = ""
-    table: Table = field(default_factory=dict)
+    table: Table = field(default_factory=Table)
     check: str = "watch"
     check_nan: bool = False
     timeout: float = DEFAULT_TIMEOUT
@@ -45,12 +46,19 @@ class Rules:
     @classmethod
     def of_environment(cls) -> Rules:
         """As the environment of this process has them. Raises ArgumentError, which names the variable that is wrong."""
-        return cls(_preferred(), {}, check(), _flag("CHECK_NAN"), timeout(), _dump(), _trace(), _flag("REPRODUCIBLE"))
+        return cls(
+            _preferred(), Table(), check(), _flag("CHECK_NAN"), timeout(), _dump(), _trace(), _flag("REPRODUCIBLE")
+        )
 
 
 def _preferred() -> str:
     """MPICOLL_ALGORITHM as this process has it."""
     return os.environ.get("MPICOLL_ALGORITHM", "")
+
+
+def chosen_table() -> str:
+    """MPICOLL_TABLE as this process has it. Rank 0 reads the table, and says it if there is none."""
+    return os.environ.get("MPICOLL_TABLE", "")
 
 
 def check() -> str:

@@ -164,15 +164,20 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
         return otherwise, "there is one rank"
     if not (traits.one_node and traits.shares):  # the schedules were measured over shared memory
         return otherwise, "nothing was measured for ranks that share no memory"
-    rows = traits.rules.table.get(traits.size, {}).get((otherwise, operation), ())
-    if not rows:
+    held = traits.rules.table.of(traits.size)
+    if held is None:
         return otherwise, "nothing was measured in this setting"
+    if held.refused:
+        return otherwise, held.refused
+    rows = held.rows.get((otherwise, operation), ())
     fastest = next((algorithm for from_bytes, algorithm in rows if nbytes >= from_bytes), otherwise)
+    if fastest == otherwise:
+        return otherwise, f"no algorithm was measured to be faster in this setting ({held.label})"
     if fastest == CICO and _expected_instead(CICO, operation, reduction, traits, 0):
         return otherwise, "the fastest one in this setting does not serve this call"
-    if reduction is not None and fastest not in (otherwise, CICO) and _rounds_more_than_once(reduction, traits.size):
+    if fastest != CICO and reduction is not None and _rounds_more_than_once(reduction, traits.size):
         return otherwise, "a schedule would round more than once"
-    return fastest, "measured to be the fastest in this setting"
+    return fastest, f"measured to be the fastest in this setting ({held.label})"
 
 
 def _in_rank_order(operation: str, traits: Traits) -> str:

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import mpicoll
-from mpicoll.cli import algorithms, bench, doctor, draw, run, simulate, slurm, verify
+from mpicoll.cli import algorithms, bench, doctor, draw, run, simulate, slurm, tune, verify
 from mpicoll.errors import MpicollError, misspelt
 from mpicoll.launch.alone import under_launcher
 
 __all__ = ["main", "parser"]
 
-COMMANDS = (run, doctor, bench, algorithms, verify, draw, simulate, slurm)
+COMMANDS = (run, doctor, bench, tune, algorithms, verify, draw, simulate, slurm)
 
 
 _TEXT = """\

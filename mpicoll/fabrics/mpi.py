@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -11,12 +12,12 @@ import numpy as np
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.calls import measured
+from mpicoll.calls import tables
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice, Cico, Exchange, Native
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
-from mpicoll.calls.rules import Rules
+from mpicoll.calls.rules import Rules, chosen_table
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics import mpi_messages as messages
@@ -138,10 +139,14 @@ class MPIFabric(ElasticFabric):
             return parent.rules
         share_a_node = self.one_node and self.size > 1
         self._crowded = take_turns = share_a_node and oversubscribed(self._comm)
+        alike = share_a_node and len({*self._comm.allgather(fingerprint())}) == 1
         rules = None
         if self.rank == 0:
             of_all = parent.rules if parent is not None else Rules.of_environment()
-            table = measured.table(fingerprint(), library(), take_turns) if share_a_node else {}
+            table = tables.Table()
+            if alike:
+                table = tables.held(fingerprint(), library(), take_turns, self.size, chosen_table())
+                _say_once(table.refusals())
             rules = replace(of_all, table=table)
         common: Rules = self._comm.bcast(rules)
         return common
@@ -324,6 +329,16 @@ class MPIFabric(ElasticFabric):
         assert self._bounded is not None
         return self._bounded.numbers(number, seconds)
 
+
+def _say_once(refusals: Sequence[str]) -> None:
+    """Say on stderr which tables are not used, and why."""
+    for refused in refusals:
+        if refused not in _said:
+            _said.add(refused)
+            print(f"mpicoll: {refused}. The job goes on without it", file=sys.stderr, flush=True)
+
+
+_said: set[str] = set()
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """What MPI reports when ranks are lost, as far as it does not say so of single messages only."""

@@ -24,7 +24,7 @@ MPI4PY = (
     "transports.memory", "transports.mpi_requests", "transports.on_device", "transports.shared", "transports.step",
     "routes.devices.scheduled", "routes.exchange", "routes.large", "routes.native", "routes.scheduled",
     "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",
-    "bench", "cli.bench", "doctor.child", "probe.tries",
+    "bench", "cli.bench", "doctor.child", "probe.tries", "tune.rank",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.
 TORCH = ("torch", "bench", "registration", "probe.questions", "probe.tries")

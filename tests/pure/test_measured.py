@@ -1,15 +1,18 @@
-"""What was measured, and where it holds: the CPU's fingerprint, and select.json."""
+"""What was measured: the CPU's fingerprint, and what a table may have."""
 
 from __future__ import annotations
 
 import json
-import pickle
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mpicoll.calls import measured
+from mpicoll import algorithms
+from mpicoll.algorithms.digests import digest
+from mpicoll.calls import measured, tables
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import cpu
 
@@ -59,85 +62,106 @@ def test_a_system_that_does_not_tell(machine: Path, missing: str) -> None:
 
 def section(**changed: Any) -> dict[str, Any]:
     rows = {"native": {"allreduce": {"1024": "ring", "65536": "bine", "1048576": "native"}}, "exchange": {}}
-    return {"cpu": "A", "mpi": "Open MPI 5.0.11", "ranks": 2, "oversubscribed": False} | rows | changed
+    known = {"algorithms": {"allreduce": {name: made(name, "allreduce") for name in ("ring", "bine")}}}
+    return {"cpu": "A", "mpi": "Open MPI 5.0.11", "ranks": 2, "oversubscribed": False} | known | rows | changed
+
+
+def made(name: str, collective: str, ranks: int = 2) -> str:
+    """The digest of an algorithm as it is now."""
+    found = algorithms.find(collective, name)
+    assert found is not None
+    return digest(found, ranks)
 
 
 def written(*those: Any) -> str:
-    return json.dumps({"measured": those})
+    return json.dumps({"schema": measured.SCHEMA, "sections": those})
 
 
 def test_the_packaged_table_is_right() -> None:
-    for each in measured._packaged():
+    """If this fails because an algorithm has changed: measure it again, then `python -m mpicoll.tune.shipped`."""
+    there = measured.sections(tables.SHIPPED.read_text(), "select.json")
+    assert there
+    for each in there:
         assert each.cpu != cpu.UNKNOWN
+        assert each.outdated() == ""
 
 
 def test_rows_are_read_longest_first() -> None:
-    (found,) = measured.sections(written(section()))
+    (found,) = measured.sections(written(section()), "t")
     assert (found.cpu, found.ranks, found.oversubscribed) == ("A", 2, False)
     assert found.rows == {("native", "allreduce"): ((1048576, "native"), (65536, "bine"), (1024, "ring"))}
+    assert found.outdated() == ""
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("{", "select.json: expected JSON"),
-        ("[]", "select.json: expected an object with measured alone"),
-        ('{"rows": []}', "select.json: expected an object with measured alone"),
-        ('{"measured": {}}', r"select.json measured: expected a list; given \{\}"),
-        (written(1), r"measured\[0\]: expected an object with cpu, mpi, ranks, oversubscribed, native, exchange"),
-        (written({"cpu": "A"}), r"measured\[0\]: expected an object with cpu, mpi"),
-        (written(section(cpu="")), r"measured\[0\].cpu: expected a fingerprint, or null; given ''"),
-        (written(section(mpi=None)), r"measured\[0\].mpi: expected an MPI library"),
-        (
-            written(section(ranks=[2, 4])),
-            r"measured\[0\].ranks: expected a number of ranks.*given \[2, 4\]",
-        ),
-        (written(section(oversubscribed=1)), r"measured\[0\].oversubscribed: expected true or false; given 1"),
-        (written(section(native=[])), r"measured\[0\].native: expected an object"),
+        ("{", "my.json: expected JSON"),
+        ("[]", "my.json: schema: expected 'mpicoll-table/1'"),
+        ('{"schema": "mpicoll-table/2", "sections": []}', "my.json: schema: .*; given 'mpicoll-table/2'"),
+        ('{"schema": "mpicoll-table/1"}', r"my.json: sections: expected a list; given None"),
+        (written(1), r"sections\[0\]: expected an object with cpu, mpi, ranks, oversubscribed, algorithms, native"),
+        (written({"cpu": "A"}), r"sections\[0\]: expected an object with cpu, mpi"),
+        (written(section(cpu="")), r"sections\[0\].cpu: expected a fingerprint, or null; given ''"),
+        (written(section(mpi=None)), r"sections\[0\].mpi: expected an MPI library"),
+        (written(section(ranks=[2, 4])), r"sections\[0\].ranks: expected a number of ranks.*given \[2, 4\]"),
+        (written(section(oversubscribed=1)), r"sections\[0\].oversubscribed: expected true or false; given 1"),
+        (written(section(algorithms=["ring"])), r"sections\[0\].algorithms: expected digests"),
+        (written(section(native=[])), r"sections\[0\].native: expected an object"),
         (written(section(native={"all": {}})), r"native.all: expected a collective of which native is"),
         (written(section(exchange={"bcast": {}})), r"exchange.bcast: expected a collective of which exchange is"),
         (written(section(native={"bcast": []})), r"native.bcast: expected algorithms by bytes"),
-        (
-            written(section(native={"bcast": {"1K": "chain"}})),
-            r"native.bcast: expected bytes.*; given '1K'",
-        ),
-        (
-            written(section(native={"bcast": {"8": "rong"}})),
-            r"bcast.8: expected an algorithm that serves 2 ranks; given",
-        ),
-        (written(section(native={"bcast": {"8": None}})), r"bcast.8: expected an algorithm that serves 2 ranks; given"),
-        (written(section(), section(native={})), r"measured\[1\]: expected each setting once"),
+        (written(section(native={"bcast": {"1K": "chain"}})), r"native.bcast: expected bytes.*; given '1K'"),
+        (written(section(native={"bcast": {"8": None}})), r"bcast.8: expected an algorithm's name; given None"),
+        (written(section(native={"reduce": {"8": "exchange"}})), r"reduce.8: expected an algorithm's name"),
+        (written(section(), section(native={})), r"sections\[1\]: expected each setting once"),
     ],
 )
 def test_a_table_that_is_wrong(text: str, expected: str) -> None:
     with pytest.raises(ArgumentError, match=expected):
-        measured.sections(text)
+        measured.sections(text, "my.json")
 
 
-def test_where_rows_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exactly where they were measured; those of several CPUs where nothing was."""
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"native": {"allreduce": {"8": "rong"}}}, "allreduce has no algorithm rong"),
+        ({"algorithms": {"allreduce": {"bine": made("bine", "allreduce")}}}, "allreduce ring has changed"),
+        ({"algorithms": {}}, "allreduce .* has changed since it was measured"),
+        ({"ranks": 3, "native": {"allreduce": {"8": "even"}}}, "allreduce even does not serve 3 ranks"),
+    ],
+)
+def test_sections_that_do_not_hold_any_more(changed: dict[str, Any], why: str) -> None:
+    (found,) = measured.sections(written(section(**changed)), "t")
+    ring = algorithms.find("allreduce", "ring")
+    assert ring is not None
+    with algorithms.temporary_registry():
+        algorithms.add(replace(ring, name="even", declines=lambda size, root: "odd" if size % 2 else None))
+        assert re.match(why, found.outdated())
 
-    def rows(name: str) -> dict[str, Any]:
-        return {"native": {"bcast": {"8": name}}}
 
-    text = written(
-        section(**rows("chain")),
-        section(ranks=4, **rows("linear")),
-        section(cpu="B", native={}),
-        section(cpu=None, **rows("binomial_tree")),
-        section(oversubscribed=True, **rows("binary_tree")),
-        section(mpi="MPICH 5.0.2", **rows("scatter_allgather")),
+def test_the_hash_is_of_what_jobs_see() -> None:
+    """Not of the times, nor of algorithms that no row names."""
+    first, same, other, times = measured.sections(
+        written(
+            section(),
+            section(cpu="B"),
+            section(ranks=4),
+            section(mpi="MPICH 5.0.2", times=[]),
+        ),
+        "t",
     )
-    monkeypatch.setattr(measured, "_packaged", lambda: measured.sections(text))
+    assert len({first.hash, same.hash, other.hash, times.hash}) == 4
+    (with_times,) = measured.sections(written(section(times=[1], launches=[], model=None, environment={})), "t")
+    more = {"algorithms": {"allreduce": section()["algorithms"]["allreduce"] | {"swing": "x"}}}
+    (unused,) = measured.sections(written(section(**more)), "t")
+    (another,) = measured.sections(written(section(native={})), "t")
+    assert first.hash == with_times.hash == unused.hash != another.hash
 
-    def names(cpu: str, mpi: str = "Open MPI 5.0.11", oversubscribed: bool = False) -> dict[int, list[str]]:
-        table = measured.table(cpu, mpi, oversubscribed)
-        return {ranks: [name for those in rows.values() for _, name in those] for ranks, rows in table.items()}
 
-    assert names("A") == {2: ["chain"], 4: ["linear"]}
-    assert names("A", oversubscribed=True) == {2: ["binary_tree"]}
-    assert names("A", "MPICH 5.0.2") == {2: ["scatter_allgather"]}
-    assert names("A", "Open MPI 5.0.10") == {}
-    assert names("B") == {2: []}  # measured, and nothing won
-    assert names("C") == names(cpu.UNKNOWN) == {2: ["binomial_tree"]}
-    assert pickle.loads(pickle.dumps(measured.table("A", "MPICH 5.0.2", False)))
+def test_the_digest_is_of_the_steps() -> None:
+    assert made("ring", "allreduce") != made("bine", "allreduce") != made("bine", "allreduce", 4)
+    ring = algorithms.find("allreduce", "ring")
+    assert ring is not None
+    assert digest(replace(ring, name="other"), 4) == digest(ring, 4)
+    assert digest(replace(ring, segment=1 << 20), 4) != digest(ring, 4)

@@ -14,18 +14,26 @@ from mpicoll.calls import select
 from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, AlgorithmName
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits
+from mpicoll.calls.tables import Held, Table
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 
 NODE = Traits(2, True, "Open MPI")
-TABLE: dict[int, dict[tuple[str, str], tuple[tuple[int, str], ...]]] = {
-    2: {
-        ("native", "allreduce"): ((1 << 24, "native"), (1 << 20, "bine"), (1 << 16, "recursive_doubling")),
-        ("exchange", "allreduce"): ((1 << 20, "ring"),),
-        ("native", "bcast"): ((1 << 20, "chain"),),
-    },
-    4: {("exchange", "allreduce"): ((1 << 16, "ring"),)},
-}
+LABEL = "the user's table, section 1a2b"
+TABLE = Table(
+    {
+        2: Held(
+            {
+                ("native", "allreduce"): ((1 << 24, "native"), (1 << 20, "bine"), (1 << 16, "recursive_doubling")),
+                ("exchange", "allreduce"): ((1 << 20, "ring"),),
+                ("native", "bcast"): ((1 << 20, "chain"),),
+            },
+            LABEL,
+        ),
+        4: Held({("exchange", "allreduce"): ((1 << 16, "ring"),)}),
+    }
+)
+REFUSED = Table({2: Held(refused="the user's table is refused: it is a poem")})
 MEASURED = Traits(2, True, "Open MPI", shares=True, rules=Rules(table=TABLE))
 THREADS = Traits(4, True, "")
 SUM = reduction("sum", DTYPES["float32"], "allreduce")
@@ -142,8 +150,13 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("nbytes", "traits", "expected"),
     [
-        (1 << 20, MEASURED, ("bine", "measured to be the fastest in this setting")),
-        (8, MEASURED, ("native", "measured to be the fastest in this setting")),
+        (1 << 20, MEASURED, ("bine", f"measured to be the fastest in this setting ({LABEL})")),
+        (8, MEASURED, ("native", f"no schedule was measured to be faster in this setting ({LABEL})")),
+        (
+            1 << 20,
+            replace(MEASURED, rules=Rules(table=REFUSED)),
+            ("native", "the user's table is refused: it is a poem"),
+        ),
         (8, replace(MEASURED, size=3), ("native", "nothing was measured in this setting")),
         (8, replace(MEASURED, shares=False), ("native", "nothing was measured for ranks that share no memory")),
         (8, replace(MEASURED, one_node=False), ("native", "nothing was measured for ranks that share no memory")),

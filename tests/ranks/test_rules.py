@@ -10,8 +10,9 @@ import pytest
 
 import mpicoll
 from mpicoll.arrays.dtypes import DTYPES, reduction
-from mpicoll.calls import measured, select
+from mpicoll.calls import select, tables
 from mpicoll.calls.rules import Rules
+from mpicoll.calls.tables import Held, Table
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
 
@@ -23,12 +24,12 @@ def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> N
     """Their environments, installations and cores may differ. A communicator's choice never changes."""
     with mpicoll.Communicator() as plain:
         rank, size, shares = plain.rank, plain.size, plain._engine.binding.traits.shares
-    table = {size: {("native", "bcast"): ((8, "chain" if rank == 0 else "linear"),)}}
-    monkeypatch.setattr(measured, "table", lambda *where: table)
+    table = Table({size: Held({("native", "bcast"): ((8, "chain" if rank == 0 else "linear"),)})})
+    monkeypatch.setattr(tables, "held", lambda *where: table)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring" if rank == 0 else "allreduce:native,reduce:binomial_tree")
     with mpicoll.Communicator() as comm:
         monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
-        monkeypatch.setattr(measured, "table", lambda *where: {})
+        monkeypatch.setattr(tables, "held", lambda *where: Table())
         part, node = comm.split(0, key=-comm.rank), comm.node
         for each in (comm, part, node, comm.subset(range(size))):
             assert each is not None
@@ -41,8 +42,8 @@ def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_node_of_several_has_the_table_of_its_own_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was preferred when the whole was made is kept."""
-    table = {2: {("native", "bcast"): ((8, "chain"),)}}
-    monkeypatch.setattr(measured, "table", lambda *where: table)
+    table = Table({2: Held({("native", "bcast"): ((8, "chain"),)})})
+    monkeypatch.setattr(tables, "held", lambda *where: table)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
     with monkeypatch.context() as several:
         several.setattr(MPIFabric, "_is_one_node", lambda fabric: False)

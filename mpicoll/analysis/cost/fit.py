@@ -14,7 +14,7 @@ from mpicoll.analysis.cost.simulation import Structure
 from mpicoll.analysis.cost.traffic import Symmetry
 from mpicoll.schedule import Schedule
 
-__all__ = ["Prediction", "Probe", "errors", "fitted"]
+__all__ = ["CACHES", "Prediction", "Probe", "errors", "fitted"]
 
 Times = NDArray[np.float64]
 
@@ -69,13 +69,20 @@ def errors(predictions: Sequence[Prediction]) -> tuple[float, float]:
     return float(found[0]), float(found[1])
 
 
-def fitted(probes: Sequence[Probe], name: str, source: str, eager: int) -> Machine:
-    """The machine of one level that fits the probes best, of all sizes of caches, and with or without overlap."""
+def fitted(
+    probes: Sequence[Probe],
+    name: str,
+    source: str,
+    eager: int,
+    sizes: Sequence[tuple[int, ...]] = CACHES,
+    overlaps: Sequence[bool] = (True, False),
+) -> Machine:
+    """The machine of one level that fits the probes best, of these sizes of caches, and with or without overlap."""
     level = Level(name="node", ranks=None, latency=0.0, gap=0.0, overhead=0.0, ports=1)
     start = Machine(name=name, source=source, levels=(level,), reduction=0.0, copy=0.0, eager=eager)
     fits = []
-    for caches in CACHES:
-        for overlap in (True, False):
+    for caches in sizes:
+        for overlap in overlaps:
             like = replace(start, caches=caches, levels=(replace(level, overlap=overlap),))
             fits.append(_fitted(probes, like))
     return min(fits, key=lambda machine: float(np.mean(np.abs(_predicted(probes, machine) / _measured(probes) - 1))))

@@ -132,10 +132,17 @@ def clocks(device: str) -> dict[str, str]:
     }
 
 
-def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float) -> None:
-    """Run all runners in turns for about ``seconds``, or longer if even the fewest calls take longer."""
-    costs = [_cost(world, runner) for runner in runners]
-    rounds, calls = world.bcast(_plan(costs, seconds))
+def measure(
+    world: MPI.Intracomm,
+    runners: Sequence[Runner],
+    seconds: float,
+    limits: tuple[int, int] = ROUNDS,
+    tries: int = TRIES,
+) -> None:
+    """Run all runners in turns for about ``seconds``, or longer if even the fewest calls take longer. ``limits`` are
+    the fewest and the most rounds."""
+    costs = [_cost(world, runner, tries) for runner in runners]
+    rounds, calls = world.bcast(_plan(costs, seconds, limits))
     # The order is shuffled, alike on all ranks. A runner that always came after the same other one would always find
     # in the caches what that one left there.
     order = np.random.default_rng(rounds)
@@ -161,22 +168,22 @@ def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> None:
     runner.wrong += int(faults)
 
 
-def _cost(world: MPI.Intracomm, runner: Runner) -> float:
+def _cost(world: MPI.Intracomm, runner: Runner, tries: int) -> float:
     """Seconds of one call with its rewriting and barrier, after a warm-up.
 
     It is the least of a few tries. If a disturbed try counted, the runner would get too few calls, with cold caches.
     """
     runner.batch(world, UNTIMED)
-    tries = []
-    for _ in range(TRIES):
+    took = []
+    for _ in range(tries):
         start = perf_counter_ns()
         runner.batch(world, UNTIMED)
-        tries.append((perf_counter_ns() - start) / 1e9 / UNTIMED)
-    return min(tries)
+        took.append((perf_counter_ns() - start) / 1e9 / UNTIMED)
+    return min(took)
 
 
-def _plan(costs: Sequence[float], seconds: float) -> tuple[int, list[int]]:
+def _plan(costs: Sequence[float], seconds: float, limits: tuple[int, int]) -> tuple[int, list[int]]:
     """How many rounds fit into the time, and how many calls each runner makes in a round."""
-    rounds = int(min(max(seconds / sum(costs), ROUNDS[0]), ROUNDS[1]))
+    rounds = int(min(max(seconds / sum(costs), limits[0]), limits[1]))
     each = seconds / rounds / len(costs)
     return rounds, [int(min(max(each / cost, 1), CALLS)) for cost in costs]

@@ -1,0 +1,61 @@
+"""Which algorithms are measured at all. The cost model leaves candidates out. It accepts none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from mpicoll import algorithms
+from mpicoll.algorithms.digests import digest
+from mpicoll.analysis.cost.machines import Machine, from_dict
+from mpicoll.analysis.cost.simulation import costs
+from mpicoll.tune.cells import Cell
+from mpicoll.tune.statistics import Speedups, mean
+
+__all__ = ["different", "expected", "machine_of", "still"]
+
+MOST = 4
+"""Candidates of a cell in its first launch."""
+FACTOR = 2.0
+"""A candidate is left out if the model expects it to take so many times as long as the fastest."""
+NO_MORE = 0.95
+"""Below this mean speed-up a candidate is not measured again, and neither is one that is so much slower than the best
+candidate."""
+
+
+@cache
+def different(collective: str, ranks: int) -> tuple[str, ...]:
+    """The algorithms that serve so many ranks, those that take the same steps only once."""
+    found = [a for a in algorithms.algorithms(collective) if not any(a.declines(ranks, root) for root in range(ranks))]
+    by_steps: dict[str, str] = {}
+    for each in found:
+        by_steps.setdefault(digest(each, ranks), each.name)
+    return tuple(by_steps.values())
+
+
+def expected(case: str, sizes: Sequence[int], ranks: int, machine: Machine | None) -> Mapping[Cell, list[str]]:
+    """The candidates of each size, those first that the model expects to be fast. Without a model, all are."""
+    cells = [Cell(case, size) for size in sizes]
+    names = different(cells[0].collective, ranks)
+    if machine is None or not names:
+        return {cell: [*names] for cell in cells}
+    times = {n: costs(cells[0].collective, n, ranks, machine, [*sizes]).seconds for n in names}
+    found = {}
+    for i, cell in enumerate(cells):
+        by_time = sorted(names, key=lambda name: float(times[name][i]))
+        least = float(times[by_time[0]][i])
+        found[cell] = [name for name in by_time if float(times[name][i]) <= FACTOR * least][:MOST]
+    return found
+
+
+def still(names: Sequence[str], seen: Speedups) -> list[str]:
+    """Those that may still be accepted, after what was seen."""
+    means = {name: mean(seen[name]) for name in names if seen.get(name)}
+    best = max(means.values(), default=0.0)
+    return [name for name in names if name not in means or means[name] >= NO_MORE * max(1.0, best)]
+
+
+def machine_of(model: dict[str, Any] | None) -> Machine | None:
+    """The machine that a record keeps."""
+    return None if model is None else from_dict(model)

@@ -1,0 +1,162 @@
+"""The measurements of one setting: the times of all candidates, and the rows that they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import isqrt
+from typing import Any, NamedTuple
+
+from mpicoll import algorithms
+from mpicoll.algorithms.digests import digest
+from mpicoll.calls.measured import OTHERWISE, Section, Setting, section
+from mpicoll.errors import ArgumentError
+from mpicoll.tune.cells import Cell
+from mpicoll.tune.statistics import Speedups, best
+
+__all__ = ["Launch", "Record", "Time", "by_size", "read", "rows"]
+
+Verdict = Callable[[Cell], str | None]
+"""The candidate that is to run for a cell; None where what would run otherwise is."""
+
+
+class Launch(NamedTuple):
+    """One job that measured. ``began`` is a time as text, in UTC."""
+
+    key: str
+    began: str
+    mpicoll: str
+
+
+class Time(NamedTuple):
+    """The medians of one launch, in microseconds, of all algorithms that took turns there."""
+
+    launch: str
+    cell: Cell
+    pages: str
+    p50_us: Mapping[str, float]
+
+
+@dataclass
+class Record:
+    """Of one CPU, MPI library and number of ranks. ``environment`` says more about the machine. ``model`` is the cost
+    model's machine as it was fitted here."""
+
+    cpu: str
+    mpi: str
+    ranks: int
+    oversubscribed: bool
+    environment: dict[str, Any]
+    launches: dict[str, Launch] = field(default_factory=dict)
+    model: dict[str, Any] | None = None
+    times: list[Time] = field(default_factory=list)
+
+    @property
+    def setting(self) -> Setting:
+        return self.cpu, self.mpi, self.ranks, self.oversubscribed
+
+    @property
+    def cells(self) -> list[Cell]:
+        return sorted({time.cell for time in self.times})
+
+    def join(self, other: Record) -> None:
+        """Take in what another run has measured in this setting: nothing that was measured is lost."""
+        known = {(time.launch, time.cell, time.pages) for time in self.times}
+        self.launches |= other.launches
+        self.times += [t for t in other.times if (t.launch, t.cell, t.pages) not in known]
+        self.model = self.model or other.model
+
+    def of(self, cell: Cell) -> list[dict[str, Time]]:
+        """The times of a cell by kind of pages, for each launch that measured all kinds, in their order."""
+        by_launch: dict[str, dict[str, Time]] = {}
+        for time in self.times:
+            if time.cell == cell:
+                by_launch.setdefault(time.launch, {})[time.pages] = time
+        needed = {pages for of_one in by_launch.values() for pages in of_one}
+        whole = {key: of_one for key, of_one in by_launch.items() if {*of_one} == needed}
+        return [whole[key] for key in sorted(whole, key=lambda key: self.launches[key].began)]
+
+    def speedups(self, cell: Cell) -> Speedups:
+        """Of each candidate in each launch, on the kind of pages where it won less."""
+        found: dict[str, list[float]] = {}
+        for by_pages in self.of(cell):
+            times = [time.p50_us for time in by_pages.values()]
+            for name in times[0]:
+                if name != cell.otherwise and all(name in each for each in times):
+                    found.setdefault(name, []).append(min(each[cell.otherwise] / each[name] for each in times))
+        return found
+
+    def verdict(self, cell: Cell) -> str | None:
+        return best(self.speedups(cell))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The section of a table."""
+        return {
+            **dict(zip(("cpu", "mpi", "ranks", "oversubscribed"), self.setting, strict=True)),
+            "algorithms": self._digests(),
+            **rows(self.cells, self.verdict),
+            "environment": self.environment,
+            "model": self.model,
+            "launches": [each._asdict() for each in sorted(self.launches.values(), key=lambda each: each.began)],
+            "times": [{"launch": t.launch, **t.cell._asdict(), "pages": t.pages, "p50_us": t.p50_us}
+                      for t in sorted(self.times)],
+        }  # fmt: skip
+
+    def _digests(self) -> dict[str, dict[str, str]]:
+        measured = {(time.cell.collective, name) for time in self.times for name in time.p50_us}
+        found: dict[str, dict[str, str]] = {}
+        for collective, name in sorted(measured):
+            if name not in OTHERWISE and (known := algorithms.find(collective, name)):
+                found.setdefault(collective, {})[name] = digest(known, self.ranks)
+        return found
+
+
+def rows(cells: Iterable[Cell], verdict: Verdict) -> dict[str, dict[str, dict[str, str]]]:
+    """The rows of a section, as a table has them."""
+    found: dict[str, dict[str, dict[str, str]]] = {otherwise: {} for otherwise in OTHERWISE}
+    by_case: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_case.setdefault(cell.case, []).append(cell)
+    for of_case in by_case.values():
+        first = of_case[0]
+        chosen = by_size({cell.size: verdict(cell) for cell in of_case}, first.otherwise)
+        if chosen:
+            found[first.otherwise][first.collective] = {str(nbytes): name for nbytes, name in chosen.items()}
+    return found
+
+
+def by_size(winners: Mapping[int, str | None], otherwise: str) -> dict[int, str]:
+    """From which bytes on which algorithm runs. A schedule runs from the size on where it won. What runs otherwise
+    begins again halfway between that size and the one where nothing won, as a picture with logarithmic axes has it."""
+    found: dict[int, str] = {}
+    chosen, before = otherwise, 0
+    for size in sorted(winners):
+        name = winners[size] or otherwise
+        if name != chosen:
+            found[isqrt(before * size) if name == otherwise else size] = name
+        chosen, before = name, size
+    return found
+
+
+def read(file: str, number: int, given: Any) -> Record | None:
+    """A section of a table with its times; None if it has none. Times of algorithms that have changed since are left
+    out. Raises ArgumentError."""
+    about = section(file, number, given)
+    if about.cpu is None or not given.get("times"):
+        return None
+    try:
+        launches = {each["key"]: Launch(**each) for each in given["launches"]}
+        found = Record(about.cpu, about.mpi, about.ranks, about.oversubscribed, given["environment"], launches,
+                       given["model"])  # fmt: skip
+        for each in given["times"]:
+            cell = Cell(each["case"], each["size"])
+            found.times.append(Time(each["launch"], cell, each["pages"], _current(about, cell, each["p50_us"])))
+            assert each["launch"] in launches
+            assert cell.otherwise in each["p50_us"]
+    except (KeyError, TypeError, AttributeError, AssertionError) as e:
+        raise ArgumentError("mpicoll", f"{file}: sections[{number}]", "launches and their times", repr(e)) from None
+    return found
+
+
+def _current(about: Section, cell: Cell, medians: Mapping[str, float]) -> dict[str, float]:
+    return {n: us for n, us in medians.items() if n == cell.otherwise or not about.unlike(cell.collective, n)}

@@ -1,0 +1,79 @@
+"""Makes the table that is part of mpicoll, out of the records of all machines.
+
+``python -m mpicoll.tune.shipped RECORD ... -o TABLE`` reads tables that ``mpicoll tune -o`` has written. A machine that
+was measured gets a section of its own, with what won in each of its records. Other machines get what won in every
+record of every CPU, where there are several.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from mpicoll.machine.system import write_whole
+from mpicoll.tune.cells import Cell
+from mpicoll.tune.file import TableFile, text_of
+from mpicoll.tune.record import Record, rows
+from mpicoll.tune.statistics import LAUNCHES, accepted, mean
+
+__all__ = ["main", "table"]
+
+BY_FAR = 1.2
+"""A candidate of a record with fewer launches than are needed for a bound must have won by this factor in each. From
+launch to launch, the time of the same call differs by up to a fifth."""
+
+
+def won(speedups: Sequence[float]) -> bool:
+    """Whether a candidate has won in a record."""
+    return accepted(speedups) if len(speedups) > LAUNCHES else min(speedups, default=0.0) >= BY_FAR
+
+
+def winner(records: Sequence[Record], cell: Cell) -> str | None:
+    """The fastest of the candidates that have won in each of these records."""
+    each = [record.speedups(cell) for record in records]
+    able = [name for name in each[0] if all(won(of.get(name, ())) for of in each)]
+    return max(able, key=lambda name: prod(mean(of[name]) for of in each), default=None)
+
+
+def table(records: Sequence[Record]) -> str:
+    """The text of the table."""
+    by_setting: dict[tuple[str, int, bool], dict[str, list[Record]]] = defaultdict(lambda: defaultdict(list))
+    for record in records:
+        by_setting[record.mpi, record.ranks, record.oversubscribed][record.cpu].append(record)
+    found = []
+    for _, by_cpu in sorted(by_setting.items()):
+        found += [_section(cpu, of_one) for cpu, of_one in sorted(by_cpu.items())]
+        if len(by_cpu) > 1:
+            found.append(_section(None, [record for of_one in by_cpu.values() for record in of_one]))
+    return text_of(found)
+
+
+def _section(cpu: str | None, records: Sequence[Record]) -> dict[str, Any]:
+    """What these records of one MPI and number of ranks have in common."""
+    of_all = {**records[0].as_dict(), "cpu": cpu}
+    cells = sorted(set.intersection(*({*record.cells} for record in records)))
+    found = rows(cells, lambda cell: winner(records, cell))
+    used = {(collective, name) for by in found.values() for collective, each in by.items() for name in each.values()}
+    digests = {
+        collective: kept
+        for collective, of in of_all["algorithms"].items()
+        if (kept := {name: each for name, each in of.items() if (collective, name) in used})
+    }
+    return {key: of_all[key] for key in ("cpu", "mpi", "ranks", "oversubscribed")} | {"algorithms": digests} | found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m mpicoll.tune.shipped", description=__doc__.partition("\n")[0])
+    parser.add_argument("records", nargs="+", type=Path, metavar="RECORD")
+    parser.add_argument("-o", dest="output", required=True, type=Path, metavar="TABLE")
+    args = parser.parse_args()
+    records = [record for file in args.records for record in TableFile(file).records()]
+    write_whole(args.output, table(records))
+
+
+if __name__ == "__main__":
+    main()

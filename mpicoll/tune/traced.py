@@ -1,0 +1,92 @@
+"""The calls of a recorded program: what a trace of MPICOLL_TRACE says is worth measuring."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mpicoll.arrays.dtypes import DTYPES, OPS, reduction
+from mpicoll.collectives import COLLECTIVES, canonical
+from mpicoll.errors import ArgumentError, DtypeError
+from mpicoll.tune.cells import CASES, OURS
+from mpicoll.tune.tuner import Group
+
+__all__ = ["groups_of"]
+
+LOW = 16 << 10
+"""Shorter vectors travel as MPI's own messages, which no schedule makes faster."""
+
+
+class Call(NamedTuple):
+    """A call of a trace that a table can serve."""
+
+    case: str
+    ranks: int
+    nbytes: int
+    seconds: float
+
+
+def groups_of(
+    file: Path, names: Collection[str], ranks: Container[int] | None, low: int | None, high: int | None
+) -> Sequence[Group]:
+    """What the trace's program calls, those calls first that took most of its time. Each size is a power of two that is
+    no longer than the calls'. ``names``, ``ranks``, ``low`` and ``high`` leave calls out, unless they are empty."""
+    spent: dict[tuple[str, int], float] = defaultdict(float)
+    sizes: dict[tuple[str, int], set[int]] = defaultdict(set)
+    for call in _calls(_events(file)):
+        size = 1 << (call.nbytes.bit_length() - 1)
+        if size < (low or LOW) or (high is not None and size > high) or (ranks is not None and call.ranks not in ranks):
+            continue
+        if names and call.case.partition(":")[0] not in names:
+            continue
+        key = call.case, call.ranks
+        spent[key] += call.seconds
+        sizes[key].add(size)
+    if not spent:
+        raise ArgumentError(
+            "tune", "--for", f"a trace with collectives of at least {low or LOW} bytes", repr(str(file))
+        )
+    return [Group(*key, tuple(sorted(sizes[key]))) for key in sorted(spent, key=lambda key: -spent[key])]
+
+
+def _events(file: Path) -> list[Any]:
+    expected = "a trace that MPICOLL_TRACE has written"
+    try:
+        events = json.loads(file.read_text())["traceEvents"]
+    except (OSError, ValueError, TypeError, KeyError) as e:
+        raise ArgumentError("tune", "--for", expected, f"{str(file)!r} ({e})") from None
+    return [each for each in events if each.get("ph") == "X"]
+
+
+def _calls(events: Iterable[Any]) -> Iterator[Call]:
+    ranks: dict[str, set[int]] = defaultdict(set)
+    events = [*events]
+    for each in events:
+        ranks[each["args"]["communicator"]].add(each["pid"])
+    for each in events:
+        among = len(ranks[each["args"]["communicator"]])
+        case = _case(each["name"])
+        if case and among > 1 and each["args"]["bytes"]:
+            yield Call(case, among, each["args"]["bytes"], each["dur"] / 1e6)
+
+
+def _case(words: str) -> str:
+    """The case of a call in words, as ``all_reduce sum of 8 float32``. Empty where no table can serve it."""
+    found = re.match(r"i?(\w+?)( \w+)? of (?:\d+ )?(\w+)", words)
+    name = None if found is None else canonical(found[1])
+    if found is None or name not in CASES or "algorithm" in words:
+        return ""
+    if not COLLECTIVES[name].reduces:
+        return name
+    op, dtype = (found[2] or "").strip(), DTYPES.get(found[3])
+    if op not in OPS or dtype is None:
+        return ""
+    try:
+        by_mpi = bool(reduction(op, dtype, name).mpi)
+    except DtypeError:
+        return ""
+    return name if by_mpi else f"{name}:{OURS}"

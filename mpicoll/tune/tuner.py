@@ -1,0 +1,203 @@
+"""The tuner: what it measures, in which order, and what it keeps."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from os import cpu_count
+from typing import NamedTuple
+
+import mpicoll
+from mpicoll.errors import LaunchError
+from mpicoll.machine.cpu import fingerprint
+from mpicoll.tune.candidates import expected, machine_of, still
+from mpicoll.tune.cells import Cell, kinds
+from mpicoll.tune.file import TableFile
+from mpicoll.tune.launches import Found, Launching, Order, Progress
+from mpicoll.tune.record import Launch, Record, Time
+from mpicoll.tune.statistics import LAUNCHES, LEAST, mean
+from mpicoll.units import count, size_text
+
+__all__ = ["Group", "Tuner", "wanted"]
+
+MOST = 8
+"""The most launches of a cell that stays undecided."""
+WAVE = 60.0
+"""Seconds of work whose launches take turns: so the launches of a cell are spread over them."""
+START = 1.5
+"""Seconds that a launch takes besides its cells, until one was seen."""
+PER_BYTE = 7e-9
+"""Seconds that an algorithm takes for each byte of a cell's vector, until it was seen."""
+
+
+class Group(NamedTuple):
+    """What a launch measures: the sizes of one case among so many ranks."""
+
+    case: str
+    ranks: int
+    sizes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.case} among {count(self.ranks, 'rank')}"
+
+
+@dataclass
+class Tuner:
+    """Measures ``groups``, the first ones first, for about ``budget`` seconds, and keeps everything in ``file``."""
+
+    groups: Sequence[Group]
+    file: TableFile
+    budget: float
+    launch: Launching
+    records: dict[int, Record] = field(default_factory=dict)
+    """By number of ranks."""
+    candidates: dict[Group, Mapping[Cell, list[str]]] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        self._ends = time.monotonic() + self.budget
+        self._start = START
+        self._took: dict[tuple[int, Cell], float] = {}
+
+    @property
+    def left(self) -> float:
+        return self._ends - time.monotonic()
+
+    def run(self, progress: Progress) -> None:
+        """Go on until everything is decided, or time is up, or somebody presses Ctrl-C."""
+        try:
+            self._look(progress)
+            progress.write(self.said())
+            while not self.interrupted and (work := [group for group in self.groups if self._cells(group)]):
+                if not all(self._round(wave, progress) for wave in self._waves(work)):
+                    break
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    # -- before anything is measured --------------------------------------------------------------------------------
+
+    def _look(self, progress: Progress) -> None:
+        """Ask a launch of each number of ranks where it runs. The first one also finds the model's figures, if the
+        table does not have them."""
+        known = self.file.records()
+        model = next((r.model for r in known if r.cpu == fingerprint() and r.model), None)
+        for ranks in dict.fromkeys(group.ranks for group in self.groups):
+            fit = model is None
+            found = self.launch(ranks, Order(fit=fit), f"a look at {count(ranks, 'rank')}", progress)
+            about = {key: value for said in found.said for key, value in said.items()}
+            if found.interrupted or "environment" not in about:
+                raise KeyboardInterrupt if found.interrupted else LaunchError(f"tune: {about.get('refused')}")
+            self._start = min(self._start, found.seconds) if fit else found.seconds
+            model = model or about.get("model")
+            e = about["environment"]
+            new = Record(e["fingerprint"], e["mpi"], ranks, e["oversubscribed"], e)
+            for record in known:
+                if record.setting == new.setting:
+                    new.join(record)
+            new.model = model
+            self.records[ranks] = new
+        for group in self.groups:
+            self.candidates[group] = expected(group.case, group.sizes, group.ranks, machine_of(model))
+
+    def said(self) -> str:
+        """What will be measured, and how long that takes."""
+        lines = []
+        for group in self.groups:
+            cells = self._cells(group)
+            sizes = ", ".join(size_text(cell.size) for cell, _ in cells)
+            names = dict.fromkeys(name for _, each in cells for name in each)
+            lines.append(f"# {group}: {sizes} of {', '.join(names)}" if cells else f"# {group}: all is decided")
+        seconds = sum(self._expected(group) * self._launches(group) for group in self.groups)
+        lines.append(
+            f"# about {_duration(seconds)} for all, of which this run takes {_duration(self.budget)} at most; "
+            f"{LAUNCHES + 1} launches decide"
+        )
+        return "\n".join(lines)
+
+    def _launches(self, group: Group) -> int:
+        """How many more launches a group takes at least."""
+        record = self.records[group.ranks]
+        return max((max(1, LAUNCHES + 1 - len(record.of(cell))) for cell, _ in self._cells(group)), default=0)
+
+    # -- the work -----------------------------------------------------------------------------------------------------
+
+    def _cells(self, group: Group) -> list[tuple[Cell, list[str]]]:
+        """The cells of a group that are undecided, each with the algorithms that are to take turns."""
+        record = self.records[group.ranks]
+        found = [(cell, wanted(record, cell, names)) for cell, names in self.candidates[group].items()]
+        return [(cell, [cell.otherwise, *names]) for cell, names in found if names]
+
+    def _expected(self, group: Group) -> float:
+        """The seconds of the group's next launch."""
+        return self._start + sum(self._expected_of(group, *each) for each in self._cells(group))
+
+    def _expected_of(self, group: Group, cell: Cell, names: Sequence[str]) -> float:
+        seen = self._took.get((group.ranks, cell))
+        if seen is not None:
+            return seen
+        pages = kinds(cell.size, self.records[group.ranks].environment["huge_pages"])
+        crowd = max(1.0, group.ranks / (cpu_count() or 1))
+        return len(pages) * (0.15 + len(names) * cell.size * PER_BYTE * crowd)
+
+    def _waves(self, work: Sequence[Group]) -> Iterator[list[Group]]:
+        """The groups whose launches take turns."""
+        wave: list[Group] = []
+        seconds = 0.0
+        for group in work:
+            wave.append(group)
+            seconds += self._expected(group) * self._launches(group)
+            if seconds >= WAVE:
+                yield wave
+                wave, seconds = [], 0.0
+        if wave:
+            yield wave
+
+    def _round(self, wave: Sequence[Group], progress: Progress) -> bool:
+        """Let the groups take turns until each has its launches. False if time is up, or somebody pressed Ctrl-C."""
+        for turn in range(LAUNCHES + 1):
+            for group in wave:
+                cells = self._cells(group)
+                if not cells:
+                    continue
+                if self.left < self._start + self._expected_of(group, *cells[0]):
+                    return False
+                what = f"{group}, turn {turn + 1} of {LAUNCHES + 1}"
+                self._keep(group, self.launch(group.ranks, Order(cells, at_most=self.left), what, progress))
+                if self.interrupted:
+                    return False
+        return True
+
+    def _keep(self, group: Group, found: Found) -> None:
+        """Add what a launch has found to the table."""
+        record, key = self.records[group.ranks], secrets.token_hex(4)
+        took: dict[Cell, float] = {}
+        for said in found.said:
+            if "case" in said:
+                cell = Cell(said["case"], said["size"])
+                record.times.append(Time(key, cell, said["pages"], said["p50_us"]))
+                took[cell] = took.get(cell, 0.0) + said["seconds"]
+        self._took |= {(group.ranks, cell): seconds for cell, seconds in took.items()}
+        if took:
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            record.launches[key] = Launch(key, now, mpicoll.__version__)
+            self._start = found.seconds - sum(took.values())
+            self.file.add(record)
+        self.interrupted = found.interrupted
+
+
+def wanted(record: Record, cell: Cell, names: Sequence[str]) -> list[str]:
+    """The candidates that the next launch is to measure; none if the cell is decided."""
+    launches, seen = len(record.of(cell)), record.speedups(cell)
+    left = still(names, seen)
+    if launches <= LAUNCHES:
+        return left
+    if launches >= MOST or record.verdict(cell) is not None:
+        return []
+    return [name for name in left if name in seen and mean(seen[name]) >= LEAST]
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,79 @@
+"""What a call would take here, and why: ``python -m mpicoll.tune.why COLLECTIVE BYTES`` as the ranks of a job.
+
+The ranks make a communicator as any program does, so that the answer is the one that a program gets.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from mpicoll.arrays.dtypes import DTYPES, reduction
+from mpicoll.calls.measured import OTHERWISE
+from mpicoll.calls.select import explained
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.communicator.communicator import Communicator
+from mpicoll.communicator.face import engine_of
+from mpicoll.tune.record import Record, read
+from mpicoll.tune.statistics import lower_bound, mean
+from mpicoll.units import size_text
+
+__all__ = ["main", "seen"]
+
+
+def main(name: str, nbytes: int) -> None:
+    """Print what a collective of float32 takes. Collective; rank 0 prints."""
+    with Communicator() as comm:
+        engine = engine_of(comm)
+        engine.fabric.settle()
+        traits = engine.binding.traits
+        total = reduction("sum", DTYPES["float32"], name) if COLLECTIVES[name].reduces else None
+        chosen, why = explained(name, total, nbytes, traits)
+        held = traits.rules.table.of(traits.size)
+        if comm.rank:
+            return
+        print(f"{name} of {size_text(nbytes)} among {traits.size} ranks: {chosen}")
+        print(f"  because: {why}")
+        if held is not None:
+            print(f"  table: {held.file}")
+            record = None if held.refused else _record(held.file, held.setting)
+            print("\n".join(seen(record, name, nbytes, chosen)))
+
+
+def _record(file: str, setting: object) -> Record | None:
+    """What the table keeps of its measurements in this setting."""
+    given = json.loads(Path(file).read_text())["sections"]
+    records = [read(file, i, each) for i, each in enumerate(given)]
+    return next((record for record in records if record is not None and record.setting == setting), None)
+
+
+def seen(record: Record | None, name: str, nbytes: int, chosen: str) -> Iterator[str]:
+    """Lines on the times that were seen at the longest measured size that is no longer than the call."""
+    cells = [] if record is None else [cell for cell in record.cells if cell.case == name and cell.size <= nbytes]
+    if record is None or not cells:
+        yield "  times: the table keeps none for it"
+        return
+    cell = max(cells)
+    launches = record.of(cell)
+    medians: dict[str, float] = {}
+    for algorithm in dict.fromkeys(n for each in launches for n in next(iter(each.values())).p50_us):
+        there = [max(t.p50_us[algorithm] for t in each.values()) for each in launches
+                 if all(algorithm in t.p50_us for t in each.values())]  # fmt: skip
+        medians[algorithm] = mean(there)
+    best = min(medians, key=lambda each: medians[each])
+    yield f"  times at {size_text(cell.size)}, on the worse kind of pages, of {len(launches)} launches:"
+    speedups = record.speedups(cell)
+    for algorithm, us in sorted(medians.items(), key=lambda each: each[1]):
+        each = speedups.get(algorithm, ())
+        gain = f"  {mean(each):.2f}x, at least {lower_bound(each):.2f}x" if len(each) > 1 else ""
+        yield f"    {algorithm:20} {us:10.1f} us{gain}"
+    if chosen in medians:
+        yield f"  regret: {medians[chosen] / medians[best] - 1:.0%} against {best}, the best that was seen"
+    elif chosen in OTHERWISE or chosen:
+        yield f"  regret: unknown, because {chosen} was not measured at this size"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

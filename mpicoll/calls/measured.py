@@ -18,14 +18,28 @@ from typing import Any
 
 from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
+from mpicoll.calls.choice import CICO
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 
-__all__ = ["OTHERWISE", "SCHEMA", "Digests", "Rows", "Section", "Setting", "given_sections", "section", "sections"]
+__all__ = [
+    "CICO_DIGEST",
+    "OTHERWISE",
+    "SCHEMA",
+    "Digests",
+    "Rows",
+    "Section",
+    "Setting",
+    "given_sections",
+    "section",
+    "sections",
+]
 
 SCHEMA = "mpicoll-table/1"
 OTHERWISE = ("native", "exchange")
 """What schedules are compared with."""
+CICO_DIGEST = "1"
+"""Another one for each change of how ``cico`` goes: a measurement does not hold for what was changed since."""
 
 Rows = Mapping[tuple[str, str], tuple[tuple[int, str], ...]]
 """The rows of each pair of algorithm that would be chosen otherwise (``native`` or ``exchange``) and collective. A row
@@ -76,6 +90,9 @@ class Section:
 
     def unlike(self, collective: str, name: str) -> str:
         """Why this algorithm is not what was measured; empty if it is."""
+        if name == CICO and COLLECTIVES[collective].moves:
+            same = self.digests.get(collective, {}).get(name) == CICO_DIGEST
+            return "" if same else f"{name} has changed since it was measured"
         found = algorithms.find(collective, name)
         if found is None:
             return f"{collective} has no algorithm {name}"

@@ -10,6 +10,7 @@ from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
 from mpicoll.analysis.cost.machines import Machine, from_dict
 from mpicoll.analysis.cost.simulation import costs
+from mpicoll.calls.choice import CICO
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.statistics import Speedups, mean
 
@@ -35,17 +36,18 @@ def different(collective: str, ranks: int) -> tuple[str, ...]:
 
 
 def expected(case: str, sizes: Sequence[int], ranks: int, machine: Machine | None) -> Mapping[Cell, list[str]]:
-    """The candidates of each size, those first that the model expects to be fast. Without a model, all are."""
+    """The candidates of each size, those first that the model expects to be fast. Without a model, all are. The model
+    does not know ``cico``, so that it is always one."""
     cells = [Cell(case, size) for size in sizes]
     names = different(cells[0].collective, ranks)
     if machine is None or not names:
-        return {cell: [*names] for cell in cells}
+        return {cell: [CICO, *names] for cell in cells}
     times = {n: costs(cells[0].collective, n, ranks, machine, [*sizes]).seconds for n in names}
     found = {}
     for i, cell in enumerate(cells):
         by_time = sorted(names, key=lambda name: float(times[name][i]))
         least = float(times[by_time[0]][i])
-        found[cell] = [name for name in by_time if float(times[name][i]) <= FACTOR * least][:MOST]
+        found[cell] = [CICO, *[name for name in by_time if float(times[name][i]) <= FACTOR * least][:MOST]]
     return found
 
 

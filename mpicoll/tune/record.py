@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
-from mpicoll.calls.measured import OTHERWISE, Section, Setting, section
+from mpicoll.calls.choice import CICO
+from mpicoll.calls.measured import CICO_DIGEST, OTHERWISE, Section, Setting, section
 from mpicoll.errors import ArgumentError
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.statistics import Speedups, best
@@ -106,7 +107,9 @@ class Record:
         measured = {(time.cell.collective, name) for time in self.times for name in time.p50_us}
         found: dict[str, dict[str, str]] = {}
         for collective, name in sorted(measured):
-            if name not in OTHERWISE and (known := algorithms.find(collective, name)):
+            if name == CICO:
+                found.setdefault(collective, {})[name] = CICO_DIGEST
+            elif name not in OTHERWISE and (known := algorithms.find(collective, name)):
                 found.setdefault(collective, {})[name] = digest(known, self.ranks)
         return found
 

@@ -151,7 +151,7 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
     ("nbytes", "traits", "expected"),
     [
         (1 << 20, MEASURED, ("bine", f"measured to be the fastest in this setting ({LABEL})")),
-        (8, MEASURED, ("native", f"no schedule was measured to be faster in this setting ({LABEL})")),
+        (8, MEASURED, ("native", f"no algorithm was measured to be faster in this setting ({LABEL})")),
         (
             1 << 20,
             replace(MEASURED, rules=Rules(table=REFUSED)),

@@ -75,8 +75,10 @@ def primitives(world: MPI.Intracomm, source: str) -> Machine | None:
     at a usual value. None on all ranks but 0. Collective."""
 
     def work(pair: MPI.Intracomm) -> Machine:
-        slots = Slots.among(pair)
-        return fitted([*_pairs(pair, FEW, slots)], "primitives", source, 0, CACHES[:1], (False,))
+        made = Slots.among(pair)
+        return fitted(
+            [*_pairs(pair, FEW, None if made is None else made[0])], "primitives", source, 0, CACHES[:1], (False,)
+        )
 
     found = _among(world, 2, work)
     return found if world.rank == 0 else None

@@ -203,11 +203,12 @@ class MPIFabric(ElasticFabric):
 
     def settle(self) -> None:
         if not self.settled:
-            self._slots = shared.Slots.among(self._comm)
-            if self._slots is not None and self._meeting is not None:
-                self._places = cico.Places.among(self._comm, self._meeting)
-            self.shares = self._slots is not None
-            self.meets = self._places is not None
+            made = shared.Slots.among(self._comm, cico.Places.NBYTES)
+            self.shares = made is not None
+            self.meets = self.shares and self._meeting is not None
+            if made is not None:
+                self._slots, blocks = made
+                self._places = None if self._meeting is None else cico.Places(self._meeting, blocks)
             self.settled = True  # last: another thread may look
 
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,13 +25,10 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.machine.shared_memory import Block, share
+from mpicoll.machine.shared_memory import Block
 from mpicoll.routes.shares import combined, cut, input_and_output, starts_of
 from mpicoll.transports.meeting import Meeting
 from mpicoll.transports.transport import Array
-
-if TYPE_CHECKING:
-    from mpi4py import MPI
 
 __all__ = ["Places", "bind"]
 
@@ -43,18 +39,14 @@ LEAST_SLICED = 256 << 10
 
 
 class Places:
-    """Two places of each rank, and the number of pieces that went through them."""
+    """Two places of each rank, in a block of ``NBYTES`` bytes. ``turn`` is the one that is used next."""
+
+    NBYTES = 2 * PLACE
 
     def __init__(self, meeting: Meeting, blocks: Sequence[Block]) -> None:
         self.meeting = meeting
         self.halves = [[block[i * PLACE : (i + 1) * PLACE] for block in blocks] for i in range(2)]
         self.turn = 0
-
-    @classmethod
-    def among(cls, comm: MPI.Intracomm, meeting: Meeting) -> Places | None:
-        """The places of these ranks. None if a rank has no memory left. Collective."""
-        blocks = share(comm, 2 * PLACE)
-        return None if blocks is None else cls(meeting, blocks)
 
 
 def bind(places: Places, call: Call, workspace: Workspace) -> Plan:

@@ -58,11 +58,15 @@ class Slots:
         self._rank, self._blocks, self.nbytes = rank, blocks, nbytes
 
     @classmethod
-    def among(cls, comm: MPI.Intracomm) -> Slots | None:
-        """The slots of these ranks, who have ``pages``. None if a rank has no memory left. Collective."""
+    def among(cls, comm: MPI.Intracomm, besides: int = 0) -> tuple[Slots, list[Block]] | None:
+        """The slots of these ranks, who have ``pages``, and so many bytes of each rank ``besides``. None if a rank has
+        no memory left. Collective."""
         nbytes = _slot_bytes(comm.size)
-        blocks = share(comm, 2 * (comm.size - 1) * nbytes)
-        return None if blocks is None else cls(comm.rank, blocks, nbytes)
+        of_slots = 2 * (comm.size - 1) * nbytes
+        blocks = share(comm, of_slots + besides)
+        if blocks is None:
+            return None
+        return cls(comm.rank, [block[:of_slots] for block in blocks], nbytes), [block[of_slots:] for block in blocks]
 
     def to(self, peer: int, turn: int) -> Block:
         """The slot into which this rank puts its piece number ``turn`` for ``peer``."""

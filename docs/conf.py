@@ -21,6 +21,7 @@ sys.path.insert(0, str(DOCS))
 import step_through  # noqa: E402  # beside this file
 
 import mpicoll  # noqa: E402
+from mpicoll.analysis.drawing import page as player  # noqa: E402
 
 project = "mpicoll"
 version = release = mpicoll.__version__
@@ -29,7 +30,7 @@ exclude_patterns = ["_build"]
 
 # -- Pages -----------------------------------------------------------------------------------------------------------
 
-myst_enable_extensions = ["attrs_block", "deflist"]
+myst_enable_extensions = ["attrs_block", "colon_fence", "deflist"]
 myst_heading_anchors = 4
 """Headings have the anchors that they have on GitHub, down to this level."""
 highlight_language = "none"
@@ -50,8 +51,8 @@ python_use_unqualified_type_names = True
 
 html_theme = "furo"
 html_title = "mpicoll"
-html_static_path = ["_static"]
-html_css_files = ["site.css"]
+html_static_path = ["_static", str(player.PLAYER)]
+html_css_files = [player.STYLE, "site.css"]
 html_copy_source = html_use_index = html_domain_indices = False
 html_show_copyright = False
 html_theme_options: dict[str, list[str]] = {"top_of_page_buttons": []}
@@ -95,10 +96,10 @@ def name_folders(app: Sphinx, tree: nodes.document) -> None:
 
 
 def add_player(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: nodes.document | None) -> None:
-    """Only the page that steps through schedules needs its script, and their steps."""
-    if page == "reference/step_through":
-        app.add_js_file("schedules.js", loading_method="defer")
-        app.add_js_file("step_through.js", loading_method="defer")
+    """Only pages with a player need its scripts, and the steps of schedules."""
+    if page in ("index", "reference/step_through"):
+        for file in ("schedules.js", *player.SCRIPTS):
+            app.add_js_file(file, loading_method="defer")
 
 
 def write_schedules(app: Sphinx, failure: Exception | None) -> None:

@@ -1,4 +1,4 @@
-"""``mpicoll draw``: an algorithm as a picture, without MPI."""
+"""``mpicoll draw``: an algorithm as a picture or a page, without MPI."""
 
 from __future__ import annotations
 
@@ -21,13 +21,17 @@ Draws an algorithm, and proves it. Time goes from left to right. A column of cel
 arrow is a message. The label of a cell names the ranks whose contributions it holds; a sum sign stands for all of them.
 If everything comes from the root, the label names the block. The round of a message is one more than the longest chain
 of messages that must come before it. If there are too many cells for arrows, each round is a matrix of ranks and
-blocks. An algorithm that is wrong is drawn up to its first fault, which is red. The exit code is then 1.
+blocks. An HTML file is a page that plays the rounds in a browser, and needs nothing else. It says the time that
+mpicoll simulate predicts. An algorithm that is wrong is drawn up to its first fault, which is red. The exit code is
+then 1.
 """
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``draw`` to the command line."""
-    p = subparsers.add_parser("draw", help="draw an algorithm as a picture", description=_TEXT, allow_abbrev=False)
+    p = subparsers.add_parser(
+        "draw", help="draw an algorithm as a picture, or as a page that plays it", description=_TEXT, allow_abbrev=False
+    )
     completes(p.add_argument("collective", type=collective, help="its name in MPI's or torch's spelling"), collectives)
     p.add_argument(
         "algorithm",
@@ -35,7 +39,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     p.add_argument("-n", dest="size", type=int, default=4, metavar="RANKS", help="the number of ranks, 2 to 16 (4)")
     p.add_argument(
-        "-o", dest="file", type=Path, metavar="FILE", required=True, help="the picture; its name chooses SVG or PNG"
+        "-o",
+        dest="file",
+        type=Path,
+        metavar="FILE",
+        required=True,
+        help="the picture or the page; its name chooses SVG, PNG or HTML",
     )
     p.add_argument(
         "--root", type=int, default=0, metavar="RANK", help="the root of bcast, reduce, gather and scatter (0)"

@@ -115,6 +115,10 @@ def test_the_wheel_works_in_an_environment_of_its_own(wheel: Path, tmp_path: Pat
     job = mpicoll("slurm", "compare", "--nodes", "2")
     assert job.code == 0, job.output
     assert job.output.startswith("#!/usr/bin/env bash\n")
+    page = tmp_path / "ring.html"
+    drawn = mpicoll("draw", "allreduce", "ring", "-o", str(page))
+    assert drawn.code == 0, drawn.output
+    assert "class Player" in page.read_text(encoding="utf-8")
     ran = mpicoll("run", "-n", "2", script(tmp_path, PROGRAM))
     assert ran.code == 0, ran.output
     assert ran.output.splitlines() == [f"{own / 'mpicoll' / '__init__.py'} [3. 3.]"] * 2

@@ -40,7 +40,7 @@ from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, W
 from mpicoll.analysis.cost.waves import Wave, waves
 from mpicoll.schedule import Schedule
 
-__all__ = ["MOST", "PIECE", "Costs", "Structure", "costs", "of_rank", "simulated"]
+__all__ = ["MOST", "PIECE", "Costs", "Structure", "costs", "costs_of", "of_rank", "simulated"]
 
 Ints = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -71,13 +71,25 @@ def costs(
     root: int = 0,
     watched: Watched = iter,
 ) -> Costs:
+    """The same as ``costs_of`` for an algorithm that is registered under this name."""
+    chosen = algorithms.find(collective, algorithm)
+    assert chosen is not None
+    return costs_of(chosen, size, machine, nbytes, root, watched)
+
+
+def costs_of(
+    chosen: algorithms.Algorithm,
+    size: int,
+    machine: Machine,
+    nbytes: Sequence[int],
+    root: int = 0,
+    watched: Watched = iter,
+) -> Costs:
     """The times of an algorithm among ``size`` ranks for vectors of ``nbytes``, which are cut as a call would cut them.
 
     ``watched`` may show the progress. It passes on the ranks whose messages are gathered, and then the waves.
     Raises ArgumentError if the algorithm does not serve so many ranks, or if the machine does not hold them.
     """
-    chosen = algorithms.find(collective, algorithm)
-    assert chosen is not None
     alike: dict[int, list[int]] = {}  # by segments: a pipelined algorithm cuts a long vector into more
     for i, n in enumerate(nbytes):
         alike.setdefault(algorithms.segments_of(chosen, size, root, n), []).append(i)

@@ -1,14 +1,16 @@
-"""Draws an algorithm, or what a collective means, into a file. The drawing shows which message goes from which rank to
-which in each round, and what every rank holds before and after it."""
+"""Draws an algorithm, or what a collective means, into a file: a picture, or a page that plays it. It shows which
+message goes from which rank to which in each round, and what every rank holds before and after it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 from mpicoll.algorithms import Algorithm
 from mpicoll.algorithms.registry import segments as segments_alone
-from mpicoll.analysis.drawing import arrows, matrices, picture
+from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.faults import located
 from mpicoll.analysis.drawing.trace import Tracing
 from mpicoll.analysis.proof.cases import prove_schedules
@@ -17,30 +19,39 @@ from mpicoll.errors import ArgumentError, ScheduleError
 
 __all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "pictured", "usual_segments"]
 
-FILES = (".svg", ".png")
+PICTURES = (".svg", ".png")
+FILES = (*PICTURES, ".html")
 MOST_RANKS = 16
 MOST_CELLS = 12_000
 """A picture of more cells is illegible."""
 
 
 def draw(algorithm: Algorithm, size: int, file: Path, root: int = 0, segments: int | None = None) -> None:
-    """Draw the algorithm among ``size`` ranks into an SVG or PNG file, by the ending of its name.
+    """Draw the algorithm among ``size`` ranks into an SVG, PNG or HTML file, by the ending of its name. HTML is a page
+    that plays the algorithm in a browser.
 
     The algorithm is proved. If it is wrong, the drawing shows what happens until the fault, and marks the fault. After
     the file was written, ScheduleError is raised. Raises ArgumentError, which names the option of ``mpicoll draw`` that
     is wrong.
     """
+    kind = file.suffix.lower()
+    if kind not in FILES:
+        raise ArgumentError("draw", "-o", f"a file whose name ends in {', '.join(FILES)}", repr(str(file)))
     found = pictured(algorithm, size, root, segments)
     rooted = f", root {root}" * COLLECTIVES[algorithm.collective].rooted
     cut = segments or usual_segments(algorithm)
     title = f"{size} ranks{rooted}" + f", {cut} segments" * algorithm.pipelined
-    _save(found, f"{algorithm.collective} {algorithm.name}", title, file)
+    if kind in PICTURES:
+        _save(found, f"{algorithm.collective} {algorithm.name}", title, file)
+    else:
+        with _writing():
+            page.save(found, algorithm, root, title, MOST_RANKS, file)
     if found.fault is not None:
         raise found.fault
 
 
 def draw_meaning(collective: str, size: int, file: Path, root: int = 0) -> None:
-    """Draw what the ranks hold before and after a collective."""
+    """Draw what the ranks hold before and after a collective, as SVG or PNG."""
     rooted = f", root {root}" * COLLECTIVES[collective].rooted
     _save(picture.meaning(collective, size, root), collective, f"{size} ranks{rooted}", file)
 
@@ -82,13 +93,17 @@ def usual_segments(algorithm: Algorithm) -> int:
 
 
 def _save(found: picture.Picture, name: str, of: str, file: Path) -> None:
-    if file.suffix.lower() not in FILES:
-        raise ArgumentError("draw", "-o", f"a file whose name ends in {' or '.join(FILES)}", repr(str(file)))
     if find_spec("matplotlib") is None:
         given = "an environment without it"
         raise ArgumentError("draw", "-o", "matplotlib to be installed (pip install matplotlib)", given)
     drawing = arrows if arrows.height_of_ranks(found) <= arrows.TALLEST else matrices
-    try:
+    with _writing():
         drawing.save(found, name, of, file)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise ArgumentError("draw", "-o", "a file that can be written", str(error)) from error

@@ -218,8 +218,8 @@ def test_command(arguments: list[str], tmp_path: Path) -> None:
         (["bcast", "chain", "--root", "4"], "--root: expected a rank, 0 to 3; given 4"),
         (["bcast", "chain", "--root", "-1"], "--root: expected a rank, 0 to 3; given -1"),
         (["allreduce", "ring", "--root", "1"], "--root: expected none, as no allreduce has a root; given 1"),
-        (["allreduce", "ring", "-o", "picture.jpg"], "-o: expected a file whose name ends in .svg or .png; given"),
-        (["allreduce", "ring", "-o", "picture"], "-o: expected a file whose name ends in .svg or .png; given"),
+        (["allreduce", "ring", "-o", "picture.jpg"], "-o: expected a file whose name ends in .svg, .png, .html; given"),
+        (["allreduce", "ring", "-o", "picture"], "-o: expected a file whose name ends in .svg, .png, .html; given"),
     ],
 )
 def test_bad_input(

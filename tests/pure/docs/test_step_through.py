@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 
 from mpicoll.algorithms import algorithms, find
+from mpicoll.analysis.cost.comparison import compared, duration
+from mpicoll.analysis.cost.presets import MACHINES
+from mpicoll.analysis.drawing.page import PLAYER
+from mpicoll.analysis.drawing.steps import SIZES
 from mpicoll.collectives import COLLECTIVES
-from tests.pure.docs.scripts import DOCS, script
+from tests.pure.docs.scripts import script
 
-PLAYER = DOCS / "_static/step_through.js"
 SHOWN = (
     ("allreduce", "ring"), ("allreduce", "rabenseifner"), ("reduce_scatter", "recursive_halving"), ("bcast", "chain"),
     ("allgather", "bruck"), ("alltoall", "pairwise"), ("scatter", "binomial_tree"), ("exscan", "recursive_doubling"),
@@ -76,43 +79,78 @@ def test_every_algorithm_is_there(page: ModuleType) -> None:
     assert shown == {(a.collective, a.name) for a in algorithms()}
 
 
-def test_the_script_sees_the_same(page: ModuleType, tmp_path: Path) -> None:
-    """In the language that the page runs."""
+def test_times_are_those_of_mpicoll_simulate(page: ModuleType) -> None:
+    algorithm = find("bcast", "chain")
+    assert algorithm is not None
+    times = page.of_algorithm(algorithm)[8]["times"]
+    model = compared("bcast", ["chain"], 8, 0, MACHINES["laptop"], SIZES).seconds["chain"]
+    assert [text for _, text in times] == [duration(t) for t in model]
+    assert [seconds for seconds, _ in times] == pytest.approx(model, rel=0.005)
+    assert len(set(model)) == len(SIZES)
+
+
+# -- the player itself ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def played(page: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What the player's scripts say, in the language that the page runs."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("needs node")
-    (tmp_path / "schedules.js").write_text(page.script())
-    (tmp_path / "test.js").write_text(f"""
-        const fs = require("fs");
-        const SCHEDULES = new Function(fs.readFileSync("schedules.js", "utf8") + "return SCHEDULES;")();
-        const {{ picked, ranges, stateAfter, told, withoutCollision }} = require({json.dumps(str(PLAYER))});
-        const ends = {{}};
-        for (const [collective, algorithms] of Object.entries(SCHEDULES.pictures))
-          for (const [name, pictures] of Object.entries(algorithms))
-            for (const [ranks, picture] of Object.entries(pictures))
-              ends[`${{collective}} ${{name}} ${{ranks}}`] = [...stateAfter(picture, picture.rounds.length)];
-        const ring = SCHEDULES.pictures.allreduce.ring[4];
-        const said = [ranges([5, 1, 2, 3]), told(ring, "allreduce", ring.rounds[0].arrows[0])];
-        said.push(...picked(["2", "3", "4"], "64", "4", "ranks"), ...picked(["ring"], undefined, "ring"));
-        const labels = [0, 5, 10].map((x0) => ({{ x0, x1: x0, blocks: "0-1" }}));
-        said.push(...withoutCollision(labels, 0, 100).map(([, at]) => at.join()));
-        console.log(JSON.stringify({{ ends, said }}));
-    """)
-    done = subprocess.run([node, "test.js"], cwd=tmp_path, capture_output=True, text=True)
+    schedules = tmp_path_factory.mktemp("player") / "schedules.js"
+    schedules.write_text(page.script())
+    program = Path(__file__).with_name("player.js")
+    done = subprocess.run([node, program, PLAYER, schedules], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["said"] == [
-        "1-3, 5",
-        "Rank 0 sends block 3 to rank 1, which combines it with its own.",
-        "4",
-        "64 ranks cannot be shown here. There are 2, 3, 4 ranks. This is 4.",
-        "ring",
-        "",
-        *("0,18", "5,30", "10,42"),
-    ]
-    assert len(found["ends"]) > 250
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_the_player_sees_the_same(page: ModuleType, played: dict[str, Any]) -> None:
+    assert played["said"] == ["1-3, 5", "Rank 0 sends block 3 to rank 1, which combines it with its own."]
+    assert len(played["ends"]) > 250
     for collective, named in page.everything().items():
         for name, pictures in named.items():
             for ranks, picture in pictures.items():
                 ours = {cell: picture["kinds"].index(list(kind)) for cell, kind in after_all_rounds(picture).items()}
-                assert dict(found["ends"][f"{collective} {name} {ranks}"]) == ours
+                assert dict(played["ends"][f"{collective} {name} {ranks}"]) == ours
+
+
+def test_labels_do_not_collide(played: dict[str, Any]) -> None:
+    assert played["labels"].pop("placed") > 4000
+    assert played["labels"] == {"left_out": [], "colliding": []}
+
+
+def test_blocks_move_along_their_arrows_and_frames_are_last(played: dict[str, Any]) -> None:
+    drawn = played["drawn"]
+    assert drawn["parts"][-6:] == ["moving"] * 4 + ["frame"] * 2
+    line = {key: float(value) for key, value in drawn["line"].items() if key != "class"}
+    places = [tuple(map(float, at[0].removeprefix("translate(").removesuffix(")").split())) for at in drawn["at"]]
+    assert places[0] == (line["x1"], line["y1"])
+    assert places[1] == ((places[0][0] + places[2][0]) / 2, (places[0][1] + places[2][1]) / 2)
+    assert places[2] == places[3] == (line["x2"], line["y2"] + 12)  # the sign of a reduction is 12 high
+    hidden = [[looks == "none" for looks in at[1:]] for at in drawn["at"]]  # the block, before, after and its frames
+    assert hidden == [[False, False, True, True]] * 2 + [[True, True, False, False]] * 2
+
+
+def test_addresses(played: dict[str, Any]) -> None:
+    """What cannot be shown is refused by its name: nothing else is shown instead."""
+    assert played["answers"][:4] == [
+        "allreduce/ring/4/1/1M", "bcast/linear/4/1/1M", "allreduce/ring/8/1/1M", "allreduce/ring,rabenseifner/8/14/64K",
+    ]  # fmt: skip
+    known = ", ".join(a.name for a in algorithms("allreduce"))
+    shown = "It is shown among these numbers of ranks: 2, 3, 4, 5, 6, 7, 8."
+    assert played["answers"][4:] == [
+        f"allreduce ring is not shown here among 9 ranks. {shown} This command makes a page of it: "
+        "mpicoll draw allreduce ring -n 9 -o page.html",
+        f"allreduce ring is not shown here among 64 ranks. {shown}",
+        f"allreduce has no algorithm rign here. It has: {known}.",
+        "There is no collective alreduce here. There are: " + ", ".join(COLLECTIVES) + ".",
+        "There is no round 7 in allreduce ring among 4 ranks. The last round is 6.",
+        "There is no round x in allreduce ring among 4 ranks. The last round is 6.",
+        "ring is named twice. Two algorithms are shown side by side.",
+        "ring, linear, swing are 3 algorithms. At most 2 are shown side by side.",
+        "There is no time for vectors of 3K bytes here. There are times for: 1K, 64K, 1M, 64M.",
+        "#a/b/c/d/e/f has too many parts. An address has at most 5 parts.",
+    ]

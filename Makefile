@@ -8,7 +8,7 @@ PORT ?= 8000
 ARGS ?=
 CALLS ?= 100000
 
-.PHONY: help environments test test-all quick soak test-torch torch-suite slurm-test lint compare docs site gpu-check clean
+.PHONY: help environments test test-all quick soak test-torch torch-suite slurm-test nodes-test lint compare docs site gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
@@ -18,6 +18,7 @@ help:
 	@echo "make test-torch what a version of torch can break, on the oldest and the newest one tested: 11 GB of environments"
 	@echo "make torch-suite PyTorch's own tests of torch.distributed over mpicoll, at 3 ranks"
 	@echo "make slurm-test the Slurm templates on emulated nodes: needs root, and Debian for Slurm's packages"
+	@echo "make nodes-test ranks on emulated nodes, whose links are real networks: needs root"
 	@echo "make lint       ruff, mypy, shellcheck, and the subjects of commits"
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
 	@echo "make docs       the algorithms' page and pictures from the registry, then the manual, served on this machine"
@@ -56,11 +57,14 @@ torch-suite: $(OPENMPI)/.ready
 slurm-test: $(OPENMPI)/.ready $(MPICH)/.ready
 	tests/cluster/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)
 
+nodes-test: $(OPENMPI)/.ready $(MPICH)/.ready
+	tests/nodes/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)
+
 lint: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/ruff check
 	$(OPENMPI)/bin/ruff format --check
 	$(OPENMPI)/bin/mypy
-	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/cluster/*.sh tests/cluster/programs/*.sbatch .ci/run
+	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/cluster/*.sh tests/nodes/*.sh tests/cluster/programs/*.sbatch .ci/run
 	@! git log -n 20 --format=%s 2> /dev/null | grep -E '^.{73,}' || (echo "subjects of commits have at most 72 characters"; exit 1)
 
 compare: $(OPENMPI)/.ready

@@ -1,0 +1,312 @@
+"""Several nodes emulated on one machine, for a command, for tests or for studies.
+
+    python -m tests.nodes.nodes --nodes 4 --ranks 2 --rate 200mbit -- .venv/openmpi/bin/mpicoll run -n 8 script.py
+
+Each node has a host name, processes, shared memory and, where that is permitted, a network of its own: ranks on two
+nodes can meet only through the network, as on real machines. Files are shared, as on a cluster. A node's link may have
+a rate and a delay. The launchers of Open MPI and MPICH find the nodes, and a way to start processes there, in their
+environment. They start on a host of their own, ``login``.
+
+Needs Linux, root and iproute2, and nothing else but the standard library. All lives in namespaces: it is gone with its
+first process, which ends when its standard input does, so however this process ends. Nothing outside sees its mounts,
+processes, ports or names, so there can be several sets of nodes at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+STATE = Path("/run/nodes")
+"""On a file system that only the nodes see."""
+ENTER = STATE / "enter"
+"""``enter NODE COMMAND`` runs a command on a node, as ssh does."""
+HOSTS = STATE / "hosts"
+"""The nodes of the ranks: a line for each rank."""
+ENVIRONMENT = {
+    "TMPDIR": f"{STATE}/tmp",  # of each node its own
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_mpi_yield_when_idle": "1",  # the nodes share a few cores: a rank that spins keeps others from running
+}
+LAUNCHERS = {
+    "PRTE_MCA_plm_ssh_agent": f"{ENTER}",
+    "PRTE_MCA_prte_default_hostfile": f"{HOSTS}",
+    "PRTE_MCA_rmaps_default_mapping_policy": "seq",  # else it joins the lines of a node
+    "PRTE_MCA_hwloc_default_binding_policy": "none",  # else a node has no more ranks than cores
+    "HYDRA_LAUNCHER": "ssh",
+    "HYDRA_LAUNCHER_EXEC": f"{ENTER}",
+    "HYDRA_HOST_FILE": f"{HOSTS}",
+}
+"""What tells launchers of the nodes."""
+NEEDED = ("unshare", "nsenter", "ip", "tc")
+
+
+class NodesError(Exception):
+    """No nodes here, and why."""
+
+
+@dataclass(frozen=True)
+class Link:
+    """What the cable between a node and the switch can carry, in each direction: as ``tc`` has it, ``200mbit`` and
+    ``50us``. None is as much as the machine can."""
+
+    rate: str | None = None
+    delay: str | None = None
+
+
+def missing(programs: Sequence[str] = NEEDED) -> str:
+    """Why there can be no nodes on this machine; empty if nothing is known to be in the way."""
+    if os.geteuid() != 0:
+        return "emulated nodes need root"
+    absent = [program for program in programs if not shutil.which(program)]
+    if absent:
+        return f"not installed: {', '.join(absent)}"
+    asked = subprocess.run(["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "true"], capture_output=True)
+    return f"namespaces are not permitted: {asked.stderr.decode().strip()}" if asked.returncode else ""
+
+
+def network_permitted() -> bool:
+    return not _in_network("ip link add probe type veth").returncode
+
+
+def _in_network(script: str) -> subprocess.CompletedProcess[str]:
+    """Try the script in a network of its own."""
+    return subprocess.run(["unshare", "--net", "sh", "-ec", script], capture_output=True, text=True)
+
+
+class Nodes:
+    """Some nodes that run, as a context manager. ``own_networks`` says whether each has a network of its own.
+
+    ``ranks`` says where the ranks of a job are: the number of the node of each rank, from 0. By default each node has
+    one rank."""
+
+    variables = ENVIRONMENT | LAUNCHERS
+    """Of what runs on the login node."""
+
+    def __init__(self, nodes: int = 2, ranks: Sequence[int] | None = None, link: Link | None = None) -> None:
+        self.nodes, self.link = [f"node{i + 1}" for i in range(nodes)], link
+        self.own_networks = False
+        self._ranks = range(nodes) if ranks is None else ranks
+
+    def __enter__(self) -> Nodes:
+        reason = missing()
+        if reason:
+            raise NodesError(reason)
+        self.own_networks = network_permitted()
+        if self.link is not None:
+            self._check_link(self.link)
+        spaces = ["--mount", "--uts", "--ipc", "--pid", *["--net"] * self.own_networks]
+        link = None if self.link is None else asdict(self.link)
+        told = [self.nodes, [self.nodes[node] for node in self._ranks], self.own_networks, link]
+        # In a session of its own: a terminal's Ctrl-C must not end it before those who use it.
+        self._first = subprocess.Popen(
+            ["unshare", *spaces, "--fork", sys.executable, __file__, "--inside", json.dumps(told)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        )  # fmt: skip
+        assert self._first.stdout
+        try:
+            answer = self._first.stdout.readline()  # the first process's number, as it is called out here
+            if not answer:
+                raise NodesError(f"the nodes' first process ended with {self._first.wait()}")
+        except BaseException:
+            self.__exit__()
+            raise
+        self._enter = ["nsenter", "--all", "--target", answer.strip(), "env"]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        assert self._first.stdin
+        assert self._first.stdout
+        self._first.stdin.close()
+        self._first.stdout.close()
+        self._first.wait()  # the kernel has ended all other processes of the nodes by then
+
+    def _check_link(self, link: Link) -> None:
+        if not self.own_networks:
+            raise NodesError("networks are not permitted here: no link can have a rate or a delay")
+        tried = _in_network(f"ip link add probe type veth; {_shaping(link, 'probe')}")
+        if tried.returncode:
+            raise NodesError(f"this kernel has no such link: {tried.stderr.strip()}")
+
+    def command(self, *argv: str | Path, cwd: Path | None = None, node: str | None = None) -> list[str]:
+        """What to execute so that ``argv`` runs on a node, by default on the login node."""
+        enters = [] if node is None else [str(ENTER), node]
+        return [
+            *self._enter,
+            f"--chdir={cwd or Path.cwd()}",
+            *(f"{k}={v}" for k, v in self.variables.items()),
+            *enters,
+            *map(str, argv),
+        ]
+
+    def lose(self, node: str) -> None:
+        """Pull a node's cable, and end all that runs there."""
+        pull = f"ip link set {node} down;" if self.own_networks else ""
+        self.run("sh", "-ec", f"{pull} kill -9 $(cat {STATE}/{node})", check=True)
+
+    def run(
+        self, *argv: str | Path, cwd: Path | None = None, node: str | None = None, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command(*argv, cwd=cwd, node=node), stdin=subprocess.DEVNULL, text=True, **options)
+
+
+def sh(*argv: str | Path) -> None:
+    """Run a program, which must succeed. What it says goes to standard error."""
+    subprocess.run([str(word) for word in argv], check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+
+
+def _shaping(link: Link, device: str) -> str:
+    """The ``tc`` commands for one end of a cable."""
+    found = []
+    if link.rate is not None:
+        # The bucket must hold the largest segment that the kernel hands over at once.
+        found.append(f"tc qdisc add dev {device} root handle 1: tbf rate {link.rate} burst 128kb latency 50ms")
+    if link.delay is not None:
+        parent = "root" if link.rate is None else "parent 1:"
+        found.append(f"tc qdisc add dev {device} {parent} netem delay {link.delay}")
+    return "\n".join(found)
+
+
+def _inside(nodes: list[str], ranks: list[str], own_networks: bool, link: dict[str, str | None] | None) -> None:
+    """The first process: start everything, say so, and stay until standard input ends."""
+    number = os.readlink("/proc/self")  # in the /proc that is still the one outside
+    sh("mount", "--no-mtab", "-t", "proc", "proc", "/proc")
+    sh("mount", "--no-mtab", "-t", "tmpfs", "tmpfs", "/run")
+    (STATE / "tmp").mkdir(parents=True)
+    socket.sethostname("login")
+    _names(_network(nodes, own_networks))
+    if link is not None:
+        _shape(nodes, Link(**link))
+    HOSTS.write_text("".join(f"{node}\n" for node in ranks))
+    ENTER.write_text(AS_SSH_DOES)
+    ENTER.chmod(0o755)
+    for node in nodes:
+        _begin(node, own_networks)
+    # From here on nobody waits for a child; what others leave behind must not stay as zombies.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print(number, flush=True)
+    sys.stdin.read()
+
+
+def _network(nodes: list[str], own: bool) -> dict[str, str]:
+    """The address of each host; with ``own``, a bridge with a cable to each node."""
+    if not own:
+        return {name: f"127.0.0.{i + 1}" for i, name in enumerate(["login", *nodes])}
+    addresses = {name: f"10.0.0.{i + 1}" for i, name in enumerate(["login", *nodes])}
+    sh("ip", "link", "set", "lo", "up")
+    sh("ip", "link", "add", "switch", "type", "bridge")
+    sh("ip", "address", "add", f"{addresses['login']}/24", "dev", "switch")
+    sh("ip", "link", "set", "switch", "up")
+    for node in nodes:
+        sh("ip", "netns", "add", node)
+        sh("ip", "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", node)
+        sh("ip", "link", "set", node, "master", "switch", "up")
+        sh("ip", "-netns", node, "address", "add", f"{addresses[node]}/24", "dev", "eth0")
+        for device in ("lo", "eth0"):
+            sh("ip", "-netns", node, "link", "set", device, "up")
+    return addresses
+
+
+def _shape(nodes: list[str], link: Link) -> None:
+    """Give both ends of each cable the rate, and the delay."""
+    for node in nodes:
+        sh("sh", "-ec", _shaping(link, node))
+        sh("ip", "netns", "exec", node, "sh", "-ec", _shaping(link, "eth0"))
+
+
+def _names(addresses: dict[str, str]) -> None:
+    names = STATE / "names"
+    names.write_text("".join(f"{a} {n}\n" for n, a in {"localhost": "127.0.0.1", **addresses}.items()))
+    sh("mount", "--bind", names, "/etc/hosts")
+
+
+def _begin(node: str, own_network: bool) -> None:
+    """Start a node, and wait until it runs."""
+    network = ["nsenter", f"--net=/run/netns/{node}"] if own_network else []
+    own = ["unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "bash", "-euc", NODE, node]
+    program = [*network, *own, node, "own" if own_network else "shared"]
+    begun = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    assert begun.stdout
+    if not begun.stdout.readline():
+        sys.exit(f"{node} ended with {begun.wait()}")
+
+
+NODE = f"""
+read -r number _ </proc/self/stat  # in the /proc that is still that of the login node
+hostname "$1"
+mount -t proc proc /proc
+if [ "$2" = own ]; then mount -t sysfs sysfs /sys; fi  # /sys/class/net is that of whoever mounts it
+mount -t tmpfs tmpfs /dev/shm
+mount -t tmpfs tmpfs {STATE}/tmp
+# Libraries compare this to tell machines apart.
+cat /proc/sys/kernel/random/uuid >{STATE}/tmp/boot_id
+mount --bind {STATE}/tmp/boot_id /proc/sys/kernel/random/boot_id
+echo "$number" >{STATE}/"$1"
+echo begun
+exec >&2
+sleep infinity &
+wait
+"""
+"""A node: bash stays as its first process, because orphans need one that buries them."""
+
+AS_SSH_DOES = f"""#!/bin/sh
+# enter [options of ssh] NODE WORD...: as ssh does, hand the words to a shell on the node.
+while [ "${{1#-}}" != "$1" ]; do shift; done
+number=$(cat {STATE}/"$1") || exit 255
+shift
+exec nsenter --all --target "$number" env --chdir="$PWD" sh -c "$*"
+"""
+
+
+def run_on(nodes: Nodes, command: Sequence[str]) -> int:
+    """Run a command on the login node of these nodes, which are there as long as it runs. Its exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with nodes:
+            if not nodes.own_networks:
+                print("nodes: networks are not permitted here; all nodes share this machine's", file=sys.stderr)
+            # Not subprocess.run, which would kill nsenter first: then nobody buries what nsenter started.
+            return subprocess.Popen(nodes.command(*command)).wait()
+    except NodesError as error:
+        print(f"nodes: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run a command on emulated nodes, whose ranks have shaped links.")
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="emulated nodes (2)")
+    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks on each node (2)")
+    parser.add_argument("--cyclic", action="store_true", help="deal the ranks out to the nodes one by one")
+    parser.add_argument("--rate", help="of each node's link, as tc has it: 200mbit")
+    parser.add_argument("--delay", help="of each node's link, as tc has it: 50us; needs a kernel with netem")
+    parser.add_argument("command", nargs="+", help="what to run, after --")
+    args = parser.parse_args()
+    ranks = [i % args.nodes if args.cyclic else i // args.ranks for i in range(args.nodes * args.ranks)]
+    link = None if args.rate is args.delay is None else Link(args.rate, args.delay)
+    return run_on(Nodes(args.nodes, ranks, link), args.command)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--inside"]:
+        _inside(*json.loads(sys.argv[2]))
+    else:
+        sys.exit(main())

@@ -1,0 +1,60 @@
+"""The emulated nodes: where ranks are, what a link carries, and what becomes of a node that is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+import pytest
+
+from tests.nodes.jobs import PLACEMENTS, run
+from tests.nodes.nodes import Link, Nodes, NodesError
+
+
+@pytest.mark.parametrize("placement", ["block", "cyclic", "uneven"])
+def test_ranks_are_on_their_nodes(placement: str) -> None:
+    ranks = PLACEMENTS[placement]
+    assert run(ranks, "where.py")["hosts"] == [f"node{node + 1}" for node in ranks]
+
+
+def test_a_message_takes_as_long_as_its_link_needs() -> None:
+    rate = 100e6 / 8  # bytes a second
+    seconds = run((0, 1), "where.py", link=Link(rate="100mbit"))["seconds"]
+    burst = 128 << 10  # passes at once
+    assert min(seconds) > ((1 << 20) - burst) / rate
+
+
+def test_nodes_share_files_and_nothing_else() -> None:
+    asked = "hostname; ls /dev/shm | wc -l; cat /proc/sys/kernel/random/boot_id; ip -brief address show eth0"
+    with Nodes(2) as nodes:
+        nodes.run("touch", "/dev/shm/here", node="node1", check=True)
+        said = [nodes.run("sh", "-c", f"'{asked}'", node=node, check=True, stdout=subprocess.PIPE).stdout.split()
+                for node in nodes.nodes]  # fmt: skip
+    (name1, files1, boot1, *address1), (name2, files2, boot2, *address2) = said
+    assert (name1, files1, name2, files2) == ("node1", "1", "node2", "0")
+    assert boot1 != boot2
+    assert address1 != address2
+
+
+def test_a_lost_node_answers_nobody_and_its_processes_are_gone() -> None:
+    with Nodes(2) as nodes:
+        sleeper = subprocess.Popen(nodes.command("sleep", "1000", node="node2"))
+        assert nodes.run("true", node="node2").returncode == 0
+        nodes.lose("node2")
+        assert sleeper.wait(60) != 0
+        assert nodes.run("ip", "link", "show", "node2", check=True, stdout=subprocess.PIPE).stdout.count("DOWN")
+        assert nodes.run("true", node="node1").returncode == 0
+        assert nodes.run("true", node="node2", stderr=subprocess.DEVNULL).returncode != 0
+
+
+def test_nothing_is_left_when_they_end() -> None:
+    with Nodes(2) as nodes:
+        sleeper = subprocess.Popen(nodes.command("sleep", "1000", node="node1"))
+        while nodes.run("pgrep", "-x", "sleep", node="node1", stdout=subprocess.PIPE).stdout.count("\n") < 2:
+            time.sleep(0.05)
+    assert sleeper.wait(60) != 0
+
+
+def test_a_link_that_there_cannot_be() -> None:
+    with pytest.raises(NodesError, match=r"this kernel has no such link: .*1furlong"), Nodes(2, link=Link("1furlong")):
+        pass

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mpicoll.algorithms import Algorithm, algorithms
-from mpicoll.analysis.drawing.draw import draw, draw_meaning, pictured
+from mpicoll.analysis.drawing.draw import draw, draw_meaning, pictured, usual_nodes
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.collectives import COLLECTIVES, Collective
 
@@ -55,6 +55,7 @@ A cost is the time among `p` ranks for a vector of `n` bytes, the longest vector
 
 - `a` is the time that every message takes, whatever its length.
 - `b` is the time to send one byte, and `g` is the time to combine one byte.
+- `k` is the number of nodes, and `m` the number of ranks that each has.
 - `s` is the number of *segments*. A pipelined algorithm cuts the vector into segments, and sends one on while the next
   one arrives.
 - If p is not a power of two, log2(p) is rounded up. A cost that says "where p is no power of two" is an exception:
@@ -132,18 +133,20 @@ def _section(table: Collective) -> Iterator[str]:
         yield from (f"| {name} | {value} |" for name, value in _facts(algorithm, table))
         yield ""
         for ranks in drawn(algorithm):
-            title = f"{table.name} {algorithm.name} among {ranks} ranks"
+            title = f"{table.name} {algorithm.name} among {ranks} ranks" + " on 2 nodes" * algorithm.by_node
             yield from (f"![{title}]({_picture(algorithm, ranks)})", "")
 
 
 def _facts(algorithm: Algorithm, table: Collective) -> Iterator[tuple[str, str]]:
     yield "cost", f"`{algorithm.cost}`"
     yield "serves", algorithm.serves + ", every root" * table.rooted + f", and {table.name}v" * algorithm.uneven
+    if algorithm.by_node:
+        yield "nodes", "any number, with any ranks on each"
     if algorithm.segment:
         yield "pipelined", f"in segments of {algorithm.segment >> 10} KiB"
     if table.reduces:
-        few, many = (prove(algorithm, size).depth for size in (8, 64))
-        yield "roundings in 16 bits", f"{few} at 8 ranks, {many} at 64"
+        few, many = (prove(algorithm, size, nodes=usual_nodes(algorithm, size)).depth for size in (8, 64))
+        yield "roundings in 16 bits", f"{few} at 8 ranks, {many} at 64" + ", on 2 nodes" * algorithm.by_node
     yield "source", algorithm.paper
 
 

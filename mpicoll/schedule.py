@@ -17,8 +17,9 @@ is full at the root.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Action",
     "Blocks",
     "Copy",
+    "Nodes",
     "Place",
     "Recv",
     "RecvReduce",
@@ -91,15 +93,64 @@ Step = tuple[Action, ...]
 Steps = Iterable[Step]
 
 
+@dataclass(frozen=True)
+class Nodes:
+    """Where the ranks are: ``of[rank]`` is the number of a rank's node. It is the same on all ranks. Nodes are numbered
+    in the order of their lowest ranks."""
+
+    of: tuple[int, ...]
+
+    @classmethod
+    def named(cls, names: Iterable[Hashable]) -> Nodes:
+        """The nodes of ranks that give the same name on the same node, whatever it is."""
+        numbers: dict[Hashable, int] = {}
+        return cls(tuple(numbers.setdefault(name, len(numbers)) for name in names))
+
+    @classmethod
+    def one(cls, size: int) -> Nodes:
+        """One node that has all ranks."""
+        return cls((0,) * size)
+
+    @classmethod
+    def block(cls, size: int, nodes: int) -> Nodes:
+        """Ranks that fill one node after the other. The nodes have equal shares, as far as that is possible."""
+        return cls.named(rank * nodes // size for rank in range(size))
+
+    @classmethod
+    def cyclic(cls, size: int, nodes: int) -> Nodes:
+        """Ranks that are dealt out to the nodes one by one."""
+        return cls.named(rank % nodes for rank in range(size))
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return len(self.of)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is one node."""
+        return not any(self.of)
+
+    @cached_property
+    def ranks(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each node, in ascending order."""
+        found: list[list[int]] = [[] for _ in range(max(self.of, default=-1) + 1)]
+        for rank, node in enumerate(self.of):
+            found[node].append(rank)
+        return tuple(map(tuple, found))
+
+
 class Place(NamedTuple):
     """The place in a collective that a schedule is for: this rank, the number of ranks, and the root.
 
-    ``segments`` is the number of segments into which a pipelined algorithm cuts the vector."""
+    ``segments`` is the number of segments into which a pipelined algorithm cuts the vector. ``nodes`` says where the
+    ranks are, to an algorithm that goes by it. None means that one node has them all."""
 
     rank: int
     size: int
     root: int = 0
     segments: int = 1
+    nodes: Nodes | None = None
 
     @property
     def shifted(self) -> int:
@@ -109,6 +160,11 @@ class Place(NamedTuple):
     def actual(self, shifted: int) -> int:
         """The rank whose number, counted from the root, is ``shifted``."""
         return (shifted + self.root) % self.size
+
+    @property
+    def by_node(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each node."""
+        return (tuple(range(self.size)),) if self.nodes is None else self.nodes.ranks
 
 
 @dataclass(frozen=True, slots=True)

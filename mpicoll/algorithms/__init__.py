@@ -21,9 +21,10 @@ from mpicoll.algorithms import (
     recursive,
     ring,
     swing,
+    two_level,
 )
 from mpicoll.algorithms.registry import Algorithm, per_rank, power_of_two, segments, segments_per_rank
-from mpicoll.schedule import Place, Schedule
+from mpicoll.schedule import Nodes, Place, Schedule
 
 __all__ = ["Algorithm", "add", "algorithms", "find", "schedule", "segments_of", "temporary_registry"]
 
@@ -37,11 +38,13 @@ _BUILT_IN = (
     Algorithm("bcast", "chain", chain.bcast, segments, segment=1 << 18),
     Algorithm("bcast", "scatter_allgather", binomial.scatter_allgather_bcast, per_rank),
     Algorithm("bcast", "double_binary_tree", double_tree.bcast, double_tree.halves, segment=1 << 18),
+    Algorithm("bcast", "two_level", two_level.bcast, segments, segment=1 << 18, by_node=True),
     Algorithm("reduce", "linear", direct.reduce),
     Algorithm("reduce", "binomial_tree", binomial.reduce),
     Algorithm("reduce", "binary_tree", binary.reduce, segments, segment=1 << 18),
     Algorithm("reduce", "chain", chain.reduce, segments, segment=1 << 18),
     Algorithm("reduce", "rabenseifner", rabenseifner.reduce, power_of_two),
+    Algorithm("reduce", "two_level", two_level.reduce, segments, segment=1 << 18, by_node=True),
     Algorithm("allreduce", "linear", direct.allreduce),
     Algorithm("allreduce", "binomial_tree", binomial.allreduce),
     Algorithm("allreduce", "binary_tree", binary.allreduce, segments, segment=1 << 18),
@@ -53,6 +56,7 @@ _BUILT_IN = (
     Algorithm("allreduce", "rabenseifner", rabenseifner.allreduce, power_of_two),
     Algorithm("allreduce", "swing", swing.allreduce, power_of_two),
     Algorithm("allreduce", "bine", bine.allreduce, power_of_two),
+    Algorithm("allreduce", "two_level", two_level.allreduce, two_level.slices, by_node=True),
     Algorithm("gather", "linear", direct.gather, uneven=True),
     Algorithm("gather", "binomial_tree", binomial.gather, uneven=True),
     Algorithm("allgather", "linear", direct.allgather, uneven=True),
@@ -62,24 +66,27 @@ _BUILT_IN = (
     Algorithm("allgather", "bruck", bruck.allgather, uneven=True),
     Algorithm("allgather", "neighbour_exchange", neighbour.allgather, uneven=True),
     Algorithm("allgather", "pat", pat.allgather, uneven=True, segment=1 << 16),
+    Algorithm("allgather", "two_level", two_level.allgather, uneven=True, by_node=True),
     Algorithm("scatter", "linear", direct.scatter, uneven=True),
     Algorithm("scatter", "binomial_tree", binomial.scatter, uneven=True),
     Algorithm("reduce_scatter", "ring", ring.reduce_scatter, uneven=True),
     Algorithm("reduce_scatter", "recursive_halving", recursive.reduce_scatter, uneven=True),
     Algorithm("reduce_scatter", "pairwise", pairwise.reduce_scatter, uneven=True),
     Algorithm("reduce_scatter", "pat", pat.reduce_scatter, uneven=True, segment=1 << 16),
+    Algorithm("reduce_scatter", "two_level", two_level.reduce_scatter, uneven=True, by_node=True),
     Algorithm("alltoall", "linear", direct.alltoall, uneven=True),
     Algorithm("alltoall", "pairwise", pairwise.alltoall, uneven=True),
     Algorithm("alltoall", "bruck", bruck.alltoall),
     Algorithm("scan", "recursive_doubling", recursive.scan),
     Algorithm("exscan", "recursive_doubling", recursive.exscan),
     Algorithm("barrier", "dissemination", dissemination.barrier),
+    Algorithm("barrier", "two_level", two_level.barrier, by_node=True),
 )
 
 _REGISTRY = {(a.collective, a.name): a for a in _BUILT_IN}
 
-Proves = Callable[[int, int, int], None]
-"""Proves an algorithm for this rank, number of ranks and root, before it runs there. Raises ScheduleError."""
+Proves = Callable[[int, int, int, Nodes | None], None]
+"""Proves an algorithm for this rank, number of ranks, root and nodes, before it runs there. Raises ScheduleError."""
 
 _PROVES: dict[tuple[str, str], Proves] = {}
 """For each algorithm that a program has registered. The built-in ones are proved by the tests."""
@@ -116,7 +123,9 @@ def temporary_registry() -> Iterator[None]:
         _PROVES.update(proving)
 
 
-def schedule(collective: str, name: str, rank: int, size: int, root: int, nbytes: int) -> Schedule | None:
+def schedule(
+    collective: str, name: str, rank: int, size: int, root: int, nbytes: int, nodes: Nodes | None = None
+) -> Schedule | None:
     """The rank's schedule for a vector of ``nbytes`` bytes; None if no algorithm has this name.
 
     A registered algorithm is proved first, if it was not for this number of ranks and this root. All ranks come to the
@@ -126,8 +135,8 @@ def schedule(collective: str, name: str, rank: int, size: int, root: int, nbytes
         return None
     proves = _PROVES.get((collective, name))
     if proves is not None:
-        proves(rank, size, root)
-    return found.schedule(rank, size, root, segments_of(found, size, root, nbytes))
+        proves(rank, size, root, nodes)
+    return found.schedule(rank, size, root, segments_of(found, size, root, nbytes), nodes)
 
 
 def segments_of(algorithm: Algorithm, size: int, root: int, nbytes: int) -> int:

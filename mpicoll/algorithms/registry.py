@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.collectives import COLLECTIVES, canonical
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import INPUT, OUTPUT, Copy, Place, Schedule, Step, Steps, run
+from mpicoll.schedule import INPUT, OUTPUT, Copy, Nodes, Place, Schedule, Step, Steps, run
 
 __all__ = ["Algorithm", "Cut", "Outline", "per_rank", "power_of_two", "segments", "segments_per_rank", "whole"]
 
@@ -72,7 +72,7 @@ class Algorithm:
     docs/reference/algorithms.md, and ``Source:``. ``declines(size, root)`` returns the reason why the algorithm cannot
     serve these, or None if it can. ``uneven`` says that it also serves blocks of different sizes (the v-variant). Then
     every message must carry the same blocks at both ends. ``segment`` is the bytes of a segment, if the algorithm is
-    pipelined.
+    pipelined. ``by_node`` says that it goes by the nodes of the ranks.
     """
 
     collective: str
@@ -82,6 +82,7 @@ class Algorithm:
     declines: Callable[[int, int], str | None] = _serves_all
     uneven: bool = False
     segment: int | None = None
+    by_node: bool = False
 
     def __post_init__(self) -> None:
         name = canonical(self.collective) if isinstance(self.collective, str) else None
@@ -112,19 +113,21 @@ class Algorithm:
             return 0
         return at.size if table.by_rank else self.cut(at)
 
-    def schedule(self, rank: int, size: int, root: int = 0, segments: int = 1) -> Schedule:
-        """The schedule of this rank. Raises ArgumentError, with the reason, if the algorithm declines."""
-        found = self.outline(rank, size, root, segments)
+    def schedule(self, rank: int, size: int, root: int = 0, segments: int = 1, nodes: Nodes | None = None) -> Schedule:
+        """The schedule of this rank. ``nodes`` says where the ranks are, None that one node has them all.
+
+        Raises ArgumentError, with the reason, if the algorithm declines."""
+        found = self.outline(rank, size, root, segments, nodes)
         return Schedule(found.collective, found.algorithm, found.blocks, tuple(found.steps))
 
-    def outline(self, rank: int, size: int, root: int = 0, segments: int = 1) -> Outline:
+    def outline(self, rank: int, size: int, root: int = 0, segments: int = 1, nodes: Nodes | None = None) -> Outline:
         """The same as ``schedule``, but a pipeline is not written out as steps."""
         reason = self.declines(size, root)
         if reason:
             served = f"{size} ranks" + f" and root {root}" * COLLECTIVES[self.collective].rooted
             expected = f"one that serves {served} ({self.name} does not: {reason})"
             raise ArgumentError(self.collective, "algorithm", expected, repr(self.name))
-        at = Place(rank, size, root, segments)
+        at = Place(rank, size, root, segments, nodes if self.by_node else None)
         steps = self.steps(at) if size > 1 else _alone(self.collective, self.blocks(at))
         kept = steps if isinstance(steps, Pipeline) else tuple(steps)
         return Outline(self.collective, self.name, self.blocks(at), kept)

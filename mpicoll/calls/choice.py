@@ -72,6 +72,7 @@ AlgorithmName = Literal[
     "segmented_ring",
     "swing",
     "tree",
+    "two_level",
     "staged",
     "device",
     "ipc",

@@ -23,6 +23,7 @@ from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, Ch
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
+from mpicoll.schedule import Nodes
 
 __all__ = ["Traits", "between_memories", "choice_of", "device_route", "explained", "names", "select", "taken_route"]
 
@@ -31,17 +32,21 @@ __all__ = ["Traits", "between_memories", "choice_of", "device_route", "explained
 class Traits:
     """What the choice of an algorithm depends on, besides the call. It is the same on all ranks of a communicator.
 
-    ``size`` is the number of ranks, and ``one_node`` whether one node holds them all. ``library`` is the MPI library's
-    name (``Open MPI``, ``MPICH``), empty where ranks are threads of one process. ``shares`` says whether schedules pass
-    long messages through memory that the ranks share, and ``meets`` whether ranks can wait for each other there.
+    ``nodes`` says where the ranks are. ``library`` is the MPI library's name (``Open MPI``, ``MPICH``), empty where
+    ranks are threads of one process. ``shares`` says whether schedules pass long messages through memory that the ranks
+    share, and ``meets`` whether ranks can wait for each other there.
     """
 
-    size: int
-    one_node: bool
+    nodes: Nodes
     library: str
     shares: bool = False
     meets: bool = False
     rules: Rules = field(default_factory=Rules)
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self.nodes.size
 
     def in_rank_order(self, reduction: Reduction | None) -> bool:
         """Whether the values of an element must be combined in the order of the ranks."""
@@ -142,7 +147,7 @@ def between_memories(call: Call) -> str:
     return _between_threads(call.collective)
 
 
-def choice_of(name: str, call: Call, rank: int, size: int) -> Choice:
+def choice_of(name: str, call: Call, rank: int, nodes: Nodes) -> Choice:
     """The choice that the algorithm of this ``name`` means for this rank. ``select`` has named it."""
     if name == NATIVE:
         return Native()
@@ -150,7 +155,8 @@ def choice_of(name: str, call: Call, rank: int, size: int) -> Choice:
         return Exchange()
     if name == CICO:
         return Cico()
-    schedule = algorithms.schedule(call.collective.name, name, rank, size, call.root, call.nbytes(size))
+    size = nodes.size
+    schedule = algorithms.schedule(call.collective.name, name, rank, size, call.root, call.nbytes(size), nodes)
     assert schedule is not None
     return schedule
 
@@ -162,7 +168,7 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
     otherwise = EXCHANGE if mpi_cannot else NATIVE
     if traits.size == 1:
         return otherwise, "there is one rank"
-    if not (traits.one_node and traits.shares):  # the schedules were measured over shared memory
+    if not (traits.nodes.alone and traits.shares):  # the schedules were measured over shared memory
         return otherwise, "nothing was measured for ranks that share no memory"
     held = traits.rules.table.of(traits.size)
     if held is None:

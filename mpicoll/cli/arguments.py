@@ -6,10 +6,17 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpicoll.errors import misspelt
 
-__all__ = ["collective", "collectives", "completes", "one_of", "ranks", "writing"]
+if TYPE_CHECKING:
+    from mpicoll.schedule import Nodes
+
+__all__ = ["Where", "collective", "collectives", "completes", "one_of", "placed", "placement", "ranks", "writing"]
+
+Where = Callable[[int], "Nodes"]
+"""The nodes of so many ranks."""
 
 
 def collective(text: str) -> str:
@@ -52,6 +59,44 @@ def ranks(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a number of ranks, at least 1; given {text!r}")
     return int(text)
+
+
+def placed(parser: argparse.ArgumentParser, otherwise: str) -> None:
+    """Add the options that say where the ranks are, for algorithms that go by their nodes."""
+    parser.add_argument(
+        "--nodes", type=ranks, metavar="N", help=f"the nodes of the ranks, for two-level algorithms ({otherwise})"
+    )
+    parser.add_argument(
+        "--placement",
+        metavar="HOW",
+        help="block fills one node after the other, cyclic deals the ranks out (block); or each rank's node: 0,0,1",
+    )
+
+
+def placement(args: argparse.Namespace, command: str) -> Where | None:
+    """Where the ranks are, as the options that ``placed`` adds say it. None if they say nothing."""
+    from mpicoll.errors import ArgumentError
+    from mpicoll.schedule import Nodes
+
+    count, how = args.nodes, args.placement or "block"
+    if count is None and args.placement is None:
+        return None
+    if count is not None and how == "block":
+        return lambda size: Nodes.block(size, count)
+    if count is not None and how == "cyclic":
+        return lambda size: Nodes.cyclic(size, count)
+    each = how.split(",")
+    if count is not None or not all(map(str.isdecimal, each)):
+        given = how if count is None else f"{how} beside --nodes {count}"
+        expected = "block or cyclic beside --nodes, or the node of each rank without it, as 0,0,1"
+        raise ArgumentError(command, "--placement", expected, given)
+
+    def of_each(size: int) -> Nodes:
+        if len(each) != size:
+            raise ArgumentError(command, "--placement", f"the nodes of {size} ranks", how)
+        return Nodes.named(each)
+
+    return of_each
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import collective, collectives, completes
+from mpicoll.cli.arguments import collective, collectives, completes, placed, placement
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -50,6 +50,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--root", type=int, default=0, metavar="RANK", help="the root of bcast, reduce, gather and scatter (0)"
     )
     p.add_argument("--segments", type=int, metavar="N", help="the segments of a pipelined algorithm (a few)")
+    placed(p, "two nodes")
     p.set_defaults(handler=_handle)
 
 
@@ -58,7 +59,9 @@ def _handle(args: argparse.Namespace) -> int:
     from mpicoll.errors import ScheduleError
 
     try:
-        draw(_algorithm(args.collective, args.algorithm), args.size, args.file, args.root, args.segments)
+        where = placement(args, "draw")
+        nodes = None if where is None else where(args.size)
+        draw(_algorithm(args.collective, args.algorithm), args.size, args.file, args.root, args.segments, nodes)
     except ScheduleError as fault:  # the drawing shows it
         print(f"mpicoll: {fault}", file=sys.stderr)
         return 1

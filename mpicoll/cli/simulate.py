@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,7 @@ Predicts how long each algorithm of a collective takes on a described machine, f
 is the fastest for which vectors. It needs no MPI. With --fit, it measures this machine instead, with real ranks. It
 then prints the figures that the model needs, and compares its predictions with measured times.
 """
+_PLACEMENTS = {"block": "block", "cyclic": "round-robin"}
 _PICTURES = (".png", ".pdf", ".svg")
 MANY = 256
 """From so many ranks on, the algorithms are costed on all cores: among fewer that takes a moment anyway."""
@@ -61,6 +63,12 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="the name of a machine, or a file in JSON or TOML that describes one (laptop)",
     )
     completes(machine, _machines)
+    p.add_argument("--nodes", type=ranks, metavar="N", help="the nodes of the ranks (as many as the machine fills)")
+    p.add_argument(
+        "--placement",
+        choices=("block", "cyclic"),
+        help="block fills one node after the other, cyclic deals the ranks out (as the machine has it)",
+    )
     p.add_argument(
         "--sizes",
         type=_sizes,
@@ -110,6 +118,10 @@ def _compare(args: argparse.Namespace) -> int:
 
     ranks = args.ranks or 2
     machine, names = _machine(args.machine or "laptop"), _algorithms(args)
+    if args.nodes is not None:
+        machine = machine.holding(ranks, args.nodes)
+    if args.placement is not None:
+        machine = replace(machine, placement=_PLACEMENTS[args.placement])
     root = args.root or 0
     if args.root is not None and not COLLECTIVES[args.collective].rooted:
         raise _bad("--root", f"nothing: {args.collective} has no root", args.root)
@@ -206,7 +218,8 @@ def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, ma
     from mpicoll.analysis.cost.simulation import of_rank
 
     with writing(path, "simulate", "--goal"), path.open("w") as file:
-        goal.write(file, partial(of_rank, name, algorithm, ranks, root, nbytes), ranks, nbytes, machine)
+        schedule_of = partial(of_rank, name, algorithm, ranks, root, nbytes, machine.nodes(ranks))
+        goal.write(file, schedule_of, ranks, nbytes, machine)
 
 
 # -- the fit --------------------------------------------------------------------------------------------------------
@@ -216,7 +229,7 @@ def _fit(args: argparse.Namespace) -> int:
     from mpicoll.launch import launcher
     from mpicoll.launch.alone import under_launcher
 
-    for name in ("collective", "machine", "sizes", "algorithms", "root", "plot", "goal"):
+    for name in ("collective", "machine", "nodes", "placement", "sizes", "algorithms", "root", "plot", "goal"):
         if getattr(args, name) is not None:
             raise _bad("--fit", f"no {name} beside it", getattr(args, name))
     record = _output(args.json, "--json")

@@ -7,10 +7,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import collective, collectives, completes
+from mpicoll.cli.arguments import collective, collectives, completes, placed, placement
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
+    from mpicoll.cli.arguments import Where
 
 __all__ = ["add"]
 
@@ -30,7 +31,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "verify",
         help="prove that algorithms are right",
         description=_TEXT,
-        usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS]",
+        usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--nodes N]",
         allow_abbrev=False,
     )
     completes(
@@ -49,6 +50,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         metavar="RANKS",
         help="the numbers of ranks: N or FIRST:LAST (1:16)",
     )
+    placed(p, "several ways")
     p.set_defaults(handler=_handle, parser=p)
 
 
@@ -65,13 +67,13 @@ def _handle(args: argparse.Namespace) -> int:
 
     if args.all == (args.collective is not None):
         args.parser.error("expected a collective or --all")
-    chosen = _chosen(args.collective, args.algorithm)
+    chosen, where = _chosen(args.collective, args.algorithm), placement(args, "verify")
     width = max(len(name) for name in ("algorithm", *(a.name for a in chosen)))
     print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "depth", "seconds"))
     failed = False
     for algorithm in chosen:
         try:
-            print(_proved(algorithm, args.sizes, width), flush=True)
+            print(_proved(algorithm, args.sizes, where, width), flush=True)
         except ScheduleError as error:
             failed = True
             print(f"mpicoll: {error}", file=sys.stderr, flush=True)
@@ -90,16 +92,16 @@ def _chosen(collective: str | None, name: str | None) -> list[Algorithm]:
     return chosen
 
 
-def _proved(algorithm: Algorithm, sizes: range, width: int) -> str:
+def _proved(algorithm: Algorithm, sizes: range, where: Where | None, width: int) -> str:
     """Prove the algorithm; the line about it."""
     from mpicoll.analysis.proof.cases import EVERY_ROOT, cases, prove
     from mpicoll.collectives import COLLECTIVES
 
     start = time.perf_counter()
     proof, served = None, []
-    for size, root, segments in cases(algorithm, sizes):
-        proof = prove(algorithm, size, root, segments)
-        served.append(size)
+    for case in cases(algorithm, sizes, where):
+        proof = prove(algorithm, *case)
+        served.append(case.size)
     if proof is None:  # it declines them all, and says why
         prove(algorithm, sizes[-1])
     assert proof is not None

@@ -29,7 +29,7 @@ class Binding:
 
     def __init__(self, fabric: Fabric, rules: Rules) -> None:
         self._fabric, self._workspace = fabric, Workspace()
-        self._traits = Traits(fabric.size, fabric.one_node, fabric.library, fabric.shares, fabric.meets, rules)
+        self._traits = Traits(fabric.nodes, fabric.library, fabric.shares, fabric.meets, rules)
         self._choose = partial(_choose, fabric, self._traits)
         self.devices = DeviceCalls(fabric, self._choose, self._workspace)
 
@@ -111,4 +111,4 @@ def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, call: Call, r
     name = select(call.operation, call.reduction, call.nbytes(fabric.size), now, call.root, algorithm)
     if record is not None:
         record.route = name
-    return choice_of(name, call, fabric.rank, fabric.size)
+    return choice_of(name, call, fabric.rank, fabric.nodes)

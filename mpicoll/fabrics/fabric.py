@@ -22,6 +22,7 @@ from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.machine.patience import Patience
 from mpicoll.routes.devices.scratch import Scratch
+from mpicoll.schedule import Nodes
 
 __all__ = ["Data", "ElasticFabric", "Envelope", "Fabric", "Nobody", "Parcels", "Transfer"]
 
@@ -146,8 +147,8 @@ class Fabric(ABC):
     size: int
     library: str
     """The MPI library's name, empty where there is none."""
-    one_node: bool
-    """Whether all ranks are on one node."""
+    nodes: Nodes
+    """Where the ranks are."""
     shares: bool
     """Whether long messages go through memory that all ranks share. It may become False until it is ``settled``."""
     settled: bool
@@ -178,6 +179,11 @@ class Fabric(ABC):
     dumps: Callable[[Any], bytes] = pickle.dumps
     loads: Callable[[Any], Any] = pickle.loads
     """How programs' objects become bytes, and objects again."""
+
+    @property
+    def one_node(self) -> bool:
+        """Whether all ranks are on one node."""
+        return self.nodes.alone
 
     @property
     def elastic(self) -> ElasticFabric | None:

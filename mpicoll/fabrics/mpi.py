@@ -33,7 +33,7 @@ from mpicoll.machine.shared_memory import Block, share
 from mpicoll.routes import cico, exchange, large, lying, native, scheduled
 from mpicoll.routes.devices import scheduled as on_device
 from mpicoll.routes.devices.scratch import Scratch
-from mpicoll.schedule import Schedule
+from mpicoll.schedule import Nodes, Schedule
 from mpicoll.transports import shared
 from mpicoll.transports.meeting import Meeting, in_order
 
@@ -81,7 +81,8 @@ class MPIFabric(ElasticFabric):
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         # If all ranks of the parent are on one node, then so are these. It need not be found out.
-        self.one_node = (parent is not None and parent.one_node) or self._is_one_node()
+        of_one = parent is not None and parent.one_node
+        self.nodes = Nodes.one(self.size) if of_one else self._found_nodes()
         pages = shared.pages(self._comm) if self.one_node else None
         self.shares = pages is not None and shared.has_room(self.size)
         self.settled = not self.shares
@@ -126,11 +127,11 @@ class MPIFabric(ElasticFabric):
         part.Free()
         return child
 
-    def _is_one_node(self) -> bool:
-        node = make(self._comm.Split_type, MPI.COMM_TYPE_SHARED)
-        has_all_ranks = node.size == self.size
+    def _found_nodes(self) -> Nodes:
+        node = make(self._comm.Split_type, MPI.COMM_TYPE_SHARED, self.rank)
+        has_all_ranks, lowest = node.size == self.size, node.bcast(self.rank)
         node.Free()
-        return has_all_ranks
+        return Nodes.one(self.size) if has_all_ranks else Nodes.named(self._comm.allgather(lowest))
 
     def _common_rules(self, parent: MPIFabric | None) -> Rules:
         """Rank 0's rules, for all ranks. The ranks' environments and installations may differ, but all ranks must

@@ -22,7 +22,7 @@ from mpicoll.fabrics.thread_job import Job, Seat
 from mpicoll.machine.patience import Patience
 from mpicoll.routes import threads as route
 from mpicoll.routes.devices.scratch import Scratch
-from mpicoll.schedule import Schedule
+from mpicoll.schedule import Nodes, Schedule
 from mpicoll.transports.threads import Posted
 
 __all__ = ["ThreadFabric"]
@@ -32,7 +32,7 @@ class ThreadFabric(Fabric):
     """A group of threads as ranks, seen from one of them."""
 
     library = ""
-    one_node = shares = settled = True
+    shares = settled = True
     failure = ()
     nobody, anybody, any_tag = -(2**31), -(2**31) + 1, -(2**31) + 2
     most_tag = 2**31 - 1
@@ -41,6 +41,7 @@ class ThreadFabric(Fabric):
     def __init__(self, job: Job, group: Group, rank: int, size: int) -> None:
         self._job, self._group = job, group
         self.rank, self.size, self.rules = rank, size, job.rules
+        self.nodes = Nodes.one(size)
         self.parcels = _Parcels(self)
         if (mpi := sys.modules.get("mpi4py.MPI")) is not None:  # else the program has no names for them
             self.nobody, self.anybody, self.any_tag = mpi.PROC_NULL, mpi.ANY_SOURCE, mpi.ANY_TAG

@@ -16,7 +16,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 PLACEMENTS = {
     "block": (0, 0, 1, 1),
     "cyclic": (0, 1, 0, 1),
-    "uneven": (0, 1, 1, 1),
+    "uneven": (0, 1, 1, 1, 2, 2),
     "four nodes": (0, 0, 1, 1, 2, 2, 3, 3),
 }
 """The node of each rank."""

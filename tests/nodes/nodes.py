@@ -24,6 +24,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -34,6 +35,9 @@ ENTER = STATE / "enter"
 """``enter NODE COMMAND`` runs a command on a node, as ssh does."""
 HOSTS = STATE / "hosts"
 """The nodes of the ranks: a line for each rank."""
+RUNS = STATE / "runs"
+"""The same for MPICH, which takes a host for another node in each line that names it: its lines are runs of ranks on
+one node, and it begins again after the last line."""
 ENVIRONMENT = {
     "TMPDIR": f"{STATE}/tmp",  # of each node its own
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -47,7 +51,7 @@ LAUNCHERS = {
     "PRTE_MCA_hwloc_default_binding_policy": "none",  # else a node has no more ranks than cores
     "HYDRA_LAUNCHER": "ssh",
     "HYDRA_LAUNCHER_EXEC": f"{ENTER}",
-    "HYDRA_HOST_FILE": f"{HOSTS}",
+    "HYDRA_HOST_FILE": f"{RUNS}",
 }
 """What tells launchers of the nodes."""
 NEEDED = ("unshare", "nsenter", "ip", "tc")
@@ -90,7 +94,7 @@ class Nodes:
     """Some nodes that run, as a context manager. ``own_networks`` says whether each has a network of its own.
 
     ``ranks`` says where the ranks of a job are: the number of the node of each rank, from 0. By default each node has
-    one rank."""
+    one rank. MPICH takes a node for several if its ranks are in several runs that do not repeat, as in 0, 1, 1, 0."""
 
     variables = ENVIRONMENT | LAUNCHERS
     """Of what runs on the login node."""
@@ -195,6 +199,7 @@ def _inside(nodes: list[str], ranks: list[str], own_networks: bool, link: dict[s
     if link is not None:
         _shape(nodes, Link(**link))
     HOSTS.write_text("".join(f"{node}\n" for node in ranks))
+    RUNS.write_text("".join(f"{node}:{sum(1 for _ in run)}\n" for node, run in groupby(_repeated(ranks))))
     ENTER.write_text(AS_SSH_DOES)
     ENTER.chmod(0o755)
     for node in nodes:
@@ -203,6 +208,11 @@ def _inside(nodes: list[str], ranks: list[str], own_networks: bool, link: dict[s
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print(number, flush=True)
     sys.stdin.read()
+
+
+def _repeated(ranks: list[str]) -> list[str]:
+    """The shortest beginning of the list of which the list is some repetitions."""
+    return next(ranks[:n] for n in range(1, len(ranks) + 1) if ranks == ranks[:n] * (len(ranks) // n))
 
 
 def _network(nodes: list[str], own: bool) -> dict[str, str]:

@@ -17,8 +17,9 @@ from mpicoll.calls.select import Traits
 from mpicoll.calls.tables import Held, Table
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
+from mpicoll.schedule import Nodes
 
-NODE = Traits(2, True, "Open MPI")
+NODE = Traits(Nodes.one(2), "Open MPI")
 LABEL = "the user's table, section 1a2b"
 TABLE = Table(
     {
@@ -34,8 +35,8 @@ TABLE = Table(
     }
 )
 REFUSED = Table({2: Held(refused="the user's table is refused: it is a poem")})
-MEASURED = Traits(2, True, "Open MPI", shares=True, rules=Rules(table=TABLE))
-THREADS = Traits(4, True, "")
+MEASURED = Traits(Nodes.one(2), "Open MPI", shares=True, rules=Rules(table=TABLE))
+THREADS = Traits(Nodes.one(4), "")
 SUM = reduction("sum", DTYPES["float32"], "allreduce")
 MAX = reduction("max", DTYPES["float32"], "allreduce")
 BF16 = reduction("sum", DTYPES["bfloat16"], "allreduce")
@@ -105,8 +106,9 @@ def test_the_table() -> None:
 
 
 def test_beyond_what_was_measured_it_is_the_mpis_own() -> None:
-    others = [replace(MEASURED, **change) for change in ({"size": 3}, {"one_node": False}, {"shares": False})]
-    for traits in (*others, Traits(2, True, "Open MPI", shares=True)):
+    elsewhere = [replace(MEASURED, nodes=nodes) for nodes in (Nodes.one(3), Nodes((0, 1)))]
+    others = [*elsewhere, replace(MEASURED, shares=False)]
+    for traits in (*others, Traits(Nodes.one(2), "Open MPI", shares=True)):
         assert select.select("allreduce", SUM, 1 << 20, traits) == "native"
         assert select.select("allreduce", MAX, 1 << 20, traits) == "exchange"
 
@@ -116,8 +118,8 @@ def test_16_bit_sums_are_rounded_once() -> None:
     average = reduction("avg", DTYPES["float16"], "allreduce")
     assert select.select("allreduce", BF16, 1 << 28, MEASURED) == "ring"
     assert select.select("allreduce", average, 1 << 28, MEASURED) == "exchange"
-    assert select.select("allreduce", MAX, 1 << 28, replace(MEASURED, size=4)) == "ring"
-    assert select.select("allreduce", BF16, 1 << 28, replace(MEASURED, size=4)) == "exchange"
+    assert select.select("allreduce", MAX, 1 << 28, replace(MEASURED, nodes=Nodes.one(4))) == "ring"
+    assert select.select("allreduce", BF16, 1 << 28, replace(MEASURED, nodes=Nodes.one(4))) == "exchange"
 
 
 def test_every_collective_has_one_without_mpi() -> None:
@@ -157,10 +159,10 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
             replace(MEASURED, rules=Rules(table=REFUSED)),
             ("native", "the user's table is refused: it is a poem"),
         ),
-        (8, replace(MEASURED, size=3), ("native", "nothing was measured in this setting")),
+        (8, replace(MEASURED, nodes=Nodes.one(3)), ("native", "nothing was measured in this setting")),
         (8, replace(MEASURED, shares=False), ("native", "nothing was measured for ranks that share no memory")),
-        (8, replace(MEASURED, one_node=False), ("native", "nothing was measured for ranks that share no memory")),
-        (8, replace(MEASURED, size=1), ("native", "there is one rank")),
+        (8, replace(MEASURED, nodes=Nodes((0, 1))), ("native", "nothing was measured for ranks that share no memory")),
+        (8, replace(MEASURED, nodes=Nodes.one(1)), ("native", "there is one rank")),
         (8, preferring("allreduce:ring"), ("ring", "MPICOLL_ALGORITHM names it")),
     ],
 )

@@ -15,6 +15,7 @@ from mpicoll.calls.rules import Rules
 from mpicoll.calls.tables import Held, Table
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.schedule import Nodes
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SUM = reduction("sum", DTYPES["float32"], "allreduce")
@@ -46,7 +47,7 @@ def test_a_node_of_several_has_the_table_of_its_own_cpu(monkeypatch: pytest.Monk
     monkeypatch.setattr(tables, "held", lambda *where: table)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
     with monkeypatch.context() as several:
-        several.setattr(MPIFabric, "_is_one_node", lambda fabric: False)
+        several.setattr(MPIFabric, "_found_nodes", lambda fabric: Nodes(tuple(range(fabric.size))))
         comm = mpicoll.Communicator()
         part = comm.split(0)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")

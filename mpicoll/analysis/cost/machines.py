@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mpicoll.errors import ArgumentError
+from mpicoll.schedule import Nodes
 
 __all__ = ["PLACEMENTS", "Level", "Machine", "Rate", "from_dict", "read"]
 
@@ -78,6 +79,25 @@ class Machine:
     def period(self) -> int:
         """The ranks of one unit below the outermost level. If they are placed in blocks, all units are alike."""
         return _ranks(self.levels[-2]) if len(self.levels) > 1 else 1
+
+    def nodes(self, size: int) -> Nodes:
+        """The nodes of ``size`` ranks. They are the units of the level that is called node, or of the level below the
+        outermost one. A machine of one level is a node."""
+        if len(self.levels) == 1:
+            return Nodes.one(size)
+        level = next((level for level in self.levels[:-1] if level.name == "node"), self.levels[-2])
+        return Nodes.named((self.positions(size) // _ranks(level)).tolist())
+
+    def holding(self, size: int, nodes: int) -> Machine:
+        """The machine with ``size`` ranks on so many nodes, all of them full.
+
+        Raises ArgumentError where that cannot be."""
+        if len(self.levels) != 2:
+            raise _bad("--nodes", "a machine of two levels, nodes and what joins them, as ethernet", self.name)
+        if size % nodes:
+            raise _bad("--nodes", f"a number that divides the {size} ranks", str(nodes))
+        node = replace(self.levels[0], ranks=size // nodes)
+        return replace(self, levels=(node, self.levels[1]))
 
     def positions(self, size: int) -> Ranks:
         """The position of each of ``size`` ranks, counted from the inside out.

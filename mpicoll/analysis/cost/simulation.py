@@ -38,7 +38,7 @@ from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, Watched, gathered, symmetry
 from mpicoll.analysis.cost.waves import Wave, waves
-from mpicoll.schedule import Schedule
+from mpicoll.schedule import Nodes, Schedule
 
 __all__ = ["MOST", "PIECE", "Costs", "Structure", "costs", "costs_of", "of_rank", "simulated"]
 
@@ -90,13 +90,14 @@ def costs_of(
     ``watched`` may show the progress. It passes on the ranks whose messages are gathered, and then the waves.
     Raises ArgumentError if the algorithm does not serve so many ranks, or if the machine does not hold them.
     """
+    nodes = machine.nodes(size) if chosen.by_node else None
     alike: dict[int, list[int]] = {}  # by segments: a pipelined algorithm cuts a long vector into more
     for i, n in enumerate(nbytes):
         alike.setdefault(algorithms.segments_of(chosen, size, root, n), []).append(i)
     found, note = np.full(len(nbytes), np.nan), ""
     for segments, members in alike.items():
         each = np.array([nbytes[i] for i in members], np.float64)
-        outline = partial(chosen.outline, size=size, root=root, segments=segments)
+        outline = partial(chosen.outline, size=size, root=root, segments=segments, nodes=nodes)
         try:
             found[members] = simulated(outline, size, machine, each, watched=watched)
         except TooManyError as e:
@@ -104,9 +105,9 @@ def costs_of(
     return Costs(found, note)
 
 
-def of_rank(collective: str, algorithm: str, size: int, root: int, nbytes: int, rank: int) -> Schedule:
+def of_rank(collective: str, algorithm: str, size: int, root: int, nbytes: int, nodes: Nodes, rank: int) -> Schedule:
     """The schedule of a rank for a vector of ``nbytes``, which is cut as a call would cut it."""
-    found = algorithms.schedule(collective, algorithm, rank, size, root, nbytes)
+    found = algorithms.schedule(collective, algorithm, rank, size, root, nbytes, nodes)
     assert found is not None
     return found
 

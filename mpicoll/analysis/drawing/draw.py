@@ -13,11 +13,12 @@ from mpicoll.algorithms.registry import segments as segments_alone
 from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.faults import located
 from mpicoll.analysis.drawing.trace import Tracing
-from mpicoll.analysis.proof.cases import prove_schedules
+from mpicoll.analysis.proof.cases import Case, prove_schedules
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, ScheduleError
+from mpicoll.schedule import Nodes
 
-__all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "pictured", "usual_segments"]
+__all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "pictured", "usual_nodes", "usual_segments"]
 
 PICTURES = (".svg", ".png")
 FILES = (*PICTURES, ".html")
@@ -26,9 +27,16 @@ MOST_CELLS = 12_000
 """A picture of more cells is illegible."""
 
 
-def draw(algorithm: Algorithm, size: int, file: Path, root: int = 0, segments: int | None = None) -> None:
-    """Draw the algorithm among ``size`` ranks into an SVG, PNG or HTML file, by the ending of its name. HTML is a page
-    that plays the algorithm in a browser.
+def draw(
+    algorithm: Algorithm,
+    size: int,
+    file: Path,
+    root: int = 0,
+    segments: int | None = None,
+    nodes: Nodes | None = None,
+) -> None:
+    """Draw the algorithm among ``size`` ranks, which are on these ``nodes``, into an SVG, PNG or HTML file, by the
+    ending of its name. HTML is a page that plays the algorithm in a browser.
 
     The algorithm is proved. If it is wrong, the drawing shows what happens until the fault, and marks the fault. After
     the file was written, ScheduleError is raised. Raises ArgumentError, which names the option of ``mpicoll draw`` that
@@ -37,10 +45,13 @@ def draw(algorithm: Algorithm, size: int, file: Path, root: int = 0, segments: i
     kind = file.suffix.lower()
     if kind not in FILES:
         raise ArgumentError("draw", "-o", f"a file whose name ends in {', '.join(FILES)}", repr(str(file)))
-    found = pictured(algorithm, size, root, segments)
+    nodes = nodes or usual_nodes(algorithm, size)
+    found = pictured(algorithm, size, root, segments, nodes)
     rooted = f", root {root}" * COLLECTIVES[algorithm.collective].rooted
     cut = segments or usual_segments(algorithm)
     title = f"{size} ranks{rooted}" + f", {cut} segments" * algorithm.pipelined
+    if nodes is not None:
+        title += ", nodes " + " | ".join(" ".join(map(str, ranks)) for ranks in nodes.ranks)
     if kind in PICTURES:
         _save(found, f"{algorithm.collective} {algorithm.name}", title, file)
     else:
@@ -56,7 +67,9 @@ def draw_meaning(collective: str, size: int, file: Path, root: int = 0) -> None:
     _save(picture.meaning(collective, size, root), collective, f"{size} ranks{rooted}", file)
 
 
-def pictured(algorithm: Algorithm, size: int, root: int = 0, segments: int | None = None) -> picture.Picture:
+def pictured(
+    algorithm: Algorithm, size: int, root: int = 0, segments: int | None = None, nodes: Nodes | None = None
+) -> picture.Picture:
     """What the drawing of the algorithm shows. It has a ``fault`` if the algorithm is wrong. Raises ArgumentError as
     ``draw`` does."""
     if not 2 <= size <= MOST_RANKS:
@@ -68,12 +81,12 @@ def pictured(algorithm: Algorithm, size: int, root: int = 0, segments: int | Non
     if segments is not None and (segments < 1 or not algorithm.pipelined):
         expected = "a number, at least 1" if algorithm.pipelined else f"none, as {algorithm.name} is not pipelined"
         raise ArgumentError("draw", "--segments", expected, str(segments))
-    cut = segments or usual_segments(algorithm)
-    schedules = [algorithm.schedule(rank, size, root, cut) for rank in range(size)]
+    cut, nodes = segments or usual_segments(algorithm), nodes or usual_nodes(algorithm, size)
+    schedules = [algorithm.schedule(rank, size, root, cut, nodes) for rank in range(size)]
     tracing = Tracing(algorithm.collective, size, root, schedules[0].blocks)
     wrong = fault = None
     try:
-        prove_schedules(schedules, algorithm, root, cut, tracing)
+        prove_schedules(schedules, algorithm, Case(size, root, cut, nodes), tracing)
     except ScheduleError as error:
         wrong, fault = error, located(error, tracing, schedules)
     found = tracing.trace(fault.rounds if fault else tracing.rounds)
@@ -83,6 +96,11 @@ def pictured(algorithm: Algorithm, size: int, root: int = 0, segments: int | Non
         given = f"{size} ranks with {found.blocks} blocks each in {found.rounds} rounds: {cells} cells"
         raise ArgumentError("draw", options, f"a picture of at most {MOST_CELLS} cells", given)
     return picture.picture(found, size, root, fault)._replace(fault=wrong)
+
+
+def usual_nodes(algorithm: Algorithm, size: int) -> Nodes | None:
+    """Two nodes with half of the ranks each, or None if the algorithm does not go by nodes."""
+    return Nodes.block(size, 2) if algorithm.by_node else None
 
 
 def usual_segments(algorithm: Algorithm) -> int:

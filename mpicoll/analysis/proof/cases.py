@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from mpicoll.algorithms.registry import Algorithm
 from mpicoll.analysis.proof.explained import explained
 from mpicoll.analysis.proof.verify import Listener, Proof, verify
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
-from mpicoll.schedule import Schedule
+from mpicoll.schedule import Nodes, Place, Schedule
 
-__all__ = ["EVERY_ROOT", "cases", "prove", "prove_schedules"]
+__all__ = ["EVERY_ROOT", "Case", "cases", "placements", "prove", "prove_schedules"]
 
 EVERY_ROOT = 16
 """Up to so many ranks, every root is proved. With more ranks, only the first and the last root are."""
@@ -19,8 +20,18 @@ SEGMENTS = (1, 2, 5)
 """The numbers of segments for which a pipelined algorithm is proved."""
 
 
-def cases(algorithm: Algorithm, sizes: Iterable[int]) -> Iterator[tuple[int, int, int]]:
-    """What is to be proved for these numbers of ranks: size, root and segments. The sizes keep their order.
+class Case(NamedTuple):
+    """What is proved at once."""
+
+    size: int
+    root: int = 0
+    segments: int = 1
+    nodes: Nodes | None = None
+
+
+def cases(algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nodes] | None = None) -> Iterator[Case]:
+    """What is to be proved for these numbers of ranks. The sizes keep their order. ``where(size)`` says where the ranks
+    are. Otherwise, an algorithm that goes by nodes is proved for several ``placements``.
 
     Cases that the algorithm declines are left out.
     """
@@ -29,20 +40,42 @@ def cases(algorithm: Algorithm, sizes: Iterable[int]) -> Iterator[tuple[int, int
         for root in roots if COLLECTIVES[algorithm.collective].rooted else (0,):
             if not algorithm.declines(size, root):
                 for segments in SEGMENTS if algorithm.pipelined else (1,):
-                    yield size, root, segments
+                    for nodes in _nodes(algorithm, size, where):
+                        yield Case(size, root, segments, nodes)
 
 
-def prove(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1) -> Proof:
+def _nodes(algorithm: Algorithm, size: int, where: Callable[[int], Nodes] | None) -> Iterable[Nodes | None]:
+    if not algorithm.by_node:
+        return (None,)
+    return placements(size) if where is None else (where(size),)
+
+
+def placements(size: int) -> list[Nodes]:
+    """Ways in which nodes may hold so many ranks: one node; pairs; ranks dealt out to two nodes, and to three; nodes of
+    1, 2, 4 ranks and so on; and a node for each rank."""
+    nodes: list[Callable[[int], int]] = [
+        lambda rank: 0,
+        lambda rank: rank // 2,
+        lambda rank: rank % 2,
+        lambda rank: rank % 3,
+        lambda rank: (rank + 1).bit_length(),
+        lambda rank: rank,
+    ]
+    return [*dict.fromkeys(Nodes.named(map(node, range(size))) for node in nodes)]
+
+
+def prove(algorithm: Algorithm, size: int, root: int = 0, segments: int = 1, nodes: Nodes | None = None) -> Proof:
     """Prove the schedules of all ranks. Raises ScheduleError, or ArgumentError for a case that it declines."""
-    schedules = [algorithm.schedule(rank, size, root, segments) for rank in range(size)]
-    return prove_schedules(schedules, algorithm, root, segments)
+    schedules = [algorithm.schedule(rank, size, root, segments, nodes) for rank in range(size)]
+    return prove_schedules(schedules, algorithm, Case(size, root, segments, nodes))
 
 
 def prove_schedules(
-    schedules: Sequence[Schedule], algorithm: Algorithm, root: int, segments: int, listener: Listener | None = None
+    schedules: Sequence[Schedule], algorithm: Algorithm, case: Case, listener: Listener | None = None
 ) -> Proof:
     """Prove these schedules of the algorithm. Raises ScheduleError, which shows the program's lines at the fault."""
     try:
-        return verify(algorithm.collective, len(schedules), root, schedules.__getitem__, algorithm.uneven, listener)
+        return verify(algorithm.collective, case.size, case.root, schedules.__getitem__, algorithm.uneven, listener)
     except ScheduleError as fault:
-        raise explained(fault, schedules, algorithm, root, segments) from None
+        places = [Place(rank, *case) for rank in range(case.size)]
+        raise explained(fault, schedules, algorithm, places) from None

@@ -35,16 +35,16 @@ class End(NamedTuple):
 
 
 def explained(
-    fault: ScheduleError, schedules: Sequence[Schedule], algorithm: Algorithm, root: int, segments: int
+    fault: ScheduleError, schedules: Sequence[Schedule], algorithm: Algorithm, places: Sequence[Place]
 ) -> ScheduleError:
-    """The fault with more lines: the step of the rank at fault, and for each message in it what its partner does."""
+    """The fault with more lines: the step of the rank at fault, and for each message in it what its partner does.
+    ``places`` are those of all ranks."""
     if fault.rank is None or fault.step is None:
         return fault
 
     def told(rank: int, step: int, actions: Sequence[Action]) -> Iterator[str]:
-        place = Place(rank, len(schedules), root, segments)
         words = ", ".join(map(_words, actions))
-        yield f"rank {rank}, step {step}" + f": {words}" * bool(words) + _where(algorithm, place, step)
+        yield f"rank {rank}, step {step}" + f": {words}" * bool(words) + _where(algorithm, places[rank], step)
 
     ends = at_fault(fault, schedules)
     lines = [*told(fault.rank, fault.step, [end.action for end in ends])]

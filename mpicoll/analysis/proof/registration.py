@@ -10,8 +10,9 @@ from threading import Lock
 
 from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm
-from mpicoll.analysis.proof.cases import SEGMENTS, cases, prove
+from mpicoll.analysis.proof.cases import SEGMENTS, Case, cases, prove
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
+from mpicoll.schedule import Nodes
 
 __all__ = ["register", "unproved"]
 
@@ -57,9 +58,9 @@ def register(algorithm: Algorithm) -> None:
     proved = _Proved(algorithm)
     most = 0
     try:
-        for size, root, segments in cases(algorithm, range(1, 9)):
-            proved.prove(size, root, segments)
-            most = size
+        for case in cases(algorithm, range(1, 9)):
+            proved.prove(case)
+            most = case.size
     except ScheduleError as fault:
         raise fault.with_traceback(None) from fault.__cause__  # mpicoll's own frames say nothing to who wrote it
     if most < 2:
@@ -69,34 +70,37 @@ def register(algorithm: Algorithm) -> None:
 
 
 class _Proved:
-    """The numbers of ranks and roots for which an algorithm is proved. It proves more of them when they are needed."""
+    """The numbers of ranks, roots and nodes for which an algorithm is proved. It proves more when they are needed."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
-        self._known: set[tuple[int, int]] = {(size, root) for size in range(1, 9) for root in range(size)}
+        self._known: set[tuple[int, int, Nodes | None]] = {
+            (size, root, None) for size in range(1, 9) for root in range(size)
+        }
         self._lock = Lock()  # ranks may be threads: one of them proves for all
 
-    def __call__(self, rank: int, size: int, root: int) -> None:
-        if (size, root) in self._known:
+    def __call__(self, rank: int, size: int, root: int, nodes: Nodes | None) -> None:
+        case = (size, root, nodes if self._algorithm.by_node else None)
+        if case in self._known:
             return
         with self._lock:
-            if (size, root) in self._known:
+            if case in self._known:
                 return
             if size <= MOST_RANKS:
                 for segments in SEGMENTS if self._algorithm.pipelined else (1,):
-                    self.prove(size, root, segments)
+                    self.prove(Case(size, root, segments, case[-1]))
             elif rank == 0:
                 name = f"{self._algorithm.collective} {self._algorithm.name}"
                 proof = f"`mpicoll verify {name} -n {size}`, called as own_algorithm.md says, proves it"
                 warnings.warn(f"{name} was proved for 1 to 8 ranks only, not for {size}: {proof}", stacklevel=2)
-            self._known.add((size, root))
+            self._known.add(case)
 
-    def prove(self, size: int, root: int, segments: int) -> None:
+    def prove(self, case: Case) -> None:
         """Raise ScheduleError unless the schedules are right."""
         try:
-            prove(self._algorithm, size, root, segments)
+            prove(self._algorithm, *case)
         except MpicollError:
             raise
         except Exception as e:  # its own functions may raise anything, or return what cannot be iterated over
-            what = f"{self._algorithm.collective} {self._algorithm.name} of {size} ranks"
+            what = f"{self._algorithm.collective} {self._algorithm.name} of {case.size} ranks"
             raise ScheduleError(what, None, None, None, f"raises {type(e).__name__}: {e}") from e

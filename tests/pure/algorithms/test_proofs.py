@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
-from mpicoll.analysis.proof.cases import cases, prove
+from mpicoll.analysis.proof.cases import Case, cases, prove
 from mpicoll.schedule import Copy
 from tests.known import known
 
@@ -19,14 +19,14 @@ each = pytest.mark.parametrize("algorithm", ALL, ids=lambda a: f"{a.collective}-
 
 def test_nothing_declines_a_number_of_ranks() -> None:
     for a in ALL:
-        assert {size for size, _, _ in cases(a, range(1, 20))} == {*range(1, 20)}, f"{a.collective} {a.name}"
+        assert {case.size for case in cases(a, range(1, 20))} == {*range(1, 20)}, f"{a.collective} {a.name}"
 
 
 def test_every_root_of_few_ranks_is_proved_and_several_segmentations() -> None:
-    few = [(3, root, segments) for root in range(3) for segments in (1, 2, 5)]
-    many = [(17, root, segments) for root in (0, 16) for segments in (1, 2, 5)]
+    few = [Case(3, root, segments) for root in range(3) for segments in (1, 2, 5)]
+    many = [Case(17, root, segments) for root in (0, 16) for segments in (1, 2, 5)]
     assert [*cases(known("bcast", "chain"), (3, 17))] == few + many
-    assert [*cases(known("allreduce", "ring"), (17, 3))] == [(17, 0, 1), (3, 0, 1)]
+    assert [*cases(known("allreduce", "ring"), (17, 3))] == [Case(17), Case(3)]
 
 
 @pytest.mark.slow

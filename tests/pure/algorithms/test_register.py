@@ -14,7 +14,7 @@ from mpicoll.algorithms import Algorithm, find
 from mpicoll.algorithms.registry import segments
 from mpicoll.calls import select
 from mpicoll.errors import ArgumentError, ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one
 
 
 def star(at: Place) -> Steps:
@@ -137,8 +137,8 @@ def test_what_is_declined_is_said_by_name_and_not_proved() -> None:
     with pytest.raises(ArgumentError, match=r"one that serves 3 ranks \(star does not: it needs an even number\)"):
         algorithm.schedule(0, 3)
     with pytest.raises(ArgumentError, match="star does not: it needs an even number"):
-        select.select("allreduce", None, 1024, select.Traits(3, True, ""), algorithm="star")
-    assert select.select("allreduce", None, 1024, select.Traits(4, True, ""), algorithm="star") == "star"
+        select.select("allreduce", None, 1024, select.Traits(Nodes.one(3), ""), algorithm="star")
+    assert select.select("allreduce", None, 1024, select.Traits(Nodes.one(4), ""), algorithm="star") == "star"
 
 
 def test_a_root_that_is_declined_is_named() -> None:

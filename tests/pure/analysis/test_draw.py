@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.analysis.drawing.canvas import colour
-from mpicoll.analysis.drawing.draw import MOST_RANKS, draw, pictured, usual_segments
+from mpicoll.analysis.drawing.draw import MOST_RANKS, draw, pictured, usual_nodes, usual_segments
 from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
@@ -73,7 +73,7 @@ def test_before_and_after_are_what_the_collective_means(algorithm: Algorithm, si
 def test_an_arrow_for_every_message(algorithm: Algorithm, size: int) -> None:
     for root in roots(algorithm.collective, size):
         arrows = [arrow for panel in pictured(algorithm, size, root).panels for arrow in panel.arrows]
-        proof = prove(algorithm, size, root, usual_segments(algorithm))
+        proof = prove(algorithm, size, root, usual_segments(algorithm), usual_nodes(algorithm, size))
         assert sum(not arrow.local for arrow in arrows) == proof.messages
         assert all(arrow.source and len(arrow.source) == len(arrow.target) for arrow in arrows)
 

@@ -1,0 +1,93 @@
+"""Composition: some of the ranks carry out an algorithm, on some of the blocks, as a part of another algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from mpicoll.algorithms.pipeline import Pipeline, Stage
+from mpicoll.schedule import INPUT, OUTPUT, Action, Blocks, Copy, Place, Recv, RecvReduce, Send, Space, Steps, run
+
+__all__ = ["IN_PLACE", "among", "joined", "stages"]
+
+Spaces = Mapping[Space, Space]
+"""The space of the whole in which a space of the part lies. One that is not named is itself."""
+IN_PLACE: Spaces = {INPUT: OUTPUT}
+"""The part goes on with what lies in OUTPUT. Every algorithm can, because every one serves calls in place."""
+
+
+def among(
+    at: Place,
+    ranks: Sequence[int],
+    algorithm: Callable[[Place], Steps],
+    blocks: Sequence[Blocks],
+    spaces: Spaces = IN_PLACE,
+) -> Steps:
+    """This rank's steps in ``algorithm``, which these ``ranks`` carry out; none if it is not one of them.
+
+    ``blocks[b]`` are the blocks of the whole that the algorithm takes for its block b. If there are none, no message
+    carries that block. A rank alone has its input as its result.
+    """
+    if at.rank not in ranks:
+        return
+    if len(ranks) > 1:
+        part = algorithm(Place(ranks.index(at.rank), len(ranks)))
+    else:
+        part = ((Copy(run(0, len(blocks)), INPUT, OUTPUT),),)
+
+    def of_whole(part: Blocks) -> Blocks:
+        return joined(r for numbers in part for b in numbers for r in blocks[b])
+
+    for step in part:
+        moved = [_moved(action, ranks, spaces, of_whole) for action in step]
+        if any(moved):
+            yield tuple(action for action in moved if action is not None)
+
+
+def stages(
+    at: Place, ranks: Sequence[int], algorithm: Callable[[Place], Steps], root: int, spaces: Spaces, start: int = 0
+) -> list[Stage]:
+    """This rank's stages in a pipelined ``algorithm``, which these ``ranks`` carry out on all segments, with ``root``
+    as its root. It begins at the time ``start``."""
+    if at.rank not in ranks or len(ranks) == 1:
+        return []
+    part = algorithm(Place(ranks.index(at.rank), len(ranks), ranks.index(root), at.segments))
+    assert isinstance(part, Pipeline)
+    found = []
+    for stage in part.stages:
+        moved = _moved(stage.action, ranks, spaces, lambda blocks: blocks)
+        assert isinstance(moved, Send | Recv | RecvReduce)
+        found.append(Stage(start + stage.start, moved))
+    return found
+
+
+def joined(runs: Iterable[range]) -> Blocks:
+    """The same blocks in the same order, with neighbours joined into one run."""
+    found: list[range] = []
+    for r in runs:
+        if found and found[-1].stop == r.start:
+            found[-1] = range(found[-1].start, r.stop)
+        else:
+            found.append(r)
+    return tuple(found)
+
+
+def _moved(action: Action, ranks: Sequence[int], spaces: Spaces, of_whole: Callable[[Blocks], Blocks]) -> Action | None:
+    """The action of a part as one of the whole. None if nothing of it is left."""
+
+    def space(part: Space) -> Space:
+        return spaces.get(part, part)
+
+    blocks = of_whole(action.blocks)
+    if action.blocks and not blocks:
+        return None
+    match action:
+        case Send(peer, _, from_):
+            return Send(ranks[peer], blocks, space(from_))
+        case Recv(peer, _, into):
+            return Recv(ranks[peer], blocks, space(into))
+        case RecvReduce(peer, _, mine, into, mine_first):
+            return RecvReduce(ranks[peer], blocks, space(mine), space(into), mine_first)
+        case Copy(_, from_, into, to):
+            if not blocks or (space(from_) == space(into) and to is None):
+                return None
+            return Copy(blocks, space(from_), space(into), None if to is None else of_whole(to))

@@ -1,0 +1,31 @@
+"""Two-level algorithms on several nodes: what they compute, and what each node sends and receives for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.nodes.jobs import PLACEMENTS, run
+
+HEADERS = 1.05
+"""What the heads of packets add at most, and the barriers around the calls."""
+
+
+@pytest.mark.parametrize("placement", PLACEMENTS)
+def test_each_result_is_right_and_no_node_sends_or_receives_more_than_it_must(placement: str) -> None:
+    ranks = PLACEMENTS[placement]
+    found = run(ranks, "two_level.py")
+    assert found["nodes"] == list(ranks)
+    p, nodes = len(ranks), max(ranks) + 1
+    for rank, node in enumerate(ranks):
+        others = (p - ranks.count(node)) / p  # what other ranks give or get, if each has a block
+        most = {
+            "bcast": (1.0, 1.0),
+            "reduce": (1.0, 1.0),
+            "allreduce": (2 * (nodes - 1) / nodes,) * 2,
+            "allgather": (max((p - ranks.count(n)) / p for n in set(ranks)), others),
+            "reduce_scatter": (others, max((p - ranks.count(n)) / p for n in set(ranks))),
+        }
+        assert set(found["parts"]) == set(most)
+        for collective, parts in found["parts"].items():
+            for way, part, limit in zip(("sends", "receives"), parts[rank], most[collective], strict=True):
+                assert part <= limit * HEADERS, f"{collective}: node {node} {way} {part:.3f} of the vector, not {limit}"

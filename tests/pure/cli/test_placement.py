@@ -1,0 +1,74 @@
+"""--nodes and --placement, which say where ranks are: of verify, draw and simulate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mpicoll.cli import main
+
+
+def messages(capsys: pytest.CaptureFixture[str], *options: str) -> int:
+    """What a proof counts."""
+    assert main(["verify", "barrier", "two_level", "-n", "8", *options]) == 0
+    return int(capsys.readouterr().out.split()[-3])
+
+
+def test_verify_proves_where_the_ranks_are(capsys: pytest.CaptureFixture[str]) -> None:
+    assert messages(capsys, "--nodes", "1") == 2 * 24  # twice the barrier of all
+    assert messages(capsys, "--nodes", "8") == 24
+    assert messages(capsys, "--nodes", "2") == 2 * (8 + 8) + 2
+    assert messages(capsys, "--nodes", "2", "--placement", "cyclic") == 2 * (8 + 8) + 2
+    assert messages(capsys, "--placement", "0,1,1,1,1,1,1,1") == 2 * 7 * 3 + 2
+
+
+def test_draw_says_where_the_ranks_are(tmp_path: Path) -> None:
+    file = tmp_path / "drawn.svg"
+    for options, nodes in ((), "0 1 | 2 3"), (("--nodes", "2", "--placement", "cyclic"), "0 2 | 1 3"):
+        assert main(["draw", "bcast", "two_level", "-n", "4", "-o", str(file), *options]) == 0
+        assert f"nodes {nodes}" in file.read_text()
+
+
+def test_simulate_places_the_ranks_on_the_machine(tmp_path: Path) -> None:
+    """Where the ranks are dealt out, each message of a ring goes between nodes, and two-level algorithms win."""
+    fastest = {}
+    for how in ("block", "cyclic"):
+        record = tmp_path / how
+        options = ["--machine", "ethernet", "--algorithms", "two_level,ring", "--sizes", "16M", "--json", str(record)]
+        assert main(["simulate", "allreduce", "-n", "8", "--nodes", "2", "--placement", how, *options]) == 0
+        found = json.loads(record.read_text())
+        assert found["machine"]["levels"][0]["ranks"] == 4
+        fastest[how] = found["seconds"]
+    ring, two_level = ({how: seconds[name][0] for how, seconds in fastest.items()} for name in ("ring", "two_level"))
+    assert two_level["block"] == pytest.approx(two_level["cyclic"], rel=0.01)
+    assert ring["cyclic"] > 1.5 * two_level["cyclic"]
+    assert ring["cyclic"] > 1.5 * ring["block"]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--placement", "cyclic"], "or the node of each rank without it, as 0,0,1; given cyclic"),
+        (["--nodes", "2", "--placement", "0,1"], "given 0,1 beside --nodes 2"),
+        (["--placement", "0,1"], "verify: --placement: expected the nodes of 8 ranks; given 0,1"),
+        (["--nodes", "0"], "--nodes: expected a number of ranks, at least 1"),
+    ],
+)
+def test_wrong_options(capsys: pytest.CaptureFixture[str], options: list[str], expected: str) -> None:
+    with pytest.raises((SystemExit, Exception)) as caught:
+        assert main(["verify", "allreduce", "two_level", "-n", "8", *options]) == 0
+    assert expected in capsys.readouterr().err + str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--nodes", "3", "--machine", "ethernet"], "--nodes: expected a number that divides the 8 ranks; given 3"),
+        (["--nodes", "2"], "--nodes: expected a machine of two levels"),
+    ],
+)
+def test_nodes_that_the_machine_has_not(options: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "allreduce", "-n", "8", *options]) != 0
+    assert expected in capsys.readouterr().err

@@ -32,6 +32,7 @@ __all__ = [
     "scale",
     "storage",
     "values",
+    "widen",
     "widened",
 ]
 
@@ -109,7 +110,12 @@ def widened(values: Array, dtype: Dtype) -> Array:
     """Short floats as float32, in new memory. Other values are returned as they are."""
     if not dtype.short_float:
         return values
-    return _codec(dtype)[0](values, np.empty(values.size, np.float32))
+    return widen(values, np.empty(values.size, np.float32), dtype)
+
+
+def widen(values: Array, out: Array, dtype: Dtype) -> Array:
+    """``out`` = values of the short float ``dtype``, as float32."""
+    return _codec(dtype)[0](values, out)
 
 
 def narrow(values: Array, out: Array, dtype: Dtype) -> None:

@@ -15,12 +15,14 @@ __all__ = [
     "NATIVE",
     "PATHS",
     "STAGED",
+    "WIDE",
     "AlgorithmName",
     "Choice",
     "Cico",
     "Exchange",
     "Native",
     "Seen",
+    "Wide",
     "algorithm_of",
 ]
 
@@ -42,16 +44,24 @@ class Cico:
     there."""
 
 
-Choice = Native | Exchange | Cico | Schedule
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """A sum or a product of 16-bit floats that travel as float32. It is rounded once. ``of_floats`` carries it out."""
+
+    of_floats: Native | Schedule
+
+
+Choice = Native | Exchange | Cico | Wide | Schedule
 """What is chosen for a call: the route that carries it out, and for a schedule this rank's part in an algorithm."""
 
-NATIVE, EXCHANGE, CICO = "native", "exchange", "cico"
-"""The names that ``algorithm=`` takes for Native, Exchange and Cico. Schedules have their algorithms' names."""
+NATIVE, EXCHANGE, CICO, WIDE = "native", "exchange", "cico", "wide"
+"""The names that ``algorithm=`` takes for Native, Exchange, Cico and Wide. Schedules have their algorithms' names."""
 
 AlgorithmName = Literal[
     "native",
     "exchange",
     "cico",
+    "wide",
     "binary_tree",
     "bine",
     "binomial_tree",
@@ -107,5 +117,7 @@ def algorithm_of(choice: Choice) -> str:
             return EXCHANGE
         case Cico():
             return CICO
+        case Wide():
+            return WIDE
         case Schedule():
             return choice.algorithm

@@ -2,11 +2,13 @@
 
 ``native`` is the MPI library's own collective. ``exchange`` moves the values in messages and reduces them in mpicoll:
 it serves the dtypes and operations that no MPI library computes rightly. ``cico`` goes through memory that the ranks of
-one node share. All other names are those of schedules in ``mpicoll.algorithms``.
+one node share. ``wide`` sends 16-bit floats as float32, which the MPI library can add up, and so can a schedule without
+rounding more than once. All other names are those of schedules in ``mpicoll.algorithms``.
 
 The algorithm that the caller names comes first. Then comes the one that the environment variable MPICOLL_ALGORITHM
 names (``allreduce:ring,bcast:native``), for the calls that it can serve. Otherwise it is a schedule where one was
-measured to be faster on such a machine, and ``native`` or ``exchange`` where none was. Where reductions are to be
+measured to be faster on such a machine, and ``native`` or ``exchange`` where none was. On several nodes, long
+reductions that MPI lacks are two-level. Where reductions are to be
 reproducible, there is only one algorithm for each: one that combines in the order of the ranks.
 """
 
@@ -19,13 +21,20 @@ from functools import lru_cache
 from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, Choice, Cico, Exchange, Native, Seen
+from mpicoll.calls.choice import (
+    CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, WIDE, Choice, Cico, Exchange, Native, Seen, Wide,
+)  # fmt: skip
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import Nodes
+from mpicoll.schedule import Nodes, Schedule
 
 __all__ = ["Traits", "between_memories", "choice_of", "device_route", "explained", "names", "select", "taken_route"]
+
+
+TWO_LEVEL = "two_level"
+LONG = 1 << 20
+"""Bytes of the shortest vector whose reduction is two-level by default, if MPI lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +68,13 @@ def names(operation: str, traits: Traits | None = None) -> tuple[str, ...]:
     schedules = tuple(a.name for a in algorithms.algorithms(table.name) if a.uneven or not uneven)
     if traits is not None and not traits.library:
         return schedules
+    found = [NATIVE]
+    if table.reduces:
+        found += [EXCHANGE, *[WIDE] * (table.prefix is None)]
     alike = table.moves and not (uneven and table.gives == table.gets)  # all ranks know how long the call is
-    cico = (CICO,) if alike and (traits is None or traits.meets) else ()
-    return (NATIVE, *((EXCHANGE,) if table.reduces else ()), *cico, *schedules)
+    if alike and (traits is None or traits.meets):
+        found.append(CICO)
+    return (*found, *schedules)
 
 
 def select(
@@ -116,6 +129,8 @@ def _expected_instead(
         return f"one that serves {reduction.op} of {reduction.dtype}, which MPI libraries do not: None, {others}"
     if algorithm == CICO and reduction is not None and reduction.op.factor is not None:
         return f"None or {EXCHANGE}: ranks may have different factors"
+    if algorithm == WIDE and reduction is not None and not reduction.rounds:
+        return f"one that serves {reduction.op} of {reduction.dtype} ({WIDE} is for sums and products of 16-bit floats)"
     chosen = algorithms.find(even_and_uneven(operation)[0].name, algorithm)
     reason = None if chosen is None else chosen.declines(traits.size, root)
     if not reason:
@@ -156,6 +171,10 @@ def choice_of(name: str, call: Call, rank: int, nodes: Nodes) -> Choice:
     if name == CICO:
         return Cico()
     size = nodes.size
+    if name == WIDE:
+        of_floats = choice_of(NATIVE if nodes.alone else TWO_LEVEL, call, rank, nodes)
+        assert isinstance(of_floats, Native | Schedule)
+        return Wide(of_floats)
     schedule = algorithms.schedule(call.collective.name, name, rank, size, call.root, call.nbytes(size), nodes)
     assert schedule is not None
     return schedule
@@ -168,6 +187,9 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
     otherwise = EXCHANGE if mpi_cannot else NATIVE
     if traits.size == 1:
         return otherwise, "there is one rank"
+    if reduction is not None and mpi_cannot and _nodes_save(operation, nbytes, traits.nodes):
+        short_floats = _rounds_more_than_once(reduction, traits.size)
+        return WIDE if short_floats else TWO_LEVEL, "MPI lacks it, and so nodes of several ranks send the fewest bytes"
     if not (traits.nodes.alone and traits.shares):  # the schedules were measured over shared memory
         return otherwise, "nothing was measured for ranks that share no memory"
     held = traits.rules.table.of(traits.size)
@@ -184,6 +206,13 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
     if fastest != CICO and reduction is not None and _rounds_more_than_once(reduction, traits.size):
         return otherwise, "a schedule would round more than once"
     return fastest, f"measured to be the fastest in this setting ({held.label})"
+
+
+def _nodes_save(operation: str, nbytes: int, nodes: Nodes) -> bool:
+    """Whether a two-level algorithm sends much less between nodes than an exchange: where all have several ranks."""
+    several = not nodes.alone and min(map(len, nodes.ranks)) > 1
+    known = algorithms.find(even_and_uneven(operation)[0].name, TWO_LEVEL)
+    return nbytes >= LONG and several and known is not None
 
 
 def _in_rank_order(operation: str, traits: Traits) -> str:

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import tables
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import Choice, Cico, Exchange, Native
+from mpicoll.calls.choice import Choice, Cico, Exchange, Native, Wide
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules, chosen_table
@@ -30,7 +30,7 @@ from mpicoll.launch.placement import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 from mpicoll.machine.shared_memory import Block, share
-from mpicoll.routes import cico, exchange, large, lying, native, scheduled
+from mpicoll.routes import cico, exchange, large, lying, native, scheduled, wide
 from mpicoll.routes.devices import scheduled as on_device
 from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Nodes, Schedule
@@ -87,6 +87,7 @@ class MPIFabric(ElasticFabric):
         self.shares = pages is not None and shared.has_room(self.size)
         self.settled = not self.shares
         self._slots: shared.Slots | None = None
+        self._wide = Workspace()
         self._crowded: bool = parent is not None and parent._crowded
         self.rules = self._common_rules(parent)
         self._meeting: Meeting | None = None
@@ -172,6 +173,8 @@ class MPIFabric(ElasticFabric):
                 return cico.bind(self._places, call, workspace)
             case Cico():  # of one rank, or before the ranks have asked for places
                 return self._bound(call, Native() if call.reduction is None else Exchange(), workspace)
+            case Wide(of_floats):
+                return wide.bind(call, lambda floats: self._bound(floats, of_floats, workspace), self._wide)
             case Schedule():
                 if call.extent_is_common:
                     return scheduled.bind(self._comm, call, choice, workspace, self._slots)

@@ -5,19 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import get_args
 
+import numpy as np
 import pytest
 
 import mpicoll
 from mpicoll import Algorithm, algorithms
-from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, reduction
+from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, Reduction, reduction
 from mpicoll.calls import select
-from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, AlgorithmName
+from mpicoll.calls.call import checked
+from mpicoll.calls.choice import (
+    CICO,
+    DEVICE,
+    EXCHANGE,
+    IPC,
+    NATIVE,
+    STAGED,
+    WIDE,
+    AlgorithmName,
+    Native,
+    Wide,
+    algorithm_of,
+)
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits
 from mpicoll.calls.tables import Held, Table
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import Nodes
+from mpicoll.schedule import Nodes, Schedule
 
 NODE = Traits(Nodes.one(2), "Open MPI")
 LABEL = "the user's table, section 1a2b"
@@ -171,6 +185,42 @@ def test_why(nbytes: int, traits: Traits, expected: tuple[str, str]) -> None:
 
 
 def test_editors_complete_the_names_that_exist() -> None:
-    known = {a.name for a in algorithms.algorithms()} | {NATIVE, EXCHANGE, CICO, STAGED, DEVICE, IPC}
+    known = {a.name for a in algorithms.algorithms()} | {NATIVE, EXCHANGE, CICO, WIDE, STAGED, DEVICE, IPC}
     assert set(get_args(AlgorithmName)) == known
     assert set(get_args(OpName)) == set(OPS) - {"premul_sum"}
+
+
+PAIRS = Traits(Nodes.block(8, 4), "Open MPI")
+
+
+@pytest.mark.parametrize(
+    ("operation", "what", "nbytes", "nodes", "expected"),
+    [
+        ("allreduce", MAX, 1 << 20, PAIRS.nodes, "two_level"),
+        ("reduce", MAX, 1 << 20, PAIRS.nodes, "two_level"),
+        ("reduce_scatterv", MAX, 1 << 20, PAIRS.nodes, "two_level"),
+        ("allreduce", BF16, 1 << 20, PAIRS.nodes, "wide"),
+        ("allreduce", MAX, (1 << 20) - 1, PAIRS.nodes, "exchange"),
+        ("allreduce", MAX, 1 << 20, Nodes.cyclic(8, 3), "two_level"),
+        ("allreduce", MAX, 1 << 20, Nodes((0, 0, 1)), "exchange"),  # a node of one rank sends as much in any case
+        ("allreduce", MAX, 1 << 20, Nodes.one(8), "exchange"),
+        ("scan", MAX, 1 << 20, PAIRS.nodes, "exchange"),
+        ("allreduce", SUM, 1 << 20, PAIRS.nodes, "native"),
+        ("bcast", None, 1 << 20, PAIRS.nodes, "native"),
+    ],
+)
+def test_on_several_nodes_long_reductions_that_mpi_lacks_are_two_level(
+    operation: str, what: Reduction | None, nbytes: int, nodes: Nodes, expected: str
+) -> None:
+    assert select.select(operation, what, nbytes, replace(PAIRS, nodes=nodes)) == expected
+
+
+def test_wide_floats_are_reduced_by_the_mpi_or_between_nodes_in_two_levels() -> None:
+    x = np.ones(8, np.float16)
+    call = checked("allreduce", 0, 4, x, np.empty_like(x), "sum", 0)
+    assert select.choice_of("wide", call, 0, Nodes.one(4)) == Wide(Native())
+    found = select.choice_of("wide", call, 0, Nodes.block(4, 2))
+    assert isinstance(found, Wide)
+    assert isinstance(found.of_floats, Schedule)
+    assert found.of_floats.algorithm == "two_level"
+    assert algorithm_of(found) == "wide"

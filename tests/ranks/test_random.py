@@ -47,8 +47,12 @@ def draw(rng: np.random.Generator, traits: Traits) -> dict[str, Any]:
         # More than one round of an exchange, or more than one piece of a message.
         shape = (int(rng.choice([70_000, 600_000], p=[0.9, 0.1])),)
     how = mpicoll.Op.premul_sum(1.0) if op == "premul_sum" else op
-    by_mpi = not table.reduces or reduction(how, DTYPES[dtype], name).mpi
-    unserved = {*([] if by_mpi else ["native"]), *(["cico"] if op == "premul_sum" else [])}
+    which = reduction(how, DTYPES[dtype], name) if table.reduces else None
+    cannot = {
+        "native": which is not None and not which.mpi,
+        "wide": which is not None and not which.rounds,
+        "cico": op == "premul_sum",
+    }
     return {
         "name": name,
         "op": op,
@@ -60,7 +64,7 @@ def draw(rng: np.random.Generator, traits: Traits) -> dict[str, Any]:
         "slot": bool(rng.random() < 0.3),
         "algorithm": None
         if rng.random() < 0.2
-        else str(rng.choice([a for a in names(name, traits) if a not in unserved])),
+        else str(rng.choice([a for a in names(name, traits) if not cannot.get(a)])),
         "factors": [float(f) for f in rng.choice([-1.0, 0.5, 2.0], size)],
     }
 

@@ -1,0 +1,47 @@
+"""Sums and products of 16-bit floats that travel as float32. Another route reduces them, and they are rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+
+from mpicoll.arrays import kernels
+from mpicoll.arrays.buffers import Buffer, host_buffer
+from mpicoll.arrays.dtypes import DTYPES
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, Workspace, sequence
+
+__all__ = ["bind"]
+
+
+def bind(call: Call, route: Callable[[Call], Plan], workspace: Workspace) -> Plan:
+    """The plan of a call that reduces 16-bit floats. ``route`` gives the plan of the same call on float32, whose arrays
+    are in the ``workspace``. The route's own memory must not be."""
+    send, recv, reduction = call.send, call.recv, call.reduction
+    assert reduction is not None
+    counts = [0 if b is None else b.count for b in (send, recv)]
+    wide_send, wide_recv = map(_floats, (send, recv), workspace.arrays(np.dtype(np.float32), *counts))
+    given, wide_given = (send, wide_send) if send is not None else (recv, wide_recv)
+    assert given is not None
+    assert wide_given is not None
+    wide = replace(
+        call,
+        send=wide_send,
+        recv=wide_recv,
+        in_place=call.in_place and send is None,  # else input and output, which share memory, are copied apart
+        reduction=kernels.in_float(reduction),
+    )
+    widen = partial(kernels.widen, kernels.values(given), kernels.values(wide_given), reduction.dtype)
+    steps: list[Plan] = [widen, route(wide)]
+    if recv is not None and wide_recv is not None:
+        narrow = partial(kernels.narrow, kernels.values(wide_recv), kernels.values(recv), reduction.dtype)
+        steps.append(kernels.quietly(narrow))
+    return sequence(*steps)
+
+
+def _floats(like: Buffer | None, memory: np.ndarray[tuple[int], np.dtype[np.float32]]) -> Buffer | None:
+    """This memory as a buffer of float32 values, as many as ``like`` has. It holds the memory."""
+    return None if like is None else host_buffer(memory.view(np.uint8), like.shape, DTYPES["float32"])

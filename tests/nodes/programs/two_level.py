@@ -21,14 +21,14 @@ NBYTES, CALLS = 1 << 20, 4
 comm = mpicoll.Communicator()
 
 
-def checked(collective: str, n: int, dtype: str, op: str, root: int) -> None:
+def checked(collective: str, n: int, dtype: str, op: str, root: int = 0, algorithm: str | None = "two_level") -> None:
     """A call, and for an elementwise reduction a call in place, against the oracle."""
     table = COLLECTIVES[collective]
     fill = np.random.default_rng([n, root])
     shape = (comm.size, n) if table.gives == "p" else (n,)
     inputs = [oracle.values(fill, dtype, shape, op) for _ in range(comm.size)]
     expected = oracle.outcome(collective, inputs, op, root, dtype)[comm.rank]
-    words: dict[str, Any] = {"algorithm": "two_level"} | ({"root": root} if table.rooted else {})
+    words: dict[str, Any] = {"algorithm": algorithm} | ({"root": root} if table.rooted else {})
     words |= {"op": op} if table.reduces else {}
     call, x = getattr(comm, collective), inputs[comm.rank].copy()
     where = f"{collective} of {n} {dtype}, {op}, root {root}, rank {comm.rank}"
@@ -72,7 +72,14 @@ for each in [a.collective for a in algorithms() if a.name == "two_level"]:
         for n in (0, 1, 30, 3001, 70_000):
             checked(each, n, "float64", "sum", root)
         checked(each, 1001, "float32", "max", root)
-        checked(each, 1001, "bfloat16", "sum", root)
+        checked(each, 1001, "float16", "sum", root)
     parts[each] = MPI.COMM_WORLD.gather(counted(each))
+defaults = []
+for dtype, op in (("float16", "sum"), ("float32", "max"), ("float32", "sum")):
+    checked("allreduce", 600_000, dtype, op, algorithm=None)
+    defaults.append(comm.last_route)
+    for count in (0, 1, 1001):
+        if dtype == "float16":
+            checked("allreduce", count, dtype, op, algorithm="wide")
 if comm.rank == 0:
-    json.dump({"nodes": comm._engine.fabric.nodes.of, "parts": parts}, sys.stdout)
+    json.dump({"nodes": comm._engine.fabric.nodes.of, "parts": parts, "defaults": defaults}, sys.stdout)

@@ -39,7 +39,7 @@ def test_every_algorithm_is_told_and_drawn() -> None:
 @pytest.mark.usefixtures("registry")
 def test_the_example_of_an_own_algorithm(tmp_path: Path) -> None:
     page = (DOCS / "how-to/own_algorithm.md").read_text()
-    whole, corrected, call = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    whole, corrected, call, _ = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, object] = {"__name__": "star"}
     file = tmp_path / "star.py"
     file.write_text(whole)

@@ -1,0 +1,213 @@
+"""What do two-level algorithms save on several nodes, and does the model say so?
+
+Each collective runs by the MPI library's own algorithm, by a flat one of mpicoll's, and by the two-level one. Between
+two barriers, the counters of each node's network interfaces are read. Emulated nodes are enough:
+
+    python -m tests.nodes.nodes --nodes 4 --rate 200mbit -- \
+        .venv/openmpi/bin/mpicoll run -n 8 benchmarks/nodes.py > benchmarks/records/nodes-4x2-openmpi.txt
+
+``--cyclic`` before ``--`` deals the ranks out to the nodes. All cases take turns in one job. The figures of a row are
+the minimum and the median of the milliseconds that a call takes on the slowest rank; how much faster it is than native,
+by the medians; the bytes that the busiest interface sends or receives, as a part of the vector; that, as a part of the
+least that any algorithm can do with; and what the model says, with its error against the minimum. The model knows the
+links from ping-pongs, and the node from `mpicoll simulate --fit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.analysis.cost.machines import Level, Machine
+from mpicoll.analysis.cost.simulation import costs
+from mpicoll.bench import fit
+from mpicoll.bench.measuring.environment import environment
+from mpicoll.bench.session import Session
+from mpicoll.collectives import COLLECTIVES
+from mpicoll.schedule import Nodes
+from mpicoll.units import size_text
+
+SIZES = (64 << 10, 1 << 20, 4 << 20)
+FLAT = {"bcast": "chain", "reduce": "chain", "allreduce": "ring", "allgather": "ring", "reduce_scatter": "ring"}
+"""The collectives, and the flat algorithm of each that moves the fewest bytes."""
+REDUCTIONS: tuple[tuple[str, str, str | None], ...] = (
+    ("float32", "sum", "native"),
+    ("bfloat16", "sum", None),
+    ("bfloat16", "sum", "exchange"),
+    ("bfloat16", "sum", "two_level"),
+    ("float32", "max", None),
+    ("float32", "max", "exchange"),
+)
+"""All-reduces that MPI has, and those that it lacks. None is the default."""
+TURNS = 7
+"""The turns that count. One more comes first: it binds plans, and opens connections."""
+
+world = MPI.COMM_WORLD
+comm = mpicoll.Communicator(world)
+found_node = world.Split_type(MPI.COMM_TYPE_SHARED)
+assert isinstance(found_node, MPI.Intracomm)
+node: MPI.Intracomm = found_node
+nodes = Nodes.named(world.allgather(node.bcast(world.rank)))
+
+
+@dataclass
+class Case:
+    """One row, and what was measured for it."""
+
+    label: str
+    nbytes: int
+    call: Callable[[], object]
+    seconds: list[float] = field(default_factory=list)
+    parts: list[float] = field(default_factory=list)
+
+    def turn(self) -> None:
+        world.Barrier()
+        before = counters()
+        world.Barrier()
+        start = perf_counter()
+        self.call()
+        took = perf_counter() - start
+        world.Barrier()
+        moved = max(b - a for a, b in zip(before, counters(), strict=True))
+        self.seconds.append(world.allreduce(took, MPI.MAX))
+        self.parts.append(world.allreduce(moved, MPI.MAX) / self.nbytes)
+
+    @property
+    def least(self) -> float:
+        return min(self.seconds[1:])
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds[1:]))
+
+    @property
+    def part(self) -> float:
+        return float(np.median(self.parts[1:]))
+
+
+def counters() -> list[int]:
+    """The bytes that the interfaces of this node have sent, and received."""
+    found = [each / "statistics" for each in Path("/sys/class/net").iterdir() if each.name != "lo"]
+    return [sum(int((each / f"{way}_bytes").read_text()) for each in found) for way in ("tx", "rx")]
+
+
+def least_part(collective: str) -> float:
+    """What the busiest interface must send or receive, as a part of the vector."""
+    k, smallest = len(nodes.ranks), min(map(len, nodes.ranks))
+    if collective == "allreduce":
+        return 2 * (k - 1) / k
+    return (nodes.size - smallest) / nodes.size if COLLECTIVES[collective].by_rank else 1.0
+
+
+def taking_turns(cases: list[Case]) -> None:
+    for _ in range(TURNS + 1):
+        for case in cases:
+            case.turn()
+
+
+def case_of(collective: str, algorithm: str, nbytes: int) -> Case:
+    table = COLLECTIVES[collective]
+    n = nbytes // 4 // (comm.size if table.by_rank else 1)
+    x = np.zeros((comm.size, n) if table.gives == "p" else n, np.float32)
+    out = None if collective == "bcast" else np.zeros((comm.size, n) if table.gets == "p" else n, np.float32)
+    given = {} if out is None or (table.root and comm.rank) else {"out": out}
+    call = getattr(comm, collective)
+    return Case(algorithm, nbytes, lambda: call(x, algorithm=algorithm, **given))
+
+
+def reduction_of(dtype: str, op: str, algorithm: str | None, elements: int) -> Case:
+    x = torch.zeros(elements, dtype=getattr(torch, dtype))
+    out = torch.zeros_like(x)
+    label = f"{op} of {dtype}, {algorithm or 'default'}"
+    return Case(label, elements * 4, lambda: comm.allreduce(x, op, out=out, algorithm=algorithm))
+
+
+def there_and_back(peer: int, nbytes: int) -> float:
+    """Half of the seconds of a ping-pong between rank 0 and ``peer``."""
+    message, took = np.zeros(nbytes, np.uint8), []
+    for _ in range(TURNS):
+        world.Barrier()
+        start = perf_counter()
+        if world.rank == 0:
+            world.Send(message, peer)
+            world.Recv(message, peer)
+        elif world.rank == peer:
+            world.Recv(message, 0)
+            world.Send(message, 0)
+        took.append((perf_counter() - start) / 2)
+    return float(world.bcast(min(took)))
+
+
+def described() -> Machine | None:
+    """The machine: its nodes as the fit finds them, and links between them. None on ranks other than 0."""
+    other = nodes.ranks[1][0]
+    short, long, longer = (there_and_back(other, n) for n in (8, 1 << 20, 4 << 20))
+    inner = fit.measured_machine(node, "node", "fitted") if nodes.of[world.rank] == 0 else None
+    world.Barrier()
+    if inner is None or world.rank:
+        return None
+    within = replace(inner.levels[0], ranks=len(nodes.ranks[0]))
+    gap = (longer - long) / (3 << 20)
+    latency = max(short - 2 * within.overhead, 0.0)
+    link = Level(name="link", ranks=None, latency=latency, gap=gap, overhead=within.overhead, ports=1)
+    placement = "block" if nodes == Nodes.block(nodes.size, len(nodes.ranks)) else "round-robin"
+    return replace(inner, levels=(within, link), eager=None, placement=placement)
+
+
+def predicted(machine: Machine | None, collective: str, algorithm: str, nbytes: int) -> float | None:
+    if machine is None or algorithm == "native":
+        return None
+    return float(costs(collective, algorithm, comm.size, machine, [nbytes]).seconds[0])
+
+
+def main() -> None:
+    """Measure. Rank 0 prints."""
+    machine = described()
+    about = environment(Session(world, node, "cpu"))
+    errors = []
+    if machine is not None:
+        latency, gap = machine.levels[1].latency, machine.rate(machine.levels[1].gap, SIZES[-1])
+        where = " | ".join(" ".join(map(str, ranks)) for ranks in nodes.ranks)
+        print(f"{about['mpi']}, {about['cpu']}, {about['cores']} cores for all nodes; the ranks of each node: {where}")
+        print(f"links: {8e-6 / gap:.0f} Mbit/s, {latency * 1e6:.0f} us")
+        print(f"{'':31} {'min':>7} {'median':>7} {'x':>5} {'bytes':>6} {'of least':>8} {'model':>7} error")
+    for collective, flat in FLAT.items():
+        for nbytes in SIZES:
+            cases = [case_of(collective, algorithm, nbytes) for algorithm in ("native", flat, "two_level")]
+            taking_turns(cases)
+            if machine is None:
+                continue
+            for case in cases:
+                says = predicted(machine, collective, case.label, nbytes)
+                model = ""
+                if says is not None:
+                    errors.append(says / case.least - 1)
+                    model = f"{says * 1e3:7.2f} {errors[-1]:+5.0%}"
+                print(
+                    f"{collective:14} {size_text(nbytes):>5} {case.label:10} {case.least * 1e3:7.2f}"
+                    f" {case.median * 1e3:7.2f} {cases[0].median / case.median:5.2f} {case.part:6.3f}"
+                    f" {case.part / least_part(collective):8.3f} {model}",
+                    flush=True,
+                )
+    if machine is not None:
+        print(f"the model: {len(errors)} predictions, median error {np.median(np.abs(errors)):.0%}")
+    for elements in (1 << 18, 1 << 20):
+        cases = [reduction_of(*words, elements) for words in REDUCTIONS]
+        taking_turns(cases)
+        for case in cases if machine is not None else ():
+            print(
+                f"allreduce of {size_text(elements):>4} elements: {case.label:26} {case.least * 1e3:7.2f}"
+                f" {case.median * 1e3:7.2f} {cases[0].median / case.median:5.2f} {case.part * 4:6.2f} bytes an element",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -22,7 +22,19 @@ from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import (
-    CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, WIDE, Choice, Cico, Exchange, Native, Seen, Wide,
+    CICO,
+    DEVICE,
+    EXCHANGE,
+    IPC,
+    NATIVE,
+    STAGED,
+    WIDE,
+    Choice,
+    Cico,
+    Exchange,
+    Native,
+    Seen,
+    Wide,
 )  # fmt: skip
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven

@@ -15,7 +15,7 @@ __all__ = ["allreduce", "bcast", "halves"]
 
 
 def halves(at: Place) -> int:
-    """As many blocks for each tree as the call chooses for the vector's length."""
+    """The number of blocks: for each tree, as many as the call chooses for the vector's length."""
     return 2 * at.segments
 
 

@@ -33,12 +33,12 @@ def power_of_two(at: Place) -> int:
 
 
 def segments(at: Place) -> int:
-    """As many blocks as the call chooses for the vector's length."""
+    """The number of blocks that the call chooses for the vector's length."""
     return at.segments
 
 
 def segments_per_rank(at: Place) -> int:
-    """As many blocks for each rank as the call chooses for the vector's length."""
+    """The number of blocks: for each rank, as many as the call chooses for the vector's length."""
     return at.size * at.segments
 
 

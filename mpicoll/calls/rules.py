@@ -45,7 +45,7 @@ class Rules:
 
     @classmethod
     def of_environment(cls) -> Rules:
-        """As the environment of this process has them. Raises ArgumentError, which names the variable that is wrong."""
+        """The rules that this process's environment sets. Raises ArgumentError, which names the wrong variable."""
         return cls(
             _preferred(), Table(), check(), _flag("CHECK_NAN"), timeout(), _dump(), _trace(), _flag("REPRODUCIBLE")
         )

@@ -34,7 +34,7 @@ class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, and what may have been meant."""
 
     commands: dict[str, Parser]
-    """Of the whole command line: each command's own parser."""
+    """Each command's own parser. Only the parser of the whole command line has it."""
 
     def error(self, message: str) -> NoReturn:
         command = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)

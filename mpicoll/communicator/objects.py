@@ -44,7 +44,7 @@ class _Awaited(NamedTuple):
     peer: int | None
     """The other rank, if there is only one."""
     tag: int
-    """As MPI sees it."""
+    """The tag that MPI sees."""
     meanwhile: Callable[[], None] | None
     """Looks, while it is waited for, whether it can come at all."""
 
@@ -57,9 +57,9 @@ class Objects(Face):
 
     def __init__(self, engine: Engine) -> None:
         self._awaited: Plans[_Awaited] = Plans()
-        """Of messages, by the operation, the other rank and the tag."""
+        """The messages that were awaited, by the operation, the other rank and the tag."""
         self._roots: Plans[tuple[Record, int]] = Plans()
-        """Of collectives with a root, by the operation and the root: what is recorded of them, and the root."""
+        """The record and the root of collectives with a root, by the operation and the root."""
         super().__init__(engine)
 
     def _pickled(self, operation: str, obj: Any) -> bytes:

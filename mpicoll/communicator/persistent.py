@@ -17,7 +17,7 @@ from mpicoll.errors import ArgumentError
 __all__ = ["Persistent"]
 
 _MESSAGES = {"send": "dest", "recv": "source", "isend": "dest", "irecv": "source"}
-"""Of each message: what its peer is called."""
+"""The name of the argument that says the peer, by the kind of message."""
 
 
 class Persistent(Collectives, Uneven, PointToPoint):

@@ -25,7 +25,7 @@ class Start:
     pmi: str | None
     """The interface through which the launcher tells ranks how to find each other."""
     number: int | None
-    """Of this process among those that were started together."""
+    """The number of this process among those that were started together."""
     together: int
     """How many processes were started together."""
     tasks: int | None

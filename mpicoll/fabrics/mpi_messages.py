@@ -108,7 +108,7 @@ class _Received(Transfer):
 
     def __init__(self, comm: MPI.Intracomm, b: Buffer, source: int, tag: int) -> None:
         self.last = MPI.Status()
-        """Of the message that came ``now``. Two threads cannot receive into one memory at once, so one is enough."""
+        """The status of the message that came ``now``. One is enough: two threads cannot receive into one memory."""
         # MPICH ends the job where a message ends within an element. Bytes have no such end.
         in_bytes = b.nbytes <= large.MAX_COUNT
         self.spec = moved_bytes(b) if in_bytes else moved(b)

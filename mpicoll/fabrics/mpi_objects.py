@@ -36,7 +36,7 @@ _BCAST, _GATHER, _ALLGATHER, _SCATTER, _ALLTOALL = (kind << 48 for kind in range
 """Added to the length of an object. It tells objects of such a call from anything else that comes."""
 _NAMES = {_BCAST: "bcast", _GATHER: "gather", _ALLGATHER: "allgather", _SCATTER: "scatter", _ALLTOALL: "alltoall"}
 _TAG = 0x4F
-"""Of messages with long objects, among the communicator's collectives."""
+"""The tag of messages with long objects, among the communicator's collectives."""
 
 
 class _Slots:

@@ -37,7 +37,7 @@ class Agreement:
         return sequence(agree, partial(self._compare_counts, call.operation, call.sendcounts, call.recvcounts), plan)
 
     def _compare_counts(self, operation: str, sendcounts: Counts, recvcounts: Counts) -> None:
-        """Of an alltoallv: what each rank has for another is as long as what that one expects."""
+        """Raise MismatchError if a rank has other elements for its peer in an alltoallv than the peer expects."""
         counts = self._fabric.allgather((sendcounts, recvcounts))
         for sender, (sends, _) in enumerate(counts):
             for receiver, (_, expects) in enumerate(counts):

@@ -32,7 +32,7 @@ _RINGS = 1024
 """Rings of which the calls' digests are kept, 2 KiB each. A rank may be so far ahead of others."""
 
 _BYTES = 8
-"""Of a hash, and of a call's digest."""
+"""The length of a hash, and of a call's digest."""
 
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
 """A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
@@ -97,7 +97,7 @@ class Recorder:
         self._hash = b""
         """The hash of all calls before the ring."""
         self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
-        """Of each full ring before it, the last one at the end: the hash of all calls before it, and its digests."""
+        """The full rings before it, the newest last: the hash of all calls before a ring, and the ring's digests."""
         self._turning = threading.Lock()
         self._handed_in: deque[tuple[int, float]] = deque(maxlen=2 * LENGTH)
         """The numbers of asynchronous calls, and when the program has handed them in."""

@@ -25,7 +25,7 @@ _PROGRAMS = tuple(f"{Path(__file__).parents[1]}/{room}/" for room in ("bench", "
 _STANDARD = (sysconfig.get_path("stdlib") + "/", "<frozen ")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
 is_library: dict[str, bool] = {}
-"""Of each file that was seen: whether it belongs to Python or to a library through which programs call."""
+"""Whether a file belongs to Python or to a library through which programs call, by the file's name."""
 
 
 class _Here(threading.local):

@@ -23,7 +23,7 @@ _HELD = ctypes.create_string_buffer(os.urandom(16), 16)
 
 
 def mark() -> Mark:
-    """Of this process. The bytes stay where they are as long as it lives."""
+    """The mark of this process. The bytes stay where they are as long as it lives."""
     return Mark(os.getpid(), ctypes.addressof(_HELD), _HELD.raw)
 
 

@@ -39,9 +39,9 @@ class Vendor:
     """An MPI library. The values here are those of a launcher of which nothing is known."""
 
     name: str
-    """As ``MPI.get_vendor()`` has it."""
+    """The name that ``MPI.get_vendor()`` gives."""
     says: str = ""
-    """A word by which the launcher is known, from what it answers to ``--version``."""
+    """What the launcher's answer to ``--version`` contains, by which it is known."""
     wheel: str = ""
     """The package on PyPI that has it."""
 

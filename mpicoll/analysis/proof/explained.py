@@ -16,7 +16,7 @@ from mpicoll.schedule import Action, Copy, Place, Recv, RecvReduce, Schedule, Se
 __all__ = ["End", "at_fault", "end_of", "explained", "touches"]
 
 MOST_ACTIONS = 4
-"""Of a step with more actions, only those of the block at fault are told."""
+"""If a step has more actions, only those on the block at fault are shown."""
 
 
 class End(NamedTuple):

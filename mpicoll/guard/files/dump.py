@@ -21,7 +21,7 @@ JSON, PICKLE = "rank{}.json", "torch_rank_{}"
 
 
 class Dump:
-    """Of this process, which is ``rank`` of the job's world. ``given`` is the folder, or empty."""
+    """Writes the files of this process, which is ``rank`` of the job's world. ``given`` is the folder, or empty."""
 
     def __init__(self, rank: int, given: str, job: str, communicators: Callable[[], Iterable[Watched]]) -> None:
         self._rank, self._communicators, self._given = rank, communicators, given

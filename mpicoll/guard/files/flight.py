@@ -10,7 +10,7 @@ from mpicoll.guard.recorder import LENGTH
 __all__ = ["kept_by_all", "recording"]
 
 _VERSION = "2.10"
-"""Of the form, as torch 2.13 writes it."""
+"""The version of the format that torch 2.13 writes."""
 _BACKEND = "gloo"
 """torchfrtrace refuses names of backends that it does not know."""
 
@@ -43,7 +43,7 @@ _OTHER = "split"
 
 
 def kept_by_all(calls: int) -> int:
-    """Of a communicator on which the furthest rank has made so many calls: the first one that all ranks still have."""
+    """The first call that all ranks of a communicator still have, if one rank has made so many ``calls``."""
     return max((calls - 1) // LENGTH * LENGTH - LENGTH, 0)
 
 
@@ -98,7 +98,7 @@ def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]
 
 
 def _sizes(operation: str, elements: int, ranks: int) -> tuple[list[list[int]], list[list[int]]]:
-    """Of a rank's input and output, where its longest array has so many elements."""
+    """The sizes of a rank's input and output, if its longest array has so many elements."""
     if not elements:
         return [[]], [[]]
     part = elements // ranks

@@ -24,7 +24,7 @@ DONE, UNDER_WAY, ENDED_MIDWAY = "done", "under way", "ended midway"
 
 
 def snapshot(rank: int, why: str, communicators: Iterable[Watched]) -> dict[str, Any]:
-    """Of this process, which is ``rank`` of the job's world. ``why`` says what it is for."""
+    """What this process has done, which is ``rank`` of the job's world. ``why`` says what the snapshot is for."""
     return {
         "why": why,
         "rank": rank,

@@ -41,7 +41,7 @@ class Events:
         self._under_way[recorder] = event
 
     def end(self, recorder: TracedRecorder, counts: bool) -> None:
-        """And ends. It does not count if it was never made."""
+        """Note that the call ends. It does not count if it was never made."""
         event = self._under_way.pop(recorder, None)
         if event is not None and counts:
             self._ended.append((*event[:6], monotonic() - event[5]))

@@ -91,8 +91,8 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Of a communicator: how many calls can be compared, whether more can come, and how long the oldest wait lasts. Its
-    first rank also says which ranks it has."""
+    """The state of a communicator: how many calls can be compared, whether more can come, and how long the oldest wait
+    lasts. Its first rank also says which ranks it has."""
 
     name: str
     calls: int
@@ -216,7 +216,7 @@ class Account:
     """So many calls has it begun."""
     state: str
     number: int
-    """Of the call that this account is about."""
+    """The number of the call that this account is about."""
     description: str | None
     """What was called, None if the rank does not know the call."""
     site: str | None

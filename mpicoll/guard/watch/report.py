@@ -127,7 +127,7 @@ def _line(account: Account, furthest: int) -> _Line:
 
 
 def why_silent(has_come: bool, is_gone: bool) -> str:
-    """Of a rank that gives no account."""
+    """What is known of a rank that gives no account."""
     if not has_come:
         return "has never been reached"
     return "its process has ended" if is_gone else "does not answer: it is stopped or stuck, or its node is lost"

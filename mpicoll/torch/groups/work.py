@@ -82,7 +82,7 @@ class CollectiveWork(Work):
     site: Site | None = None
     """Where the program has handed it in."""
     handed_in: float | None = None
-    """And when, in seconds of ``time.monotonic``."""
+    """When the program has handed it in, in seconds of ``time.monotonic``."""
 
     def __init__(self, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None) -> None:
         self._run, self._result, self.turn = run, result, turn

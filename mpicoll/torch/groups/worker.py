@@ -39,7 +39,7 @@ class Worker:
         Every synchronous call asks this. So it is the method of the last collective's event itself.
         """
         self._served = threading.Event()
-        """Of the last collective, what ``idle`` asks."""
+        """The event of the last collective, which ``idle`` asks."""
         self._under_way: CollectiveWork | None = None
         self._failed: list[CollectiveWork] = []
 

@@ -187,7 +187,7 @@ class Drawing {
     const group = element("g");
     for (const cell of cells) {
       const [x, y] = this.layout.corner(cell, row);
-      group.append(element("rect", { x, y, width: this.layout.wide, height: TALL, class: name }));
+      group.append(element("rect", { x: x + 1, y: y + 1, width: this.layout.wide - 2, height: TALL - 2, class: name }));
     }
     return group;
   }

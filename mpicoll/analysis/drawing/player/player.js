@@ -63,8 +63,9 @@ class Player {
 
   follow() {
     const hash = this.linked ? location.hash.slice(1) : "";
-    if (hash && document.getElementById(hash)) return;  // the address of a part of the page
-    this.choose(this.linked ? hash : this.root.dataset.shows || "");
+    const elsewhere = hash !== "" && document.getElementById(hash) !== null;  // the address of a part of the page
+    if (elsewhere && this.stages.length) return;
+    this.choose((!elsewhere && hash) || this.root.dataset.shows || "");
   }
 
   // Show what an address or the choices ask for, or refuse it.

@@ -3,7 +3,7 @@
 Each collective runs by the MPI library's own algorithm, by a flat one of mpicoll's, and by the two-level one. Between
 two barriers, the counters of each node's network interfaces are read. Emulated nodes are enough:
 
-    python -m tests.nodes.nodes --nodes 4 --rate 200mbit -- \
+    python -m tests.nodes.nodes --nodes 4 --rate 100mbit -- \
         .venv/openmpi/bin/mpicoll run -n 8 benchmarks/nodes.py > benchmarks/records/nodes-4x2-openmpi.txt
 
 ``--cyclic`` before ``--`` deals the ranks out to the nodes. All cases take turns in one job. The figures of a row are
@@ -37,15 +37,15 @@ from mpicoll.units import size_text
 SIZES = (64 << 10, 1 << 20, 4 << 20)
 FLAT = {"bcast": "chain", "reduce": "chain", "allreduce": "ring", "allgather": "ring", "reduce_scatter": "ring"}
 """The collectives, and the flat algorithm of each that moves the fewest bytes."""
-REDUCTIONS: tuple[tuple[str, str, str | None], ...] = (
+REDUCTIONS = (
     ("float32", "sum", "native"),
-    ("bfloat16", "sum", None),
+    ("bfloat16", "sum", "wide"),
     ("bfloat16", "sum", "exchange"),
     ("bfloat16", "sum", "two_level"),
-    ("float32", "max", None),
+    ("float32", "max", "two_level"),
     ("float32", "max", "exchange"),
 )
-"""All-reduces that MPI has, and those that it lacks. None is the default."""
+"""An all-reduce that MPI has, and those that it lacks."""
 TURNS = 7
 """The turns that count. One more comes first: it binds plans, and opens connections."""
 
@@ -122,10 +122,10 @@ def case_of(collective: str, algorithm: str, nbytes: int) -> Case:
     return Case(algorithm, nbytes, lambda: call(x, algorithm=algorithm, **given))
 
 
-def reduction_of(dtype: str, op: str, algorithm: str | None, elements: int) -> Case:
+def reduction_of(dtype: str, op: str, algorithm: str, elements: int) -> Case:
     x = torch.zeros(elements, dtype=getattr(torch, dtype))
     out = torch.zeros_like(x)
-    label = f"{op} of {dtype}, {algorithm or 'default'}"
+    label = f"{op} of {dtype}, {algorithm}"
     return Case(label, elements * 4, lambda: comm.allreduce(x, op, out=out, algorithm=algorithm))
 
 

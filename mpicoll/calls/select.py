@@ -200,8 +200,10 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
     if traits.size == 1:
         return otherwise, "there is one rank"
     if reduction is not None and mpi_cannot and _nodes_save(operation, nbytes, traits.nodes):
-        short_floats = _rounds_more_than_once(reduction, traits.size)
-        return WIDE if short_floats else TWO_LEVEL, "MPI lacks it, and so nodes of several ranks send the fewest bytes"
+        if not _rounds_more_than_once(reduction, traits.size):
+            return TWO_LEVEL, "MPI lacks it, and so nodes of several ranks send the fewest bytes"
+        if len(traits.nodes.ranks) > 2:  # between two nodes of two ranks, an exchange was measured to be as fast
+            return WIDE, "MPI lacks it, and so nodes of several ranks send the fewest bytes that round once"
     if not (traits.nodes.alone and traits.shares):  # the schedules were measured over shared memory
         return otherwise, "nothing was measured for ranks that share no memory"
     held = traits.rules.table.of(traits.size)

@@ -181,7 +181,7 @@ def _shaping(link: Link, device: str) -> str:
     found = []
     if link.rate is not None:
         # The bucket must hold the largest segment that the kernel hands over at once.
-        found.append(f"tc qdisc add dev {device} root handle 1: tbf rate {link.rate} burst 128kb latency 50ms")
+        found.append(f"tc qdisc add dev {device} root handle 1: tbf rate {link.rate} burst 128kb latency 500ms")
     if link.delay is not None:
         parent = "root" if link.rate is None else "parent 1:"
         found.append(f"tc qdisc add dev {device} {parent} netem delay {link.delay}")

@@ -200,6 +200,8 @@ PAIRS = Traits(Nodes.block(8, 4), "Open MPI")
         ("reduce", MAX, 1 << 20, PAIRS.nodes, "two_level"),
         ("reduce_scatterv", MAX, 1 << 20, PAIRS.nodes, "two_level"),
         ("allreduce", BF16, 1 << 20, PAIRS.nodes, "wide"),
+        ("allreduce", BF16, 1 << 20, Nodes.block(4, 2), "exchange"),
+        ("allreduce", MAX, 1 << 20, Nodes.block(4, 2), "two_level"),
         ("allreduce", MAX, (1 << 20) - 1, PAIRS.nodes, "exchange"),
         ("allreduce", MAX, 1 << 20, Nodes.cyclic(8, 3), "two_level"),
         ("allreduce", MAX, 1 << 20, Nodes((0, 0, 1)), "exchange"),  # a node of one rank sends as much in any case

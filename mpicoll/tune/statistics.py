@@ -45,11 +45,11 @@ def lower_bound(speedups: Sequence[float]) -> float:
 
 def accepted(speedups: Sequence[float]) -> bool:
     """Whether all launches but the last show it, and the last one confirms it."""
-    *found, confirming = speedups
-    return len(found) >= LAUNCHES and lower_bound(found) >= LEAST and confirming >= LEAST
+    found, confirming = speedups[:-1], speedups[-1:]
+    return len(found) >= LAUNCHES and lower_bound(found) >= LEAST and confirming[0] >= LEAST
 
 
 def best(speedups: Speedups) -> str | None:
     """The fastest of the candidates that are accepted; None if none is."""
-    able = {name: mean(each) for name, each in speedups.items() if each and accepted(each)}
+    able = {name: mean(each) for name, each in speedups.items() if accepted(each)}
     return max(able, key=lambda name: able[name]) if able else None

@@ -162,8 +162,8 @@ class Tuner:
                 cells = self._cells(group)
                 if not cells:
                     continue
-                if self.left < self._start + self._expected_of(group, *cells[0]):
-                    return False
+                if self._took and self.left < self._start + self._expected_of(group, *cells[0]):
+                    return False  # but each run goes on at least by a launch
                 what = f"{group}, turn {turn + 1} of {LAUNCHES + 1}"
                 self._keep(group, self.launch(group.ranks, Order(cells, at_most=self.left), what, progress))
                 if self.interrupted:

@@ -14,6 +14,7 @@ from mpicoll.bench.backends import Unavailable
 from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.calls import select
+from mpicoll.communicator.face import engine_of
 from mpicoll.routes.lying import SHARED
 
 __all__ = ["open_mpicoll", "open_shared"]
@@ -79,6 +80,11 @@ class ArrayLevel:
 
     def route(self) -> str:
         return self.comm.last_route
+
+    @property
+    def table(self) -> str:
+        """Whose table of measurements it chooses from, with the section's hash. Empty where it has none."""
+        return engine_of(self.comm).fabric.rules.table.label(self.comm.size)
 
     def close(self) -> None:
         self.comm.free()

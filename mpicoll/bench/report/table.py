@@ -35,6 +35,7 @@ def header(report: Report) -> str:
         + (" | ..." if len(e["binding"]) > 8 else ""),
         f"{e['cpu']}, {e['cores']} cores" + "".join(f"; {gpu}" for gpu in dict.fromkeys(e["gpus"])),
         f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
+        *([] if e.get("table") is None else [f"mpicoll chooses by {e['table'] or 'no table: none has this setting'}"]),
         *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
         *map(str, report.notes),
     ]

@@ -59,6 +59,7 @@ def _communicator(each: Watched) -> dict[str, Any]:
     return {
         "name": each.name,
         "ranks": each.ranks,
+        "table": each.table,
         "state": state,
         "waits for": waits,
         "calls": calls,

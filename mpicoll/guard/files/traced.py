@@ -32,6 +32,8 @@ class Events:
         self._under_way: dict[TracedRecorder, Event] = {}
         self._threads: dict[int, str] = {}
         self._to_tell: list[tuple[Event, str]] = []
+        self.tables: dict[str, str] = {}
+        """Of each communicator, whose table of measurements its algorithms are chosen by."""
 
     def begin(self, recorder: TracedRecorder, event: Event) -> None:
         """A call begins. Its duration is not known yet."""
@@ -64,7 +66,7 @@ class Events:
         last = first + len(told)
         main = threading.main_thread().ident or 0
         rest = last if last < len(self._to_tell) else None
-        return EventList(socket.gethostname(), main, [*self._threads.items()], told, rest)
+        return EventList(socket.gethostname(), main, [*self._threads.items()], told, rest, [*self.tables.items()])
 
 
 def _plain(event: Event, state: str) -> protocol.Event:
@@ -83,9 +85,10 @@ class TracedRecorder(Recorder):
         self._name = ""
         super().__init__()
 
-    def keep_in(self, events: Events, name: str) -> None:
-        """The communicator has this name."""
+    def keep_in(self, events: Events, name: str, table: str) -> None:
+        """The communicator has this name, and chooses by this table."""
         self._events, self._name = events, name
+        events.tables[name] = table
 
     def begin(self, record: Record) -> None:
         super().begin(record)

@@ -286,13 +286,15 @@ came."""
 
 @dataclass(frozen=True, slots=True)
 class EventList:
-    """The calls of a process for a trace. ``rest`` is the number of the first one that is still to be told."""
+    """The calls of a process for a trace. ``rest`` is the number of the first one that is still to be told.
+    ``tables`` says by which table of measurements each communicator chooses."""
 
     host: str
     main: int
     threads: list[tuple[int, str]]
     events: list[Event]
     rest: int | None
+    tables: list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,11 +54,12 @@ def watch(
     if found is None:
         return None
     watcher, name = found
-    watched = Watched(name, ranks, recorder, waits, timeout, agrees, cut)
+    table = fabric.rules.table.label(fabric.size)
+    watched = Watched(name, ranks, recorder, waits, timeout, agrees, cut, table)
     watcher.member.watched[watched.name] = watched
     watcher.tell()
     if isinstance(recorder, TracedRecorder):
-        recorder.keep_in(watcher.events, watched.name)
+        recorder.keep_in(watcher.events, watched.name, table)
     for each in left_over:
         if {*each.ranks} <= {*ranks}:
             each.told = None

@@ -1,0 +1,114 @@
+"""From times to rows, and through a file and back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mpicoll.calls.measured import sections
+from mpicoll.errors import ArgumentError
+from mpicoll.tune.cells import Cell
+from mpicoll.tune.file import TableFile, text_of
+from mpicoll.tune.record import by_size
+from mpicoll.tune.shipped import table
+from mpicoll.tune.tuner import MOST, wanted
+from tests.pure.tune.invented import MI, record, times, won
+
+
+def test_the_worse_kind_of_pages_counts() -> None:
+    found = record(("allreduce", MI, won()))
+    assert found.verdict(Cell("allreduce", MI)) == "ring"
+    found.times[0] = found.times[0]._replace(p50_us=times(10.0, ring=11.0))
+    assert found.speedups(Cell("allreduce", MI))["ring"][0] == pytest.approx(10 / 11)
+    assert found.verdict(Cell("allreduce", MI)) is None
+
+
+def test_a_launch_that_lacks_a_kind_of_pages_does_not_count() -> None:
+    found = record(("allreduce", MI, won()))
+    found.times.pop()
+    assert len(found.of(Cell("allreduce", MI))) == 3
+    assert found.verdict(Cell("allreduce", MI)) is None
+
+
+def test_native_runs_again_halfway() -> None:
+    assert by_size({16: None, 64: "ring", 256: "ring", 1024: None}, "native") == {64: "ring", 512: "native"}
+    assert by_size({16: "ring", 64: "bine"}, "native") == {16: "ring", 64: "bine"}
+
+
+def test_a_file_and_back(tmp_path: Path) -> None:
+    file = TableFile(tmp_path / "new" / "table.json")
+    mine = record(("allreduce", MI, won()), ("reduce:max", MI, [{"exchange": 20.0, "chain": 10.0}] * 4))
+    file.add(mine)
+    (back,) = file.records()
+    mine.times.sort()
+    assert back == mine
+    (section,) = sections(file.path.read_text(), "t")
+    assert section.rows == {("native", "allreduce"): ((MI, "ring"),), ("exchange", "reduce"): ((MI, "chain"),)}
+    assert section.outdated() == ""
+
+
+def test_nothing_of_other_runs_is_lost(tmp_path: Path) -> None:
+    """Neither another setting's section nor what a shorter or another run has measured in the same one."""
+    file = TableFile(tmp_path / "table.json")
+    file.add(record(("allreduce", MI, won()), key="first"))
+    file.add(record(("allreduce", MI, won()), ranks=3))
+    file.add(record(("allreduce", MI, won(1)), ("bcast", MI, won(4, "chain")), key="second"))
+    two, three = file.records()
+    assert (two.ranks, three.ranks) == (2, 3)
+    assert len(two.of(Cell("allreduce", MI))) == 5
+    assert len(two.of(Cell("bcast", MI))) == 4
+
+
+def test_times_of_an_algorithm_that_has_changed_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    given = record(("allreduce", MI, [times(20.0, ring=10.0, bine=5.0)] * 4)).as_dict()
+    given["algorithms"]["allreduce"]["bine"] = "as it was"
+    path.write_text(text_of([given]))
+    (back,) = TableFile(path).records()
+    assert {*back.times[0].p50_us} == {"native", "ring"}
+    assert back.as_dict()["native"] == {"allreduce": {str(MI): "ring"}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"schema": "mpicoll-table/9", "sections": []}', json.dumps({"measured": []})],
+)
+def test_a_file_that_is_no_table_is_left_alone(tmp_path: Path, text: str) -> None:
+    (tmp_path / "t").write_text(text)
+    file = TableFile(tmp_path / "t")
+    with pytest.raises(ArgumentError, match=str(file.path)):
+        file.records()
+    with pytest.raises(ArgumentError):
+        file.add(record(("allreduce", MI, won())))
+    assert file.path.read_text() == text
+
+
+def test_what_is_measured_next() -> None:
+    cell = Cell("allreduce", MI)
+    names = ["ring", "bine"]
+    assert wanted(record(), cell, names) == names
+    slow = [times(10.0, ring=20.0, bine=9.0)]
+    assert wanted(record(("allreduce", MI, slow)), cell, names) == ["bine"]
+    assert wanted(record(("allreduce", MI, won())), cell, names) == []
+    unsure = [times(by, ring=10.0) for by in (10.0, 16.0, 10.0, 16.0)]
+    assert wanted(record(("allreduce", MI, unsure)), cell, ["ring"]) == ["ring"]
+    assert wanted(record(("allreduce", MI, unsure * (MOST // 4))), cell, ["ring"]) == []
+
+
+def test_a_section_without_a_cpu_has_what_won_everywhere() -> None:
+    here = record(("allreduce", MI, won()), ("bcast", MI, won(4, "chain")))
+    there = record(("allreduce", MI, won(1)), ("bcast", MI, won(1, "chain", 1.1)), cpu="B")
+    first, second, common = sections(table([here, there]), "t")
+    assert (first.cpu, second.cpu, common.cpu) == ("A", "B", None)
+    assert {c for _, c in first.rows} == {"allreduce", "bcast"}
+    assert {c for _, c in second.rows} == {c for _, c in common.rows} == {"allreduce"}
+
+
+def test_the_shipped_table_is_what_the_records_say() -> None:
+    from mpicoll.calls.tables import SHIPPED
+
+    files = sorted((Path(__file__).parents[3] / "benchmarks/records").glob("tune-*.json"))
+    assert files
+    assert SHIPPED.read_text() == table([each for file in files for each in TableFile(file).records()])

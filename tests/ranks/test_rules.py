@@ -88,3 +88,18 @@ def test_ranks_that_take_turns_on_cores(
     monkeypatch.setattr(placement, "ranks_here", lambda: launched or 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert placement.oversubscribed(world) == expected
+
+
+def test_ranks_with_different_cpus_have_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mpi4py import MPI
+
+    from mpicoll.fabrics import mpi
+
+    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
+    table = Table({size: Held({("native", "bcast"): ((8, "chain"),)})})
+    monkeypatch.setattr(tables, "held", lambda *where: table)
+    with mpicoll.Communicator() as comm:
+        assert comm._engine.binding.traits.rules.table == table
+    monkeypatch.setattr(mpi, "fingerprint", lambda: f"CPU {min(rank, 1)}")
+    with mpicoll.Communicator() as comm:
+        assert comm._engine.binding.traits.rules.table == Table()

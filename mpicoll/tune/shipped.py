@@ -10,8 +10,9 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
-from math import prod
+from math import log
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from mpicoll.machine.system import write_whole
@@ -32,11 +33,17 @@ def won(speedups: Sequence[float]) -> bool:
     return accepted(speedups) if len(speedups) > LAUNCHES else min(speedups, default=0.0) >= BY_FAR
 
 
-def winner(records: Sequence[Record], cell: Cell) -> str | None:
-    """The fastest of the candidates that have won in each of these records."""
-    each = [record.speedups(cell) for record in records]
-    able = [name for name in each[0] if all(won(of.get(name, ())) for of in each)]
-    return max(able, key=lambda name: prod(mean(of[name]) for of in each), default=None)
+def winner(records: Sequence[Record], cell: Cell, everywhere: bool) -> str | None:
+    """The fastest of the candidates that have won in each of these records that measured them, and if ``everywhere``
+    all records must have measured them: an older record of a machine may lack a newer algorithm."""
+    seen = [record.speedups(cell) for record in records]
+    by_name = {name: [of[name] for of in seen if name in of] for of in seen for name in of}
+    able = [
+        name
+        for name, speedups in by_name.items()
+        if all(map(won, speedups)) and (len(speedups) == len(records) or not everywhere)
+    ]
+    return max(able, key=lambda name: fmean(log(mean(each)) for each in by_name[name]), default=None)
 
 
 def table(records: Sequence[Record]) -> str:
@@ -54,16 +61,17 @@ def table(records: Sequence[Record]) -> str:
 
 def _section(cpu: str | None, records: Sequence[Record]) -> dict[str, Any]:
     """What these records of one MPI and number of ranks have in common."""
-    of_all = {**records[0].as_dict(), "cpu": cpu}
+    of_each = [record.as_dict() for record in records]
     cells = sorted(set.intersection(*({*record.cells} for record in records)))
-    found = rows(cells, lambda cell: winner(records, cell))
+    found = rows(cells, lambda cell: winner(records, cell, everywhere=cpu is None))
     used = {(collective, name) for by in found.values() for collective, each in by.items() for name in each.values()}
-    digests = {
-        collective: kept
-        for collective, of in of_all["algorithms"].items()
-        if (kept := {name: each for name, each in of.items() if (collective, name) in used})
-    }
-    return {key: of_all[key] for key in ("cpu", "mpi", "ranks", "oversubscribed")} | {"algorithms": digests} | found
+    digests: dict[str, dict[str, str]] = {}
+    for of_one in of_each:
+        for collective, of in of_one["algorithms"].items():
+            for name in sorted(of.keys() & {name for c, name in used if c == collective}):
+                digests.setdefault(collective, {})[name] = of[name]
+    setting = {key: of_each[0][key] for key in ("mpi", "ranks", "oversubscribed")}
+    return {"cpu": cpu, **setting, "algorithms": digests, **found}
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpicoll.calls.measured import sections
+from mpicoll.calls.measured import CICO_DIGEST, sections
 from mpicoll.errors import ArgumentError
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.file import TableFile, text_of
@@ -104,6 +104,17 @@ def test_a_section_without_a_cpu_has_what_won_everywhere() -> None:
     assert (first.cpu, second.cpu, common.cpu) == ("A", "B", None)
     assert {c for _, c in first.rows} == {"allreduce", "bcast"}
     assert {c for _, c in second.rows} == {c for _, c in common.rows} == {"allreduce"}
+
+
+def test_an_older_record_may_lack_a_newer_algorithm() -> None:
+    old = record(("allreduce", MI, won(1, "chain")))
+    new = record(("allreduce", MI, won(4, "cico", 3.0)))
+    (own,) = sections(table([old, new]), "t")
+    assert own.rows["native", "allreduce"] == ((MI, "cico"),)
+    assert own.digests["allreduce"] == {"cico": CICO_DIGEST}
+    # On other CPUs, only what was measured on all.
+    *_, common = sections(table([old, new, record(("allreduce", MI, won(4, "cico")), cpu="B")]), "t")
+    assert (common.cpu, common.rows) == (None, {})
 
 
 def test_the_shipped_table_is_what_the_records_say() -> None:

@@ -35,6 +35,7 @@ MORE = "with --all"
 # The folder says what a test is:
 #     pure      it calls no MPI                     ranks    all ranks of one job run it
 #     jobs      it starts jobs of its own           cluster  it submits jobs to Slurm: `make slurm-test` runs it
+#     nodes     its ranks are on emulated nodes: `make nodes-test` runs it
 # It runs where it can fail: on the first MPI, and on the second. A file has its own line or that of the nearest folder;
 # one MPI alone takes both columns.
 TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
@@ -42,6 +43,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/ranks":                      ((2,),            (3,)),
     "tests/jobs":                       ((JOBS,),         (JOBS,)),
     "tests/cluster":                    ((),              ()),
+    "tests/nodes":                      ((),              ()),
     # What MPI carries out: it depends on the MPI, and on how many ranks there are: one, two, a power of two or none.
     "tests/ranks/test_communicator.py": ((1, 2, 3, 4),    (1, 2, 3, 4)),
     "tests/ranks/test_objects.py":      ((1, 2, 3),       (1, 2, 3)),

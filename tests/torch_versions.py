@@ -40,8 +40,9 @@ JOBS = [
 """How torch finds the backend and ranks find each other. What follows is mpicoll's, whichever torch there is."""
 
 
-def environment(version: str, others: list[Path]) -> Path:
-    """The environment of this version, made if it is not there."""
+def environment(relation: str, version: str, others: list[Path]) -> Path:
+    """The environment of this version, made if it is not there. Where ``relation`` is <=, it has the newest version up
+    to this one that pip finds: a machine may constrain what pip installs."""
     folder = ROOT / ".venv" / f"torch-{version}"
     ready = folder / ".ready"
     if ready.exists():
@@ -54,7 +55,9 @@ def environment(version: str, others: list[Path]) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as pins:
         lines = (ROOT / "constraints.txt").read_text().splitlines()
-        pins.write("\n".join([f"torch=={version}", *(line for line in lines if not line.startswith("torch=="))]))
+        pins.write(
+            "\n".join([f"torch{relation}{version}", *(line for line in lines if not line.startswith("torch=="))])
+        )
         pins.flush()
         pip: list[str | Path] = [
             folder / "bin" / "python",
@@ -73,12 +76,14 @@ def environment(version: str, others: list[Path]) -> Path:
 def main() -> int:
     chosen = sys.argv[1:]
     tested = runpy.run_path(str(ROOT / "mpicoll" / "torch_versions.py"))
-    versions = [tested["OLDEST"], tested["NEWEST"]]
-    folders = [ROOT / ".venv" / f"torch-{version}" for version in versions]
+    versions = {"==": tested["OLDEST"], "<=": tested["NEWEST"]}
+    folders = [ROOT / ".venv" / f"torch-{version}" for version in versions.values()]
     options = ["-q", "--color=no", "-p", "no:cacheprovider", *chosen]
     total: Counter[str] = Counter()
-    for version in versions:
-        python = str(environment(version, folders) / "bin" / "python")
+    for relation, wanted in versions.items():
+        python = str(environment(relation, wanted, folders) / "bin" / "python")
+        ask = [python, "-c", "from importlib.metadata import version; print(version('torch'))"]
+        version = subprocess.run(ask, capture_output=True, text=True, check=True).stdout.strip()
         total += launch(f"torch {version}, 2 ranks", ranks(python, 2, [*TESTS, *options]), bool(chosen))
         total += launch(f"torch {version}, jobs", [python, "-m", "pytest", *JOBS, *options], bool(chosen))
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")

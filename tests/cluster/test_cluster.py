@@ -36,11 +36,12 @@ def until(what: Callable[[], bool]) -> None:
 
 
 def by_hand(*command: str) -> list[str]:
-    return [sys.executable, cluster.__file__, "--", *command]
+    return [sys.executable, "-m", "tests.cluster.cluster", "--", *command]
 
 
 def test_code_and_output_are_the_commands() -> None:
-    done = subprocess.run(by_hand("sh", "-c", "sinfo -hNp main -o %N; exit 3"), capture_output=True, text=True)
+    command = by_hand("sh", "-c", "sinfo -hNp main -o %N; exit 3")
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cluster.REPOSITORY)
     assert done.returncode == 3
     assert done.stdout.split() == ["node1", "node2"]
 
@@ -48,7 +49,8 @@ def test_code_and_output_are_the_commands() -> None:
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left(tmp_path: Path, end: signal.Signals) -> None:
     before = outside()
-    with job(by_hand("sh", "-c", "echo up; sleep 1000"), tmp_path / "log", dict(os.environ), tmp_path) as started:
+    command = by_hand("sh", "-c", "echo up; sleep 1000")
+    with job(command, tmp_path / "log", dict(os.environ), cluster.REPOSITORY) as started:
         until(lambda: "up" in (tmp_path / "log").read_text())
         assert len(started.running()) > 5
         assert outside() == before

@@ -1,4 +1,4 @@
-"""What a program has torch call before and after each operation of a group: ``register_pre_hook`` of torch 2.15.
+"""What a program has torch call before and after each operation of a group: ``register_pre_hook``, from torch 2.14 on.
 
 torch's own groups call their hooks in C++, which calls of a group in Python do not pass.
 """
@@ -89,7 +89,7 @@ class CallHooks:
             arguments = bound(method, given, named)
             before, after = self._hooked()
             about = PreHookArgs()
-            about.name, about.op_id = getattr(HookOpName, name), self._operations
+            about.name, about.op_id = _named(name), self._operations
             self._operations += 1
             for index, field in ((inputs, "input_tensors"), (outputs, "output_tensors")):
                 if index is not None:
@@ -109,6 +109,13 @@ class CallHooks:
             return work
 
         return call
+
+
+def _named(name: str) -> Any:
+    """torch's name of an operation. torch 2.14 has one for all forms of it, such as ALLGATHER for ALLGATHER_BASE."""
+    while not hasattr(HookOpName, name):
+        name = name.rpartition("_")[0]
+    return getattr(HookOpName, name)
 
 
 def _flat(given: Any) -> list[torch.Tensor]:

@@ -1,0 +1,269 @@
+"""Memory that the node's ranks share: who gets it, how it is kept and given back, and what children see."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import mpicoll
+from mpicoll.communicator import memory
+from mpicoll.errors import ArgumentError, DtypeError, StateError
+from mpicoll.machine import blocks
+from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
+from mpicoll.transports import meeting
+from tests.sharing import sharing
+
+LONG = LEAST_IN_TURNS
+"""Elements: enough of them for any dtype."""
+MIB = 1 << 20
+
+pytestmark = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(not meeting.in_order(), reason="ranks do not meet in memory on this processor"),
+]
+
+
+@pytest.fixture
+def comm() -> Iterator[mpicoll.Communicator]:
+    with sharing() as made:
+        yield made
+
+
+def test_memory_is_used_again(comm: mpicoll.Communicator) -> None:
+    comm.empty(LONG).fill(0)
+    before = len(os.listdir("/proc/self/fd"))
+    address = {comm.empty(LONG).ctypes.data for _ in range(1000)}
+    assert len(address) <= 2
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def kept() -> int:
+    """Bytes of memory in files of this process's that no other name has."""
+    found = 0
+    for file in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            if os.readlink(f"/proc/self/fd/{file}").startswith("/memfd:mpicoll-"):
+                found += os.stat(f"/proc/self/fd/{file}").st_blocks * 512
+    return found
+
+
+def test_memory_is_given_back(comm: mpicoll.Communicator) -> None:
+    before = kept()
+    lengths = [MIB * n for n in (40, 44, 48, 52, 56, 60, 64, 40, 44)]
+    for n in lengths:
+        x = comm.zeros(n, np.uint8)
+        assert not x.any()
+        x[-1] = 1
+        comm.allreduce(x, out=x)
+        assert comm.last_route == SHARED
+        assert (x[0], x[-1]) == (0, comm.size)
+        del x
+    assert kept() - before <= max(blocks.LEAST_FREE, blocks.FREE_FACTOR * max(lengths)) + max(lengths)
+    assert kept() - before < sum(lengths) // 2
+
+
+def test_a_child_process_gives_nothing_back_of_its_parents(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "LEAST_FREE", 0)
+    monkeypatch.setattr(blocks, "FREE_FACTOR", 0)
+    x, others = comm.empty(LONG), [comm.empty(LONG) for _ in range(4)]
+    x.fill(7)
+    child = os.fork()
+    if child == 0:
+        del x, others
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert (x == 7).all()
+
+
+def test_a_rank_that_can_open_no_more_files(comm: mpicoll.Communicator) -> None:
+    x = comm.zeros(LONG)
+    comm.allreduce(x, out=x)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    for _ in range(3):
+        y = x if comm.rank == 0 else comm.empty(LONG)
+        held.append(y)  # so that the next one lies in a block that rank 0 has not opened
+        y.fill(1)
+        comm.barrier()
+        if comm.rank == 0:
+            free = os.open("/dev/null", os.O_RDONLY)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+        try:
+            comm.allreduce(y, out=y)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert comm.last_route == SHARED
+        assert (y == comm.size).all()
+        comm.barrier()
+
+
+def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lies_in_a_block(x: Any) -> bool:
+        return blocks.own_at(x.ctypes.data, x.nbytes) is not None
+
+    assert lies_in_a_block(comm.empty((4, blocks.LEAST), np.uint8))
+    assert not lies_in_a_block(comm.empty(blocks.LEAST - 1, np.uint8))
+    assert not lies_in_a_block(np.empty(LONG))
+    assert comm.empty(LONG, object)[0] is None
+    assert comm.empty(LONG, "(2,)i4").shape == (LONG, 2)
+    assert comm.empty((), np.float32).shape == ()
+    monkeypatch.setattr(blocks, "MOST", 0)
+    memory._warn.cache_clear()
+    if comm.rank == 0:
+        with pytest.warns(UserWarning, match="ordinary arrays: there is no more memory that ranks can share"):
+            assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
+    else:
+        assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "argument"),
+    [(-1, "f4", "shape"), ((2, -3), "f4", "shape"), (1.5, "f4", "shape"), ("ab", "f4", "shape"),
+     ((2, None), "f4", "shape"), (4, "nothing", "dtype"), (4, torch.float32, "dtype")],
+)  # fmt: skip
+def test_bad_input(comm: mpicoll.Communicator, shape: Any, dtype: Any, argument: str) -> None:
+    with pytest.raises(ArgumentError, match=f"empty: {argument}: expected .*; given") as caught:
+        comm.empty(shape, dtype)
+    with pytest.raises(ArgumentError, match="empty_like: x: expected an array of NumPy's; given"):
+        comm.empty_like([1.0])  # type: ignore[arg-type]
+    assert caught.type is (DtypeError if argument == "dtype" else ArgumentError)
+
+
+def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.environ["RANK"] == "1":
+        monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
+    memory._warn.cache_clear()
+    with mpicoll.Communicator() as comm:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            x = comm.zeros(LONG)
+            comm.empty(LONG)
+            comm.empty(1)
+        why = "the ranks cannot open each other's memory (`mpicoll doctor` says more)"
+        said = [f"mpicoll: comm.empty makes ordinary arrays: {why}"]
+        assert [str(each.message) for each in caught] == (said if comm.rank == 0 else [])
+        assert all(each.filename == __file__ for each in caught)
+        assert blocks.own_at(x.ctypes.data, x.nbytes) is None
+        for _ in range(3):
+            comm.allreduce(x, out=x)
+            assert comm.last_route == "native"
+
+
+def test_a_child_process_makes_arrays_of_its_own(comm: mpicoll.Communicator) -> None:
+    """Not in the blocks that are free in its parent."""
+    inherited = comm.zeros(LONG)
+    del inherited
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        own = comm.empty(LONG)
+        own.fill(666)
+        del own
+        os.write(write, b"!")
+        os._exit(0)
+    x = comm.zeros(LONG)
+    assert os.read(read, 1) == b"!"
+    assert os.waitpid(child, 0)[1] == 0
+    os.close(read)
+    os.close(write)
+    assert not x.any()
+
+
+@pytest.mark.filterwarnings("ignore:mpicoll. comm.empty makes ordinary arrays")
+def test_arrays_that_are_too_long_for_any_file(comm: mpicoll.Communicator) -> None:
+    with pytest.raises(ValueError, match="too big"):  # as NumPy says
+        comm.empty(2**62)
+    with pytest.raises(StateError, match="cannot share"):
+        comm.shared(2**62)
+
+
+def test_a_child_process_has_the_same_memory(comm: mpicoll.Communicator) -> None:
+    x = comm.zeros(LONG)
+    child = os.fork()
+    if child == 0:
+        x[0] = 1
+        del x
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert x[0] == 1
+    comm.allreduce(x, out=x)
+    assert x[0] == comm.size
+    assert comm.last_route == SHARED
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [(5, "float64"), ((3, 70_000), "uint8"), ((), "complex64"), ((0, 4), "f4")]
+)
+def test_shared(shape: Any, dtype: str) -> None:
+    with mpicoll.Communicator() as comm:
+        arrays = comm.shared(shape, dtype)
+        assert len(arrays) == comm.size
+        for each in arrays:
+            assert each.shape == ((shape,) if isinstance(shape, int) else shape)
+            assert each.dtype == np.dtype(dtype)
+            assert not each.any()
+        comm.barrier()
+        for turn in range(20):
+            arrays[(comm.rank + turn) % comm.size][...] = 7 * comm.rank + turn  # one rank writes each
+            comm.barrier()
+            for r, each in enumerate(arrays):
+                assert (each == 7 * ((r - turn) % comm.size) + turn).all()
+            comm.barrier()
+
+
+def test_shared_is_given_back() -> None:
+    def mapped() -> int:
+        gc.collect()
+        return Path("/proc/self/maps").read_text().count("/memfd:mpicoll-")
+
+    with mpicoll.Communicator() as comm:
+        before, files = mapped(), len(os.listdir("/proc/self/fd"))
+        for _ in range(10):
+            arrays = comm.shared(1 << 20)
+            part = arrays[-1][3:5]
+            part[0] = 1.0
+            del arrays
+        assert mapped() == before + 1
+        del part
+        assert mapped() == before
+        assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_shared_of_different_shapes() -> None:
+    with mpicoll.Communicator() as comm:
+        other = int(comm.rank == 0)
+        with pytest.raises(ArgumentError, match=rf"expected those of rank {other}, \({2 + other},\) of float64"):
+            comm.shared(2 + min(comm.rank, 1))
+        assert len(comm.shared(3)) == comm.size
+
+
+def test_shared_where_ranks_cannot() -> None:
+    with mpicoll.Communicator() as comm, pytest.MonkeyPatch.context() as patch:
+        if comm.rank == 0:
+            patch.setenv("MPICOLL_SHARED_MEMORY", "0")
+        with pytest.raises(StateError, match="shared: the ranks cannot share 24 bytes each"):
+            comm.shared(3)
+
+
+@pytest.mark.parametrize("given", [-1, "three", (2, -5), 1.5])
+def test_shared_of_no_shape(comm: mpicoll.Communicator, given: Any) -> None:
+    with pytest.raises(ArgumentError, match="shared: shape: expected an int of 0 or more"):
+        comm.shared(given)
+    nonsense: list[Any] = [object, "S", []]
+    for dtype in nonsense:
+        with pytest.raises(DtypeError, match="shared: dtype: expected numbers"):
+            comm.shared(3, dtype)

@@ -1,0 +1,22 @@
+"""A communicator of ranks that know of arrays in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+import mpicoll
+from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
+
+
+@contextmanager
+def sharing() -> Iterator[mpicoll.Communicator]:
+    """One whose ranks say where their arrays lie. They do so from the first call on in which one is shared."""
+    with mpicoll.Communicator() as made:
+        x = made.zeros(LEAST_IN_TURNS, np.uint8)
+        for route in ("exchange", SHARED):
+            made.allreduce(x, out=x)
+            assert made.last_route == route
+        yield made

@@ -53,6 +53,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/ranks/test_scheduled.py":    ((1, 2, 3, 4),    (2, 3, 4)),
     "tests/ranks/test_shared.py":       ((2, 3, 4),       (2, 3, 4)),
     "tests/ranks/test_shared_arrays.py": ((2, 4),         (3,)),
+    "tests/ranks/test_shared_memory.py": ((2, 4),         (3,)),
     "tests/ranks/test_large.py":        ((2, MORE, 3),    (3, MORE, 2)),
     # Argument checks depend on neither; alone, there is nobody to send to.
     "tests/ranks/test_bad_input.py":    ((1, 2),          (3,)),

@@ -113,7 +113,7 @@ class CallHooks:
 
 def _named(name: str) -> Any:
     """torch's name of an operation. torch 2.14 has one for all forms of it, such as ALLGATHER for ALLGATHER_BASE."""
-    while not hasattr(HookOpName, name):
+    while "_" in name and not hasattr(HookOpName, name):
         name = name.rpartition("_")[0]
     return getattr(HookOpName, name)
 

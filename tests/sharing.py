@@ -6,9 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 
 import mpicoll
 from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
+from mpicoll.transports import meeting
+
+NEEDED = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(not meeting.in_order(), reason="ranks do not meet in memory on this processor"),
+]
+"""What tests of such arrays need."""
 
 
 @contextmanager

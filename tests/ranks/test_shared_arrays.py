@@ -16,18 +16,14 @@ from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import blocks
 from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
 from mpicoll.routes.shares import PIECE
-from mpicoll.transports import meeting
 from tests import oracle
-from tests.sharing import sharing
+from tests.sharing import NEEDED, sharing
 
 LONG = LEAST_IN_TURNS
 """Elements: enough of them for any dtype."""
 MIB = 1 << 20
 
-pytestmark = [
-    pytest.mark.mpi(min_size=2),
-    pytest.mark.skipif(not meeting.in_order(), reason="ranks do not meet in memory on this processor"),
-]
+pytestmark = NEEDED
 
 
 @pytest.fixture

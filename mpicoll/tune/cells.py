@@ -21,8 +21,8 @@ _ORDER = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "alltoa
 CASES = (*_ORDER, *(f"{name}:{OURS}" for name in _ORDER if COLLECTIVES[name].reduces))
 """The collectives that are measured, those first that programs spend most time in. Then their reductions that are
 mpicoll's own."""
-HUGE = 4 << 20
-"""The bytes of an array from which on NumPy requests huge pages."""
+HUGE = 2 << 20
+"""The bytes of a huge page."""
 
 
 class Cell(NamedTuple):
@@ -45,24 +45,39 @@ class Cell(NamedTuple):
         return "exchange" if ":" in self.case else "native"
 
 
-def kinds(size: int, system: str | None) -> tuple[str, ...]:
-    """The kinds of pages that an array of so many bytes may lie on, where the ``system`` gives huge pages always, never
-    or when they are asked for. NumPy requests huge pages for long arrays, and torch does not."""
-    return ("huge", "small") if size >= HUGE and system in ("always", "madvise") else ("small",)
+def kinds(system: str | None) -> tuple[str, ...]:
+    """The kinds of pages that arrays may lie on, where the ``system`` gives huge pages always, never or when they are
+    asked for. NumPy asks for them for arrays from 4 MiB on, and torch does not. When NumPy frees such an array, the C
+    library may keep its pages, and make short arrays there."""
+    return ("huge", "small") if system in ("always", "madvise") else ("small",)
 
 
 def new_arrays(kind: str) -> Callable[[int], Any]:
-    """A function that makes arrays of so many bytes on this kind of pages: on huge ones where NumPy's would be.
+    """A function that makes arrays of so many bytes on this kind of pages.
 
-    Each array is its own mapping, because memory that is used again keeps its pages. An array begins 64 bytes into a
-    page, as long arrays of both libraries roughly do."""
+    Each array on small pages is its own mapping, because memory that is used again keeps its pages. Arrays on huge
+    pages lie one behind the other, so that short ones share a page. An array begins 64 bytes into a small page, as long
+    arrays of both libraries roughly do."""
 
-    def new(nbytes: int) -> Any:
+    def on_small(nbytes: int) -> Any:
         memory = mmap.mmap(-1, nbytes + 64, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        memory.madvise(mmap.MADV_HUGEPAGE if kind == "huge" and nbytes >= HUGE else mmap.MADV_NOHUGEPAGE)
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
         return np.frombuffer(memory, np.uint8, nbytes, 64)
 
-    return new
+    left = np.empty(0, np.uint8)
+
+    def on_huge(nbytes: int) -> Any:
+        nonlocal left
+        whole = -(-(nbytes + 64) // mmap.PAGESIZE) * mmap.PAGESIZE
+        if len(left) < whole:
+            memory = mmap.mmap(-1, whole + 2 * HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory.madvise(mmap.MADV_HUGEPAGE)
+            left = np.frombuffer(memory, np.uint8)
+            left = left[-left.ctypes.data % HUGE :]
+        found, left = left[64 : 64 + nbytes], left[whole:]
+        return found
+
+    return on_huge if kind == "huge" else on_small
 
 
 def huge_bytes() -> int:

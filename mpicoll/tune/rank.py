@@ -68,7 +68,7 @@ class Measuring:
 
     def cell(self, cell: Cell, names: list[str], seconds: float) -> None:
         """Let the algorithms take turns on each kind of pages."""
-        for kind in kinds(cell.size, self.environment["huge_pages"]):
+        for kind in kinds(self.environment["huge_pages"]):
             began = time.monotonic()
             medians = self._medians(cell, kind, names, seconds)
             self.tell(case=cell.case, size=cell.size, pages=kind, p50_us=medians, seconds=time.monotonic() - began)
@@ -84,7 +84,7 @@ class Measuring:
             if runner.wrong:
                 what = f"{cell.case} of {cell.size} bytes among {world.size} ranks"
                 raise ArgumentError("tune", f"{name}, {what}", "the right result", f"{runner.wrong} wrong elements")
-        if kind == "huge" and cell.size >= 4 * HUGE and world.allreduce(huge_bytes(), MPI.MIN) < cell.size // 2:
+        if kind == "huge" and cell.size >= 8 * HUGE and world.allreduce(huge_bytes(), MPI.MIN) < cell.size // 2:
             raise ArgumentError("tune", "huge pages", "enough for the arrays", "a system that had none left")
         return {name: round(float(np.median(r.times)), 2) for name, r in zip(names, runners, strict=True)}
 

@@ -12,7 +12,7 @@ from mpicoll.algorithms.digests import digest
 from mpicoll.calls.choice import CICO
 from mpicoll.calls.measured import CICO_DIGEST, OTHERWISE, Section, Setting, section
 from mpicoll.errors import ArgumentError
-from mpicoll.tune.cells import Cell
+from mpicoll.tune.cells import Cell, kinds
 from mpicoll.tune.statistics import Speedups, best
 
 __all__ = ["Launch", "Record", "Time", "by_size", "read", "rows"]
@@ -68,12 +68,13 @@ class Record:
         self.model = self.model or other.model
 
     def of(self, cell: Cell) -> list[dict[str, Time]]:
-        """The times of a cell by kind of pages, for each launch that measured all kinds, in their order."""
+        """The times of a cell by kind of pages, for each launch that measured all kinds on which arrays may lie
+        there, in their order."""
         by_launch: dict[str, dict[str, Time]] = {}
         for time in self.times:
             if time.cell == cell:
                 by_launch.setdefault(time.launch, {})[time.pages] = time
-        needed = {pages for of_one in by_launch.values() for pages in of_one}
+        needed = {*kinds(self.environment.get("huge_pages"))}
         whole = {key: of_one for key, of_one in by_launch.items() if {*of_one} == needed}
         return [whole[key] for key in sorted(whole, key=lambda key: self.launches[key].began)]
 

@@ -138,7 +138,7 @@ class Tuner:
         seen = self._took.get((group.ranks, cell))
         if seen is not None:
             return seen
-        pages = kinds(cell.size, self.records[group.ranks].environment["huge_pages"])
+        pages = kinds(self.records[group.ranks].environment["huge_pages"])
         crowd = max(1.0, group.ranks / (cpu_count() or 1))
         return len(pages) * (0.15 + len(names) * cell.size * PER_BYTE * crowd)
 

@@ -33,6 +33,8 @@ CALLS = 100
 """The most calls of a batch."""
 UNTIMED = 2
 """Calls at the start of a batch that do not count. After another backend's batch they find cold caches."""
+LONG = 0.01
+"""Seconds of a call, with its rewriting and barrier, from which on one call tells enough."""
 TRIES = 3
 """Short batches that tell about how long a call takes, before it is measured."""
 
@@ -169,17 +171,18 @@ def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> None:
 
 
 def _cost(world: MPI.Intracomm, runner: Runner, tries: int) -> float:
-    """Seconds of one call with its rewriting and barrier, after a warm-up.
+    """Seconds of one call with its rewriting and barrier, after a warm-up. A long call needs none.
 
     It is the least of a few tries. If a disturbed try counted, the runner would get too few calls, with cold caches.
     """
-    runner.batch(world, UNTIMED)
-    took = []
-    for _ in range(tries):
+
+    def took(calls: int) -> float:
         start = perf_counter_ns()
-        runner.batch(world, UNTIMED)
-        took.append((perf_counter_ns() - start) / 1e9 / UNTIMED)
-    return min(took)
+        runner.batch(world, calls)
+        return (perf_counter_ns() - start) / 1e9 / calls
+
+    first = world.bcast(took(1))
+    return first if first > LONG else min(took(UNTIMED) for _ in range(tries))
 
 
 def _plan(costs: Sequence[float], seconds: float, limits: tuple[int, int]) -> tuple[int, list[int]]:

@@ -1,0 +1,86 @@
+"""How good is a table some time after it was made?
+
+    mpicoll tune -n 2,3,4 -o table.json
+    mpicoll tune -n 2,3,4 -o later.json
+    python benchmarks/regret.py table.json later.json
+
+The first file is a table, such as the one that is part of mpicoll. The others are tables of `mpicoll tune`, and their
+times count. A cell is a collective, a size and a number of ranks. As in the tuner, the kind of memory pages counts on
+which an algorithm was worse. The regret is how much longer the table's choice took than the fastest algorithm there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mpicoll.calls.measured import Section, sections
+from mpicoll.tune.cells import Cell
+from mpicoll.tune.file import TableFile
+from mpicoll.tune.record import Record
+from mpicoll.tune.statistics import mean
+from mpicoll.units import size_text
+
+LITTLE, SLOWER = 0.05, 0.97
+
+
+class Outcome(NamedTuple):
+    """Of one cell: the choice, how many times as fast it was as what would run otherwise, and its regret."""
+
+    cell: Cell
+    chosen: str
+    speedup: float
+    best: str
+    regret: float
+
+
+def outcomes(section: Section, record: Record) -> Iterator[Outcome]:
+    """Of each cell that the record has measured with what the table chooses there."""
+    for cell in record.cells:
+        speedups = {name: mean(each) for name, each in record.speedups(cell).items()} | {cell.otherwise: 1.0}
+        rows = section.rows.get((cell.otherwise, cell.collective), ())
+        chosen = next((name for nbytes, name in rows if cell.size >= nbytes), cell.otherwise)
+        best = max(speedups, key=lambda name: speedups[name])
+        if chosen in speedups:
+            yield Outcome(cell, chosen, speedups[chosen], best, speedups[best] / speedups[chosen] - 1)
+
+
+def choosing(table: list[Section], record: Record) -> Section | None:
+    """The section from which a job in the record's setting chooses."""
+    of_setting = {each.cpu: each for each in table if each.setting[1:] == record.setting[1:]}
+    return of_setting.get(record.cpu) or of_setting.get(None)
+
+
+def lines(section: Section, record: Record) -> Iterator[str]:
+    """What came out in one setting: the shares, and then the cells where it was not good."""
+    found = [*outcomes(section, record)]
+    little = sum(each.regret <= LITTLE for each in found)
+    slower = sum(each.speedup < SLOWER for each in found)
+    began = sorted(launch.began for launch in record.launches.values())
+    yield f"{record.mpi}, {record.ranks} ranks, {record.cpu}"
+    yield f"measured from {began[0]} to {began[-1]} in {len(began)} launches"
+    share = f"{little / len(found):.1%}"
+    yield f"{len(found)} cells: a regret of at most {LITTLE:.0%} in {share}, less than {SLOWER}x in {slower}"
+    for each in sorted(found, key=lambda each: -each.regret):
+        if each.regret > LITTLE or each.speedup < SLOWER:
+            yield (
+                f"  {each.cell.case:>18} {size_text(each.cell.size):>5}  {each.chosen:>20} {each.speedup:5.2f}x"
+                f"  regret {each.regret:4.0%} against {each.best}"
+            )
+
+
+def main() -> None:
+    first, *later = map(Path, sys.argv[1:])
+    table = sections(first.read_text(), str(first))
+    for record in (record for file in later for record in TableFile(file).records()):
+        section = choosing(table, record)
+        if section is None:
+            print(f"{record.mpi}, {record.ranks} ranks, {record.cpu}: the table has no section for it\n")
+        else:
+            print(*lines(section, record), "", sep="\n")
+
+
+if __name__ == "__main__":
+    main()

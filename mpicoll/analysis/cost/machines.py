@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.analysis.cost.networks import NETWORKS, Dragonfly, FatTree, Network, Torus
 from mpicoll.errors import ArgumentError
 from mpicoll.schedule import Nodes
 
@@ -39,7 +40,8 @@ class Level:
     Each unit of the level below has ``ports`` ports to this level. Below the innermost level, a unit is a rank. The
     ports are dealt to the ranks of the unit in order: with 8 ports each of 8 ranks has its own, and 32 ranks share 1
     port. ``overlap`` says that a rank may reduce the first pieces of a message while the others are on their way. This
-    needs something else than the core of the rank to move them.
+    needs something else than the core of the rank to move them. ``network`` has the links between the units of the
+    level below. A message has each link on its path to itself during n gap, too. With None, only ports are shared.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Level:
     overhead: float
     ports: int
     overlap: bool = True
+    network: Network | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,14 @@ class Machine:
     @property
     def period(self) -> int:
         """The ranks of one unit below the outermost level. If they are placed in blocks, all units are alike."""
-        return _ranks(self.levels[-2]) if len(self.levels) > 1 else 1
+        return self.below(len(self.levels) - 1)
+
+    @property
+    def most(self) -> int | None:
+        """How many ranks the machine holds. None means any number."""
+        last = self.levels[-1]
+        units = None if last.network is None else last.network.most
+        return last.ranks if last.ranks is not None or units is None else units * self.period
 
     def nodes(self, size: int) -> Nodes:
         """The nodes of ``size`` ranks. They are the units of the level that is called node, or of the level below the
@@ -104,9 +114,8 @@ class Machine:
 
         Raises ArgumentError for more ranks than the machine holds.
         """
-        most = self.levels[-1].ranks
-        if most is not None and size > most:
-            raise ArgumentError("simulate", "-n", f"at most the {most} ranks of {self.name}", str(size))
+        if self.most is not None and size > self.most:
+            raise ArgumentError("simulate", "-n", f"at most the {self.most} ranks of {self.name}", str(size))
         left = np.arange(size)
         if self.placement == "block":
             return left
@@ -128,12 +137,29 @@ class Machine:
 
     def port(self, level: int, at: Ranks, turn: Ranks) -> Ranks:
         """The port of the level that a position uses for the message number ``turn`` of a step."""
-        below = _ranks(self.levels[level - 1]) if level else 1
+        below = self.below(level)
         ports = self.levels[level].ports
         if ports < below:
             return at // below * ports + at % below * ports // below
         mine = ports // below
         return at * mine + turn % mine
+
+    def links(self, level: int, source: Ranks, target: Ranks, port: Ranks) -> Ranks:
+        """The links of the level that messages between these positions take to this port, in their order: of shape
+        (messages, links), with -1 where a path has no link."""
+        network, whole = self.levels[level].network, self.levels[level].ranks
+        if network is None:
+            return np.empty((len(source), 0), np.int64)
+        a, b = source // self.below(level), target // self.below(level)
+        if whole is None:
+            return network.path(a, b, port)
+        units = whole // self.below(level)
+        links = network.path(a % units, b % units, port)
+        return np.where(links < 0, -1, links + (a // units)[:, None] * (links.max(initial=0) + 1))
+
+    def below(self, level: int) -> int:
+        """The ranks of one unit of the level inside this one. It is 1 for the innermost level."""
+        return _ranks(self.levels[level - 1]) if level else 1
 
     def rate(self, rate: Rate, nbytes: float) -> float:
         """The rate for vectors of ``nbytes``, of several."""
@@ -178,7 +204,7 @@ def from_dict(given: object) -> Machine:
             raise _bad(f"machine.levels[{i + 1}].ranks", expected, str(outer.ranks))
     if values["placement"] not in PLACEMENTS:
         raise _bad("machine.placement", " or ".join(PLACEMENTS), repr(values["placement"]))
-    return Machine(
+    made = Machine(
         name=_text(values, "machine", "name"),
         source=_text(values, "machine", "source"),
         levels=found,
@@ -191,6 +217,12 @@ def from_dict(given: object) -> Machine:
         eager=None if values["eager"] is None else _whole(values, "machine", "eager", 0),
         placement=values["placement"],
     )
+    for i, level in enumerate(found):
+        units = None if level.network is None else level.network.most
+        if units is not None and level.ranks is not None and level.ranks > units * made.below(i):
+            expected = f"at most the {units * made.below(i)} ranks that network.dims holds"
+            raise _bad(f"machine.levels[{i}].ranks", expected, str(level.ranks))
+    return made
 
 
 def _level(given: object, where: str, outermost: bool, caches: tuple[int, ...]) -> Level:
@@ -205,17 +237,36 @@ def _level(given: object, where: str, outermost: bool, caches: tuple[int, ...]) 
         overhead=_seconds(values, where, "overhead"),
         ports=_whole(values, where, "ports", 1),
         overlap=values["overlap"],
+        network=None if values["network"] is None else _network(values["network"], f"{where}.network"),
     )
 
 
-Described = TypeVar("Described", Level, Machine)
+def _network(given: object, where: str) -> Network:
+    kinds = " or ".join(each.kind for each in NETWORKS)
+    if not isinstance(given, Mapping):
+        raise _bad(where, f"a table whose kind is {kinds}", repr(given))
+    of = next((each for each in NETWORKS if each.kind == given.get("kind")), None)
+    if of is None:
+        raise _bad(f"{where}.kind", kinds, repr(given.get("kind")))
+    values = _keys(of, given, where)
+    hop = _seconds(values, where, "hop")
+    if of is Torus:
+        return Torus(dims=_wholes(values, where, "dims", 2), hop=hop)
+    if of is Dragonfly:
+        return Dragonfly(units=_whole(values, where, "units", 1), links=_whole(values, where, "links", 1), hop=hop)
+    units, uplinks = (_wholes(values, where, name, 1) for name in ("units", "uplinks"))
+    if any(upper % lower or upper == lower for lower, upper in pairwise(units)):
+        raise _bad(f"{where}.units", "each a multiple of the one before", repr(values["units"]))
+    if len(uplinks) != len(units):
+        raise _bad(f"{where}.uplinks", f"{len(units)} numbers, one for each of units", repr(values["uplinks"]))
+    return FatTree(units=units, uplinks=uplinks, hop=hop)
 
 
-def _keys(of: type[Described], given: object, where: str) -> dict[str, Any]:
+def _keys(of: type[Level | Machine | Network], given: object, where: str) -> dict[str, Any]:
     """The values of the fields. A field that is left out has its default."""
     if not isinstance(given, Mapping):
         raise _bad(where, "a table of " + ", ".join(f.name for f in fields(of)), repr(given))
-    known = {f.name: f.default for f in fields(of)}
+    known: dict[str, Any] = {f.name: f.default for f in fields(of)}
     for key in given:
         if key not in known:
             raise _bad(f"{where}.{key}", "no such field; there are " + ", ".join(known), repr(given[key]))
@@ -254,6 +305,13 @@ def _caches(given: object) -> tuple[int, ...]:
     if list(found) != sorted(set(found)):
         raise _bad("machine.caches", "bytes in ascending order", repr(given))
     return found
+
+
+def _wholes(values: Mapping[str, Any], where: str, name: str, least: int) -> tuple[int, ...]:
+    given = values[name]
+    if not isinstance(given, list | tuple) or not given:
+        raise _bad(f"{where}.{name}", f"a list of whole numbers, each at least {least}", repr(given))
+    return tuple(_whole({name: each}, where, name, least) for each in given)
 
 
 def _whole(values: Mapping[str, Any], where: str, name: str, least: int) -> int:

@@ -9,7 +9,8 @@ This happens to a message of n bytes between two ranks that talk at a level of t
    ``eager`` bytes of the machine first asks the receiver. The receiver answers when it has begun the step that receives
    the message (rendezvous).
 3. After the latency the first byte is at the port of the receiver. When this port is free, it takes the message in,
-   which takes n gap.
+   which takes n gap. Where the level has a network, the message takes the links on its path in between, one after the
+   other. Each link is occupied for n gap from when the first byte reaches it and the link is free.
 4. The receiver spends the overhead on the message, and reduces it if it is to be reduced, one message after another. A
    long message travels in pieces, as ``transports/mpi_requests.py`` sends them. If the level lets the reduction
    overlap, the reduction begins with the first piece. It ends when it is done, and not before the last piece has
@@ -125,7 +126,8 @@ def simulated(
     With ``symmetric``, only one of several ranks is simulated if they do the same at the same place of the machine. A
     sample of the schedules shows whether they do. Raises TooManyError for more than ``MOST`` messages.
     """
-    unit = machine.period if symmetric and machine.placement == "block" else size
+    alike = machine.placement == "block" and machine.levels[-1].network is None
+    unit = machine.period if symmetric and alike else size
     return Structure(schedule_of, symmetry(schedule_of, size, unit), watched).seconds(machine, nbytes)
 
 
@@ -151,8 +153,8 @@ class _Figures(NamedTuple):
 
     source: Ints
     target: Ints
-    leaves: Ints
-    arrives: Ints
+    path: Ints
+    """The port by which the message leaves, the links that it takes, and the port by which it arrives."""
     posted: Times
     latency: Times
     asks: NDArray[np.bool_]
@@ -177,13 +179,15 @@ class _Running:
         positions = machine.positions(among.size)
         source, target = positions[traffic.source], positions[traffic.target]
         level = machine.level(source, positions[traffic.to])
+        self.path = _paths(machine, level, (source, traffic.send_turn), (target, traffic.recv_turn))
         figures = np.array([(each.latency, each.overhead, each.overlap) for each in machine.levels])
         self.latency, self.overhead, self.overlap = (column[level][:, None] for column in figures.T)
         rates = [*(each.gap for each in machine.levels), machine.reduction, machine.copy]
         *gaps, self.reduction, self.copy = np.array([[machine.rate(r, n) for n in nbytes] for r in rates])
         self.gap, self.level = np.array(gaps), level
-        self.leaves, self.arrives = _ports(machine, level, (source, traffic.send_turn), (target, traffic.recv_turn))
-        ports = max(self.leaves.max(initial=0), self.arrives.max(initial=0)) + 1
+        hops = np.array([0.0 if each.network is None else each.network.hop for each in machine.levels])
+        if hops.any():
+            self.latency = self.latency + hops[level][:, None] * (self.path[:, 1:-1] >= 0).sum(axis=1, keepdims=True)
         # The sends of one step follow each other. Each waits for its own overhead, and for those of the sends before
         # it.
         order = np.lexsort((traffic.send_turn, traffic.send_step))
@@ -197,14 +201,14 @@ class _Running:
         self.step = np.where(talks > 0, machine.step, 0.0)[:, None]
         shape = (among.period, len(nbytes))
         self.begin, self.end, self.busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        self.port = np.zeros((ports, len(nbytes)))
+        self.free = np.zeros((self.path.max(initial=0) + 1, len(nbytes)))
         self.stops = [wave.happen.stop for wave in waves]
         self.known, self.first, self.stop = self.figures(0, 0), 0, 0
         """The figures of the next messages, and the numbers of the first of them and of the first after them."""
         lengths = [wave.happen.stop - wave.happen.start for wave in waves]
-        servers = (traffic.source, traffic.target, self.leaves, self.arrives)
+        servers = (traffic.source, traffic.target, *self.path.T)
         self.apart = [*zip(*(_apart(each, lengths) for each in servers), strict=True)]
-        """For each wave, whether its sources, targets and ports are all different."""
+        """For each wave, whether its sources, its targets and each column of its paths are all different."""
 
     def figures(self, first: int, stop: int) -> _Figures:
         at = slice(first, stop)
@@ -216,8 +220,7 @@ class _Running:
         return _Figures(
             source=m.source[at],
             target=m.target[at],
-            leaves=self.leaves[at],
-            arrives=self.arrives[at],
+            path=self.path[at],
             posted=self.posted[at],
             latency=self.latency[at],
             asks=nbytes > (np.inf if self.machine.eager is None else self.machine.eager),
@@ -244,31 +247,49 @@ class _Running:
             copied = self.traffic.copied[wave.copied, None]
             self.end[wave.copies] += copied * self.nbytes * self.copy + self.machine.copy_overhead
 
-    def carry_out(self, f: _Figures, sources: bool, targets: bool, leaving: bool, arriving: bool) -> None:
-        """Carry out messages. The other arguments say whether their sources, targets and ports all differ."""
+    def carry_out(self, f: _Figures, sources: bool, targets: bool, leaving: bool, *onward: bool) -> None:
+        """Carry out messages. The other arguments say whether their sources, their targets and each column of their
+        paths all differ."""
         ready = self.begin[f.source] + f.posted
         if f.asks.any():
             ready = np.where(f.asks, np.maximum(ready + f.latency, self.begin[f.target]) + f.latency, ready)
-        leaves = served(self.port, f.leaves, ready, f.wire, leaving)
+        leaves = served(self.free, f.path[:, 0], ready, f.wire, leaving)
         latest(self.end, f.source, leaves + f.wire, sources)
-        arrives = served(self.port, f.arrives, leaves + f.latency, f.wire, arriving)
+        arrives = leaves + f.latency
+        for column, apart in enumerate(onward, start=1):
+            arrives = _passed(self.free, f.path[:, column], arrives, f.wire, apart)
         taken = served(self.busy, f.target, arrives + f.usable, f.once + f.work, targets)
         until = np.maximum(taken + f.work, arrives + f.wire + f.work_of_piece) + f.once
         latest(self.end, f.target, until, targets)
 
 
-def _ports(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """The ports by which each message leaves and arrives, from the positions and turns of its ends. The ports are
-    numbered without gaps."""
-    keys = []
-    for incoming, (at, turn) in enumerate((leaving, arriving)):
-        key = np.empty_like(level)
-        for i in range(len(machine.levels)):
-            here = level == i
-            key[here] = (machine.port(i, at[here], turn[here]) * len(machine.levels) + i) * 2 + incoming
-        keys.append(key)
-    _, number = np.unique(np.concatenate(keys), return_inverse=True)
-    return number[: len(level)], number[len(level) :]
+def _paths(machine: Machine, level: Ints, leaving: tuple[Ints, Ints], arriving: tuple[Ints, Ints]) -> Ints:
+    """The ports and links that each message takes, from the positions and turns of its ends: of shape (messages,
+    columns), with -1 where a path has no link. They are numbered without gaps."""
+    found, widest = [], 2
+    for i in range(len(machine.levels)):
+        here = level == i
+        first, last = (machine.port(i, at[here], turn[here]) for at, turn in (leaving, arriving))
+        links = machine.links(i, leaving[0][here], arriving[0][here], last)
+        path = np.column_stack([first, links, last])
+        kinds = np.array([0, *[1] * links.shape[1], 2])
+        found.append((here, np.where(path < 0, -1, (path * len(machine.levels) + i) * 3 + kinds)))
+        widest = max(widest, len(kinds))
+    keys = np.full((len(level), widest), -1)
+    for here, path in found:
+        keys[here, : path.shape[1] - 1], keys[here, -1] = path[:, :-1], path[:, -1]
+    number = np.unique(keys, return_inverse=True)[1].reshape(keys.shape)
+    return np.asfortranarray(number - (keys.min(initial=0) < 0))
+
+
+def _passed(free: Times, server: Ints, ready: Times, busy: Times, apart: bool) -> Times:
+    """The same as ``served``, but a message without a server (-1) starts when it is ready."""
+    there = server >= 0
+    if there.all():
+        return served(free, server, ready, busy, apart)
+    start = ready.copy()
+    start[there] = served(free, server[there], ready[there], busy[there], apart)
+    return start
 
 
 def served(free: Times, server: Ints, ready: Times, busy: Times, apart: bool = False) -> Times:
@@ -330,9 +351,10 @@ def _changes(numbers: Ints) -> Ints:
 
 
 def _apart(numbers: Ints, lengths: Sequence[int]) -> list[bool]:
-    """For each part of the numbers, whether they all differ. The parts have these lengths, and follow each other."""
-    span = int(numbers.max(initial=0)) + 1
-    key = np.sort(np.repeat(np.arange(len(lengths)), lengths) * span + numbers)
+    """For each part of the numbers, whether those from 0 on all differ. The parts have these lengths, and follow each
+    other."""
+    span, there = int(numbers.max(initial=0)) + 1, numbers >= 0
+    key = np.sort((np.repeat(np.arange(len(lengths)), lengths) * span + numbers)[there])
     found = np.ones(len(lengths), bool)
     found[key[1:][key[1:] == key[:-1]] // span] = False
     return found.tolist()

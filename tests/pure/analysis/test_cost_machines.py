@@ -13,6 +13,7 @@ import pytest
 
 from mpicoll.analysis.cost.fit import Prediction, Probe, errors, fitted
 from mpicoll.analysis.cost.machines import Level, Machine, from_dict, read
+from mpicoll.analysis.cost.networks import Dragonfly, FatTree, Network, Torus
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.errors import ArgumentError
 from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, one
@@ -32,14 +33,32 @@ def test_a_file_gives_the_machine_again(name: str, tmp_path: Path) -> None:
     assert read(file) == MACHINES[name]
 
 
+NETWORKS = (
+    FatTree(units=(16, 64), uplinks=(8, 32), hop=1e-7),
+    Dragonfly(units=8, links=2),
+    Torus(dims=(4, 4, 2), hop=5e-8),
+)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.kind)
+def test_a_file_gives_the_network_again(network: Network, tmp_path: Path) -> None:
+    file = tmp_path / "machine.json"
+    *inner, outer = from_dict(described()).levels
+    machine = replace(from_dict(described()), levels=(*inner, replace(outer, network=network)))
+    file.write_text(json.dumps(machine.as_dict()))
+    assert read(file) == machine
+
+
 def test_toml(tmp_path: Path) -> None:
     file = tmp_path / "machine.toml"
     file.write_text(
         'name = "two"\nsource = "here"\nreduction = 1e-10\ncopy = [1e-10, 3e-10]\ncaches = [1048576]\n'
         '[[levels]]\nname = "node"\nranks = 2\nlatency = 1e-6\ngap = 1e-10\noverhead = 0\nports = 1\n'
         '[[levels]]\nname = "all"\nranks = 64\nlatency = 2e-6\ngap = 1e-9\noverhead = 0\nports = 1\n'
+        'network = {kind = "torus", dims = [4, 8]}\n'
     )
     machine = read(file)
+    assert machine.levels[1].network == Torus(dims=(4, 8))
     assert (machine.copy, machine.levels[1].ranks, machine.period) == ((1e-10, 3e-10), 64, 2)
     with pytest.raises(ArgumentError, match="-n: expected at most the 64 ranks of two; given 65"):
         machine.positions(65)
@@ -47,6 +66,10 @@ def test_toml(tmp_path: Path) -> None:
 
 def level(i: int, **changes: Any) -> Callable[[dict[str, Any]], object]:
     return lambda machine: machine["levels"][i].update(changes)
+
+
+def fat_tree(units: list[int], uplinks: list[int]) -> dict[str, Any]:
+    return {"kind": "fat-tree", "units": units, "uplinks": uplinks}
 
 
 WRONG: list[tuple[str, str, Callable[[dict[str, Any]], object]]] = [
@@ -63,6 +86,22 @@ WRONG: list[tuple[str, str, Callable[[dict[str, Any]], object]]] = [
     ("machine.levels[1].overlap", "1", level(1, overlap=1)),
     ("machine.levels[1].speed", "3", level(1, speed=3)),
     ("machine.levels[2].latency", "nothing", lambda m: m["levels"][2].pop("latency")),
+    ("machine.levels[2].network", "3", level(2, network=3)),
+    ("machine.levels[2].network.kind", "None", level(2, network={})),
+    ("machine.levels[2].network.kind", "['torus']", level(2, network={"kind": ["torus"]})),
+    ("machine.levels[2].network.dims", "nothing", level(2, network={"kind": "torus"})),
+    ("machine.levels[2].network.dims", "8", level(2, network={"kind": "torus", "dims": 8})),
+    ("machine.levels[2].network.dims", "[]", level(2, network={"kind": "torus", "dims": []})),
+    ("machine.levels[2].network.dims", "1", level(2, network={"kind": "torus", "dims": [4, 1]})),
+    ("machine.levels[2].network.hop", "-1", level(2, network={"kind": "torus", "dims": [4], "hop": -1})),
+    ("machine.levels[2].network.units", "2", level(2, network={"kind": "torus", "dims": [4], "units": 2})),
+    ("machine.levels[1].ranks", "16", level(1, network={"kind": "torus", "dims": [3]}, ranks=16)),
+    ("machine.levels[2].network.links", "0", level(2, network={"kind": "dragonfly", "units": 4, "links": 0})),
+    ("machine.levels[2].network.units", "1.5", level(2, network={"kind": "dragonfly", "units": 1.5, "links": 1})),
+    ("machine.levels[2].network.units", "[4, 6]", level(2, network=fat_tree([4, 6], [1, 1]))),
+    ("machine.levels[2].network.units", "[4, 4]", level(2, network=fat_tree([4, 4], [1, 1]))),
+    ("machine.levels[2].network.uplinks", "[1]", level(2, network=fat_tree([4, 8], [1]))),
+    ("machine.levels[2].network.uplinks", "0", level(2, network=fat_tree([4], [0]))),
     ("machine.levels", "[]", lambda m: m.update(levels=[])),
     ("machine.levels[0]", "3", lambda m: m.update(levels=[3])),
     ("machine.reduction", "True", lambda m: m.update(reduction=True)),

@@ -77,6 +77,21 @@ def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
     assert "saved" not in result.output
 
 
+@pytest.mark.parametrize("all_hear", [True, False])
+def test_a_simulation_by_several_processes_ends_at_once(all_hear: bool) -> None:
+    """A terminal interrupts all processes of a command, and ``kill`` only one."""
+    argv = [sys.executable, "-m", "mpicoll", "simulate", "allreduce", "-n", "100000", "--sizes", "1K"]
+    with started(*argv) as (it, output):
+        both = 1 if len(os.sched_getaffinity(0)) == 1 else 3
+        until(lambda: len(it.running()) >= both, "the algorithms are costed", output)
+        time.sleep(0.5)
+        (os.killpg if all_hear else os.kill)(it.process.pid, signal.SIGINT)
+        began = time.monotonic()
+        result = ended(it, output)
+    assert (result.code, result.output) == (130, "mpicoll: interrupted\n")
+    assert time.monotonic() - began < 5, "a slow machine takes longer than the moment of others, but not this long"
+
+
 def test_what_is_typed_reaches_rank_0(tmp_path: Path) -> None:
     terminal, end = pty.openpty()
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "1", "-c", "print('read', input())"]

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from math import isnan
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
+from mpicoll.analysis.cost.processes import at_once
 from mpicoll.analysis.cost.simulation import Costs, costs
 from mpicoll.analysis.cost.traffic import Watched
 from mpicoll.units import size_text
@@ -95,8 +94,7 @@ def compared(
     if min(processes, len(chosen)) == 1:
         found = dict(zip(chosen, map(cost, chosen), strict=True))
     else:
-        with ProcessPoolExecutor(min(processes, len(chosen)), get_context("fork")) as pool:
-            found = dict(zip(chosen, pool.map(cost, chosen), strict=True))
+        found = at_once(cost, chosen, processes)
     notes = {name: each.note for name, each in found.items() if each.note}
     seconds = {name: each.seconds.tolist() for name, each in found.items()}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)

@@ -56,16 +56,17 @@ def run() -> tuple[Machine, list[Prediction]] | None:
     check_not_alone(world.size)
     about = environment(open_session(world, "cpu"))
     source = f"mpicoll simulate --fit -n {world.size}: {about['cpu']}, {about['cores']} cores, {about['mpi']}"
-    machine = measured_machine(world, "measured", source)
+    cores = about["cores"] if about["nodes"] == 1 else None
+    machine = measured_machine(world, "measured", source, cores)
     predicted = predictions(world, machine)
     return None if machine is None or world.rank else (machine, predicted)
 
 
-def measured_machine(world: MPI.Intracomm, name: str, source: str) -> Machine | None:
-    """The machine, measured between ranks 0 and 1. None on the other ranks. Collective."""
+def measured_machine(world: MPI.Intracomm, name: str, source: str, cores: int | None) -> Machine | None:
+    """The machine of so many cores, measured between ranks 0 and 1. None on the other ranks. Collective."""
 
     def work(pair: MPI.Intracomm) -> Machine:
-        return fitted(_least([list(_probes(pair)) for _ in range(PASSES)]), name, source, _eager(pair))
+        return fitted(_least([list(_probes(pair)) for _ in range(PASSES)]), name, source, _eager(pair), cores=cores)
 
     return _among(world, 2, work)
 

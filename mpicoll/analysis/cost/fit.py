@@ -76,10 +76,12 @@ def fitted(
     eager: int,
     sizes: Sequence[tuple[int, ...]] = CACHES,
     overlaps: Sequence[bool] = (True, False),
+    cores: int | None = None,
 ) -> Machine:
-    """The machine of one level that fits the probes best, of these sizes of caches, and with or without overlap."""
+    """The machine of one level and so many cores that fits the probes best, of these sizes of caches, and with or
+    without overlap."""
     level = Level(name="node", ranks=None, latency=0.0, gap=0.0, overhead=0.0, ports=1)
-    start = Machine(name=name, source=source, levels=(level,), reduction=0.0, copy=0.0, eager=eager)
+    start = Machine(name=name, source=source, levels=(level,), reduction=0.0, copy=0.0, eager=eager, cores=cores)
     fits = []
     for caches in sizes:
         for overlap in overlaps:

@@ -62,7 +62,8 @@ class Machine:
     and ``copy_overhead`` are added for each reduction and copy, and ``step`` for each step with messages. Of several
     rates, the first is for vectors of up to ``caches[0]`` bytes, and so on. A message longer than ``eager`` bytes asks
     its receiver first, which answers when it has begun the step that receives it: this takes two more latencies. With
-    None, no message asks. ``placement`` is ``block``, which fills one unit after the other, or ``round-robin``, which
+    None, no message asks. ``cores`` is the number of cores of each unit of the innermost level. With None, each rank
+    has one of its own. ``placement`` is ``block``, which fills one unit after the other, or ``round-robin``, which
     deals the ranks over the units of each level.
     """
 
@@ -76,6 +77,7 @@ class Machine:
     step: float = 0.0
     caches: tuple[int, ...] = ()
     eager: int | None = None
+    cores: int | None = None
     placement: str = "block"
 
     @property
@@ -126,6 +128,29 @@ class Machine:
             left = left // units
             units = here // (_ranks(self.levels[i - 1]) if i else 1)
         return found + left
+
+    def crowded(self, size: int) -> Machine:
+        """The machine as ``size`` ranks find it. Where ranks share cores, what a core does takes as many times longer
+        as there are ranks for each core of the fullest unit. A core also moves the bytes of the innermost level."""
+        inner, *outer = self.levels
+        units = np.zeros(size, np.int64) if inner.ranks is None else self.positions(size) // inner.ranks
+        longer = 1.0 if self.cores is None else max(1.0, float(np.bincount(units).max()) / self.cores)
+        if longer == 1:
+            return self
+
+        def slower(rate: Rate) -> Rate:
+            return tuple(longer * each for each in rate) if isinstance(rate, tuple) else longer * rate
+
+        levels = (replace(inner, gap=slower(inner.gap)), *outer)
+        return replace(
+            self,
+            levels=tuple(replace(each, overhead=longer * each.overhead) for each in levels),
+            reduction=slower(self.reduction),
+            copy=slower(self.copy),
+            reduction_overhead=longer * self.reduction_overhead,
+            copy_overhead=longer * self.copy_overhead,
+            step=longer * self.step,
+        )
 
     def level(self, a: Ranks, b: Ranks) -> Ranks:
         """The number of the level at which positions ``a`` and ``b`` talk."""
@@ -215,6 +240,7 @@ def from_dict(given: object) -> Machine:
         step=_seconds(values, "machine", "step"),
         caches=caches,
         eager=None if values["eager"] is None else _whole(values, "machine", "eager", 0),
+        cores=None if values["cores"] is None else _whole(values, "machine", "cores", 1),
         placement=values["placement"],
     )
     for i, level in enumerate(found):

@@ -52,6 +52,7 @@ _ETHERNET = Machine(
     copy_overhead=_LAPTOP.copy_overhead,
     step=_LAPTOP.step,
     caches=_LAPTOP.caches,
+    cores=32,
 )
 
 _IB_H100 = Machine(

@@ -140,7 +140,8 @@ class Structure:
 
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
         """Seconds until the last rank is done, for each size."""
-        running = _Running(machine, self._among, self._traffic, self._waves, nbytes)
+        crowded = machine.crowded(self._among.size)
+        running = _Running(crowded, self._among, self._traffic, self._waves, nbytes)
         for wave, apart in self._watched([*zip(self._waves, running.apart, strict=True)]):
             running.advance(wave, apart)
         found: Times = running.end.max(axis=0)

@@ -110,6 +110,23 @@ def test_many_to_one_waits_at_the_receivers_port() -> None:
     assert seconds(flat(), receiver, *senders) == pytest.approx(A + 8e-4)
 
 
+def test_ranks_that_share_cores_take_turns() -> None:
+    """Three ranks for two cores: their work takes 3/2 times as long, and what the network does does not."""
+    node = Level(name="node", ranks=3, latency=A, gap=(B, 2 * B), overhead=5e-7, ports=1, overlap=False)
+    cluster = Level(name="cluster", ranks=None, latency=3 * A, gap=3 * B, overhead=7e-7, ports=3)
+    machine = flat(
+        levels=(node, cluster), cores=2, step=1e-6, reduction=(G, 2 * G), reduction_overhead=3e-7, caches=(1 << 23,)
+    )
+    sends, receives = [(Send(1, one(0), INPUT),)], [(RecvReduce(0, one(0), INPUT, OUTPUT, True),)]
+    within = 1e-6 + 2 * 5e-7 + 1e6 * (B + G) + 3e-7
+    assert seconds(machine, sends, receives, []) == pytest.approx(A + 1.5 * within)
+    assert seconds(machine, sends, receives) == pytest.approx(A + within)  # each has a core of its own
+    to_3, from_0 = [(Send(3, one(0), INPUT),)], [(Recv(0, one(0), OUTPUT),)]
+    assert seconds(machine, to_3, [], [], from_0) == pytest.approx(3 * A + 1e6 * 3 * B + 1.5 * (1e-6 + 2 * 7e-7))
+    copying = flat(levels=(node,), cores=1, copy=2e-10, copy_overhead=4e-7)
+    assert seconds(copying, [(Copy(one(0), OUTPUT, SCRATCH),)], []) == pytest.approx(2 * (4e-7 + 2e-4))
+
+
 # -- every algorithm ------------------------------------------------------------------------------------------------
 
 EVERY = [pytest.param(a, id=f"{a.collective}-{a.name}") for a in algorithms.algorithms()]

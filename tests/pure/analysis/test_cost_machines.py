@@ -107,6 +107,7 @@ WRONG: list[tuple[str, str, Callable[[dict[str, Any]], object]]] = [
     ("machine.reduction", "True", lambda m: m.update(reduction=True)),
     ("machine.copy", "nothing", lambda m: m.pop("copy")),
     ("machine.eager", "-5", lambda m: m.update(eager=-5)),
+    ("machine.cores", "0", lambda m: m.update(cores=0)),
     ("machine.caches", "1048576", lambda m: m.update(caches=1048576)),
     ("machine.caches", "'1M'", lambda m: m.update(caches=["1M"])),
     ("machine.caches", "[8, 4]", lambda m: m.update(caches=[8, 4])),

@@ -62,7 +62,7 @@ def run() -> tuple[Machine, list[Prediction]] | None:
     return None if machine is None or world.rank else (machine, predicted)
 
 
-def measured_machine(world: MPI.Intracomm, name: str, source: str, cores: int | None) -> Machine | None:
+def measured_machine(world: MPI.Intracomm, name: str, source: str, cores: int | None = None) -> Machine | None:
     """The machine of so many cores, measured between ranks 0 and 1. None on the other ranks. Collective."""
 
     def work(pair: MPI.Intracomm) -> Machine:

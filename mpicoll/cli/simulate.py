@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.cli.arguments import collective, collectives, completes, ranks, writing
@@ -17,7 +18,7 @@ from mpicoll.errors import misspelt
 from mpicoll.units import nbytes, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mpicoll.analysis.cost.fit import Prediction
     from mpicoll.analysis.cost.machines import Machine
@@ -163,7 +164,25 @@ def _watched(name: str) -> Watched:
     from tqdm import tqdm
 
     often, delay = (0.2, 1.0) if sys.stderr.isatty() else (10.0, 10.0)
-    return partial(tqdm, desc=name, mininterval=often, delay=delay, leave=False, file=sys.stderr)
+
+    def shown(items: Iterable[Any]) -> Iterator[Any]:
+        over = Event()
+        with tqdm(items, desc=name, mininterval=often, delay=delay, leave=False, file=sys.stderr) as bar:
+            beside = Thread(target=_refresh, args=(bar.refresh, delay, over), daemon=True)
+            beside.start()
+            try:
+                yield from bar
+            finally:
+                over.set()
+                beside.join()
+
+    return shown
+
+
+def _refresh(bar: Callable[[], object], often: float, over: Event) -> None:
+    """Show the bar again and again, because tqdm shows it only between two items, of which one may take long."""
+    while not over.wait(often):
+        bar()
 
 
 def _machines() -> Iterable[str]:

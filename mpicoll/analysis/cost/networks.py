@@ -41,7 +41,8 @@ class FatTree:
         return None
 
     def path(self, source: Ints, target: Ints, port: Ints) -> Ints:
-        up, down = [], []
+        up: list[Ints] = []
+        down: list[Ints] = []
         for stage, (units, uplinks) in enumerate(zip(self.units, self.uplinks, strict=True)):
             a, b = source // units, target // units
             for column, switch, way in ((up, a, 0), (down, b, 1)):

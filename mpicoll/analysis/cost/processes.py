@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mpicoll.errors import MpicollError
 
@@ -74,9 +74,9 @@ def _answer(sender: Connection, work: Callable[[str], Result], name: str) -> Non
     sender.send(answer)
 
 
-def _received(receiver: Connection, name: str, process: BaseProcess) -> Result:
+def _received(receiver: Connection, name: str, process: BaseProcess) -> Any:
     try:
-        answer: Result | Exception = receiver.recv()
+        answer = receiver.recv()
     except EOFError:
         process.join()
         raise MpicollError(f"{name}: its process ended early, with exit code {process.exitcode}") from None

@@ -88,7 +88,8 @@ def costs_of(
 ) -> Costs:
     """The times of an algorithm among ``size`` ranks for vectors of ``nbytes``, which are cut as a call would cut them.
 
-    ``watched`` may show the progress. It passes on the ranks whose messages are gathered, and then the waves.
+    ``watched`` may show the progress. It passes on the ranks that are compared and those whose messages are gathered,
+    and then the waves as they are found and as they happen.
     Raises ArgumentError if the algorithm does not serve so many ranks, or if the machine does not hold them.
     """
     nodes = machine.nodes(size) if chosen.by_node else None
@@ -128,7 +129,8 @@ def simulated(
     """
     alike = machine.placement == "block" and machine.levels[-1].network is None
     unit = machine.period if symmetric and alike else size
-    return Structure(schedule_of, symmetry(schedule_of, size, unit), watched).seconds(machine, nbytes)
+    among = symmetry(schedule_of, size, unit, watched)
+    return Structure(schedule_of, among, watched).seconds(machine, nbytes)
 
 
 class Structure:
@@ -136,7 +138,7 @@ class Structure:
 
     def __init__(self, schedule_of: Of, among: Symmetry, watched: Watched = iter) -> None:
         self._among, self._watched = among, watched
-        self._traffic, self._waves = waves(gathered(schedule_of, among, MOST, watched))
+        self._traffic, self._waves = waves(gathered(schedule_of, among, MOST, watched), watched)
 
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
         """Seconds until the last rank is done, for each size."""

@@ -55,8 +55,9 @@ class Symmetry:
         return periods if self.exclusive else -periods % (self.size // self.period)
 
 
-def symmetry(schedule_of: Of, size: int, unit: int) -> Symmetry:
-    """The shortest symmetry, of ``unit`` or twice as many ranks, that holds for a sample of the ranks."""
+def symmetry(schedule_of: Of, size: int, unit: int, watched: Watched = iter) -> Symmetry:
+    """The shortest symmetry, of ``unit`` or twice as many ranks, that holds for a sample of the ranks. ``watched`` may
+    show the progress."""
     known = cache(schedule_of)
     for period in (unit, 2 * unit):
         if size % period or size // period < 2:
@@ -65,7 +66,7 @@ def symmetry(schedule_of: Of, size: int, unit: int) -> Symmetry:
             if exclusive and (size & (size - 1) or period & (period - 1)):
                 continue
             found = Symmetry(size, period, exclusive)
-            if all(_alike(known, found, rank) for rank in _sample(found)):
+            if all(_alike(known, found, rank) for rank in watched([*_sample(found)])):
                 return found
     return Symmetry(size, size)
 

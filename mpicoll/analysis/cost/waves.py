@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.analysis.cost.traffic import Traffic
+from mpicoll.analysis.cost.traffic import Traffic, Watched
 from mpicoll.errors import ScheduleError
 
 __all__ = ["Wave", "waves"]
@@ -31,14 +31,14 @@ class Wave(NamedTuple):
     copied: Ints
 
 
-def waves(traffic: Traffic) -> tuple[Traffic, list[Wave]]:
+def waves(traffic: Traffic, watched: Watched = iter) -> tuple[Traffic, list[Wave]]:
     """The messages in the order in which they happen, and the waves, from the first steps on.
 
-    Raises ScheduleError where some steps can never end.
+    ``watched`` may show the progress. Raises ScheduleError where some steps can never end.
     """
     order, found, done = [], [], 0
     rank_of = np.repeat(np.arange(len(traffic.first_step) - 1), np.diff(traffic.first_step))
-    for begins, happen, copied in _found(traffic):
+    for begins, happen, copied in watched(_found(traffic)):
         order.append(happen)
         found.append(Wave(rank_of[begins], begins, slice(done, done + len(happen)), rank_of[copied], copied))
         done += len(happen)

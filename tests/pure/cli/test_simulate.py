@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
+from io import StringIO
+from itertools import groupby
 from math import nan
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from mpicoll.analysis.cost import chart
 from mpicoll.analysis.cost.comparison import Comparison, compared
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.traffic import Watched
-from mpicoll.cli import main
+from mpicoll.cli import main, simulate
 
 
 def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -154,7 +158,8 @@ def test_ranks_that_the_machine_cannot_hold(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_progress_is_shown_within_an_algorithm() -> None:
-    """A ring among many ranks is one algorithm that takes minutes: its ranks and its waves are counted."""
+    """A ring among many ranks is one algorithm that takes minutes. Ranks are compared and gathered, and waves are found
+    and happen."""
     watched: list[tuple[str, int]] = []
 
     def watch(name: str) -> Watched:
@@ -166,8 +171,30 @@ def test_progress_is_shown_within_an_algorithm() -> None:
         return passed_on
 
     compared("allreduce", ["ring", "linear"], 8, 0, MACHINES["laptop"], [1024], watch)
-    assert [name for name, _ in watched] == ["ring", "ring", "linear", "linear"]
-    assert watched[1][1] >= 2 * 7  # waves
+    assert [name for name, _ in groupby(name for name, _ in watched)] == ["ring", "linear"]
+    compared_ranks, gathered, found, happened = (count for name, count in watched if name == "ring")
+    assert (compared_ranks, gathered) == (3, 1)
+    assert found == happened >= 2 * 7
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_bar_is_shown_while_one_item_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tqdm by itself shows it when the next item comes."""
+    pytest.importorskip("tqdm")
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    items = iter(simulate._watched("ring")([3, 4]))
+    assert next(items) == 3
+    end = monotonic() + 30
+    while "ring" not in terminal.getvalue() and monotonic() < end:
+        sleep(0.05)
+    assert "ring:   0%" in terminal.getvalue()
+    assert [*items] == [4]
+    assert terminal.getvalue().endswith("\r")  # it is wiped out
 
 
 def test_no_bar_for_what_takes_a_moment(capsys: pytest.CaptureFixture[str]) -> None:

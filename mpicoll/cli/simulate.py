@@ -278,8 +278,8 @@ def _measure(record: Path | None) -> int:
         mine = [p for p in predictions if p.ranks == number]
         median, most = errors(mine)
         print(f"# {number} ranks: {len(mine)} predictions; error: median {median:.0%}, 90th percentile {most:.0%}")
-    if predictions and predictions[-1].ranks > (os.cpu_count() or 1):
-        print(f"# the model gives each rank a core of its own; here there are {os.cpu_count()}")
+    if machine.cores is not None and predictions and predictions[-1].ranks > machine.cores:
+        print(f"# more ranks than the {machine.cores} cores here: the model has them take turns without any loss")
     if record:
         _write_json(record, machine.as_dict())
     sys.stdout.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from mpi4py import MPI
@@ -32,6 +33,7 @@ def test_the_present_machine() -> None:
     if found is None:
         return
     machine, predictions = found
+    assert machine.cores == os.cpu_count()
     assert from_dict(json.loads(json.dumps(machine.as_dict()))) == machine
     expected = [
         (ranks, collective, a.name, n)

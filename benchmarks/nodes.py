@@ -6,16 +6,18 @@ two barriers, the counters of each node's network interfaces are read. Emulated 
     python -m tests.nodes.nodes --nodes 4 --rate 100mbit -- \
         .venv/openmpi/bin/mpicoll run -n 8 benchmarks/nodes.py > benchmarks/records/nodes-4x2-openmpi.txt
 
-``--cyclic`` before ``--`` deals the ranks out to the nodes. All cases take turns in one job. The figures of a row are
-the minimum and the median of the milliseconds that a call takes on the slowest rank; how much faster it is than native,
-by the medians; the bytes that the busiest interface sends or receives, as a part of the vector; that, as a part of the
-least that any algorithm can do with; and what the model says, with its error against the minimum. The model knows the
-links from ping-pongs, and the node from `mpicoll simulate --fit`.
+``--cyclic`` before ``--`` deals the ranks out to the nodes. Collectives that are named after ``nodes.py`` are measured
+alone. All cases take turns in one job. The figures of a row are the minimum and the median of the milliseconds that a
+call takes on the slowest rank; how much faster it is than native, by the medians; the bytes that the busiest interface
+sends or receives, as a part of the vector; that, as a part of the least that any algorithm can do with; and what the
+model says, with its error against the minimum. The model knows the links from ping-pongs, and the node from `mpicoll
+simulate --fit`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -35,7 +37,16 @@ from mpicoll.schedule import Nodes
 from mpicoll.units import size_text
 
 SIZES = (64 << 10, 1 << 20, 4 << 20)
-FLAT = {"bcast": "chain", "reduce": "chain", "allreduce": "ring", "allgather": "ring", "reduce_scatter": "ring"}
+FLAT = {
+    "bcast": "chain",
+    "reduce": "chain",
+    "allreduce": "ring",
+    "allgather": "ring",
+    "reduce_scatter": "ring",
+    "gather": "linear",
+    "scatter": "linear",
+    "alltoall": "pairwise",
+}
 """The collectives, and the flat algorithm of each that moves the fewest bytes."""
 REDUCTIONS = (
     ("float32", "sum", "native"),
@@ -100,10 +111,16 @@ def counters() -> list[int]:
 
 def least_part(collective: str) -> float:
     """What the busiest interface must send or receive, as a part of the vector."""
-    k, smallest = len(nodes.ranks), min(map(len, nodes.ranks))
-    if collective == "allreduce":
-        return 2 * (k - 1) / k
-    return (nodes.size - smallest) / nodes.size if COLLECTIVES[collective].by_rank else 1.0
+    k, parts = len(nodes.ranks), [len(ranks) / nodes.size for ranks in nodes.ranks]
+    match collective:
+        case "allreduce":
+            return 2 * (k - 1) / k
+        case "alltoall":
+            return max(len(ranks) * (1 - part) for ranks, part in zip(nodes.ranks, parts, strict=True))
+        case "gather" | "scatter":
+            return 1 - parts[nodes.of[0]]
+        case _:
+            return 1 - min(parts) if COLLECTIVES[collective].by_rank else 1.0
 
 
 def taking_turns(cases: list[Case]) -> None:
@@ -117,7 +134,7 @@ def case_of(collective: str, algorithm: str, nbytes: int) -> Case:
     n = nbytes // 4 // (comm.size if table.by_rank else 1)
     x = np.zeros((comm.size, n) if table.gives == "p" else n, np.float32)
     out = None if collective == "bcast" else np.zeros((comm.size, n) if table.gets == "p" else n, np.float32)
-    given = {} if out is None or (table.root and comm.rank) else {"out": out}
+    given = {} if out is None or not table.gets_at(comm.rank, 0) else {"out": out}
     call = getattr(comm, collective)
     return Case(algorithm, nbytes, lambda: call(x, algorithm=algorithm, **given))
 
@@ -167,8 +184,8 @@ def predicted(machine: Machine | None, collective: str, algorithm: str, nbytes: 
     return float(costs(collective, algorithm, comm.size, machine, [nbytes]).seconds[0])
 
 
-def main() -> None:
-    """Measure. Rank 0 prints."""
+def main(collectives: Sequence[str]) -> None:
+    """Measure these collectives, or all of them and reductions that MPI lacks if none is named. Rank 0 prints."""
     machine = described()
     about = environment(Session(world, node, "cpu"))
     errors = []
@@ -178,9 +195,9 @@ def main() -> None:
         print(f"{about['mpi']}, {about['cpu']}, {about['cores']} cores for all nodes; the ranks of each node: {where}")
         print(f"links: {8e-6 / gap:.0f} Mbit/s, {latency * 1e6:.0f} us")
         print(f"{'':31} {'min':>7} {'median':>7} {'x':>5} {'bytes':>6} {'of least':>8} {'model':>7} error")
-    for collective, flat in FLAT.items():
+    for collective in collectives or FLAT:
         for nbytes in SIZES:
-            cases = [case_of(collective, algorithm, nbytes) for algorithm in ("native", flat, "two_level")]
+            cases = [case_of(collective, algorithm, nbytes) for algorithm in ("native", FLAT[collective], "two_level")]
             taking_turns(cases)
             if machine is None:
                 continue
@@ -198,7 +215,7 @@ def main() -> None:
                 )
     if machine is not None:
         print(f"the model: {len(errors)} predictions, median error {np.median(np.abs(errors)):.0%}")
-    for elements in (1 << 18, 1 << 20):
+    for elements in () if collectives else (1 << 18, 1 << 20):
         cases = [reduction_of(*words, elements) for words in REDUCTIONS]
         taking_turns(cases)
         for case in cases if machine is not None else ():
@@ -210,4 +227,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -21,11 +21,13 @@ def among(
     algorithm: Callable[[Place], Steps],
     blocks: Sequence[Blocks],
     spaces: Spaces = IN_PLACE,
+    arriving: Sequence[Blocks] | None = None,
 ) -> Steps:
     """This rank's steps in ``algorithm``, which these ``ranks`` carry out; none if it is not one of them.
 
     ``blocks[b]`` are the blocks of the whole that the algorithm takes for its block b. If there are none, no message
-    carries that block. A rank alone has its input as its result.
+    carries that block. In an all-to-all, ``arriving[b]`` are those for block b of OUTPUT, if they are other ones: then
+    runs stay as they are given, so that both ends of a message have the same. A rank alone has its input as its result.
     """
     if at.rank not in ranks:
         return
@@ -34,8 +36,11 @@ def among(
     else:
         part = ((Copy(run(0, len(blocks)), INPUT, OUTPUT),),)
 
-    def of_whole(part: Blocks) -> Blocks:
-        return joined(r for numbers in part for b in numbers for r in blocks[b])
+    def of_whole(part: Blocks, space: Space) -> Blocks:
+        if arriving is None:
+            return joined(r for numbers in part for b in numbers for r in blocks[b])
+        named = arriving if space == OUTPUT else blocks
+        return tuple(r for numbers in part for b in numbers for r in named[b])
 
     for step in part:
         moved = [_moved(action, ranks, spaces, of_whole) for action in step]
@@ -54,7 +59,7 @@ def stages(
     assert isinstance(part, Pipeline)
     found = []
     for stage in part.stages:
-        moved = _moved(stage.action, ranks, spaces, lambda blocks: blocks)
+        moved = _moved(stage.action, ranks, spaces, lambda blocks, space: blocks)
         assert isinstance(moved, Send | Recv | RecvReduce)
         found.append(Stage(start + stage.start, moved))
     return found
@@ -71,13 +76,21 @@ def joined(runs: Iterable[range]) -> Blocks:
     return tuple(found)
 
 
-def _moved(action: Action, ranks: Sequence[int], spaces: Spaces, of_whole: Callable[[Blocks], Blocks]) -> Action | None:
+def _moved(
+    action: Action, ranks: Sequence[int], spaces: Spaces, of_whole: Callable[[Blocks, Space], Blocks]
+) -> Action | None:
     """The action of a part as one of the whole. None if nothing of it is left."""
 
     def space(part: Space) -> Space:
         return spaces.get(part, part)
 
-    blocks = of_whole(action.blocks)
+    if isinstance(action, Copy):
+        _, from_, into, to = action
+        blocks, target = of_whole(action.blocks, from_), of_whole(to or action.blocks, into)
+        if not blocks or (space(from_), blocks) == (space(into), target):
+            return None
+        return Copy(blocks, space(from_), space(into), None if target == blocks else target)
+    blocks = of_whole(action.blocks, action.from_ if isinstance(action, Send) else action.into)
     if action.blocks and not blocks:
         return None
     match action:
@@ -87,7 +100,3 @@ def _moved(action: Action, ranks: Sequence[int], spaces: Spaces, of_whole: Calla
             return Recv(ranks[peer], blocks, space(into))
         case RecvReduce(peer, _, mine, into, mine_first):
             return RecvReduce(ranks[peer], blocks, space(mine), space(into), mine_first)
-        case Copy(_, from_, into, to):
-            if not blocks or (space(from_) == space(into) and to is None):
-                return None
-            return Copy(blocks, space(from_), space(into), None if to is None else of_whole(to))

@@ -9,14 +9,28 @@ its team, which is some ranks of its node. The leaders with the same number, one
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import accumulate
 from itertools import chain as following
+from itertools import pairwise as pairs
 
-from mpicoll.algorithms import binary, chain, direct, dissemination, ring
+from mpicoll.algorithms import binary, chain, direct, dissemination, pairwise, ring
 from mpicoll.algorithms.composed import among, stages
 from mpicoll.algorithms.pipeline import Pipeline
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Place, Space, Steps, merged, one, run
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Place, Recv, Send, Space, Steps, merged, one, run
 
-__all__ = ["allgather", "allreduce", "barrier", "bcast", "reduce", "reduce_scatter", "slices"]
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "barrier",
+    "bcast",
+    "gather",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "slices",
+]
 
 
 def allreduce(at: Place) -> Steps:
@@ -55,6 +69,34 @@ def reduce_scatter(at: Place) -> Steps:
     yield from among(at, here.team, direct.scatter, [one(rank) for rank in here.team], {INPUT: SCRATCH})
 
 
+def gather(at: Place) -> Steps:
+    """Each leader takes in the blocks of its node, and sends them to the root in one message.
+
+    Cost: (m+k-2) a + (p-1)/p n b
+    Source: Träff and Rougier, Zero-copy, hierarchical gather is not possible with MPI datatypes and collectives,
+      EuroMPI/ASIA (2014)
+    """
+    nodes = _led(at)
+    node = next(node for node in nodes if at.rank in node)
+    kept: Space = OUTPUT if at.rank == at.root else SCRATCH if len(node) > 1 else INPUT
+    yield from among(at, node, direct.gather, [one(rank) for rank in node], {OUTPUT: kept})
+    yield from among(at, [node[0] for node in nodes], direct.gather, [*map(merged, nodes)], {INPUT: kept})
+
+
+def scatter(at: Place) -> Steps:
+    """The root sends each leader the blocks of its node in one message, and the leader hands them out.
+
+    Cost: (m+k-2) a + (p-1)/p n b
+    Source: Träff and Rougier, Zero-copy, hierarchical gather is not possible with MPI datatypes and collectives,
+      EuroMPI/ASIA (2014), on its gather, of which this is the reverse
+    """
+    nodes = _led(at)
+    node = next(node for node in nodes if at.rank in node)
+    kept: Space = INPUT if at.rank == at.root else SCRATCH if len(node) > 1 else OUTPUT
+    yield from among(at, [node[0] for node in nodes], direct.scatter, [*map(merged, nodes)], {OUTPUT: kept})
+    yield from among(at, node, direct.scatter, [one(rank) for rank in node], {INPUT: kept})
+
+
 def allgather(at: Place) -> Steps:
     """Each leader takes in the blocks of its team. Each group of leaders gathers these on a ring. Then each node
     gathers what its leaders have, on a ring.
@@ -67,6 +109,37 @@ def allgather(at: Place) -> Steps:
     yield from among(at, here.team, direct.gather, [one(rank) for rank in here.team], {})
     yield from among(at, here.group, ring.allgather, here.blocks_by_team())
     yield from among(at, here.node, ring.allgather, here.blocks_by_leader())
+
+
+def alltoall(at: Place) -> Steps:
+    """Each rank sends all that it has for another node to one rank there, in one message. The ranks of a node take in
+    the same number of these messages, or nearly so. Then they hand each other what came.
+
+    Cost: (2m+k-3) a + ((k-1)/k + (m-1)/m) n b
+    Source: Träff and Hunold, Decomposing MPI collectives for exploiting multi-lane communication, IEEE CLUSTER (2020),
+      on nodes of the same size
+    """
+    nodes, k = at.by_node, len(at.by_node)
+    here = next(i for i, node in enumerate(nodes) if at.rank in node)
+    node = nodes[here]
+    me, m = node.index(at.rank), len(node)
+    yield from among(at, node, pairwise.alltoall, [one(rank) for rank in node], {})
+    # A node deals out the ranks of the other nodes, those of the node before it first, to its own. What comes from the
+    # q-th that this rank gets lies in SCRATCH from block q m on: a block for each rank of the node. So there are at
+    # most m ceil((p-m)/m) blocks, which is less than p.
+    ahead, others = 0, list[int]()
+    for distance in range(1, k):
+        target, source = nodes[(here + distance) % k], nodes[here - distance]
+        dealt = ((i, rank) for i, rank in enumerate(source, len(others)) if i % m == me)
+        yield (
+            Send(target[(ahead + me) % len(target)], merged(target), INPUT),
+            *(Recv(rank, _cut(i - me, merged(node)), SCRATCH) for i, rank in dealt),
+        )
+        ahead += len(target)
+        others += source
+    departing = [_each(range(i, m * len(others[me::m]), m)) for i in range(m)]
+    arriving = [_each(others[i::m]) for i in range(m)]
+    yield from among(at, node, pairwise.alltoall, departing, {INPUT: SCRATCH}, arriving)
 
 
 def bcast(at: Place) -> Steps:
@@ -118,6 +191,23 @@ def _around(at: Place) -> tuple[tuple[int, ...], list[int], int]:
     leaders = [at.root if at.root in node else node[0] for node in nodes]
     here = next(i for i, node in enumerate(nodes) if at.rank in node)
     return nodes[here], leaders, leaders[here]
+
+
+def _each(blocks: Iterable[int]) -> Blocks:
+    """These blocks, each as a run of its own."""
+    return tuple(range(b, b + 1) for b in blocks)
+
+
+def _cut(start: int, like: Blocks) -> Blocks:
+    """As many blocks from ``start`` on, in runs as long as these."""
+    ends = [*accumulate(map(len, like), initial=start)]
+    return tuple(range(begin, end) for begin, end in pairs(ends))
+
+
+def _led(at: Place) -> list[list[int]]:
+    """The ranks of each node, with the leader first. The root leads its node, which comes first."""
+    nodes = sorted(at.by_node, key=lambda node: at.root not in node)
+    return [sorted(node, key=lambda rank: rank != at.root) for node in nodes]
 
 
 class _Leaders:

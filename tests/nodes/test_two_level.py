@@ -21,10 +21,15 @@ def test_each_result_is_right_and_no_node_sends_or_receives_more_than_it_must(pl
     p, nodes = len(ranks), max(ranks) + 1
     for rank, node in enumerate(ranks):
         others = (p - ranks.count(node)) / p  # what other ranks give or get, if each has a block
+        own = ranks.count(node) / p
+        at_root = others if node == ranks[0] else own  # what passes through the node of rank 0, the root, or another
         most = {
             "bcast": (1.0, 1.0),
             "reduce": (1.0, 1.0),
             "allreduce": (2 * (nodes - 1) / nodes,) * 2,
+            "gather": (own, at_root),
+            "scatter": (at_root, own),
+            "alltoall": (ranks.count(node) * others,) * 2,
             "allgather": (max((p - ranks.count(n)) / p for n in set(ranks)), others),
             "reduce_scatter": (others, max((p - ranks.count(n)) / p for n in set(ranks))),
         }

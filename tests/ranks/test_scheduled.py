@@ -14,7 +14,8 @@ from mpicoll import algorithms
 from mpicoll.calls.select import names
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one, run
+from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one, run
 from tests import oracle
 
 UNEVEN = ("gather", "allgather", "scatter", "reduce_scatter", "alltoall")
@@ -152,6 +153,31 @@ def test_uneven_blocks_by_every_algorithm_that_takes_them(comm: mpicoll.Communic
                 assert got is None
             else:
                 np.testing.assert_array_equal(got, expected, err_msg=f"{collective}v by {a}, root {root}")
+
+
+@pytest.mark.mpi(min_size=3)
+@pytest.mark.parametrize("node", [(0, 0, 1, 1), (0, 1, 0, 1), (0, 1, 1, 2), (0, 1, 2, 1)], ids=str)
+def test_two_level_algorithms_where_ranks_are_on_several_nodes(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, node: tuple[int, ...]
+) -> None:
+    """The nodes are made up: ranks of one node talk in messages, too."""
+    size, rank = comm.size, comm.rank
+    nodes = Nodes.named(node[r % len(node)] for r in range(size))
+    monkeypatch.setattr(MPIFabric, "_found_nodes", lambda fabric: nodes)
+    with mpicoll.Communicator() as several:
+        for a in [a for a in algorithms.algorithms() if a.name == "two_level" and COLLECTIVES[a.collective].moves]:
+            for n in (0, 1, 30, 5000):  # 40 kB in a block: a message of several is longer than what is gathered
+                for root in range(size) if COLLECTIVES[a.collective].rooted else (0,):
+                    called(several, a.collective, a.name, n, "float64", root)
+        counts = [(3 * r + 1) % 4 for r in range(size)]
+        whole, ends = np.arange(3.0 * sum(counts)).reshape(-1, 3), np.cumsum(counts)
+        mine = whole[ends[rank] - counts[rank] : ends[rank]]
+        for root in range(size):
+            got = several.gatherv(mine, counts, root, algorithm="two_level")
+            np.testing.assert_array_equal(whole if got is None else got, whole)
+            assert (got is None) == (rank != root)
+            out = several.scatterv(whole, counts, root, out=np.zeros_like(mine), algorithm="two_level")
+            np.testing.assert_array_equal(out, mine)
 
 
 def test_whatever_can_be_moved(comm: mpicoll.Communicator) -> None:

@@ -30,6 +30,7 @@ def checked(collective: str, n: int, dtype: str, op: str, root: int = 0, algorit
     expected = oracle.outcome(collective, inputs, op, root, dtype)[comm.rank]
     words: dict[str, Any] = {"algorithm": algorithm} | ({"root": root} if table.rooted else {})
     words |= {"op": op} if table.reduces else {}
+    words |= {"out": np.zeros(n, inputs[0].dtype)} if collective == "scatter" else {}
     call, x = getattr(comm, collective), inputs[comm.rank].copy()
     where = f"{collective} of {n} {dtype}, {op}, root {root}, rank {comm.rank}"
     result = call(x, **words)
@@ -51,13 +52,14 @@ def counted(collective: str) -> list[float]:
     table = COLLECTIVES[collective]
     n = NBYTES // 8 // (comm.size if table.by_rank else 1)
     x = np.zeros((comm.size, n) if table.gives == "p" else n)
+    words: dict[str, Any] = {"algorithm": "two_level"} | ({"out": np.zeros(n)} if collective == "scatter" else {})
     call = getattr(comm, collective)
-    call(x, algorithm="two_level")  # connects
+    call(x, **words)  # connects
     MPI.COMM_WORLD.Barrier()
     before = counters()
     MPI.COMM_WORLD.Barrier()
     for _ in range(CALLS):
-        call(x, algorithm="two_level")
+        call(x, **words)
     MPI.COMM_WORLD.Barrier()
     return [(b - a) / CALLS / NBYTES for a, b in zip(before, counters(), strict=True)]
 

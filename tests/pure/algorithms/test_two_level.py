@@ -12,6 +12,7 @@ import mpicoll
 from mpicoll.algorithms import Algorithm, algorithms, schedule
 from mpicoll.algorithms.registry import per_rank
 from mpicoll.analysis.proof.cases import placements, prove
+from mpicoll.calls.select import names
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 from mpicoll.schedule import OUTPUT, Nodes, Place, Send, Steps, one
@@ -76,6 +77,58 @@ def test_the_vector_enters_and_leaves_a_node_once(nodes: Nodes, data: st.DataObj
     sends, receives = between_nodes(known("reduce", "two_level"), nodes, root)
     assert sends == away
     assert max(receives) == several
+
+
+def messages_between_nodes(algorithm: Algorithm, nodes: Nodes, root: int = 0) -> list[tuple[int, int]]:
+    """The ranks that send, and those that receive, of each message from a node to another."""
+    found = []
+    for rank in range(nodes.size):
+        for step in algorithm.schedule(rank, nodes.size, root, 1, nodes).steps:
+            sends = [action for action in step if isinstance(action, Send)]
+            found += [(rank, send.peer) for send in sends if nodes.of[send.peer] != nodes.of[rank]]
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(nodes=anywhere, data=st.data())
+def test_the_root_and_each_other_node_have_one_message_with_the_blocks_of_the_node(
+    nodes: Nodes, data: st.DataObject
+) -> None:
+    root = data.draw(st.integers(0, nodes.size - 1))
+    home = nodes.of[root]
+    away = [i for i in range(len(nodes.ranks)) if i != home]
+    parts = [len(ranks) / nodes.size for ranks in nodes.ranks]
+    all_others, none = pytest.approx(1 - parts[home]), [0.0] * len(parts)
+    theirs = [0.0 if i == home else pytest.approx(part) for i, part in enumerate(parts)]
+    roots = [all_others if i == home else 0.0 for i in range(len(parts))] if away else none
+    gather, scatter = known("gather", "two_level"), known("scatter", "two_level")
+    assert between_nodes(gather, nodes, root) == (theirs, roots)
+    assert between_nodes(scatter, nodes, root) == (roots, theirs)
+    to_root, from_root = messages_between_nodes(gather, nodes, root), messages_between_nodes(scatter, nodes, root)
+    assert {peer for _, peer in to_root} | {rank for rank, _ in from_root} <= {root}
+    assert sorted(nodes.of[rank] for rank, _ in to_root) == sorted(nodes.of[peer] for _, peer in from_root) == away
+
+
+@settings(max_examples=100, deadline=None)
+@given(nodes=anywhere)
+def test_in_an_all_to_all_a_rank_has_one_message_for_each_other_node(nodes: Nodes) -> None:
+    alltoall = known("alltoall", "two_level")
+    crossing = [pytest.approx(len(ranks) * (nodes.size - len(ranks)) / nodes.size) for ranks in nodes.ranks]
+    assert between_nodes(alltoall, nodes) == (crossing, crossing)
+    messages = messages_between_nodes(alltoall, nodes)
+    for rank in range(nodes.size):
+        to = sorted(nodes.of[peer] for sender, peer in messages if sender == rank)
+        assert to == [i for i in range(len(nodes.ranks)) if i != nodes.of[rank]]
+    for ranks in nodes.ranks:
+        taken = [sum(peer == rank for _, peer in messages) for rank in ranks]
+        assert max(taken) - min(taken) <= 1
+
+
+def test_uneven_blocks_are_for_those_whose_ranks_know_all_lengths() -> None:
+    """In an alltoallv a rank knows only the lengths of its own blocks, so that no other one can send them on."""
+    assert all("two_level" in names(f"{each}v") for each in ("gather", "scatter", "allgather", "reduce_scatter"))
+    assert "two_level" in names("alltoall")
+    assert "two_level" not in names("alltoallv")
 
 
 def test_a_barrier_has_messages_of_leaders_alone_between_nodes() -> None:

@@ -113,7 +113,7 @@ def allgather(at: Place) -> Steps:
 
 def alltoall(at: Place) -> Steps:
     """Each rank sends all that it has for another node to one rank there, in one message. The ranks of a node take in
-    the same number of these messages, or nearly so. Then they hand each other what came.
+    the same number of these messages, or nearly so. Then they exchange their own blocks, and hand each other what came.
 
     Cost: (2m+k-3) a + ((k-1)/k + (m-1)/m) n b
     Source: Träff and Hunold, Decomposing MPI collectives for exploiting multi-lane communication, IEEE CLUSTER (2020),
@@ -123,7 +123,6 @@ def alltoall(at: Place) -> Steps:
     here = next(i for i, node in enumerate(nodes) if at.rank in node)
     node = nodes[here]
     me, m = node.index(at.rank), len(node)
-    yield from among(at, node, pairwise.alltoall, [one(rank) for rank in node], {})
     # A node deals out the ranks of the other nodes, those of the node before it first, to its own. What comes from the
     # q-th that this rank gets lies in SCRATCH from block q m on: a block for each rank of the node. So there are at
     # most m ceil((p-m)/m) blocks, which is less than p.
@@ -137,6 +136,7 @@ def alltoall(at: Place) -> Steps:
         )
         ahead += len(target)
         others += source
+    yield from among(at, node, pairwise.alltoall, [one(rank) for rank in node], {})
     departing = [_each(range(i, m * len(others[me::m]), m)) for i in range(m)]
     arriving = [_each(others[i::m]) for i in range(m)]
     yield from among(at, node, pairwise.alltoall, departing, {INPUT: SCRATCH}, arriving)

@@ -4,17 +4,17 @@ Each is composed of algorithms that are there: some within each node, and some b
 which ranks are on which node, and nodes may have different numbers of ranks.
 
 The leaders of a node are its ranks that talk to other nodes. All nodes have the same number of them. A leader acts for
-its team, which is some ranks of its node. The leaders with the same number, one of each node, form a group.
+its team, which is some ranks of its node. The leaders with the same number, one of each node, form a group. In an
+all-to-all every rank talks to other nodes, however many there are on each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from itertools import chain as following
-from itertools import pairwise as pairs
 
-from mpicoll.algorithms import binary, chain, direct, dissemination, pairwise, ring
+from mpicoll.algorithms import binary, chain, direct, dissemination, ring
 from mpicoll.algorithms.composed import among, stages
 from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Place, Recv, Send, Space, Steps, merged, one, run
@@ -136,10 +136,10 @@ def alltoall(at: Place) -> Steps:
         )
         ahead += len(target)
         others += source
-    yield from among(at, node, pairwise.alltoall, [one(rank) for rank in node], {})
+    yield from among(at, node, direct.alltoall, [one(rank) for rank in node], {})
     departing = [_each(range(i, m * len(others[me::m]), m)) for i in range(m)]
     arriving = [_each(others[i::m]) for i in range(m)]
-    yield from among(at, node, pairwise.alltoall, departing, {INPUT: SCRATCH}, arriving)
+    yield from among(at, node, direct.alltoall, departing, {INPUT: SCRATCH}, arriving)
 
 
 def bcast(at: Place) -> Steps:
@@ -201,7 +201,7 @@ def _each(blocks: Iterable[int]) -> Blocks:
 def _cut(start: int, like: Blocks) -> Blocks:
     """As many blocks from ``start`` on, in runs as long as these."""
     ends = [*accumulate(map(len, like), initial=start)]
-    return tuple(range(begin, end) for begin, end in pairs(ends))
+    return tuple(range(begin, end) for begin, end in pairwise(ends))
 
 
 def _led(at: Place) -> list[list[int]]:

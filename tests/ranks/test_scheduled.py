@@ -165,6 +165,7 @@ def test_two_level_algorithms_where_ranks_are_on_several_nodes(
     nodes = Nodes.named(node[r % len(node)] for r in range(size))
     monkeypatch.setattr(MPIFabric, "_found_nodes", lambda fabric: nodes)
     with mpicoll.Communicator() as several:
+        assert several._engine.fabric.nodes == nodes
         for a in [a for a in algorithms.algorithms() if a.name == "two_level" and COLLECTIVES[a.collective].moves]:
             for n in (0, 1, 30, 5000):  # 40 kB in a block: a message of several is longer than what is gathered
                 for root in range(size) if COLLECTIVES[a.collective].rooted else (0,):

@@ -98,12 +98,15 @@ def test_the_root_and_each_other_node_have_one_message_with_the_blocks_of_the_no
     home = nodes.of[root]
     away = [i for i in range(len(nodes.ranks)) if i != home]
     parts = [len(ranks) / nodes.size for ranks in nodes.ranks]
-    all_others, none = pytest.approx(1 - parts[home]), [0.0] * len(parts)
-    theirs = [0.0 if i == home else pytest.approx(part) for i, part in enumerate(parts)]
-    roots = [all_others if i == home else 0.0 for i in range(len(parts))] if away else none
+    of_nodes = pytest.approx([0.0 if i == home else part for i, part in enumerate(parts)])
+    of_root = pytest.approx([1 - part if i == home else 0.0 for i, part in enumerate(parts)])
     gather, scatter = known("gather", "two_level"), known("scatter", "two_level")
-    assert between_nodes(gather, nodes, root) == (theirs, roots)
-    assert between_nodes(scatter, nodes, root) == (roots, theirs)
+    sends, receives = between_nodes(gather, nodes, root)
+    assert sends == of_nodes
+    assert receives == of_root
+    sends, receives = between_nodes(scatter, nodes, root)
+    assert sends == of_root
+    assert receives == of_nodes
     to_root, from_root = messages_between_nodes(gather, nodes, root), messages_between_nodes(scatter, nodes, root)
     assert {peer for _, peer in to_root} | {rank for rank, _ in from_root} <= {root}
     assert sorted(nodes.of[rank] for rank, _ in to_root) == sorted(nodes.of[peer] for _, peer in from_root) == away
@@ -114,7 +117,8 @@ def test_the_root_and_each_other_node_have_one_message_with_the_blocks_of_the_no
 def test_in_an_all_to_all_a_rank_has_one_message_for_each_other_node(nodes: Nodes) -> None:
     alltoall = known("alltoall", "two_level")
     crossing = [pytest.approx(len(ranks) * (nodes.size - len(ranks)) / nodes.size) for ranks in nodes.ranks]
-    assert between_nodes(alltoall, nodes) == (crossing, crossing)
+    sends, receives = between_nodes(alltoall, nodes)
+    assert sends == receives == crossing
     messages = messages_between_nodes(alltoall, nodes)
     for rank in range(nodes.size):
         to = sorted(nodes.of[peer] for sender, peer in messages if sender == rank)

@@ -209,6 +209,7 @@ PAIRS = Traits(Nodes.block(8, 4), "Open MPI")
         ("scan", MAX, 1 << 20, PAIRS.nodes, "exchange"),
         ("allreduce", SUM, 1 << 20, PAIRS.nodes, "native"),
         ("bcast", None, 1 << 20, PAIRS.nodes, "native"),
+        ("alltoall", None, 1 << 20, PAIRS.nodes, "native"),  # there is a two-level one, which sends as many bytes
     ],
 )
 def test_on_several_nodes_long_reductions_that_mpi_lacks_are_two_level(

@@ -173,7 +173,7 @@ def _measure(options: Options, world: Intracomm) -> int:
                 record.write_csv(report, options.csv)
         if options.plot:
             with writing(options.plot, "bench", "--plot"):
-                plot.draw(report.rounded(), options.plot)
+                plot.draw(report, options.plot)
         if report.interrupted:
             print("# interrupted: what is above was measured before")
         if written := [str(file) for file in (options.json, options.csv, options.plot) if file]:

@@ -30,7 +30,7 @@ def copy_time(session: Session, arena: Arena, size: int, seconds: float) -> floa
     pairs = arena.buffers(copy_case(size, session.device))
     runner = Runner(pairs, [copy(pair, session.on_gpu) for pair in pairs])
     measure(session.world, [runner], seconds)
-    return float(np.median(runner.times))
+    return round(float(np.median(runner.times)), 3)
 
 
 def copy(pair: Buffers, on_gpu: bool) -> Callable[[], object]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -25,19 +26,13 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
 
-__all__ = ["PARTS", "Comparison", "gather", "main", "report", "text", "write"]
+__all__ = ["PARTS", "Comparison", "gather", "main", "report", "text"]
 
 PARTS = "parts"
 """The folder of the records, and of what each benchmark has printed."""
 NCCL = "nccl"
-
-_ENVIRONMENT = {
-    "cpu": "CPU", "cores": "cores of a node", "gpus": "GPUs", "gpu_sharing": "ranks on one GPU",
-    "driver": "GPU driver", "cuda": "CUDA of torch", "nccl": "NCCL", "torch": "torch", "mpi": "MPI library",
-    "mpi_takes_gpu_memory": "it takes GPU memory", "mpi4py": "mpi4py", "mpicoll": "mpicoll", "python": "Python",
-    "system": "system", "nodes": "nodes", "ranks": "ranks", "binding": "cores of each rank",
-}  # fmt: skip
-"""What the report shows of the environment, and what it calls it."""
+_FASTEST = "The median time of the smallest size, in microseconds. Less is better."
+_WIDEST = "The largest bus bandwidth of a median, in 10^9 bytes a second. More is better."
 
 
 @dataclass(frozen=True)
@@ -56,12 +51,11 @@ class Comparison:
         return sum(row.wrong for row in self.rows)
 
     @cached_property
-    def backends(self) -> dict[str, str]:
-        """All that were asked for or measured, each with the reason why it is not here, if it is not."""
+    def backends(self) -> list[str]:
+        """All that were asked for or measured, and those that do not run here."""
         asked = [name for record in self.records.values() for name in record.settings["backends"]]
-        notes = [note for record in self.records.values() for note in record.notes if note.collective is None]
-        measured = dict.fromkeys(grouped(self.rows, "backend"), "")
-        return dict.fromkeys(asked, "") | measured | {note.backend: note.reason for note in notes} | measured
+        missing = [note.backend for record in self.records.values() for note in record.notes if not note.collective]
+        return [*dict.fromkeys([*asked, *missing, *grouped(self.rows, "backend")])]
 
     @cached_property
     def environment(self) -> dict[str, list[Any]]:
@@ -94,26 +88,21 @@ def gather(folder: Path) -> Comparison:
 def text(found: Comparison, pictures: list[str]) -> str:
     """The report. ``pictures`` are the names of files beside it."""
     on_gpus = any(found.environment["gpus"])
-    sections = {
+    sections: dict[str, Iterable[str]] = {
         "# mpicoll, MPI and NCCL on the same GPUs" if on_gpus else "# mpicoll and MPI on CPUs": _summary(found),
         "## What is measured where": _environment(found),
         "## What to keep in mind": (f"- {caveat}" for caveat in _caveats(found)),
     }
-    for dtype, of_dtype in grouped(found.rows, "type").items():
-        rows = [row for row in of_dtype if row.is_usual]
-        with_data = [row for row in rows if row.size]
-        fastest, widest = (
-            "The median time of the smallest size, in microseconds. Less is better.",
-            "The largest bus bandwidth of a median, in 10^9 bytes a second. More is better.",
-        )
+    for dtype, rows in grouped((row for row in found.rows if row.is_usual), "type").items():
         sections |= {
-            f"## {dtype}: latency": iter([fastest, "", *_table(found, rows, _latency)]),
-            f"## {dtype}: bandwidth": iter([widest, "", *_table(found, with_data, _bandwidth)]),
+            f"## {dtype}: latency": _table(found, rows, _latency, _FASTEST),
+            f"## {dtype}: bandwidth": _table(found, [row for row in rows if row.size], _bandwidth, _WIDEST),
             f"## {dtype}: what carried out the calls": _table(found, rows, _routes),
         }
+    shown = [f"![{name.partition('.')[0]}]({name})" for name in pictures]
     sections |= {
         "## What did not run": _not_run(found),
-        "## Pictures": _pictures(pictures),
+        "## Pictures": shown or ["None: matplotlib is not installed."],
     }
     return "\n\n".join("\n".join([heading, "", *lines]) for heading, lines in sections.items()) + "\n"
 
@@ -131,16 +120,19 @@ def _summary(found: Comparison) -> Iterator[str]:
 
 def _environment(found: Comparison) -> Iterator[str]:
     yield from ("| what | |", "|---|---|")
-    for key, name in _ENVIRONMENT.items():
-        values = [_value(value) for value in found.environment[key] if value not in (None, [])]
+    for key, given in found.environment.items():
+        values = [_value(value) for value in given if value not in (None, [])]
         if values:
-            yield f"| {name} | {' / '.join(dict.fromkeys(values))} |"
+            yield f"| {_named(key)} | {' / '.join(dict.fromkeys(values))} |"
+
+
+def _named(key: str) -> str:
+    return key.replace("_", " ")
 
 
 def _value(value: Any) -> str:
     if isinstance(value, list):
-        counts = {each: value.count(each) for each in value}
-        return ", ".join(f"{n} x {each}" if n > 1 else str(each) for each, n in counts.items())
+        return ", ".join(f"{n} x {each}" if n > 1 else str(each) for each, n in Counter(value).items())
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
@@ -160,7 +152,7 @@ def _caveats(found: Comparison) -> Iterator[str]:
         yield "Ranks took turns on the cores, so times hold waits for a core."
     if False in found.environment["mpi_takes_gpu_memory"]:
         yield "The MPI library does not say that it takes GPU memory: mpicoll sends through host memory."
-    different = [name for key, name in _ENVIRONMENT.items() if len(found.environment[key]) > 1]
+    different = [_named(key) for key, values in found.environment.items() if len(values) > 1]
     if different:
         yield f"Not all benchmarks ran in the same environment. These differ: {', '.join(different)}."
 
@@ -169,17 +161,15 @@ Cell = Callable[[Sequence[Row], Sequence[Row]], str]
 """The cell of a backend's rows, beside those of NCCL. There are some of the backend."""
 
 
-def _table(found: Comparison, rows: Sequence[Row], cell: Cell) -> Iterator[str]:
+def _table(found: Comparison, rows: Sequence[Row], cell: Cell, above: str = "") -> Iterator[str]:
+    yield from (above, "") if above else ()
     yield f"| collective | {' | '.join(found.backends)} |"
     yield f"|---|{'---|' * len(found.backends)}"
     of_names = grouped(rows, "collective")
     for name in (name for name in COLLECTIVES if name in of_names):
         mine = grouped(of_names[name], "backend")
         nccl = [row for row in mine.get(NCCL, ()) if row.comparable]
-        cells = [
-            cell(mine[backend], nccl) if backend in mine else f"not here: {reason}" if reason else "N/A"
-            for backend, reason in found.backends.items()
-        ]
+        cells = [cell(mine[backend], nccl) if backend in mine else "N/A" for backend in found.backends]
         yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -205,57 +195,46 @@ def _routes(mine: Sequence[Row], _: Sequence[Row]) -> str:
 
 def _not_run(found: Comparison) -> Iterator[str]:
     """Why a backend or a collective of it is missing above, each reason once."""
-    where: dict[tuple[str, str], dict[str, None]] = {}
+    where: dict[str, dict[str, None]] = {}
     measured = grouped((row for row in found.rows if row.is_usual), "backend", "collective", "type")
     for record in found.records.values():
         dtype = record.settings["dtype"]
         for note in record.notes:
             if (note.backend, note.collective, dtype) not in measured:
                 what = f"{note.collective} of {dtype}" if note.collective else ""
-                where.setdefault((note.backend, note.reason), {})[what] = None
-    for (backend, reason), places in where.items():
+                where.setdefault(f"- {note.backend}: {note.reason}", {})[what] = None
+    for reason, places in where.items():
         listed = ", ".join(filter(None, places))
-        yield f"- {backend}: {reason}" + (f" ({listed})" if listed else "")
+        yield f"{reason} ({listed})" if listed else reason
     if not where:
         yield "Every backend ran every collective."
 
 
-def _pictures(names: list[str]) -> Iterator[str]:
-    yield from (f"![{name.partition('.')[0]}]({name})" for name in names)
-    yield "" if names else "None: matplotlib is not installed."
-
-
-def write(found: Comparison, folder: Path) -> list[Path]:
-    """Write the files, and return their paths."""
-    dtypes = [*grouped(found.rows, "type")] if find_spec("matplotlib") else []
+def report(folder: Path) -> int:
+    """Write the files, and say which. Returns 1 if a part failed or a result was wrong."""
+    found = gather(folder)
+    dtypes = grouped(found.rows, "type") if find_spec("matplotlib") else {}
     pictures = [folder / f"{dtype}.png" for dtype in dtypes]
     for dtype, picture in zip(dtypes, pictures, strict=True):
         plot.draw(found.of_dtype(dtype), picture)
-    report, results = folder / "report.md", folder / "results.json"
-    report.write_text(text(found, [picture.name for picture in pictures]))
     digest = {
         "schema": "mpicoll-comparison/1",
         "failed": found.failed,
         "parts": {name: head(record) for name, record in found.records.items()},
         "rows": [columns(row) for row in found.rows],
     }
-    results.write_text(json.dumps(digest, indent=1) + "\n")
-    return [report, results, *pictures]
-
-
-def report(folder: Path) -> int:
-    """Write the files, and say which. Returns 1 if a part failed or a result was wrong."""
-    found = gather(folder)
-    written = write(found, folder)
+    written = folder / "report.md", folder / "results.json"
+    written[0].write_text(text(found, [picture.name for picture in pictures]))
+    written[1].write_text(json.dumps(digest, indent=1) + "\n")
     print(f"# {found.wrong} wrong elements in {len(found.rows)} measurements of {len(found.records)} benchmarks")
     for name in found.failed:
         print(f"# {name} has no record: {folder / PARTS / name}.txt says why")
-    print(f"# written: {', '.join(map(str, written))}")
+    print(f"# written: {', '.join(map(str, [*written, *pictures]))}")
     return 1 if found.wrong or found.failed else 0
 
 
 def main() -> int:
-    return program("comparison", "a folder", 1, lambda folder: report(Path(folder)))
+    return program(__doc__, report, folder=Path)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What a benchmark measured: rows, each of one case on one backend, as the files have them.
 
 The table, the verdict, the pictures and the reports are all made of rows, be they measured now or read from a file.
-Times are in microseconds, sizes in bytes, bandwidths in 10^9 bytes a second.
+Times are in microseconds, sizes in bytes, bandwidths in 10^9 bytes a second. All are rounded as the files have them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,10 @@ import numpy as np
 
 from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement
 
-__all__ = ["IN_FILES", "Note", "Report", "Row", "ends", "fastest", "grouped", "measured", "rated"]
+__all__ = ["IN_FILES", "Note", "Report", "Row", "grouped", "measured", "rated"]
 
 IN_FILES: dict[Placement, str] = {"out": "out-of-place", "in": "in-place"}
 """What the files and the table call the placements."""
-_DIGITS = {
-    **dict.fromkeys(("time_us", "p50_us", "p99_us", "event_p50_us"), 3),
-    **dict.fromkeys(("algbw_gbs", "busbw_gbs"), 6),
-    "ratio": 4,
-}
-"""How many decimals the files have."""
 
 T = TypeVar("T")
 
@@ -71,12 +65,6 @@ class Row:
         """The backend, with what its figures do not show."""
         return f"{self.backend} ({self.caveat})" if self.caveat else self.backend
 
-    def rounded(self) -> Row:
-        """The row with as many decimals as the files have."""
-        given = {name: getattr(self, name) for name in _DIGITS}
-        short = {name: round(value, _DIGITS[name]) for name, value in given.items() if value is not None}
-        return replace(self, **short, times_us=[round(t, 2) for t in self.times_us])
-
 
 def measured(
     case: Case, backend: str, route: str, times: list[float], wrong: int, on_device: Sequence[float] = ()
@@ -91,23 +79,28 @@ def measured(
     return Row(
         collective=case.name, size=case.bytes, count=case.count, type=case.dtype.name,
         redop=case.op if case.collective.reduces else None, root=case.root if case.collective.rooted else None,
-        backend=backend, placement=IN_FILES[case.placement], route=route, calls=len(times), time_us=mean,
-        p50_us=float(np.percentile(times, 50)), p99_us=float(np.percentile(times, 99)), algbw_gbs=algbw,
-        busbw_gbs=algbw * case.collective.bus_factor(case.ranks),
-        event_p50_us=float(np.percentile(on_device, 50)) if on_device else None, wrong=wrong, ratio=None,
+        backend=backend, placement=IN_FILES[case.placement], route=route, calls=len(times), time_us=round(mean, 3),
+        p50_us=_percentile(times, 50), p99_us=_percentile(times, 99), algbw_gbs=round(algbw, 6),
+        busbw_gbs=round(algbw * case.collective.bus_factor(case.ranks), 6),
+        event_p50_us=_percentile(on_device, 50) if on_device else None, wrong=wrong, ratio=None,
         comparable=backend != "nccl" or not caveat,  # NCCL is not made for ranks that share a GPU
-        caveat=caveat, times_us=times,
+        caveat=caveat, times_us=[round(us, 2) for us in times],
     )  # fmt: skip
+
+
+def _percentile(times: Sequence[float], percent: int) -> float:
+    return round(float(np.percentile(times, percent)), 3)
 
 
 def rated(rows: Sequence[Row], first: str) -> list[Row]:
     """The rows of one size with their ratios: a backend's median over that of the backend ``first``. Above 1, it is
     slower. None where there is nothing to compare."""
     firsts = {row.placement: row.p50_us for row in rows if row.backend == first and row.comparable}
-    return [
-        replace(row, ratio=row.p50_us / firsts[row.placement] if row.comparable and row.placement in firsts else None)
-        for row in rows
-    ]
+
+    def ratio(row: Row) -> float | None:
+        return round(row.p50_us / firsts[row.placement], 4) if row.comparable and row.placement in firsts else None
+
+    return [replace(row, ratio=ratio(row)) for row in rows]
 
 
 def grouped(rows: Iterable[T], *names: str) -> dict[Any, list[T]]:
@@ -116,18 +109,6 @@ def grouped(rows: Iterable[T], *names: str) -> dict[Any, list[T]]:
     for row in rows:
         found.setdefault(attrgetter(*names)(row), []).append(row)
     return found
-
-
-def ends(rows: Sequence[Any]) -> tuple[int, int]:
-    """The smallest and the largest size."""
-    sizes = [row.size for row in rows]
-    return min(sizes), max(sizes)
-
-
-def fastest(rows: Sequence[Row], size: int) -> Row:
-    """The row of this size with the least median, in either placement. Rows that may not be compared count only where
-    there are no others."""
-    return min((row for row in rows if row.size == size), key=lambda row: (not row.comparable, row.p50_us))
 
 
 @dataclass(frozen=True)
@@ -140,7 +121,7 @@ class Note:
     placement: Placement | None = None
 
     def __str__(self) -> str:
-        where = "" if self.placement is None else {"out": " out of place", "in": " in place"}[self.placement]
+        where = f" {IN_FILES[self.placement].replace('-', ' ')}" if self.placement else ""
         what = f" {self.collective}{where}" if self.collective else ""
         return f"{self.backend} does not run{what}: {self.reason}"
 
@@ -166,8 +147,3 @@ class Report:
     @property
     def wrong(self) -> int:
         return sum(row.wrong for row in self.rows)
-
-    def rounded(self) -> Report:
-        """The report as a file of it is read."""
-        copies = {size: round(us, 3) for size, us in sorted(self.copies.items())}
-        return replace(self, rows=[row.rounded() for row in self.rows], copies=copies)

@@ -14,26 +14,33 @@ from mpicoll.bench.cases.case import PLACEMENTS
 from mpicoll.bench.report.rows import IN_FILES, Note, Report, Row, grouped
 from mpicoll.bench.report.verdict import verdict
 from mpicoll.collectives import Collective
-from mpicoll.units import size_text
+from mpicoll.units import count, size_text
 
 __all__ = ["by_size", "footer", "header", "heading", "line", "merged", "routes"]
 
 _NARROW = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
-_WHAT = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{}}"
-_FIGURES = " {:>8} {:>6} {:>6} {:>6}"
-_MORE = "  {:>8} {:>8} {:>7}"
+_WIDE = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{width}}" + 2 * " {:>8} {:>6} {:>6} {:>6}" + "  {:>8} {:>8} {:>7}"
+_NARROW_NAMES = "size", "p50", "p99", "busbw", "ratio", "wrong", "backend"
+_WIDE_NAMES = (
+    *("size", "count", "type", "redop", "root", "backend"),
+    *2 * ("time", "algbw", "busbw", "#wrong"),
+    *("p50", "p99", "ratio"),
+)
+_UNITS = {
+    "size": "(B)", "count": "(elems)", "time": "(us)", "p50": "(us)", "p99": "(us)", "algbw": "(GB/s)",
+    "busbw": "(GB/s)",
+}  # fmt: skip
 
 
 def header(report: Report) -> str:
     """The command and the environment, as comment lines."""
     e = report.environment
     versions = [f"{name} {e[name]}" for name in ("mpi4py", "numpy", "torch", "nccl") if e[name]]
-    nodes = "1 node" if e["nodes"] == 1 else f"{e['nodes']} nodes"
+    cores = e["binding"] if len(e["binding"]) <= 8 else [*e["binding"][:8], "..."]
     lines = [
         report.command,
-        f"{e['ranks']} ranks on {nodes}, bound to cores {' | '.join(e['binding'][:8])}"
-        + (" | ..." if len(e["binding"]) > 8 else ""),
-        f"{e['cpu']}, {e['cores']} cores" + "".join(f"; {gpu}" for gpu in dict.fromkeys(e["gpus"])),
+        f"{e['ranks']} ranks on {count(e['nodes'], 'node')}, bound to cores {' | '.join(cores)}",
+        "; ".join((f"{e['cpu']}, {e['cores']} cores", *dict.fromkeys(e["gpus"]))),
         f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
         *([] if e.get("table") is None else [f"mpicoll chooses by {e['table'] or 'no table: none has this setting'}"]),
         *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
@@ -43,52 +50,40 @@ def header(report: Report) -> str:
 
 
 def heading(collective: Collective, width: int, wide: bool = False) -> str:
-    """The names of the columns. ``width`` is that of the longest backend's name."""
+    """The names of the columns, and their units. ``width`` is that of the longest backend's name."""
     usual = IN_FILES[PLACEMENTS[collective.name][0]]
-    if not wide:
-        names = _NARROW.format("size", "p50", "p99", "busbw", "ratio", "wrong", "backend")
-        units = _NARROW.format("(B)", "(us)", "(us)", "(GB/s)", "", "", "").rstrip()
-        return "\n".join(("#", f"# {collective.name} {usual}", f"#{names[1:]}", f"#{units[1:]}"))
-    what = (
-        ("", "", "", "", "", ""),
-        ("size", "count", "type", "redop", "root", "backend"),
-        ("(B)", "(elems)", *4 * [""]),
-    )
-    blank, names, units = ("#" + _WHAT.format(*cells, width)[1:] for cells in what)
-    figures = _FIGURES.format("time", "algbw", "busbw", "#wrong")
-    groups = "".join(f"{name:^{len(figures)}}" for name in IN_FILES.values())
-    return "\n".join(
-        (
-            "#",
-            f"# {collective.name}",
-            blank + groups + f"{usual:^27}".rstrip(),
-            names + 2 * figures + _MORE.format("p50", "p99", "ratio"),
-            units + 2 * _FIGURES.format("(us)", "(GB/s)", "(GB/s)", "") + _MORE.format("(us)", "(us)", ""),
-        )
-    )
+    form, names = (_WIDE, _WIDE_NAMES) if wide else (_NARROW, _NARROW_NAMES)
+    lines = [collective.name if wide else f"{collective.name} {usual}"]
+    if wide:
+        groups = "".join(f"{placement:^30}" for placement in IN_FILES.values())
+        lines.append(f"{'':{width + 42}}{groups}{usual:^27}")
+    for cells in (names, [_UNITS.get(name, "") for name in names]):
+        lines.append(form.format(*cells, width=width)[2:])
+    return "\n".join(["#", *(f"# {each}".rstrip() for each in lines)])
 
 
 def line(rows: Sequence[Row], width: int, wide: bool = False) -> str:
     """One size of one backend."""
     first = rows[0]
-    usual = next((row for row in rows if row.is_usual), None)
-    p50, p99, busbw, ratio = ("N/A",) * 4
-    if usual:
-        p50, p99, busbw = _time(usual.p50_us), _time(usual.p99_us), f"{usual.bandwidth:.2f}"
-        ratio = "N/A" if usual.ratio is None else f"{usual.ratio:.2f}"
+    p50, p99, busbw, ratio = next((_usual(row) for row in rows if row.is_usual), ("N/A",) * 4)
     caveat = f"  ({first.caveat})" if first.caveat else ""
     if not wide:
         wrong = sum(row.wrong for row in rows)
         return _NARROW.format(size_text(first.size), p50, p99, busbw, ratio, wrong, first.backend) + caveat
     root = -1 if first.root is None else first.root
+    figures = {row.placement: _figures(row) for row in rows}
+    cells = [cell for placement in IN_FILES.values() for cell in figures.get(placement, ("N/A",) * 4)]
     what = first.size, first.count, first.type, first.redop or "none", root, first.backend
-    by = {row.placement: _figures(row) for row in rows}
-    figures = "".join(_FIGURES.format(*by.get(placement, ("N/A",) * 4)) for placement in IN_FILES.values())
-    return _WHAT.format(*what, width) + figures + _MORE.format(p50, p99, ratio) + caveat
+    return _WIDE.format(*what, *cells, p50, p99, ratio, width=width) + caveat
 
 
 def _figures(row: Row) -> tuple[Any, ...]:
     return _time(row.time_us), f"{row.algbw_gbs:.2f}", f"{row.busbw_gbs:.2f}", row.wrong
+
+
+def _usual(row: Row) -> tuple[str, ...]:
+    ratio = "N/A" if row.ratio is None else f"{row.ratio:.2f}"
+    return _time(row.p50_us), _time(row.p99_us), f"{row.bandwidth:.2f}", ratio
 
 
 def _time(us: float) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 from mpicoll.bench.report.rows import Row, grouped
 from mpicoll.units import size_text
@@ -16,56 +17,41 @@ _ALIKE = 1.05
 _MOST_RANGES = 4
 
 
-@dataclass
-class _Range:
-    """Successive sizes with the same fastest backend, and how many times as long the next one takes at each size."""
-
-    backend: str
-    sizes: list[int]
-    ratios: list[float]
-
-    def __str__(self) -> str:
-        first, last = size_text(self.sizes[0]), size_text(self.sizes[-1])
-        where = "" if not self.sizes[-1] else f" at {first}" if first == last else f" from {first} to {last}"
-        low, high = (f"{ratio:.2g}" for ratio in (min(self.ratios), max(self.ratios)))
-        return f"{self.backend}{where} ({low if low == high else f'{low} to {high}'} times as fast as the next)"
-
-
 def verdict(rows: Sequence[Row]) -> str:
     """Comment lines. There are none if fewer than two backends can be compared."""
     lines = [
         textwrap.fill(f"{name}: {said}", 80, initial_indent="# ", subsequent_indent="#   ")
         for name, of_name in grouped(rows, "collective").items()
-        if (said := _said(of_name))
+        if (said := _said([*_fastest(of_name)]))
     ]
     caveats = {f"# {row.backend} is not compared: {row.caveat}" for row in rows if not row.comparable}
     return "\n".join([*lines, *sorted(caveats)])
 
 
-def _said(rows: Sequence[Row]) -> str:
-    ranges = list(_ranges(rows))
+def _fastest(rows: Sequence[Row]) -> Iterator[tuple[str, int, float]]:
+    """For each size at which backends can be compared: the fastest, and how many times as long the next one takes."""
+    best = ""
+    for size, of_size in grouped(rows, "size").items():
+        times = {row.backend: row.p50_us for row in of_size if row.is_usual and row.comparable}
+        if len(times) > 1:
+            least = min(times, key=times.__getitem__)
+            if times.get(best, float("inf")) >= _ALIKE * times[least]:
+                best = least
+            yield best, size, min(us for name, us in times.items() if name != best) / times[best]
+
+
+def _said(found: Sequence[tuple[str, int, float]]) -> str:
+    ranges = [_range(backend, of_backend) for backend, of_backend in groupby(found, lambda each: each[0])]
     if len(ranges) <= _MOST_RANGES:
-        return f"the fastest is {', then '.join(map(str, ranges))}." if ranges else ""
-    counts = {name: sum(len(each.sizes) for each in mine) for name, mine in grouped(ranges, "backend").items()}
-    often = sorted(counts.items(), key=lambda item: -item[1])
+        return f"the fastest is {', then '.join(ranges)}." if ranges else ""
+    often = Counter(backend for backend, _, _ in found).most_common()
     return "the fastest changes from size to size: " + ", ".join(f"{name} at {n} sizes" for name, n in often) + "."
 
 
-def _ranges(rows: Sequence[Row]) -> Iterator[_Range]:
-    current: _Range | None = None
-    for size, of_size in grouped(rows, "size").items():
-        times = {row.backend: row.p50_us for row in of_size if row.is_usual and row.comparable}
-        if len(times) < 2:
-            continue
-        best = min(times, key=times.__getitem__)
-        if current and times.get(current.backend, float("inf")) < _ALIKE * times[best]:
-            best = current.backend
-        ratio = min(t for name, t in times.items() if name != best) / times[best]
-        if current is None or current.backend != best:
-            if current:
-                yield current
-            current = _Range(best, [], [])
-        current.sizes.append(size)
-        current.ratios.append(ratio)
-    if current:
-        yield current
+def _range(backend: str, found: Iterable[tuple[str, int, float]]) -> str:
+    """Successive sizes with the same fastest backend."""
+    _, sizes, ratios = zip(*found, strict=True)
+    first, last = size_text(sizes[0]), size_text(sizes[-1])
+    where = "" if last == "0" else f" at {first}" if first == last else f" from {first} to {last}"
+    low, high = f"{min(ratios):.2g}", f"{max(ratios):.2g}"
+    return f"{backend}{where} ({low if low == high else f'{low} to {high}'} times as fast as the next)"

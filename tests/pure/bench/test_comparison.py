@@ -109,7 +109,7 @@ def test_nothing_is_compared_with_nccl_on_a_shared_gpu(tmp_path: Path) -> None:
     assert "(" not in "".join(cells(report, "float32: bandwidth"))
     assert f"- {full}.\n" in report
     assert "no ratios to NCCL, because its figures are those of a shared GPU" in report
-    assert "| ranks on one GPU | 2 |" in report
+    assert "| gpu sharing | 2 |" in report
 
 
 def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_backend_that_is_not_here_says_why(tmp_path: Path) -> None:
     rows = [r for r in ROWS if r["backend"] != "nccl"]
     report = text(kept(tmp_path, one=record(rows, notes, gpus=[], mpi_takes_gpu_memory=None)))
     assert report.startswith("# mpicoll and MPI on CPUs\n")
-    assert cells(report, "float32: latency")[-1] == "not here: there is no GPU"
+    assert cells(report, "float32: latency")[-1] == "N/A"
     assert "NCCL was not measured" in report
     missing = report.partition("## What did not run\n")[2].partition("##")[0]
     assert missing.split("\n")[1:3] == ["- nccl: there is no GPU", "- mpi: not today (scan of float32)"]
@@ -139,8 +139,8 @@ def test_parts_of_different_places_and_parts_that_failed(tmp_path: Path) -> None
     report = comparison.text(found, [])
     assert "Without a record: c." in report
     assert "Interrupted before all sizes were measured: a." in report
-    assert "These differ: NCCL." in report
-    assert "| NCCL | 1.0 / 2.0 |" in report
+    assert "These differ: nccl." in report
+    assert "| nccl | 1.0 / 2.0 |" in report
     assert report.index("## float32: latency") < report.index("## bfloat16: latency")
 
 

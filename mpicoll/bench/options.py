@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
 from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, reduction
 from mpicoll.bench.backends import BACKENDS
+from mpicoll.bench.report.style import check_drawable
 from mpicoll.calls import select
 from mpicoll.collectives import COLLECTIVES, canonical
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
 
-__all__ = ["DEVICES", "Options", "bad", "read"]
+__all__ = ["DEVICES", "Options", "bad", "output", "read"]
 
 DEVICES = ("cpu", "cuda")
-PICTURES = (".png", ".pdf", ".svg")
 
 
 def bad(option: str, expected: str, given: object) -> ArgumentError:
@@ -95,15 +94,13 @@ def read(given: Mapping[str, str | None]) -> Options:
         device=_names(text("device"), "--device", "device", DEVICES)[0],
         algorithms=_algorithms(given["algorithms"], collectives),
         seconds=_number(text("seconds"), "--seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
-        json=_output(given["json"], "--json"),
-        csv=_output(given["csv"], "--csv"),
-        plot=_output(given["plot"], "--plot"),
+        json=output("bench", "--json", given["json"]),
+        csv=output("bench", "--csv", given["csv"]),
+        plot=output("bench", "--plot", given["plot"]),
         wide=given["wide"] is not None,
     )
-    if options.plot and find_spec("matplotlib") is None:
-        raise bad("--plot", "matplotlib to be installed (pip install matplotlib)", "an environment without it")
-    if options.plot and options.plot.suffix.lower() not in PICTURES:
-        raise bad("--plot", f"a name that ends in {', '.join(PICTURES)}", repr(str(options.plot)))
+    if options.plot:
+        check_drawable("bench", options.plot)
     return options
 
 
@@ -164,7 +161,7 @@ def _number(text: str, option: str, low: float, high: float, what: str, kind: Ca
     return n
 
 
-def _output(text: str | None, option: str) -> Path | None:
+def output(operation: str, option: str, text: str | None) -> Path | None:
     """A file to write, in a directory that exists and is writable."""
     if text is None:
         return None
@@ -177,5 +174,6 @@ def _output(text: str | None, option: str) -> Path | None:
         else:
             TemporaryFile(dir=path.parent).close()
     except OSError:
-        raise bad(option, "a file in a directory that exists and is writable", repr(text)) from None
+        expected = "a file in a directory that exists and is writable"
+        raise ArgumentError(operation, option, expected, repr(text)) from None
     return path

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from mpicoll.cli.arguments import collective, collectives, completes
+from mpicoll.cli.arguments import of_collective
 
 __all__ = ["add"]
 
@@ -28,10 +28,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p = subparsers.add_parser(
         "algorithms", help="list the algorithms of a collective", description=_TEXT, allow_abbrev=False
     )
-    completes(
-        p.add_argument("collective", nargs="?", type=collective, help="its name in MPI's or torch's spelling (all)"),
-        collectives,
-    )
+    of_collective(p, "?", "all")
     p.add_argument("--json", action="store_true", help="print the list as JSON")
     p.set_defaults(handler=_handle)
 

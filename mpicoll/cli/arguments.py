@@ -13,7 +13,10 @@ from mpicoll.errors import misspelt
 if TYPE_CHECKING:
     from mpicoll.schedule import Nodes
 
-__all__ = ["Where", "collective", "collectives", "completes", "one_of", "placed", "placement", "ranks", "writing"]
+__all__ = [
+    "Where", "collective", "collectives", "completes", "of_collective", "one_of", "placed", "placement", "ranks",
+    "writing",
+]  # fmt: skip
 
 Where = Callable[[int], "Nodes"]
 """The nodes of so many ranks."""
@@ -52,6 +55,12 @@ def collectives() -> Iterable[str]:
     from mpicoll.collectives import COLLECTIVES
 
     return COLLECTIVES
+
+
+def of_collective(parser: argparse.ArgumentParser, nargs: str | None = None, otherwise: str = "") -> None:
+    """Add the argument that names a collective. ``otherwise`` is what it means to leave it out."""
+    about = f"its name in MPI's or torch's spelling{otherwise and f' ({otherwise})'}"
+    completes(parser.add_argument("collective", nargs=nargs, type=collective, help=about), collectives)
 
 
 def ranks(text: str) -> int:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import collective, collectives, completes, placed, placement
+from mpicoll.cli.arguments import of_collective, placed, placement
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -32,7 +32,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p = subparsers.add_parser(
         "draw", help="draw an algorithm as a picture, or as a page that plays it", description=_TEXT, allow_abbrev=False
     )
-    completes(p.add_argument("collective", type=collective, help="its name in MPI's or torch's spelling"), collectives)
+    of_collective(p)
     p.add_argument(
         "algorithm",
         help="a name that `mpicoll algorithms` lists, or a file that registers one: FILE.py, or FILE.py:NAME",

@@ -13,7 +13,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.cli.arguments import collective, collectives, completes, ranks, writing
+from mpicoll.cli.arguments import completes, of_collective, ranks, writing
 from mpicoll.errors import misspelt
 from mpicoll.units import nbytes, size_text
 
@@ -33,7 +33,6 @@ is the fastest for which vectors. It needs no MPI. With --fit, it measures this 
 then prints the figures that the model needs, and compares its predictions with measured times.
 """
 _PLACEMENTS = {"block": "block", "cyclic": "round-robin"}
-_PICTURES = (".png", ".pdf", ".svg")
 MANY = 256
 """From so many ranks on, the algorithms are costed on all cores: among fewer that takes a moment anyway."""
 
@@ -47,10 +46,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll simulate (COLLECTIVE [option ...] | --fit) [-n RANKS] [--json FILE]",
         allow_abbrev=False,
     )
-    completes(
-        p.add_argument("collective", nargs="?", type=collective, help="its name in MPI's or torch's spelling"),
-        collectives,
-    )
+    of_collective(p, "?")
     p.add_argument(
         "-n",
         dest="ranks",
@@ -115,6 +111,8 @@ def _handle(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     from mpicoll.analysis.cost.chart import draw
     from mpicoll.analysis.cost.comparison import compared, table
+    from mpicoll.bench.options import output
+    from mpicoll.bench.report.style import check_drawable
     from mpicoll.collectives import COLLECTIVES
 
     ranks = args.ranks or 2
@@ -129,11 +127,9 @@ def _compare(args: argparse.Namespace) -> int:
     if not 0 <= root < ranks:
         raise _bad("--root", f"a rank below {ranks}", root)
     sizes = args.sizes or _sizes("1K:64M")
-    plot, record, goal = (_output(getattr(args, name), f"--{name}") for name in ("plot", "json", "goal"))
-    if plot and find_spec("matplotlib") is None:
-        raise _bad("--plot", "matplotlib to be installed (pip install matplotlib)", "an environment without it")
-    if plot and plot.suffix.lower() not in _PICTURES:
-        raise _bad("--plot", f"a name that ends in {', '.join(_PICTURES)}", repr(str(plot)))
+    plot, record, goal = (output("simulate", f"--{name}", getattr(args, name)) for name in ("plot", "json", "goal"))
+    if plot:
+        check_drawable("simulate", plot)
     if plot and len(sizes) < 2:
         raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
     if goal and (names is None or len(names) != 1 or len(sizes) != 1):
@@ -217,16 +213,6 @@ def _algorithms(args: argparse.Namespace) -> list[str] | None:
     return list(dict.fromkeys(names))
 
 
-def _output(text: str | None, option: str) -> Path | None:
-    """A file to write, in a directory that is there."""
-    if text is None:
-        return None
-    path = Path(text)
-    if path.is_dir() or not path.parent.is_dir():
-        raise _bad(option, "a file in a directory that exists", repr(text))
-    return path
-
-
 def _write_json(path: Path, found: dict[str, Any]) -> None:
     with writing(path, "simulate", "--json"):
         path.write_text(json.dumps(found, indent=1) + "\n")
@@ -245,13 +231,14 @@ def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, ma
 
 
 def _fit(args: argparse.Namespace) -> int:
+    from mpicoll.bench.options import output
     from mpicoll.launch import launcher
     from mpicoll.launch.alone import under_launcher
 
     for name in ("collective", "machine", "nodes", "placement", "sizes", "algorithms", "root", "plot", "goal"):
         if getattr(args, name) is not None:
             raise _bad("--fit", f"no {name} beside it", getattr(args, name))
-    record = _output(args.json, "--json")
+    record = output("simulate", "--json", args.json)
     if under_launcher():
         return _measure(record)
     ranks = 2 if args.ranks is None else args.ranks

@@ -6,7 +6,6 @@ import argparse
 import os
 import re
 import signal
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,6 @@ _TEXT = """\
 Measures which algorithms are faster than the MPI's own calls on this machine, and writes them to a table. Later jobs on
 it choose from there. Tune while nothing else runs. Ctrl-C keeps what was measured, and the next run goes on from there.
 """
-_PICTURES = (".png", ".pdf", ".svg")
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -83,16 +81,15 @@ def _bad(argument: str, expected: str, given: object) -> ArgumentError:
 
 
 def _handle(args: argparse.Namespace) -> int:
+    from mpicoll.bench.report.style import check_drawable
     from mpicoll.launch.alone import under_launcher
 
     if under_launcher():
         raise StateError("tune: this process is a rank of a job. Start `mpicoll tune` by itself: it starts its ranks")
     if args.why:
         return _why(args)
-    if args.plot and find_spec("matplotlib") is None:
-        raise _bad("--plot", "matplotlib to be installed (pip install matplotlib)", "an environment without it")
-    if args.plot and args.plot.suffix.lower() not in _PICTURES:
-        raise _bad("--plot", f"a name that ends in {', '.join(_PICTURES)}", repr(str(args.plot)))
+    if args.plot:
+        check_drawable("tune", args.plot)
     if os.environ.get("MPICOLL_REPRODUCIBLE") == "1":
         raise _bad("MPICOLL_REPRODUCIBLE", "0: reproducible reductions have one algorithm each", "1")
     return _tune(args)

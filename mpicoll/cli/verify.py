@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import collective, collectives, completes, placed, placement
+from mpicoll.cli.arguments import of_collective, placed, placement
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -34,10 +34,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--nodes N]",
         allow_abbrev=False,
     )
-    completes(
-        p.add_argument("collective", nargs="?", type=collective, help="its name in MPI's or torch's spelling"),
-        collectives,
-    )
+    of_collective(p, "?")
     p.add_argument(
         "algorithm", nargs="?", help="a name that `mpicoll algorithms` lists (all algorithms of the collective)"
     )

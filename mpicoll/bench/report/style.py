@@ -1,23 +1,29 @@
 """How pictures of measurements look: a colour, a marker and a dash pattern for each line, settings for Matplotlib, and
-two panels for each collective.
+two panels for each collective: times on the left, and bandwidths on the right.
 
 No two lines have the same colour. They also differ in marker and dashes, so that a print without colours can be read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from colorsys import hls_to_rgb
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpicoll.errors import ArgumentError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["FAINT", "REFERENCE", "SETTINGS", "WIDTH", "Style", "draw", "duration", "legend", "note", "styles"]
+__all__ = [
+    "FAINT", "FLOOR", "REFERENCE", "SETTINGS", "WIDTH", "Panel", "Style", "check_drawable", "draw", "legend", "note",
+    "styles",
+]  # fmt: skip
 
-T = TypeVar("T")
+PICTURES = (".png", ".pdf", ".svg")
 
 COLORS = (
     *("#0b3c6f", "#e08214", "#1b9e77", "#b2182b", "#7570b3"),
@@ -47,6 +53,10 @@ SETTINGS: Any = {
     "xtick.minor.size": 0,
     "svg.fonttype": "none",
 }
+
+
+FLOOR = "memory copy"
+"""The line below all times."""
 
 
 class Style(NamedTuple):
@@ -87,14 +97,52 @@ def _hues(n: int) -> list[str]:
     return found
 
 
-def draw(
-    path: Path, parts: dict[str, list[T]], fill: Callable[[list[T], Axes, Axes], dict[str, Any]], source: str = ""
-) -> None:
-    """Draw two panels side by side for each part, by its title. ``fill`` draws a part and returns its lines by their
-    labels. Below all panels stands the ``source`` of the data."""
+def check_drawable(operation: str, file: Path) -> None:
+    """Raise ArgumentError if no picture can be drawn into a file of this name, which --plot gave."""
+    if find_spec("matplotlib") is None:
+        expected = "matplotlib to be installed (pip install matplotlib)"
+        raise ArgumentError(operation, "--plot", expected, "an environment without it")
+    if file.suffix.lower() not in PICTURES:
+        raise ArgumentError(operation, "--plot", f"a name that ends in {', '.join(PICTURES)}", repr(str(file)))
+
+
+class Panel(NamedTuple):
+    """Figures over sizes or numbers of nodes: points (x, y) for each line, and the band (x, low, high) around some.
+    Times are in seconds."""
+
+    x: str
+    y: str
+    ticks: Callable[[int], str]
+    lines: Mapping[str, Sequence[tuple[int, float]]]
+    bands: Mapping[str, Sequence[tuple[int, float, float]]] = {}
+
+    def draw(self, axes: Axes, looks: Mapping[str, Style]) -> dict[str, Any]:
+        """Returns the lines by their names."""
+        handles = {}
+        for name, band in self.bands.items():
+            axes.fill_between(*zip(*band, strict=True), color=looks[name].color, alpha=0.13, linewidth=0)
+        for name, points in self.lines.items():
+            (handles[name],) = axes.plot(*zip(*points, strict=True), **looks[name].line(name))
+        at = sorted({x for points in self.lines.values() for x, _ in points})
+        step = -(-len(at) // 7)
+        shown = at[::step]
+        if (len(at) - 1) % step * 2 > step:
+            shown.append(at[-1])
+        axes.set_xscale("log", base=2)
+        axes.minorticks_off()
+        axes.set_xticks(shown, [self.ticks(x) for x in shown])
+        axes.set(xlabel=self.x, ylabel=self.y)
+        return handles
+
+
+def draw(path: Path, parts: Mapping[str, tuple[Panel, Panel]], source: str = "") -> None:
+    """Draw the panels of times and of bandwidths of each part, by its title. Below all stands the ``source``."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
+    names = (name for times, _ in parts.values() for name in times.lines if name != FLOOR)
+    looks = styles(names) | {FLOOR: Style(REFERENCE, "", "-")}
     with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(WIDTH, 0.6), dpi=200, layout="constrained")
         if source:
@@ -102,9 +150,16 @@ def draw(
         if parts:
             handles: dict[str, Any] = {}
             panels = figure.subplots(len(parts), 2, squeeze=False)
-            for (title, part), (left, right) in zip(parts.items(), panels, strict=True):
-                handles |= fill(part, left, right)
+            for (title, (times, bandwidths)), (left, right) in zip(parts.items(), panels, strict=True):
+                handles |= times.draw(left, looks)
+                bandwidths.draw(right, looks)
                 left.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=8)
+                left.set_yscale("log")
+                low, high = left.get_ylim()
+                left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+                left.yaxis.set_major_formatter(EngFormatter("s"))
+                left.yaxis.set_minor_formatter(NullFormatter())
+                right.set_ylim(bottom=0)
             figure.set_figheight(2.9 * len(parts) + 0.4 * bool(source) + legend(figure, handles))
         figure.savefig(path)
 
@@ -121,9 +176,3 @@ def legend(figure: Figure, handles: dict[str, Any]) -> float:
 def note(figure: Figure, text: str) -> None:
     """Write below all panels where the data come from."""
     figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=FAINT)
-
-
-def duration(microseconds: float, _: object) -> str:
-    """A time for an axis."""
-    unit, scale = next((u, s) for u, s in (("s", 1e6), ("ms", 1e3), ("µs", 1)) if microseconds >= s or u == "µs")
-    return f"{microseconds / scale:g} {unit}"

@@ -13,24 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpicoll.bench.report import style
-from mpicoll.bench.report.record import load, program
-from mpicoll.bench.report.rows import Report, grouped
+from mpicoll.bench.report.record import columns, load, program
+from mpicoll.bench.report.rows import Report, Row, grouped
 from mpicoll.errors import ArgumentError
 from mpicoll.units import count, size_text
 
 __all__ = ["Point", "draw", "gather", "main", "table"]
 
 
-@dataclass(frozen=True)
-class Point:
+@dataclass(frozen=True, kw_only=True)
+class Point(Row):
     """The faster placement of one size on one backend and so many nodes."""
 
-    collective: str
-    size: int
-    p50_us: float
-    wrong: int
-    backend: str
-    busbw_gbs: float
     nodes: int
     ranks: int
 
@@ -49,22 +43,21 @@ def gather(reports: Sequence[Report]) -> list[Point]:
 
 def _points(report: Report) -> Iterator[Point]:
     nodes, ranks = report.environment["nodes"], report.environment["ranks"]
-    for name, of_name in grouped(report.rows, "collective").items():
-        sizes = grouped(of_name, "size")
+    for of_collective in grouped(report.rows, "collective").values():
+        sizes = grouped(of_collective, "size")
         for size in sorted({min(sizes), max(sizes)}):
-            for label, mine in grouped(sizes[size], "label").items():
-                row = min(mine, key=lambda row: row.p50_us)
-                yield Point(name, size, row.p50_us, row.wrong, label, row.bandwidth, nodes, ranks)
+            for mine in grouped(sizes[size], "label").values():
+                yield Point(**vars(min(mine, key=lambda row: row.p50_us)), nodes=nodes, ranks=ranks)
 
 
 def table(points: Sequence[Point]) -> list[str]:
     """A row for each collective, size and backend. It has the median and the bus bandwidth for each number of nodes."""
-    columns = [*grouped(points, "nodes", "ranks")]
-    heads = (f"{count(nodes, 'node')}, {ranks} ranks" for nodes, ranks in columns)
+    places = [*grouped(points, "nodes", "ranks")]
+    heads = (f"{count(nodes, 'node')}, {ranks} ranks" for nodes, ranks in places)
     text = [f"{'collective':20}{'size':>6}  {'backend':15}" + "".join(f"{head:>28}" for head in heads)]
-    for (name, size, backend), mine in sorted(grouped(points, "collective", "size", "backend").items()):
-        cells = {(p.nodes, p.ranks): f"{p.p50_us:.1f} us {p.busbw_gbs:7.2f} GB/s" for p in mine}
-        row = "".join(f"{cells.get(column, 'N/A'):>28}" for column in columns)
+    for (name, size, backend), mine in sorted(grouped(points, "collective", "size", "label").items()):
+        cells = {(p.nodes, p.ranks): f"{p.p50_us:.1f} us {p.bandwidth:7.2f} GB/s" for p in mine}
+        row = "".join(f"{cells.get(place, 'N/A'):>28}" for place in places)
         text.append(f"{name:20}{size_text(size) if size else '':>6}  {backend:15}{row}")
     return text
 
@@ -74,14 +67,14 @@ def draw(points: Sequence[Point], path: Path) -> None:
 
     def panel(points: Sequence[Point], what: str, y: Callable[[Point], float]) -> style.Panel:
         of_size = f" of {size_text(points[0].size)} bytes" if points[0].size else ""
-        lines = {name: [(p.nodes, y(p)) for p in mine] for name, mine in grouped(points, "backend").items()}
+        lines = {name: [(p.nodes, y(p)) for p in mine] for name, mine in grouped(points, "label").items()}
         return style.Panel("nodes", what + of_size, str, lines)
 
     panels = {}
     for name, mine in grouped(points, "collective").items():
         of_size = grouped(mine, "size")
         times = panel(of_size[min(of_size)], "median time", lambda p: p.p50_us / 1e6)
-        panels[name] = times, panel(of_size[max(of_size)], "bus bandwidth (GB/s)", lambda p: p.busbw_gbs)
+        panels[name] = times, panel(of_size[max(of_size)], "bus bandwidth (GB/s)", lambda p: p.bandwidth)
     style.draw(path, panels)
 
 
@@ -91,7 +84,7 @@ def _compare(folder: Path, records: int) -> int:
         raise ArgumentError("scaling", "folder", "nodes-*.json in it", str(folder))
     points = gather([load(file) for file in files])
     print("\n".join(table(points)))
-    found = {"schema": "mpicoll-scaling/1", "points": [vars(p) for p in points]}
+    found = {"schema": "mpicoll-scaling/1", "points": [columns(point) for point in points]}
     (folder / "scaling.json").write_text(json.dumps(found, indent=1) + "\n")
     draw(points, folder / "scaling.png")
     if len(files) != records:

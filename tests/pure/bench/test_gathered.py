@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.bench.report import plot, scaling
-from mpicoll.bench.report.record import load, write_json
+from mpicoll.bench.report.record import columns, load, write_json
 from mpicoll.bench.report.rows import Report
 from mpicoll.errors import ArgumentError
 
@@ -78,7 +78,9 @@ def test_scaling_from_files(
     said = capsys.readouterr()
     assert "1 node, 2 ranks" in said.out
     assert ("2 of 3 records are there: nodes-1.json nodes-2.json" in said.err) == (expected == 3)
-    assert len(json.loads((tmp_path / "scaling.json").read_text())["points"]) == len(said.out.splitlines()[1:]) * 2
+    found = json.loads((tmp_path / "scaling.json").read_text())["points"]
+    assert len(found) == len(said.out.splitlines()[1:]) * 2
+    assert found[0].keys() - columns(record.rows[0]).keys() == {"nodes", "ranks"}
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
 
 

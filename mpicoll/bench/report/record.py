@@ -68,7 +68,7 @@ def load(path: Path) -> Report:
         raise ArgumentError("bench", "record", "a file that `mpicoll bench --json` wrote", f"{path}: {why}") from e
 
 
-def program(doc: str, run: Callable[..., int | None], **arguments: type) -> int:
+def program(doc: str | None, run: Callable[..., int | None], **arguments: type) -> int:
     """Call ``run`` with the command line's arguments, whose types are given by name. ``doc`` is the help. Returns the
     exit code that ``run`` returns, or 2 after the message of an ArgumentError."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -120,7 +120,8 @@ class Panel(NamedTuple):
         """Returns the lines by their names."""
         handles = {}
         for name, band in self.bands.items():
-            axes.fill_between(*zip(*band, strict=True), color=looks[name].color, alpha=0.13, linewidth=0)
+            x, low, high = zip(*band, strict=True)
+            axes.fill_between(x, low, high, color=looks[name].color, alpha=0.13, linewidth=0)
         for name, points in self.lines.items():
             (handles[name],) = axes.plot(*zip(*points, strict=True), **looks[name].line(name))
         at = sorted({x for points in self.lines.values() for x, _ in points})
@@ -156,7 +157,7 @@ def draw(path: Path, parts: Mapping[str, tuple[Panel, Panel]], source: str = "")
                 left.set_title(title, loc="left", fontsize=10, fontweight="bold", pad=8)
                 left.set_yscale("log")
                 low, high = left.get_ylim()
-                left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+                left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 2e3 * low else (1,)))
                 left.yaxis.set_major_formatter(EngFormatter("s"))
                 left.yaxis.set_minor_formatter(NullFormatter())
                 right.set_ylim(bottom=0)

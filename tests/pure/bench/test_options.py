@@ -125,7 +125,7 @@ def test_known_algorithms_are_listed() -> None:
 
 
 def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("mpicoll.bench.options.find_spec", lambda _: None)
+    monkeypatch.setattr("mpicoll.bench.report.style.find_spec", lambda _: None)
     with pytest.raises(ArgumentError, match=r"--plot: expected matplotlib.*pip install matplotlib"):
         options(plot=str(tmp_path / "f.png"))
 

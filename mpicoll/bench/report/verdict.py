@@ -54,4 +54,5 @@ def _range(backend: str, found: Iterable[tuple[str, int, float]]) -> str:
     first, last = size_text(sizes[0]), size_text(sizes[-1])
     where = "" if last == "0" else f" at {first}" if first == last else f" from {first} to {last}"
     low, high = f"{min(ratios):.2g}", f"{max(ratios):.2g}"
-    return f"{backend}{where} ({low if low == high else f'{low} to {high}'} times as fast as the next)"
+    among = f"up to {high}" if min(ratios) < 1 else low if low == high else f"{low} to {high}"
+    return f"{backend}{where} ({among} times as fast as the next)"

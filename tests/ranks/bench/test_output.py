@@ -111,7 +111,7 @@ def test_the_verdict() -> None:
         "then mpicoll at 32 (3 times as fast as the next)."
     )
     alike = {"mpicoll": 0.98, "mpi": 1.0}
-    assert "mpi from 8 to 32 (0.98 to 2 times" in judged(small, alike, small)
+    assert "mpi from 8 to 32 (up to 2 times as" in judged(small, alike, small)
     changing = judged(small, large, small, large, small)
     assert "changes from size to size: mpi at 3 sizes, mpicoll at 2 sizes." in " ".join(changing.split("\n#   "))
     assert judged({"mpi": 1.0}) == ""

@@ -163,20 +163,23 @@ class Base:
         Which plans are so depends on the algorithm, and a program cannot rely on that. It does not get the
         result, with which the other ranks go on.
         """
-        # What a collective leaves that a loss has ended may raise anything.
-        error = self.error(operation, e) if isinstance(e, self.failure) or self._is_cut(e) else None
-        unexpected = error is None and isinstance(e, Exception) and not isinstance(e, MpicollError)
-        if self.watched is not None and (unexpected or isinstance(error, MessageError)):
-            # Different calls are the likely reason. They may have taken each other's messages, which raises anything.
-            # If so, the job ends with a table.
-            watcher.compare(self.watched)
-        if isinstance(e, StateError):
-            # A stream that captures, before anything was sent. Other ranks may have been refused before they began. Or
-            # ranks are threads: what broke their job is said by every later call.
+        if isinstance(e, (StateError, ArgumentError)):
+            # A stream that captures, or memory that all ranks lack, before anything was sent. Other ranks may have been
+            # refused before they began. Or ranks are threads: what broke their job is said by every later call.
             self.recorder.retract()
             return
         cut_short.append((plan, e.__traceback__, _frames()))
-        self.end_midway(operation, e)
+        error = None
+        try:
+            # What a collective leaves that a loss has ended may raise anything.
+            error = self.error(operation, e) if isinstance(e, self.failure) or self._is_cut(e) else None
+            unexpected = error is None and isinstance(e, Exception) and not isinstance(e, MpicollError)
+            if self.watched is not None and (unexpected or isinstance(error, MessageError)):
+                # Different calls are the likely reason. They may have taken each other's messages, which raises
+                # anything. If so, the job ends with a table.
+                watcher.compare(self.watched)
+        finally:  # a signal's handler may raise once more
+            self.end_midway(operation, e)
         if error is not None:
             raise error from e
 

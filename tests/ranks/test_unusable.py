@@ -22,6 +22,7 @@ from mpicoll.calls.plan import Bound
 from mpicoll.calls.record import Record
 from mpicoll.engine import base
 from mpicoll.errors import MessageError, StateError
+from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 from mpicoll.transports import shared
 
@@ -75,6 +76,26 @@ def test_a_collective_that_mpi_reports() -> None:
     with pytest.raises(MessageError, match=r"scan: the MPI library reports: .*[Tt]runcate"):
         comm._engine.carry_out(Bound(failing, Record("scan")), "scan")
     check_unusable(comm, np.ones(1), "its scan ended midway.*[Tt]runcate")
+
+
+def test_a_second_exception_while_the_first_is_dealt_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal's handler may raise at any moment, and the ranks' calls are compared for seconds."""
+    comm = mpicoll.Communicator()
+
+    def failing() -> None:
+        raise RuntimeError("the first one")
+
+    def compare(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(watcher, "compare", compare)
+    monkeypatch.setattr(comm._engine, "watched", object())
+    kept = len(base.cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        comm._engine.carry_out(Bound(failing, Record("scan")), "scan")
+    assert len(base.cut_short) == kept + 1
+    monkeypatch.undo()
+    check_unusable(comm, np.ones(1), "its scan ended midway.*the first one")
 
 
 def test_a_plan_that_was_handed_in_before() -> None:

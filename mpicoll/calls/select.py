@@ -135,7 +135,9 @@ def _expected_instead(
     """What is expected instead of an algorithm that cannot serve this call; None where it can serve it."""
     known = names(operation, traits)
     if algorithm not in known:
-        return f"None or one of {', '.join(known)}"
+        lacks = traits.library and algorithm == CICO and CICO in names(operation)
+        why = " (the ranks have no memory to share, or no more of it)" if lacks else ""
+        return f"None or one of {', '.join(known)}{why}"
     if algorithm == NATIVE and reduction is not None and not reduction.mpi:
         others = ", ".join(name for name in known if name != NATIVE)
         return f"one that serves {reduction.op} of {reduction.dtype}, which MPI libraries do not: None, {others}"

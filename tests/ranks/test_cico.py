@@ -10,6 +10,7 @@ import pytest
 
 import mpicoll
 from mpicoll.errors import ArgumentError
+from mpicoll.machine import shared_memory
 from mpicoll.routes.cico import PLACE
 from mpicoll.transports import meeting
 from tests.ranks.test_where_arrays_lie import drawn, expected_of, inputs_of, make
@@ -106,5 +107,15 @@ def test_what_it_does_not_serve() -> None:
 
 def test_ranks_that_share_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MPICOLL_SHARED_MEMORY", "0")
-    with mpicoll.Communicator() as comm, pytest.raises(ArgumentError, match="given 'cico'"):
+    with mpicoll.Communicator() as comm, pytest.raises(ArgumentError, match=r"no memory to share.*given 'cico'"):
         comm.allreduce(np.ones(9), algorithm="cico")
+
+
+def test_when_there_is_no_more_memory_to_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks learn it together, in their first call. The communicator can be used as before."""
+    monkeypatch.setattr(shared_memory, "BUDGET", 1 << 16)
+    with mpicoll.Communicator() as comm:
+        for _ in range(2):
+            with pytest.raises(ArgumentError, match=r"no memory to share, or no more of it.*given 'cico'"):
+                comm.allreduce(np.ones(9), algorithm="cico")
+            assert (comm.allreduce(np.ones(PLACE)) == comm.size).all()

@@ -15,7 +15,7 @@ import weakref
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from threading import Lock
+from threading import RLock
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -106,7 +106,9 @@ class Adopted(Own):
 known: Sequence[Own] = ()
 """All such memory of this process, by its addresses. It is replaced and never changed. So it is another one when there
 is more memory, and whoever looks at it may be interrupted."""
-_changing = Lock()
+_changing = RLock()
+"""Held while ``known`` or the pool changes. A signal's handler, or a finalizer, may come in the midst of that on the
+same thread, which has the lock then: the pool is ``busy``."""
 
 
 class _Lease:
@@ -123,6 +125,8 @@ class _Pool:
     def __init__(self) -> None:
         self._returned: deque[Own] = deque()
         """Blocks that were handed back. A finalizer may run at any moment, and can only try to get a lock."""
+        self.busy = False
+        """Whether somebody changes the pool, or ``known``, at this moment."""
         self._free: list[Own] = []
         """In the order in which they were handed back."""
         self._emptied: set[Own] = set()
@@ -136,7 +140,8 @@ class _Pool:
             return  # this is a forked child, and the block is its parent's
         if _changing.acquire(blocking=False):
             try:
-                self._tidy()
+                if not self.busy:
+                    self._tidy()
             finally:
                 _changing.release()
 
@@ -176,15 +181,22 @@ _pool = _Pool()
 
 
 def allocate(nbytes: int) -> Block | None:
-    """Uninitialised memory of so many bytes. None if it is short, or if the system or ``MOST`` allows no more."""
+    """Uninitialised memory of so many bytes. None if it is short, or if the system or ``MOST`` allows no more, or
+    if this is a signal's handler that has come in the midst of it."""
     if nbytes < LEAST:
         return None
     room = _rounded(nbytes)
     with _changing:
-        block = _pool.give(room) or _new(room)
-        if block is None:
+        if _pool.busy:
             return None
-        _pool.uses(block)
+        _pool.busy = True
+        try:
+            block = _pool.give(room) or _new(room)
+            if block is None:
+                return None
+            _pool.uses(block)
+        finally:
+            _pool.busy = False
     return np.asarray(_Lease(block, nbytes))
 
 
@@ -199,7 +211,8 @@ def adopt(holder: Holder, nbytes: int, file: int) -> None:
     adopted = Adopted(holder, nbytes, file)
     if adopted.place_of(adopted.start).mark >= 0:
         with _changing:
-            _add(adopted)
+            if not _pool.busy:
+                _add(adopted)
 
 
 def exist() -> bool:
@@ -268,7 +281,7 @@ def _forget() -> None:
     """In a forked child: its parent may use the free blocks, too, and write to them. Another thread of the parent may
     have had the lock."""
     global known, _changing, _pool
-    known, _changing, _pool = (), Lock(), _Pool()
+    known, _changing, _pool = (), RLock(), _Pool()
 
 
 os.register_at_fork(after_in_child=_forget)

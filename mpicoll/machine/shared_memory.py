@@ -45,7 +45,8 @@ def share(comm: MPI.Intracomm, nbytes: int, bounded: bool = True) -> list[Block]
     """A block of ``nbytes`` bytes of each rank, which all ranks map. Collective among ranks of one node.
 
     None, on all ranks, if a rank cannot map a block, if a rank has used up its ``BUDGET`` for what
-    is ``bounded``, or if a rank has MPICOLL_SHARED_MEMORY=0."""
+    is ``bounded``, or if a rank has MPICOLL_SHARED_MEMORY=0. What is not bounded is the program's, whose forked
+    children may use it, too."""
     _spare.keep()
     file = None
     wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0"
@@ -53,7 +54,7 @@ def share(comm: MPI.Intracomm, nbytes: int, bounded: bool = True) -> list[Block]
         file = new_file(nbytes)
     own = None if file is None else (os.getpid(), file, mark_of(os.getpid(), file))
     files: list[tuple[int, int, int] | None] = comm.allgather(own)
-    mappings = [m for f in files if f is not None and (m := mapped(*f, nbytes)) is not None]
+    mappings = [m for f in files if f is not None and (m := mapped(*f, nbytes, not bounded)) is not None]
     all_mapped = all(comm.allgather(len(mappings) == comm.size))  # mpi4py's allreduce would make one more communicator
     if file is not None:
         os.close(file)  # all ranks have opened it
@@ -118,8 +119,8 @@ def mark_of(pid: int, file: int) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 if name.startswith(_MEANT) else -1
 
 
-def mapped(pid: int, file: int, mark: int, nbytes: int) -> Mapping | None:
-    """The block in another process's file; None if that is not the file that was meant.
+def mapped(pid: int, file: int, mark: int, nbytes: int, inherited: bool = False) -> Mapping | None:
+    """The block in another process's file; None if that is not the file that was meant. ``inherited`` is Mapping's.
 
     In another namespace of processes, or once the other process has closed the file, the numbers mean another file. It
     may be a device, and to open that could change something. So this looks at the file's name before it opens it. To
@@ -131,7 +132,7 @@ def mapped(pid: int, file: int, mark: int, nbytes: int) -> Mapping | None:
     except OSError:
         return None
     try:
-        return Mapping(other, nbytes) if os.fstat(other).st_size >= nbytes else None
+        return Mapping(other, nbytes, inherited) if os.fstat(other).st_size >= nbytes else None
     except OSError:
         return None
     finally:

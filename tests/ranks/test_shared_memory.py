@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import signal
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -158,6 +159,36 @@ def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> No
             assert comm.last_route == "native"
 
 
+def test_a_handler_makes_an_array_while_another_is_made(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets ordinary memory. Nor does a finalizer touch what is half changed."""
+    made: list[Any] = []
+    give, dropped = blocks._pool.give, [comm.empty(LONG)]
+
+    def interrupted(nbytes: int) -> Any:
+        dropped.clear()
+        made.append(blocks.allocate(nbytes))
+        return give(nbytes)
+
+    def too_long(*_: object) -> None:
+        raise AssertionError("it waits for itself")
+
+    before = signal.signal(signal.SIGALRM, too_long)
+    signal.alarm(20)
+    try:
+        monkeypatch.setattr(blocks._pool, "give", interrupted)
+        assert blocks.allocate(LONG) is not None
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert made == [None]
+    monkeypatch.undo()
+    kept = [comm.empty(LONG) for _ in range(3)]
+    assert all(blocks.own_at(each.ctypes.data, each.nbytes) is not None for each in kept)
+    assert len({each.ctypes.data for each in kept}) == 3
+
+
 def test_a_child_process_makes_arrays_of_its_own(comm: mpicoll.Communicator) -> None:
     """Not in the blocks that are free in its parent."""
     inherited = comm.zeros(LONG)
@@ -219,6 +250,21 @@ def test_shared(shape: Any, dtype: str) -> None:
             for r, each in enumerate(arrays):
                 assert (each == 7 * ((r - turn) % comm.size) + turn).all()
             comm.barrier()
+
+
+def test_shared_in_a_child() -> None:
+    """It reads and writes the arrays of all ranks, as its parent does."""
+    with mpicoll.Communicator() as comm:
+        arrays = comm.shared(LONG)
+        comm.barrier()
+        child = os.fork()
+        if child == 0:
+            for each in arrays:
+                each[comm.rank] = 7
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        comm.barrier()
+        assert all((each[: comm.size] == 7).all() for each in arrays)
 
 
 def test_shared_is_given_back() -> None:

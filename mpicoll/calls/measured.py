@@ -14,6 +14,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from mpicoll import algorithms
@@ -30,6 +32,7 @@ __all__ = [
     "Rows",
     "Section",
     "Setting",
+    "contents",
     "given_sections",
     "section",
     "sections",
@@ -103,6 +106,19 @@ class Section:
         return ""
 
 
+def contents(file: Path) -> str:
+    """The text of a table's file. Raises FileNotFoundError or NotADirectoryError if there is none, and ArgumentError if
+    it cannot be read. A pipe or a device is not read: that might never end."""
+    try:
+        if not S_ISREG(file.stat().st_mode):
+            raise ArgumentError("mpicoll", str(file), "a file that can be read", "a folder, a pipe or a device")
+        return file.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except (OSError, UnicodeDecodeError) as e:
+        raise ArgumentError("mpicoll", str(file), "a file that can be read", str(e)) from None
+
+
 def sections(text: str, file: str) -> list[Section]:
     """The sections of a table. Raises ArgumentError, which says where in the file the first fault is."""
     read = [section(file, i, given) for i, given in enumerate(given_sections(text, file))]
@@ -116,7 +132,7 @@ def given_sections(text: str, file: str) -> list[Any]:
     """The sections as the file has them, not checked yet."""
     try:
         given = json.loads(text)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:  # the latter for thousands of brackets
         raise ArgumentError("mpicoll", file, "JSON", str(e)) from None
     schema = given.get("schema") if isinstance(given, dict) else None
     _expect(schema == SCHEMA, file, "schema", f"{SCHEMA!r}, the form of tables that this mpicoll reads", schema)
@@ -154,7 +170,8 @@ def _rows(file: str, at: str, collective: str, otherwise: str, given: Any) -> tu
     _expect(isinstance(given, dict), file, at, "algorithms by bytes", given)
     other = {*OTHERWISE} - {otherwise}
     for nbytes, name in given.items():
-        _expect(nbytes.isdecimal(), file, at, "bytes, whole numbers", nbytes)
+        whole = nbytes.isdecimal() and len(nbytes) < 20  # Python refuses to read numbers of thousands of digits
+        _expect(whole, file, at, "bytes, whole numbers", nbytes)
         _expect(isinstance(name, str) and name not in other, file, f"{at}.{nbytes}", "an algorithm's name", name)
     return tuple(sorted(((int(nbytes), name) for nbytes, name in given.items()), reverse=True))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from mpicoll.calls.measured import Rows, Section, Setting, sections
+from mpicoll.calls.measured import Rows, Section, Setting, contents, sections
 from mpicoll.errors import ArgumentError
 
 __all__ = ["OFF", "SHIPPED", "Held", "Place", "Table", "held", "places", "user_file"]
@@ -121,11 +121,11 @@ def _read(place: Place) -> list[Section]:
         if place.name != "MPICOLL_TABLE's":
             return []
         raise ArgumentError("mpicoll", "MPICOLL_TABLE", "off, or a file", repr(str(place.file))) from None
-    except (OSError, UnicodeDecodeError) as e:
+    except OSError as e:
         raise ArgumentError("mpicoll", str(place.file), "a file that can be read", str(e)) from None
 
 
 @lru_cache(maxsize=16)
 def _sections(file: Path, changed: int, size: int) -> list[Section]:
     """The sections of a file that was last ``changed`` then."""
-    return sections(file.read_text(), str(file))
+    return sections(contents(file), str(file))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mpicoll.calls.measured import SCHEMA, given_sections, section, sections
+from mpicoll.calls.measured import SCHEMA, contents, given_sections, section, sections
 from mpicoll.machine.system import write_whole
 from mpicoll.tune.record import Record, read
 
@@ -48,8 +48,8 @@ class TableFile:
 
     def _given(self) -> list[Any]:
         try:
-            text = self.path.read_text()
-        except FileNotFoundError:
+            text = contents(self.path)
+        except (FileNotFoundError, NotADirectoryError):
             return []
         return given_sections(text, str(self.path))
 

@@ -112,6 +112,8 @@ def test_rows_are_read_longest_first() -> None:
         (written(section(exchange={"bcast": {}})), r"exchange.bcast: expected a collective of which exchange is"),
         (written(section(native={"bcast": []})), r"native.bcast: expected algorithms by bytes"),
         (written(section(native={"bcast": {"1K": "chain"}})), r"native.bcast: expected bytes.*; given '1K'"),
+        (written(section(native={"bcast": {"9" * 5000: "chain"}})), r"native.bcast: expected bytes.*; given '999"),
+        ("[" * 100_000, "my.json: expected JSON"),
         (written(section(native={"bcast": {"8": None}})), r"bcast.8: expected an algorithm's name; given None"),
         (written(section(native={"reduce": {"8": "exchange"}})), r"reduce.8: expected an algorithm's name"),
         (written(section(), section(native={})), r"sections\[1\]: expected each setting once"),

@@ -8,7 +8,8 @@ import pytest
 
 from mpicoll.calls import tables
 from mpicoll.calls.tables import Table, held
-from mpicoll.tune.file import text_of
+from mpicoll.errors import ArgumentError
+from mpicoll.tune.file import TableFile, text_of
 from tests.pure.tune.invented import MI, record, won
 
 SETTING = ("A", "Open MPI 5.0.11", False)
@@ -79,6 +80,16 @@ def test_a_damaged_table_is_refused_by_name(machine: Path, text: str) -> None:
     assert refused.startswith("the user's table is refused: ")
     assert str(path) in refused
     assert table.label(2) == ""
+
+
+@pytest.mark.parametrize("given", ["/dev/null", "/tmp"])
+def test_what_is_no_file_is_refused(machine: Path, given: str) -> None:
+    """To read a pipe might never end."""
+    put(machine / "shipped.json", "ring")
+    (refused,) = held(*SETTING, 2, given).refusals()
+    assert f"{given}: expected a file that can be read; given a folder, a pipe or a device" in refused
+    with pytest.raises(ArgumentError, match="given a folder, a pipe or a device"):
+        TableFile(Path(given)).records()
 
 
 def test_a_section_of_an_algorithm_that_has_changed_is_refused(machine: Path) -> None:

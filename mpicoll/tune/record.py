@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from math import isqrt
+from math import inf, isqrt
 from typing import Any, NamedTuple
 
 from mpicoll import algorithms
@@ -155,8 +155,11 @@ def read(file: str, number: int, given: Any) -> Record | None:
         for each in given["times"]:
             cell = Cell(each["case"], each["size"])
             found.times.append(Time(each["launch"], cell, each["pages"], _current(about, cell, each["p50_us"])))
-            assert each["launch"] in launches
-            assert cell.otherwise in each["p50_us"]
+            assert each["launch"] in launches, f"no launch {each['launch']}"
+            assert cell.otherwise in each["p50_us"], f"no time of {cell.otherwise}"
+            assert (type(cell.size), type(each["pages"])) == (int, str), f"size {cell.size!r}, pages {each['pages']!r}"
+            assert all(0 < us < inf for us in each["p50_us"].values()), f"times {each['p50_us']}"
+        assert all(isinstance(launch.began, str) for launch in launches.values()), "a launch that began at no time"
     except (KeyError, TypeError, AttributeError, AssertionError) as e:
         raise ArgumentError("mpicoll", f"{file}: sections[{number}]", "launches and their times", repr(e)) from None
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,23 @@ def test_a_file_that_is_no_table_is_left_alone(tmp_path: Path, text: str) -> Non
     with pytest.raises(ArgumentError):
         file.add(record(("allreduce", MI, won())))
     assert file.path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("where", "damage"),
+    [
+        ("times", {"p50_us": {"native": 10.0, "ring": given}})
+        for given in (0, -1.0, "fast", None, float("nan"), float("inf"))
+    ]
+    + [("times", {"size": "big"}), ("times", {"pages": 5}), ("times", {"launch": "?"}), ("launches", {"began": 5})],
+)
+def test_damaged_measurements_are_refused(tmp_path: Path, where: str, damage: dict[str, Any]) -> None:
+    given = record(("allreduce", MI, won())).as_dict()
+    given[where][0] |= damage
+    file = tmp_path / "table.json"
+    file.write_text(text_of([given]))
+    with pytest.raises(ArgumentError, match=r"sections\[0\]: expected launches and their times; given .*\w"):
+        TableFile(file).records()
 
 
 def test_what_is_measured_next() -> None:

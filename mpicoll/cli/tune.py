@@ -104,7 +104,9 @@ def _tune(args: argparse.Namespace) -> int:
 
     path = args.output or user_file()
     file = TableFile(path)
-    file.records()  # raises an error before anything is measured
+    file.records()  # raises an error before anything is measured, and so does what follows
+    with writing(path, "tune", "-o"):
+        file.prepare()
     tuner = Tuner(_groups(args), file, args.budget, launch)
     with writing(path, "tune", "-o"), Progress(args.budget) as progress:
         tuner.run(progress)

@@ -27,11 +27,15 @@ class TableFile:
         found = [read(str(self.path), i, given) for i, given in enumerate(self._given())]
         return [record for record in found if record is not None]
 
+    def prepare(self) -> None:
+        """Raise OSError if nothing can be added."""
+        with self._locked():
+            pass
+
     def add(self, mine: Record) -> Record:
         """Add a record, together with what the file has of its setting already. Returns both. All other sections stay
         as they are. A job that reads the file meanwhile finds the old table or the new one, and no other tuner's
         section is lost."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._locked():
             given = self._given()
             at = len(given)
@@ -56,6 +60,7 @@ class TableFile:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """While no other tuner changes it. The lock is a file of its own, because the table is replaced as a whole."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.with_name(f"{self.path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

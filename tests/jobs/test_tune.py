@@ -120,6 +120,22 @@ def test_a_damaged_table_does_not_end_a_job(home: dict[str, str], tmp_path: Path
     assert table_of(home).read_text() == text
 
 
+def test_a_table_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """It is refused before anything is measured."""
+    from mpicoll.cli import main
+    from mpicoll.tune import launches
+
+    def launch(*_: object) -> None:
+        pytest.fail("something was measured")
+
+    monkeypatch.setattr(launches, "launch", launch)
+    (tmp_path / "file").touch()
+    (tmp_path / "table.json.lock").mkdir()
+    for name in ("file/table.json", "table.json"):
+        assert main(["tune", "allreduce", "-o", str(tmp_path / name)]) == 2
+        assert "tune: -o: expected a file that can be written; given" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "expected"),
     [

@@ -47,6 +47,8 @@ class Memory(Face):
         if memory is None and self.rank == 0 and self.size > 1 and fabric.library:  # threads share all memory
             if fabric.shares_arrays:
                 _warn("there is no more memory that ranks can share, or there are too many arrays in it")
+            elif fabric.elastic is not None:
+                _warn("the job is elastic, and a rank may be lost in the midst of a call")
             elif fabric.one_node:
                 _warn("the ranks cannot open each other's memory (`mpicoll doctor` says more)")
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from itertools import accumulate
 
 import numpy as np
 import pytest
@@ -51,6 +52,23 @@ def test_prefixes(count: int) -> None:
         np.testing.assert_array_equal(after, through[comm.rank - 1] if comm.rank else np.full(count, 7))
         comm.scan(x, out=x, algorithm="cico")
         np.testing.assert_array_equal(x, through[comm.rank])
+
+
+@pytest.mark.parametrize("count", [5_000, PLACE])
+def test_values_are_combined_in_the_order_of_the_ranks(count: int) -> None:
+    """Bit for bit, in pieces and in slices, too."""
+    with mpicoll.Communicator() as comm:
+        given = [np.random.default_rng(r).standard_normal(count * comm.size) for r in range(comm.size)]
+        sums = list(accumulate(given))
+        mine = given[comm.rank]
+        block = slice(count * comm.rank, count * (comm.rank + 1))
+        np.testing.assert_array_equal(comm.allreduce(mine, algorithm="cico"), sums[-1])
+        np.testing.assert_array_equal(
+            comm.reduce_scatter(mine.reshape(comm.size, -1), algorithm="cico"), sums[-1][block]
+        )
+        np.testing.assert_array_equal(comm.scan(mine, algorithm="cico"), sums[comm.rank])
+        at_root = comm.reduce(mine, root=comm.size - 1, algorithm="cico")
+        assert at_root is None or (at_root == sums[-1]).all()
 
 
 def test_sums_of_short_floats_are_rounded_once() -> None:

@@ -19,6 +19,7 @@ import torch
 import mpicoll
 from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, StateError
+from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import blocks
 from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
 from tests.sharing import NEEDED, sharing
@@ -157,6 +158,17 @@ def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> No
         for _ in range(3):
             comm.allreduce(x, out=x)
             assert comm.last_route == "native"
+
+
+def test_none_in_an_elastic_job(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory._warn.cache_clear()
+    monkeypatch.setattr(MPIFabric, "elastic", property(lambda fabric: fabric))
+    monkeypatch.setattr(comm._engine.fabric, "shares_arrays", False)
+    if comm.rank == 0:
+        with pytest.warns(UserWarning, match="ordinary arrays: the job is elastic"):
+            comm.empty(LONG)
+    else:
+        comm.empty(LONG)
 
 
 def test_a_handler_makes_an_array_while_another_is_made(

@@ -142,6 +142,15 @@ def test_sections_that_do_not_hold_any_more(changed: dict[str, Any], why: str) -
         assert re.match(why, found.outdated())
 
 
+@pytest.mark.parametrize(("said", "why"), [(measured.CICO_DIGEST, ""), ("0", "cico has changed since it was measured")])
+def test_cico_as_it_was_measured(said: str, why: str) -> None:
+    given = {"native": {"bcast": {"8": "cico"}}, "algorithms": {"bcast": {"cico": said}}}
+    (found,) = measured.sections(written(section(**given)), "t")
+    assert found.outdated() == why
+    (of_none,) = measured.sections(written(section(**given | {"algorithms": {}})), "t")
+    assert of_none.outdated() == "cico has changed since it was measured"
+
+
 def test_the_hash_is_of_what_jobs_see() -> None:
     """Not of the times, nor of algorithms that no row names."""
     first, same, other, times = measured.sections(

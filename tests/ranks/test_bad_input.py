@@ -379,3 +379,12 @@ def test_errors_carry_the_whole_call() -> None:
     assert (e.operation, e.argument, e.expected, e.given) == ("bcast", "root", "a rank, 0 to 3", "7")
     assert isinstance(e, ValueError)
     assert str(e) == "bcast: root: expected a rank, 0 to 3; given 7"
+
+
+def test_an_output_that_runs_backwards_into_the_input() -> None:
+    with mpicoll.Communicator() as comm:
+        whole = np.arange(100.0)
+        with pytest.raises(ArgumentError, match="out: expected memory that does not overlap"):
+            comm.allreduce(whole[:50], out=whole[79:29:-1])
+        comm.allreduce(whole[:50], out=whole[99:49:-1])  # they only meet
+        np.testing.assert_array_equal(whole[99:49:-1], comm.size * np.arange(50))

@@ -16,6 +16,7 @@ from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import blocks
 from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
 from mpicoll.routes.shares import PIECE
+from mpicoll.transports.meeting import Meeting
 from tests import oracle
 from tests.sharing import NEEDED, sharing
 
@@ -167,6 +168,26 @@ def test_messages_move_while_ranks_wait_for_each_other(comm: mpicoll.Communicato
             comm.send(message, 0)
         comm.allreduce(x, out=x)
     assert comm.last_route == SHARED
+
+
+def test_who_lets_the_ranks_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank without which no other one can end the call. Of uneven blocks, its own may be empty."""
+    said = []
+
+    def begins(self: Meeting, lies: bool, all_depend: bool, kind: object) -> bool:
+        said.append(all_depend)
+        return False
+
+    monkeypatch.setattr(Meeting, "begins", begins)
+    with mpicoll.Communicator() as comm:
+        x = comm.zeros(LONG)
+        comm.allreduce(x, out=x)
+        comm.bcast(x)
+        comm.reduce(x, out=x)
+        rows = [LONG] + [0] * (comm.size - 1)
+        comm.allgatherv(x[: rows[comm.rank]], rows, out=comm.zeros(LONG))
+        assert said[:3] == [True, comm.rank == 0, False]
+        assert not any(said[3:])
 
 
 def test_lengths_that_differ(comm: mpicoll.Communicator) -> None:

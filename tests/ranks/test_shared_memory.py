@@ -160,6 +160,25 @@ def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> No
             assert comm.last_route == "native"
 
 
+def test_a_free_block_whose_memory_does_not_come_back(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is left alone: to write to it would kill the process."""
+    nbytes = 3 * LONG
+    address = (x := comm.empty(nbytes, np.uint8)).ctypes.data
+    block = blocks.own_at(address, nbytes)
+    assert block is not None
+    del x
+    blocks._pool._tidy()
+    assert block.empty()
+    blocks._pool._emptied.add(block)
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks.Own, "fill", lambda _: False)
+        other = comm.empty(nbytes, np.uint8)
+    assert other.ctypes.data != address
+    assert comm.empty(nbytes, np.uint8).ctypes.data == address
+
+
 def test_none_in_an_elastic_job(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     memory._warn.cache_clear()
     monkeypatch.setattr(MPIFabric, "elastic", property(lambda fabric: fabric))

@@ -52,8 +52,10 @@ def version_of(package: str) -> str | None:
 
 def write_whole(file: Path, content: str | bytes) -> None:
     """Write a file so that a reader finds all of it, or what was there before. A device or a pipe is written to, and
-    not replaced by a file."""
+    not replaced by a file. A symbolic link stays, and what it points to is written."""
     is_file = file.is_file() or not file.exists()
+    if is_file:
+        file = Path(os.path.realpath(file))
     new = file.with_name(f"{file.name}.{os.getpid()}.new") if is_file else file
     try:
         new.write_bytes(content.encode() if isinstance(content, str) else content)

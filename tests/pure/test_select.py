@@ -227,3 +227,12 @@ def test_wide_floats_are_reduced_by_the_mpi_or_between_nodes_in_two_levels() -> 
     assert isinstance(found.of_floats, Schedule)
     assert found.of_floats.algorithm == "two_level"
     assert algorithm_of(found) == "wide"
+
+
+def test_a_fastest_one_that_does_not_serve_the_call() -> None:
+    """Copy in, copy out multiplies by no factor."""
+    table = Table({2: Held({("native", "allreduce"): ((1 << 10, CICO),)})})
+    traits = replace(MEASURED, meets=True, rules=Rules(table=table))
+    factor = reduction(mpicoll.Op.premul_sum(3), DTYPES["float32"], "allreduce")
+    assert select.select("allreduce", factor, 1 << 20, traits) == NATIVE
+    assert select.select("allreduce", SUM, 1 << 20, traits) == CICO

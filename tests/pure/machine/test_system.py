@@ -51,3 +51,14 @@ def test_a_system_that_says_nothing(said: Path) -> None:
 def test_no_file_is_longer_than_the_free_memory(said: Path) -> None:
     limited(said, f"{500 * MIB}", 490 * MIB, 0)
     assert shared_memory.new_file(11 * MIB) is None
+
+
+def test_a_link_stays_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "folder" / "target", tmp_path / "link"
+    target.parent.mkdir()
+    link.symlink_to(Path("folder", "target"))
+    for text in ("first", "second"):
+        system.write_whole(link, text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+    assert [path.name for path in target.parent.iterdir()] == ["target"]

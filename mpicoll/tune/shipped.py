@@ -28,21 +28,24 @@ BY_FAR = 1.2
 launch to launch, the time of the same call differs by up to a fifth."""
 
 
-def won(speedups: Sequence[float]) -> bool:
-    """Whether a candidate has won in a record."""
-    return accepted(speedups) if len(speedups) > LAUNCHES else min(speedups, default=0.0) >= BY_FAR
+def won(speedups: Sequence[float], launches: int) -> bool:
+    """Whether a candidate has won in a record that has so many launches of the cell."""
+    return accepted(speedups) if launches > LAUNCHES else min(speedups) >= BY_FAR
 
 
 def winner(records: Sequence[Record], cell: Cell, everywhere: bool) -> str | None:
     """The fastest of the candidates that have won in each of these records that measured them, and if ``everywhere``
     all records must have measured them: an older record of a machine may lack a newer algorithm."""
-    seen = [record.speedups(cell) for record in records]
-    by_name = {name: [of[name] for of in seen if name in of] for of in seen for name in of}
-    able = [
-        name
-        for name, speedups in by_name.items()
-        if all(map(won, speedups)) and (len(speedups) == len(records) or not everywhere)
-    ]
+    by_name: dict[str, list[Sequence[float]]] = defaultdict(list)
+    lost = set()
+    for record in records:
+        launches = len(record.of(cell))
+        for name, speedups in record.speedups(cell).items():
+            by_name[name].append(speedups)
+            if not won(speedups, launches):
+                lost.add(name)
+    needed = len(records) if everywhere else 1
+    able = [name for name, each in by_name.items() if name not in lost and len(each) >= needed]
     return max(able, key=lambda name: fmean(log(mean(each)) for each in by_name[name]), default=None)
 
 

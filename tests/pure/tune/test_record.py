@@ -144,6 +144,13 @@ def test_an_older_record_may_lack_a_newer_algorithm() -> None:
     assert (common.cpu, common.rows) == (None, {})
 
 
+def test_a_candidate_of_a_few_launches_does_not_win_where_there_are_many() -> None:
+    """It was left out of the later ones, because another one was faster then."""
+    launches = [times(30.0, ring=10.0, linear=5.0), *won(4, by=3.0)]
+    (section,) = sections(table([record(("allreduce", MI, launches))]), "t")
+    assert section.rows["native", "allreduce"] == ((MI, "ring"),)
+
+
 def test_the_shipped_table_is_what_the_records_say() -> None:
     from mpicoll.calls.tables import SHIPPED
 

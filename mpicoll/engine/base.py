@@ -163,9 +163,10 @@ class Base:
         Which plans are so depends on the algorithm, and a program cannot rely on that. It does not get the
         result, with which the other ranks go on.
         """
-        if isinstance(e, (StateError, ArgumentError)):
-            # A stream that captures, or memory that all ranks lack, before anything was sent. Other ranks may have been
-            # refused before they began. Or ranks are threads: what broke their job is said by every later call.
+        if isinstance(e, StateError) or (isinstance(e, ArgumentError) and e.argument == "algorithm"):
+            # A stream that captures, before anything was sent. Other ranks may have been refused before they began. Or
+            # an algorithm needs memory that the ranks lack, which all of them learned together. Or ranks are threads:
+            # what broke their job is said by every later call.
             self.recorder.retract()
             return
         cut_short.append((plan, e.__traceback__, _frames()))

@@ -62,6 +62,14 @@ def test_every_kind_of_reduction(comm: mpicoll.Communicator, dtype: str, op: str
     np.testing.assert_array_equal(x, expected)
 
 
+def test_an_average_where_the_sum_is_too_large(comm: mpicoll.Communicator) -> None:
+    x = comm.empty(LONG, np.float16)
+    x.fill(60000)
+    comm.allreduce(x, "avg", out=x)
+    assert comm.last_route == SHARED
+    assert (x == 60000).all()
+
+
 def test_tensors(comm: mpicoll.Communicator) -> None:
     x = torch.from_numpy(comm.empty(LONG, np.int16)).view(torch.bfloat16)
     x.fill_(comm.rank + 1)

@@ -1,45 +1,59 @@
 """Is mpicoll ever slower than the MPI's own call?
 
-    MPICOLL_TABLE=off mpicoll bench all -n 2 --backends mpi,mpicoll --min 16K --factor 4 --json untuned.json
+    MPICOLL_TABLE=off mpicoll bench all -n 2 --backends mpi,mpicoll --min 8 --max 32M --factor 4 --json untuned.json
     python benchmarks/beside_native.py untuned.json ...
 
-In each record, a line for all cells, and one for each in which mpicoll was slower than LEAST times the MPI's speed. A
-cell is a collective, a size and a placement. What a call costs in Python, CALL_US, is not counted as mpicoll's.
+For each record, this prints how many cells were slower than LEAST times the MPI's speed, and the microseconds that
+mpicoll's call took longer, by size. A cell is a collective, a size and a placement. What the shortest calls take longer
+is what a call costs in Python. It is not counted as slower.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from statistics import geometric_mean
+from collections.abc import Iterator
+from statistics import geometric_mean, median
 from typing import Any
 
 from mpicoll.units import size_text
 
 LEAST = 0.97
-CALL_US = 1.3
-"""See records/message-cost-2ranks.txt."""
+SHORT = 1 << 10
+"""Bytes up to which a call is short."""
+
+Cell = tuple[str, int, str]
 
 
-def lines(record: dict[str, Any]) -> list[str]:
-    by_cell: dict[tuple[str, int, str], dict[str, dict[str, Any]]] = {}
+def medians(record: dict[str, Any]) -> dict[Cell, tuple[float, float]]:
+    """Of each cell the microseconds of the MPI's call and of mpicoll's."""
+    found: dict[Cell, dict[str, float]] = {}
     for row in record["rows"]:
         if row["size"]:
-            by_cell.setdefault((row["collective"], row["size"], row["placement"]), {})[row["backend"]] = row
-    found = {cell: (of["mpi"]["p50_us"], of["mpicoll"]["p50_us"], of["mpicoll"]["route"])
-             for cell, of in by_cell.items() if {"mpi", "mpicoll"} <= of.keys()}  # fmt: skip
-    speeds = {cell: max(bare / ours, min(1.0, bare / max(ours - CALL_US, 0.1)))
-              for cell, (bare, ours, _) in found.items()}  # fmt: skip
-    slower = {cell: speed for cell, speed in speeds.items() if speed < LEAST}
-    about = record["environment"]
-    said = [f"{about['mpi']}, {about['ranks']} ranks, {about.get('fingerprint', about['cpu'])}, {record['started']}",
-            f"{len(speeds)} cells: {geometric_mean(speeds.values()):.2f} times the MPI's speed (geometric mean), "
-            f"less than {LEAST} in {len(slower)}"]  # fmt: skip
-    for (collective, size, placement), speed in sorted(slower.items(), key=lambda each: each[1]):
-        bare, ours, route = found[collective, size, placement]
+            found.setdefault((row["collective"], row["size"], row["placement"]), {})[row["backend"]] = row["p50_us"]
+    return {cell: (of["mpi"], of["mpicoll"]) for cell, of in found.items() if {"mpi", "mpicoll"} <= of.keys()}
+
+
+def lines(record: dict[str, Any]) -> Iterator[str]:
+    found, about = medians(record), record["environment"]
+    longer = {cell: ours - bare for cell, (bare, ours) in found.items()}
+    call = median(us for (_, size, _), us in longer.items() if size <= SHORT)
+    speeds = {cell: max(bare / ours, min(1.0, bare / max(ours - call, 0.1))) for cell, (bare, ours) in found.items()}
+    slower = [cell for cell, speed in speeds.items() if speed < LEAST]
+    yield f"{about['mpi']}, {about['ranks']} ranks, {about['fingerprint']}, {record['started']}"
+    yield (
+        f"{len(speeds)} cells: {geometric_mean(speeds.values()):.3f} times the MPI's speed (geometric mean); "
+        f"less than {LEAST} in {len(slower)}, less than 0.9 in {sum(speed < 0.9 for speed in speeds.values())}"
+    )
+    by_size: dict[int, list[float]] = {}
+    for (_, size, _), us in longer.items():
+        by_size.setdefault(1 << (size - 1).bit_length(), []).append(us)  # 3 ranks have a few bytes less
+    yield "longer, us: " + ", ".join(f"{size_text(size)} {median(us):.1f}" for size, us in sorted(by_size.items()))
+    for cell in sorted(slower, key=lambda each: speeds[each])[:10]:
+        bare, ours = found[cell]
+        collective, size, placement = cell
         times = f"{bare:10.1f} us, mpicoll {ours:10.1f} us"
-        said.append(f"  {collective:>14} {size_text(size):>5} {placement:>12} {times}  {speed:.2f}x  {route}")
-    return said
+        yield f"  {collective:>14} {size_text(size):>8} {placement:>12} {times}  {speeds[cell]:.2f}x"
 
 
 for name in sys.argv[1:]:

@@ -31,7 +31,7 @@ from mpicoll.tune.cells import HUGE, Cell, huge_bytes, kinds, new_arrays
 
 __all__ = ["main"]
 
-ROUNDS = (3, 10)
+ROUNDS = (4, 10)
 """The fewest and the most turns of each algorithm. A launch is one sample, whatever the number of its calls."""
 TRIES = 1
 

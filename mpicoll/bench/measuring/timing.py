@@ -11,9 +11,10 @@ events take a second time, of the work on the stream alone.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from secrets import randbits
 from time import perf_counter_ns
 
 import numpy as np
@@ -27,7 +28,7 @@ from mpicoll.bench.cases.memory import Buffers
 
 __all__ = ["Runner", "clocks", "measure"]
 
-ROUNDS = (5, 10)
+ROUNDS = (6, 10)
 """The fewest and the most rounds. In a round each runner makes one batch of calls."""
 CALLS = 100
 """The most calls of a batch."""
@@ -142,17 +143,27 @@ def measure(
     tries: int = TRIES,
 ) -> None:
     """Run all runners in turns for about ``seconds``, or longer if even the fewest calls take longer. ``limits`` are
-    the fewest and the most rounds."""
+    the fewest and the most rounds, both even."""
     costs = [_cost(world, runner, tries) for runner in runners]
     rounds, calls = world.bcast(_plan(costs, seconds, limits))
-    # The order is shuffled, alike on all ranks. A runner that always came after the same other one would always find
-    # in the caches what that one left there.
-    order = np.random.default_rng(rounds)
-    for _ in range(rounds):
-        for i in order.permutation(len(runners)):
+    for order in _orders(len(runners), rounds, world.bcast(randbits(64))):
+        for i in order:
             _run(world, runners[i], calls[i])
     for runner, routes in zip(runners, zip(*world.allgather([r.routes for r in runners]), strict=True), strict=True):
         runner.routes = list(dict.fromkeys(chain(*routes)))  # a rank of NCCL knows its own connections alone
+
+
+def _orders(runners: int, rounds: int, seed: int) -> Iterator[Sequence[int]]:
+    """In which order the runners take their turns in each round: shuffled, and then the other way round.
+
+    A runner that always came after the same other one would always find in the caches what that one left there. So each
+    job has another ``seed``, and in the even number of rounds each runner comes before each other one as often as
+    after it."""
+    shuffled = np.random.default_rng(seed)
+    for _ in range(rounds // 2):
+        order = shuffled.permutation(runners).tolist()
+        yield order
+        yield order[::-1]
 
 
 def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> None:
@@ -186,7 +197,7 @@ def _cost(world: MPI.Intracomm, runner: Runner, tries: int) -> float:
 
 
 def _plan(costs: Sequence[float], seconds: float, limits: tuple[int, int]) -> tuple[int, list[int]]:
-    """How many rounds fit into the time, and how many calls each runner makes in a round."""
-    rounds = int(min(max(seconds / sum(costs), limits[0]), limits[1]))
+    """How many rounds fit into the time, an even number, and how many calls each runner makes in a round."""
+    rounds = int(min(max(seconds / sum(costs), limits[0]), limits[1])) // 2 * 2
     each = seconds / rounds / len(costs)
     return rounds, [int(min(max(each / cost, 1), CALLS)) for cost in costs]

@@ -78,6 +78,10 @@ class Record:
         whole = {key: of_one for key, of_one in by_launch.items() if {*of_one} == needed}
         return [whole[key] for key in sorted(whole, key=lambda key: self.launches[key].began)]
 
+    def latest(self, cell: Cell) -> str:
+        """When the last launch of a cell began; empty if none did."""
+        return max((self.launches[time.launch].began for time in self.times if time.cell == cell), default="")
+
     def speedups(self, cell: Cell) -> Speedups:
         """Of each candidate in each launch, on the kind of pages where it won less."""
         found: dict[str, list[float]] = {}

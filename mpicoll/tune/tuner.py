@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from os import cpu_count
 from typing import NamedTuple
 
@@ -27,6 +27,8 @@ MOST = 8
 """The most launches of a cell that stays undecided."""
 WAVE = 60.0
 """Seconds of work whose launches take turns: so the launches of a cell are spread over them."""
+OLD = timedelta(hours=1)
+"""A cell that was decided so long ago is measured once more: what wins in one hour may lose in the next."""
 START = 1.5
 """Seconds that a launch takes besides its cells, until one was seen."""
 PER_BYTE = 7e-9
@@ -59,6 +61,7 @@ class Tuner:
 
     def __post_init__(self) -> None:
         self._ends = time.monotonic() + self.budget
+        self._old = _text(datetime.now(UTC) - OLD)
         self._start = START
         self._took: dict[tuple[int, Cell], float] = {}
 
@@ -67,11 +70,12 @@ class Tuner:
         return self._ends - time.monotonic()
 
     def run(self, progress: Progress) -> None:
-        """Go on until everything is decided, or time is up, or somebody presses Ctrl-C."""
+        """Go on until everything is decided, or time is up, or somebody presses Ctrl-C. What was decided long ago comes
+        last."""
         try:
             self._look(progress)
             progress.write(self.said())
-            while not self.interrupted and (work := [group for group in self.groups if self._cells(group)]):
+            while not self.interrupted and (work := self._work()):
                 if not all(self._round(wave, progress) for wave in self._waves(work)):
                     break
         except KeyboardInterrupt:
@@ -109,7 +113,8 @@ class Tuner:
             cells = self._cells(group)
             sizes = ", ".join(size_text(cell.size) for cell, _ in cells)
             names = dict.fromkeys(name for _, each in cells for name in each)
-            lines.append(f"# {group}: {sizes} of {', '.join(names)}" if cells else f"# {group}: all is decided")
+            again = "" if self._undecided(group) else "once more "
+            lines.append(f"# {group}: {again}{sizes} of {', '.join(names)}" if cells else f"# {group}: all is decided")
         seconds = sum(self._expected(group) * self._launches(group) for group in self.groups)
         lines.append(
             f"# about {_duration(seconds)} for all, of which this run takes {_duration(self.budget)} at most; "
@@ -124,11 +129,26 @@ class Tuner:
 
     # -- the work -----------------------------------------------------------------------------------------------------
 
+    def _work(self) -> list[Group]:
+        """The groups with undecided cells, and if there are none, those with cells that were decided long ago."""
+        return [group for group in self.groups if self._undecided(group)] or [
+            group for group in self.groups if self._cells(group)
+        ]
+
     def _cells(self, group: Group) -> list[tuple[Cell, list[str]]]:
-        """The cells of a group that are undecided, each with the algorithms that are to take turns."""
+        """The cells of a group that are to be measured, each with the algorithms that are to take turns: those that
+        are undecided, and if there are none, those that were decided long ago."""
+        found = self._undecided(group)
+        if not found:
+            record = self.records[group.ranks]
+            found = {c: once_more(record, c, names, self._old) for c, names in self.candidates[group].items()}
+        return [(cell, [cell.otherwise, *names]) for cell, names in found.items() if names]
+
+    def _undecided(self, group: Group) -> dict[Cell, list[str]]:
+        """The undecided cells of a group with the candidates that are left."""
         record = self.records[group.ranks]
-        found = [(cell, wanted(record, cell, names)) for cell, names in self.candidates[group].items()]
-        return [(cell, [cell.otherwise, *names]) for cell, names in found if names]
+        found = {cell: wanted(record, cell, names) for cell, names in self.candidates[group].items()}
+        return {cell: names for cell, names in found.items() if names}
 
     def _expected(self, group: Group) -> float:
         """The seconds of the group's next launch."""
@@ -181,8 +201,7 @@ class Tuner:
                 took[cell] = took.get(cell, 0.0) + said["seconds"]
         self._took |= {(group.ranks, cell): seconds for cell, seconds in took.items()}
         if took:
-            now = datetime.now(UTC).isoformat(timespec="milliseconds")
-            record.launches[key] = Launch(key, now, mpicoll.__version__)
+            record.launches[key] = Launch(key, _text(datetime.now(UTC)), mpicoll.__version__)
             self._start = found.seconds - sum(took.values())
             self.file.add(record)
         self.interrupted = found.interrupted
@@ -197,6 +216,17 @@ def wanted(record: Record, cell: Cell, names: Sequence[str]) -> list[str]:
     if launches >= MOST or record.verdict(cell) is not None:
         return []
     return [name for name in left if name in seen and mean(seen[name]) >= LEAST]
+
+
+def once_more(record: Record, cell: Cell, names: Sequence[str], old: str) -> list[str]:
+    """The candidates of a decided cell that are to be measured once more: those that came near, if its latest launch
+    began before the time ``old``."""
+    return still(names, record.speedups(cell)) if record.latest(cell) < old else []
+
+
+def _text(time: datetime) -> str:
+    """As launches say when they began."""
+    return time.isoformat(timespec="milliseconds")
 
 
 def _duration(seconds: float) -> str:

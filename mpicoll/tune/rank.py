@@ -33,7 +33,6 @@ __all__ = ["main"]
 
 ROUNDS = (4, 10)
 """The fewest and the most turns of each algorithm. A launch is one sample, whatever the number of its calls."""
-TRIES = 1
 
 
 class Measuring:
@@ -79,7 +78,7 @@ class Measuring:
         placement = PLACEMENTS[cell.collective][0]
         pairs = self.arenas[kind].buffers(Case(collective, count, dtype, cell.op, 0, world.rank, world.size, placement))
         runners = [Runner(pairs, [self._backend(name).bind(pair) for pair in pairs]) for name in names]
-        measure(world, runners, seconds, ROUNDS, TRIES)
+        measure(world, runners, seconds, ROUNDS)
         for name, runner in zip(names, runners, strict=True):
             if runner.wrong:
                 what = f"{cell.case} of {cell.size} bytes among {world.size} ranks"

@@ -14,6 +14,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from math import inf
 from secrets import randbits
 from time import perf_counter_ns
 
@@ -34,10 +35,6 @@ CALLS = 100
 """The most calls of a batch."""
 UNTIMED = 2
 """Calls at the start of a batch that do not count. After another backend's batch they find cold caches."""
-LONG = 0.01
-"""Seconds of a call, with its rewriting and barrier, from which on one call tells enough."""
-TRIES = 3
-"""Short batches that tell about how long a call takes, before it is measured."""
 
 Times = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -92,6 +89,11 @@ class Runner:
                 gc.enable()
         return times / 1e3, on_device
 
+    def forget(self) -> None:
+        """Let no call so far count."""
+        self.times.clear()
+        self.on_device.clear()
+
     def check(self) -> int:
         """How many elements of the last call's result are wrong on this rank."""
         if self._expected is None:
@@ -135,41 +137,51 @@ def clocks(device: str) -> dict[str, str]:
     }
 
 
-def measure(
-    world: MPI.Intracomm,
-    runners: Sequence[Runner],
-    seconds: float,
-    limits: tuple[int, int] = ROUNDS,
-    tries: int = TRIES,
-) -> None:
+def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float, limits: tuple[int, int] = ROUNDS) -> None:
     """Run all runners in turns for about ``seconds``, or longer if even the fewest calls take longer. ``limits`` are
-    the fewest and the most rounds, both even."""
-    costs = [_cost(world, runner, tries) for runner in runners]
-    rounds, calls = world.bcast(_plan(costs, seconds, limits))
-    for order in _orders(len(runners), rounds, world.bcast(randbits(64))):
+    the fewest and the most rounds, both even.
+
+    How many calls a batch has follows from the fastest batch so far. If it followed from one try, a try that was
+    disturbed would leave the runner with few calls, each with cold caches, and those would seem to take long."""
+    for runner in runners:
+        runner.batch(world, 1)  # makes what later calls find
+    costs, calls = [inf] * len(runners), [1] * len(runners)
+    for made, order in enumerate(_orders(len(runners), world.bcast(randbits(64))), 1):
         for i in order:
-            _run(world, runners[i], calls[i])
+            costs[i] = min(costs[i], _run(world, runners[i], calls[i]))
+        if made % 2:
+            continue
+        rounds, calls = world.bcast(_plan(costs, seconds, limits))
+        if made >= rounds:
+            break
+        if made == 2:
+            for runner, n in zip(runners, calls, strict=True):
+                if n > 1:
+                    runner.forget()  # single calls find cold caches
     for runner, routes in zip(runners, zip(*world.allgather([r.routes for r in runners]), strict=True), strict=True):
         runner.routes = list(dict.fromkeys(chain(*routes)))  # a rank of NCCL knows its own connections alone
 
 
-def _orders(runners: int, rounds: int, seed: int) -> Iterator[Sequence[int]]:
-    """In which order the runners take their turns in each round: shuffled, and then the other way round.
+def _orders(runners: int, seed: int) -> Iterator[Sequence[int]]:
+    """In which order the runners take their turns in each round, without end: shuffled, and then the other way round.
 
     A runner that always came after the same other one would always find in the caches what that one left there. So each
     job has another ``seed``, and in the even number of rounds each runner comes before each other one as often as
     after it."""
     shuffled = np.random.default_rng(seed)
-    for _ in range(rounds // 2):
+    while True:
         order = shuffled.permutation(runners).tolist()
         yield order
         yield order[::-1]
 
 
-def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> None:
+def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> float:
+    """One turn of a runner. Returns the seconds of a call on this rank, with its rewriting and barrier."""
     if calls > 1:
         runner.batch(world, UNTIMED)
+    start = perf_counter_ns()
     times, on_device = runner.batch(world, calls)
+    took = (perf_counter_ns() - start) / 1e9 / calls
     if (route := runner.route()) not in runner.routes:
         runner.routes.append(route)
     faults = np.array(runner.check(), np.int64)
@@ -179,21 +191,7 @@ def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> None:
     runner.times += times.tolist()
     runner.on_device += on_device.tolist()
     runner.wrong += int(faults)
-
-
-def _cost(world: MPI.Intracomm, runner: Runner, tries: int) -> float:
-    """Seconds of one call with its rewriting and barrier, after a warm-up. A long call needs none.
-
-    It is the least of a few tries. If a disturbed try counted, the runner would get too few calls, with cold caches.
-    """
-
-    def took(calls: int) -> float:
-        start = perf_counter_ns()
-        runner.batch(world, calls)
-        return (perf_counter_ns() - start) / 1e9 / calls
-
-    first = world.bcast(took(1))
-    return first if first > LONG else min(took(UNTIMED) for _ in range(tries))
+    return took
 
 
 def _plan(costs: Sequence[float], seconds: float, limits: tuple[int, int]) -> tuple[int, list[int]]:

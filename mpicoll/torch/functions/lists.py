@@ -7,6 +7,7 @@ other collectives, such as the meaning of ``group`` and ``async_op``, is in :mod
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Any
 
 import torch
@@ -14,7 +15,9 @@ from torch.distributed import ReduceOp
 
 from mpicoll.torch.functions.caller import caller_of
 from mpicoll.torch.functions.collectives import input_to_output
+from mpicoll.torch.functions.memory import new
 from mpicoll.torch.functions.reduce_op import GivenOp
+from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
 from mpicoll.torch.groups.world import GivenGroup
 
@@ -25,6 +28,9 @@ _SCATTERED = {"xs": "scatter_list", "out": "tensor"}
 _REDUCED = {"xs": "input_list", "out": "output"}
 _EXCHANGED = {"xs": "input_tensor_list", "out": "output_tensor_list"}
 """The Communicator's names of arguments, and the names of them here."""
+_LONG = 8 << 20
+"""Bytes of a list that travels in memory that the ranks share. The system gives new memory of such a length page by
+page, and that takes several times as long as to copy it. For shorter lists the shared memory takes longer."""
 
 
 def all_gather(
@@ -42,7 +48,7 @@ def all_gather(
     caller.memory("tensor", tensor)
     outs = caller.outputs("tensor_list", tensor_list, tensor)
     g = caller.group
-    flat = tensor.detach().new_empty((g.size(), *tensor.shape))
+    flat = _flat(g, tensor, g.size(), *tensor.shape)
     plan = caller.plan(_GATHERED, "allgather", tensor, flat, algorithm=algorithm)
 
     def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
@@ -76,7 +82,7 @@ def gather(
     flat = None
     if g.rank() == root:
         outs = caller.outputs("gather_list", gather_list, tensor)
-        flat = tensor.detach().new_empty((g.size(), *tensor.shape))
+        flat = _flat(g, tensor, g.size(), *tensor.shape)
     else:
         caller.no_list("gather_list", gather_list, "destination", root)
     plan = caller.plan(_GATHERED, "gather", tensor, flat, root=root, algorithm=algorithm)
@@ -111,7 +117,7 @@ def scatter(
     g, root = caller.group, caller.root("src", src, group_src, default=0)
     flat = None
     if g.rank() == root:
-        flat = _stacked(caller.tensors("scatter_list", scatter_list, tensor))
+        flat = _stacked(g, caller.tensors("scatter_list", scatter_list, tensor))
     else:
         caller.no_list("scatter_list", scatter_list, "source", root)
     plan = caller.plan(_SCATTERED, "scatter", flat, tensor, root=root, algorithm=algorithm)
@@ -141,7 +147,7 @@ def reduce_scatter(
         return None
     caller.memory("output", output)
     how = caller.op(op)
-    flat = _stacked(caller.tensors("input_list", input_list, output))
+    flat = _stacked(caller.group, caller.tensors("input_list", input_list, output))
     return input_to_output(caller, "reduce_scatter", flat, output, async_op, algorithm, _REDUCED, op=how)
 
 
@@ -165,9 +171,9 @@ def all_to_all(
     first = next((x for x in outs_given if isinstance(x, torch.Tensor)), torch.empty(0))
     outs = caller.outputs("output_tensor_list", output_tensor_list, first, shapes=False)
     ins = caller.tensors("input_tensor_list", input_tensor_list, first, shapes=False)
-    flat_in = torch.cat([x.detach().reshape(-1) for x in ins])
-    flat_out = flat_in.new_empty(sum(x.numel() for x in outs))
     g, sent, expected = caller.group, [x.numel() for x in ins], [x.numel() for x in outs]
+    flat_in, flat_out = (_flat(g, first, sum(counts)) for counts in (sent, expected))
+    torch.cat([x.detach().reshape(-1) for x in ins], out=flat_in)
     counts = {"sendcounts": sent, "recvcounts": expected}
     plan = caller.plan(_EXCHANGED, "alltoallv", flat_in, flat_out, **counts, algorithm=algorithm)
 
@@ -178,8 +184,16 @@ def all_to_all(
     return caller.do(run, outs, async_op)
 
 
-def _stacked(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack([x.detach() for x in tensors])
+def _flat(group: ProcessGroup, like: torch.Tensor, *shape: int) -> torch.Tensor:
+    """A new tensor of this shape for a list of tensors ``like`` this one."""
+    shares = like.device.type == "cpu" and prod(shape) * like.itemsize >= _LONG
+    return new(group, shape, like.dtype) if shares else like.detach().new_empty(shape)
+
+
+def _stacked(group: ProcessGroup, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """A copy of the list as one tensor."""
+    found = _flat(group, tensors[0], len(tensors), *tensors[0].shape)
+    return torch.stack([x.detach() for x in tensors], out=found)
 
 
 def _copy_out(blocks: Iterable[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:

@@ -88,6 +88,14 @@ def test_exchanges_of_several_segments(groups: list[Group], function: str, size:
     run(Case(function, "bfloat16", "avg", groups[0].size - 1, (n,), "strided"), groups[0])
 
 
+@pytest.mark.parametrize("function", ["all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize("mode", ASYNC)
+def test_long_lists(groups: list[Group], function: str, mode: str, size: int) -> None:
+    """They travel in memory that the ranks share."""
+    n = (9 << 20) // size
+    run(Case(function, "uint8", "max", groups[0].size - 1, (n,), "strided", async_ranks=mode, seed=5), groups[0])
+
+
 @pytest.mark.parametrize("function", [f for f in FUNCTIONS if f not in REDUCING])
 def test_dtypes_that_can_only_be_moved(function: str, rank: int, size: int) -> None:
     """float8 and complex32 cannot be reduced, but every bit of them arrives."""

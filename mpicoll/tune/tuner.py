@@ -25,8 +25,9 @@ __all__ = ["Group", "Tuner", "wanted"]
 
 MOST = 8
 """The most launches of a cell that stays undecided."""
-WAVE = 60.0
-"""Seconds of work whose launches take turns: so the launches of a cell are spread over them."""
+WAVE = 120.0
+"""Seconds of work that the same launches do: so the launches of a cell are spread over them. To start the ranks takes
+longer than to measure a collective of few sizes."""
 OLD = timedelta(hours=1)
 """A cell that was decided so long ago is measured once more: what wins in one hour may lose in the next."""
 START = 1.5
@@ -36,7 +37,7 @@ PER_BYTE = 7e-9
 
 
 class Group(NamedTuple):
-    """What a launch measures: the sizes of one case among so many ranks."""
+    """What is measured together: the sizes of one case among so many ranks."""
 
     case: str
     ranks: int
@@ -115,7 +116,7 @@ class Tuner:
             names = dict.fromkeys(name for _, each in cells for name in each)
             again = "" if self._undecided(group) else "once more "
             lines.append(f"# {group}: {again}{sizes} of {', '.join(names)}" if cells else f"# {group}: all is decided")
-        seconds = sum(self._expected(group) * self._launches(group) for group in self.groups)
+        seconds = sum(map(self._expected, self._waves([group for group in self.groups if self._cells(group)])))
         lines.append(
             f"# about {_duration(seconds)} for all, of which this run takes {_duration(self.budget)} at most; "
             f"{LAUNCHES + 1} launches decide"
@@ -150,25 +151,30 @@ class Tuner:
         found = {cell: wanted(record, cell, names) for cell, names in self.candidates[group].items()}
         return {cell: names for cell, names in found.items() if names}
 
-    def _expected(self, group: Group) -> float:
-        """The seconds of the group's next launch."""
-        return self._start + sum(self._expected_of(group, *each) for each in self._cells(group))
+    def _expected(self, wave: Sequence[Group]) -> float:
+        """The seconds of all launches of a wave."""
+        turns = max(map(self._launches, wave), default=0)
+        return turns * len({group.ranks for group in wave}) * self._start + sum(map(self._work_of, wave))
 
-    def _expected_of(self, group: Group, cell: Cell, names: Sequence[str]) -> float:
-        seen = self._took.get((group.ranks, cell))
+    def _work_of(self, group: Group) -> float:
+        """The seconds of measuring in all launches of a group."""
+        return self._launches(group) * sum(self._expected_of(group.ranks, *each) for each in self._cells(group))
+
+    def _expected_of(self, ranks: int, cell: Cell, names: Sequence[str]) -> float:
+        seen = self._took.get((ranks, cell))
         if seen is not None:
             return seen
-        pages = kinds(self.records[group.ranks].environment["huge_pages"])
-        crowd = max(1.0, group.ranks / (cpu_count() or 1))
+        pages = kinds(self.records[ranks].environment["huge_pages"])
+        crowd = max(1.0, ranks / (cpu_count() or 1))
         return len(pages) * (0.15 + len(names) * cell.size * PER_BYTE * crowd)
 
     def _waves(self, work: Sequence[Group]) -> Iterator[list[Group]]:
-        """The groups whose launches take turns."""
+        """The groups that are measured in the same launches."""
         wave: list[Group] = []
         seconds = 0.0
         for group in work:
             wave.append(group)
-            seconds += self._expected(group) * self._launches(group)
+            seconds += self._work_of(group)
             if seconds >= WAVE:
                 yield wave
                 wave, seconds = [], 0.0
@@ -176,30 +182,33 @@ class Tuner:
             yield wave
 
     def _round(self, wave: Sequence[Group], progress: Progress) -> bool:
-        """Let the groups take turns until each has its launches. False if time is up, or somebody pressed Ctrl-C."""
+        """Measure the groups as often as they need, in launches of each number of ranks that take turns. False if time
+        is up, or somebody pressed Ctrl-C."""
         for turn in range(LAUNCHES + 1):
-            for group in wave:
-                cells = self._cells(group)
+            for ranks in dict.fromkeys(group.ranks for group in wave):
+                groups = [group for group in wave if group.ranks == ranks and self._cells(group)]
+                cells = [each for group in groups for each in self._cells(group)]
                 if not cells:
                     continue
-                if self._took and self.left < self._start + self._expected_of(group, *cells[0]):
+                if self._took and self.left < self._start + self._expected_of(ranks, *cells[0]):
                     return False  # but each run goes on at least by a launch
-                what = f"{group}, turn {turn + 1} of {LAUNCHES + 1}"
-                self._keep(group, self.launch(group.ranks, Order(cells, at_most=self.left), what, progress))
+                others = f" and {count(len(groups) - 1, 'other')}" if len(groups) > 1 else ""
+                what = f"{groups[0].case}{others} among {count(ranks, 'rank')}, turn {turn + 1} of {LAUNCHES + 1}"
+                self._keep(ranks, self.launch(ranks, Order(cells, at_most=self.left), what, progress))
                 if self.interrupted:
                     return False
         return True
 
-    def _keep(self, group: Group, found: Found) -> None:
+    def _keep(self, ranks: int, found: Found) -> None:
         """Add what a launch has found to the table."""
-        record, key = self.records[group.ranks], secrets.token_hex(4)
+        record, key = self.records[ranks], secrets.token_hex(4)
         took: dict[Cell, float] = {}
         for said in found.said:
             if "case" in said:
                 cell = Cell(said["case"], said["size"])
                 record.times.append(Time(key, cell, said["pages"], said["p50_us"]))
                 took[cell] = took.get(cell, 0.0) + said["seconds"]
-        self._took |= {(group.ranks, cell): seconds for cell, seconds in took.items()}
+        self._took |= {(ranks, cell): seconds for cell, seconds in took.items()}
         if took:
             record.launches[key] = Launch(key, _text(datetime.now(UTC)), mpicoll.__version__)
             self._start = found.seconds - sum(took.values())

@@ -40,7 +40,7 @@ def outcomes(section: Section, record: Record) -> Iterator[Outcome]:
     """Of each cell that the record has measured with what the table chooses there."""
     for cell in record.cells:
         speedups = {name: mean(each) for name, each in record.speedups(cell).items()} | {cell.otherwise: 1.0}
-        rows = section.rows.get((cell.otherwise, cell.collective), ())
+        rows = section.rows.get((cell.otherwise, cell.operation), ())
         chosen = next((name for nbytes, name in rows if cell.size >= nbytes), cell.otherwise)
         best = max(speedups, key=lambda name: speedups[name])
         if chosen in speedups:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-__all__ = ["COLLECTIVES", "Collective", "canonical", "even_and_uneven", "input_of"]
+__all__ = ["COLLECTIVES", "UNEVEN", "Collective", "canonical", "even_and_uneven", "input_of"]
 
 Block = TypeVar("Block")
 Vector = Sequence[Block]
@@ -72,6 +72,10 @@ class Collective:
     def scatters(self) -> bool:
         """Whether rank r's result is block r of the vector, or of its reduction."""
         return (self.gives, self.gets) == ("p", "1")
+
+    def extent_is_common(self, uneven: bool) -> bool:
+        """Whether all ranks know how long a call is. In an alltoallv they do not: each rank knows only its own counts."""
+        return not (uneven and self.gives == self.gets)
 
     def given_blocks(self, size: int) -> int:
         """The number of blocks in a rank's input."""
@@ -158,6 +162,9 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("barrier", "barrier", "0", "0", None, False, _one),
     )
 }
+
+UNEVEN = tuple(f"{c.name}v" for c in COLLECTIVES.values() if c.by_rank)
+"""The Communicator's methods whose blocks may have different lengths."""
 
 _SPELLINGS = {c.torch: c.name for c in COLLECTIVES.values() if c.torch} | {
     "all_gather_into_tensor": "allgather",

@@ -48,9 +48,8 @@ class Call:
 
     @property
     def extent_is_common(self) -> bool:
-        """Whether all ranks compute the same ``extent``. In an alltoallv they do not: each rank knows only its own
-        counts."""
-        return not (self.uneven and self.collective.gives == self.collective.gets)
+        """Whether all ranks compute the same ``extent``."""
+        return self.collective.extent_is_common(self.uneven)
 
     def extent(self, size: int) -> int:
         """The number of elements in the longest buffer that any of ``size`` ranks has in this call. Where not

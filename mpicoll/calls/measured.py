@@ -21,7 +21,7 @@ from typing import Any
 from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
 from mpicoll.calls.choice import CICO
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.collectives import COLLECTIVES, UNEVEN, even_and_uneven
 from mpicoll.errors import ArgumentError
 
 __all__ = [
@@ -93,10 +93,11 @@ class Section:
 
     def unlike(self, collective: str, name: str) -> str:
         """Why this algorithm is not what was measured; empty if it is."""
-        if name == CICO and COLLECTIVES[collective].moves:
+        table, _ = even_and_uneven(collective)
+        if name == CICO and table.moves:
             same = self.digests.get(collective, {}).get(name) == CICO_DIGEST
             return "" if same else f"{name} has changed since it was measured"
-        found = algorithms.find(collective, name)
+        found = algorithms.find(table.name, name)
         if found is None:
             return f"{collective} has no algorithm {name}"
         if any(found.declines(self.ranks, root) for root in range(self.ranks)):
@@ -165,7 +166,9 @@ def section(file: str, number: int, given: Any) -> Section:
 
 
 def _rows(file: str, at: str, collective: str, otherwise: str, given: Any) -> tuple[tuple[int, str], ...]:
-    known = collective in COLLECTIVES and (otherwise == "native" or COLLECTIVES[collective].reduces)
+    known = (collective in COLLECTIVES or collective in UNEVEN) and (
+        otherwise == "native" or even_and_uneven(collective)[0].reduces
+    )
     _expect(known, file, at, f"a collective of which {otherwise} is one algorithm", collective)
     _expect(isinstance(given, dict), file, at, "algorithms by bytes", given)
     other = {*OTHERWISE} - {otherwise}

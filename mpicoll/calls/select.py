@@ -83,8 +83,7 @@ def names(operation: str, traits: Traits | None = None) -> tuple[str, ...]:
     found = [NATIVE]
     if table.reduces:
         found += [EXCHANGE, *[WIDE] * (table.prefix is None)]
-    alike = table.moves and not (uneven and table.gives == table.gets)  # all ranks know how long the call is
-    if alike and (traits is None or traits.meets):
+    if table.moves and table.extent_is_common(uneven) and (traits is None or traits.meets):
         found.append(CICO)
     return (*found, *schedules)
 
@@ -206,7 +205,9 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
             return TWO_LEVEL, "MPI lacks it, and so nodes of several ranks send the fewest bytes"
         if len(traits.nodes.ranks) > 2:  # between two nodes of two ranks, an exchange was measured to be as fast
             return WIDE, "MPI lacks it, and so nodes of several ranks send the fewest bytes that round once"
-    if not (traits.nodes.alone and traits.shares):  # the schedules were measured over shared memory
+    table, uneven = even_and_uneven(operation)
+    shares = traits.shares or not table.extent_is_common(uneven)  # that goes in messages of any length
+    if not (traits.nodes.alone and shares):  # the schedules were measured over shared memory
         return otherwise, "nothing was measured for ranks that share no memory"
     held = traits.rules.table.of(traits.size)
     if held is None:

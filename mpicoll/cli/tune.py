@@ -125,7 +125,7 @@ def _tune(args: argparse.Namespace) -> int:
 
 def _groups(args: argparse.Namespace) -> Sequence[Group]:
     """What is to be measured, in its order."""
-    from mpicoll.tune.cells import CASES, sizes
+    from mpicoll.tune.cells import CASES, Cell, sizes
     from mpicoll.tune.traced import groups_of
     from mpicoll.tune.tuner import Group
 
@@ -135,13 +135,23 @@ def _groups(args: argparse.Namespace) -> Sequence[Group]:
     low, high = args.min or 16 << 10, args.max or 64 << 20
     if low > high:
         raise _bad("--min", f"no more than --max ({high} bytes)", low)
-    cases = [case for case in CASES if not names or case.partition(":")[0] in names]
-    return [Group(case, n, tuple(sizes(low, high))) for case in cases for n in args.n or [2]]
+    cases = [case for case in CASES if not names or Cell(case, 0).operation in names]
+    return [Group(case, n, tuple(sizes(_lowest(case, low), high))) for case in cases for n in args.n or [2]]
+
+
+def _lowest(case: str, low: int) -> int:
+    """Where ranks cannot know how long a call is, an algorithm must not be slower at any size."""
+    from mpicoll.tune.cells import Cell
+
+    return low if Cell(case, 0).extent_is_common else min(low, 256)
 
 
 def _collective(text: str) -> str:
+    from mpicoll.collectives import UNEVEN
     from mpicoll.tune.cells import CASES
 
+    if text in UNEVEN:
+        return text
     try:
         name = collective(text)
     except argparse.ArgumentTypeError as e:

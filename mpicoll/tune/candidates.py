@@ -10,7 +10,9 @@ from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
 from mpicoll.analysis.cost.machines import Machine, from_dict
 from mpicoll.analysis.cost.simulation import costs
+from mpicoll.calls import select
 from mpicoll.calls.choice import CICO
+from mpicoll.collectives import even_and_uneven
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.statistics import Speedups, mean
 
@@ -26,9 +28,11 @@ candidate."""
 
 
 @cache
-def different(collective: str, ranks: int) -> tuple[str, ...]:
-    """The algorithms that serve so many ranks, those that take the same steps only once."""
-    found = [a for a in algorithms.algorithms(collective) if not any(a.declines(ranks, root) for root in range(ranks))]
+def different(operation: str, ranks: int) -> tuple[str, ...]:
+    """The schedules of a Communicator's method that serve so many ranks, those that take the same steps only once."""
+    table, uneven = even_and_uneven(operation)
+    able = [a for a in algorithms.algorithms(table.name) if a.uneven or not uneven]
+    found = [a for a in able if not any(a.declines(ranks, root) for root in range(ranks))]
     by_steps: dict[str, str] = {}
     for each in found:
         by_steps.setdefault(digest(each, ranks), each.name)
@@ -39,15 +43,17 @@ def expected(case: str, sizes: Sequence[int], ranks: int, machine: Machine | Non
     """The candidates of each size, those first that the model expects to be fast. Without a model, all are. The model
     does not know ``cico``, so that it is always one."""
     cells = [Cell(case, size) for size in sizes]
-    names = different(cells[0].collective, ranks)
+    first = cells[0]
+    names = different(first.operation, ranks)
+    always = [CICO] if CICO in select.names(first.operation) else []
     if machine is None or not names:
-        return {cell: [CICO, *names] for cell in cells}
-    times = {n: costs(cells[0].collective, n, ranks, machine, [*sizes]).seconds for n in names}
+        return {cell: [*always, *names] for cell in cells}
+    times = {n: costs(first.collective.name, n, ranks, machine, [*sizes]).seconds for n in names}
     found = {}
     for i, cell in enumerate(cells):
         by_time = sorted(names, key=lambda name: float(times[name][i]))
         least = float(times[by_time[0]][i])
-        found[cell] = [CICO, *[name for name in by_time if float(times[name][i]) <= FACTOR * least][:MOST]]
+        found[cell] = [*always, *[name for name in by_time if float(times[name][i]) <= FACTOR * least][:MOST]]
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.collectives import COLLECTIVES, UNEVEN, Collective, even_and_uneven
 
 __all__ = ["CASES", "HUGE", "OURS", "Cell", "huge_bytes", "kinds", "new_arrays", "sizes"]
 
@@ -18,22 +18,36 @@ OURS = "max"
 """A reduction of floats that no MPI library computes rightly. There schedules are compared with ``exchange``."""
 _ORDER = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "alltoall", "gather", "scatter", "scan",
           "exscan")  # fmt: skip
-CASES = (*_ORDER, *(f"{name}:{OURS}" for name in _ORDER if COLLECTIVES[name].reduces))
+CASES = (*_ORDER, *(f"{name}:{OURS}" for name in _ORDER if COLLECTIVES[name].reduces), *UNEVEN)
 """The collectives that are measured, those first that programs spend most time in. Then their reductions that are
-mpicoll's own."""
+mpicoll's own, and the methods for uneven blocks: an MPI library may carry these out in another way."""
 HUGE = 2 << 20
 """The bytes of a huge page."""
 
 
 class Cell(NamedTuple):
-    """One vector of ``size`` bytes. ``case`` is a collective, or one with an operation as ``reduce:max``."""
+    """One vector of ``size`` bytes. ``case`` is a collective, one with an operation as ``reduce:max``, or a method for
+    uneven blocks as ``allgatherv``."""
 
     case: str
     size: int
 
     @property
-    def collective(self) -> str:
+    def operation(self) -> str:
+        """The Communicator's method."""
         return self.case.partition(":")[0]
+
+    @property
+    def collective(self) -> Collective:
+        return even_and_uneven(self.operation)[0]
+
+    @property
+    def uneven(self) -> bool:
+        return even_and_uneven(self.operation)[1]
+
+    @property
+    def extent_is_common(self) -> bool:
+        return self.collective.extent_is_common(self.uneven)
 
     @property
     def op(self) -> str:

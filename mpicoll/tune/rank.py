@@ -24,7 +24,6 @@ from mpicoll.bench.measuring.environment import environment
 from mpicoll.bench.measuring.interruption import seen
 from mpicoll.bench.measuring.timing import Runner, measure
 from mpicoll.bench.session import Session, open_session
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.machine.cpu import UNKNOWN, fingerprint
 from mpicoll.tune.cells import HUGE, Cell, huge_bytes, kinds, new_arrays
@@ -73,10 +72,11 @@ class Measuring:
             self.tell(case=cell.case, size=cell.size, pages=kind, p50_us=medians, seconds=time.monotonic() - began)
 
     def _medians(self, cell: Cell, kind: str, names: list[str], seconds: float) -> dict[str, float]:
-        collective, dtype, world = COLLECTIVES[cell.collective], DTYPES["float32"], self.world
+        collective, dtype, world = cell.collective, DTYPES["float32"], self.world
         count = elements(collective, cell.size, dtype, world.size)
-        placement = PLACEMENTS[cell.collective][0]
-        pairs = self.arenas[kind].buffers(Case(collective, count, dtype, cell.op, 0, world.rank, world.size, placement))
+        placement = PLACEMENTS[collective.name][0]
+        case = Case(collective, count, dtype, cell.op, 0, world.rank, world.size, placement, uneven=cell.uneven)
+        pairs = self.arenas[kind].buffers(case)
         runners = [Runner(pairs, [self._backend(name).bind(pair) for pair in pairs]) for name in names]
         measure(world, runners, seconds, ROUNDS)
         for name, runner in zip(names, runners, strict=True):

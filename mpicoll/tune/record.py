@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, isqrt
 from typing import Any, NamedTuple
@@ -11,14 +12,18 @@ from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
 from mpicoll.calls.choice import CICO
 from mpicoll.calls.measured import CICO_DIGEST, OTHERWISE, Section, Setting, section
+from mpicoll.collectives import even_and_uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.tune.cells import Cell, kinds
-from mpicoll.tune.statistics import Speedups, best
+from mpicoll.tune.statistics import Speedups, best, mean
 
 __all__ = ["Launch", "Record", "Time", "by_size", "read", "rows"]
 
 Verdict = Callable[[Cell], str | None]
 """The candidate that is to run for a cell; None where what would run otherwise is."""
+Speed = Callable[[Cell, str], float]
+"""How many times as fast as what would run otherwise a candidate was."""
+NOT_SLOWER = 0.97
 
 
 class Launch(NamedTuple):
@@ -95,12 +100,17 @@ class Record:
     def verdict(self, cell: Cell) -> str | None:
         return best(self.speedups(cell))
 
+    def speed(self, cell: Cell, name: str) -> float:
+        """How many times as fast a candidate was; 0 if it was not measured."""
+        found = self.speedups(cell).get(name)
+        return mean(found) if found else 0.0
+
     def as_dict(self) -> dict[str, Any]:
         """The section of a table."""
         return {
             **dict(zip(("cpu", "mpi", "ranks", "oversubscribed"), self.setting, strict=True)),
             "algorithms": self._digests(),
-            **rows(self.cells, self.verdict),
+            **rows(self.cells, self.verdict, self.speed),
             "environment": self.environment,
             "model": self.model,
             "launches": [each._asdict() for each in sorted(self.launches.values(), key=lambda each: each.began)],
@@ -109,17 +119,17 @@ class Record:
         }  # fmt: skip
 
     def _digests(self) -> dict[str, dict[str, str]]:
-        measured = {(time.cell.collective, name) for time in self.times for name in time.p50_us}
+        measured = {(time.cell.operation, name) for time in self.times for name in time.p50_us}
         found: dict[str, dict[str, str]] = {}
-        for collective, name in sorted(measured):
+        for operation, name in sorted(measured):
             if name == CICO:
-                found.setdefault(collective, {})[name] = CICO_DIGEST
-            elif name not in OTHERWISE and (known := algorithms.find(collective, name)):
-                found.setdefault(collective, {})[name] = digest(known, self.ranks)
+                found.setdefault(operation, {})[name] = CICO_DIGEST
+            elif name not in OTHERWISE and (known := algorithms.find(even_and_uneven(operation)[0].name, name)):
+                found.setdefault(operation, {})[name] = digest(known, self.ranks)
         return found
 
 
-def rows(cells: Iterable[Cell], verdict: Verdict) -> dict[str, dict[str, dict[str, str]]]:
+def rows(cells: Iterable[Cell], verdict: Verdict, speed: Speed) -> dict[str, dict[str, dict[str, str]]]:
     """The rows of a section, as a table has them."""
     found: dict[str, dict[str, dict[str, str]]] = {otherwise: {} for otherwise in OTHERWISE}
     by_case: dict[str, list[Cell]] = {}
@@ -127,10 +137,21 @@ def rows(cells: Iterable[Cell], verdict: Verdict) -> dict[str, dict[str, dict[st
         by_case.setdefault(cell.case, []).append(cell)
     for of_case in by_case.values():
         first = of_case[0]
-        chosen = by_size({cell.size: verdict(cell) for cell in of_case}, first.otherwise)
+        if first.extent_is_common:
+            chosen = by_size({cell.size: verdict(cell) for cell in of_case}, first.otherwise)
+        else:
+            chosen = for_all_sizes(of_case, verdict, speed)
         if chosen:
-            found[first.otherwise][first.collective] = {str(nbytes): name for nbytes, name in chosen.items()}
+            found[first.otherwise][first.operation] = {str(nbytes): name for nbytes, name in chosen.items()}
     return found
+
+
+def for_all_sizes(cells: Sequence[Cell], verdict: Verdict, speed: Speed) -> dict[int, str]:
+    """The algorithm that runs at all sizes, because the ranks cannot know which size a call has: one that won at some,
+    and was slower at none. Of several, the one that won most often."""
+    wins = Counter(name for cell in cells if (name := verdict(cell)))
+    able = [name for name, _ in wins.most_common() if all(speed(cell, name) >= NOT_SLOWER for cell in cells)]
+    return {0: able[0]} if able else {}
 
 
 def by_size(winners: Mapping[int, str | None], otherwise: str) -> dict[int, str]:
@@ -170,4 +191,4 @@ def read(file: str, number: int, given: Any) -> Record | None:
 
 
 def _current(about: Section, cell: Cell, medians: Mapping[str, float]) -> dict[str, float]:
-    return {n: us for n, us in medians.items() if n == cell.otherwise or not about.unlike(cell.collective, n)}
+    return {n: us for n, us in medians.items() if n == cell.otherwise or not about.unlike(cell.operation, n)}

@@ -66,7 +66,11 @@ def _section(cpu: str | None, records: Sequence[Record]) -> dict[str, Any]:
     """What these records of one MPI and number of ranks have in common."""
     of_each = [record.as_dict() for record in records]
     cells = sorted(set.intersection(*({*record.cells} for record in records)))
-    found = rows(cells, lambda cell: winner(records, cell, everywhere=cpu is None))
+    found = rows(
+        cells,
+        lambda cell: winner(records, cell, everywhere=cpu is None),
+        lambda cell, name: min(record.speed(cell, name) for record in records),
+    )
     used = {(collective, name) for by in found.values() for collective, each in by.items() for name in each.values()}
     digests: dict[str, dict[str, str]] = {}
     for of_one in of_each:

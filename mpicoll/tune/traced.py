@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mpicoll.arrays.dtypes import DTYPES, OPS, reduction
-from mpicoll.collectives import COLLECTIVES, canonical
+from mpicoll.collectives import UNEVEN, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError, DtypeError
 from mpicoll.tune.cells import CASES, OURS
 from mpicoll.tune.tuner import Group
 
 __all__ = ["groups_of"]
 
+_EXCHANGES = ("all_to_all", "all_to_all_single")
+"""torch's functions that are an alltoallv in any case."""
 LOW = 16 << 10
 """Shorter vectors travel as MPI's own messages, which no schedule makes faster."""
 
@@ -77,10 +79,10 @@ def _calls(events: Iterable[Any]) -> Iterator[Call]:
 def _case(words: str) -> str:
     """The case of a call in words, as ``all_reduce sum of 8 float32``. Empty where no table can serve it."""
     found = re.match(r"i?(\w+?)( \w+)? of (?:\d+ )?(\w+)", words)
-    name = None if found is None else canonical(found[1])
+    name = None if found is None else _method(found[1])
     if found is None or name not in CASES or "algorithm" in words:
         return ""
-    if not COLLECTIVES[name].reduces:
+    if not even_and_uneven(name)[0].reduces:
         return name
     op, dtype = (found[2] or "").strip(), DTYPES.get(found[3])
     if op not in OPS or dtype is None:
@@ -90,3 +92,10 @@ def _case(words: str) -> str:
     except DtypeError:
         return ""
     return name if by_mpi else f"{name}:{OURS}"
+
+
+def _method(name: str) -> str | None:
+    """The Communicator's method that a call of this name is carried out by; None if there is none."""
+    if name in _EXCHANGES:
+        return "alltoallv"
+    return name if name in UNEVEN else canonical(name)

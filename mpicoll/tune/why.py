@@ -13,7 +13,7 @@ from pathlib import Path
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls.measured import OTHERWISE
 from mpicoll.calls.select import explained
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.collectives import even_and_uneven
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
 from mpicoll.tune.record import Record, read
@@ -29,7 +29,7 @@ def main(name: str, nbytes: int) -> None:
         engine = engine_of(comm)
         engine.fabric.settle()
         traits = engine.binding.traits
-        total = reduction("sum", DTYPES["float32"], name) if COLLECTIVES[name].reduces else None
+        total = reduction("sum", DTYPES["float32"], name) if even_and_uneven(name)[0].reduces else None
         chosen, why = explained(name, total, nbytes, traits)
         held = traits.rules.table.of(traits.size)
         if comm.rank:

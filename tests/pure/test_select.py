@@ -119,6 +119,23 @@ def test_the_table() -> None:
     assert select.select("bcast", None, 1 << 30, MEASURED) == "chain"
 
 
+def test_methods_for_uneven_blocks_have_rows_of_their_own() -> None:
+    rows = {("native", "allgather"): ((0, "ring"),), ("native", "gatherv"): ((1 << 20, "linear"),)}
+    traits = replace(MEASURED, rules=Rules(table=Table({2: Held(rows, LABEL)})))
+    assert select.select("allgatherv", None, 1 << 20, traits) == "native"
+    assert select.select("gatherv", None, 1 << 20, traits) == "linear"
+    assert select.select("gatherv", None, 1 << 19, traits) == "native"
+
+
+def test_an_alltoallv_of_any_length_has_one_algorithm() -> None:
+    """No rank knows how long the others' part is."""
+    table = Table({2: Held({("native", "alltoallv"): ((0, "linear"),)}, LABEL)})
+    for nbytes in (0, 8, 1 << 20):
+        short = replace(MEASURED, shares=False, rules=Rules(table=table))
+        assert select.select("alltoallv", None, nbytes, short) == "linear"
+        assert select.select("alltoallv", None, nbytes, replace(short, nodes=Nodes((0, 1)))) == "native"
+
+
 def test_beyond_what_was_measured_it_is_the_mpis_own() -> None:
     elsewhere = [replace(MEASURED, nodes=nodes) for nodes in (Nodes.one(3), Nodes((0, 1)))]
     others = [*elsewhere, replace(MEASURED, shares=False)]

@@ -47,6 +47,21 @@ def test_native_runs_again_halfway() -> None:
     assert by_size({16: "ring", 64: "bine"}, "native") == {16: "ring", 64: "bine"}
 
 
+def test_an_algorithm_for_all_sizes_is_slower_at_none() -> None:
+    """No rank of an alltoallv knows how long the others' part is."""
+    even = times(10.0, linear=10.2, pairwise=10.2)
+    fast = times(20.0, linear=10.0, pairwise=9.0)
+    alike = record(("alltoallv", 256, [even] * 4), ("alltoallv", MI, [fast] * 4))
+    assert alike.as_dict()["native"] == {"alltoallv": {"0": "pairwise"}}
+    assert {*alike.as_dict()["algorithms"]["alltoallv"]} == {"linear", "pairwise"}
+    slow = times(10.0, linear=10.2, pairwise=12.0)
+    one = record(("alltoallv", 256, [slow] * 4), ("alltoallv", MI, [fast] * 4))
+    assert one.as_dict()["native"] == {}  # pairwise won, and linear was not measured as the fastest anywhere
+    assert record(("alltoallv", 256, [even] * 4)).as_dict()["native"] == {}
+    by_size = record(("allgatherv", 256, [slow] * 4), ("allgatherv", MI, [times(20.0, ring=10.0)] * 4))
+    assert by_size.as_dict()["native"] == {"allgatherv": {str(MI): "ring"}}
+
+
 def test_a_file_and_back(tmp_path: Path) -> None:
     file = TableFile(tmp_path / "new" / "table.json")
     mine = record(("allreduce", MI, won()), ("reduce:max", MI, [{"exchange": 20.0, "chain": 10.0}] * 4))

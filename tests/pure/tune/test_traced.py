@@ -28,3 +28,14 @@ def test_the_calls_that_took_most_time_come_first(tmp_path: Path) -> None:
     assert {exchange, among_3} == {Group("allreduce:max", 2, (1 << 20,)), Group("allreduce", 3, (1 << 18,))}
     assert bcast == Group("bcast", 2, (1 << 18,))
     assert groups_of(file, ["bcast"], [2], None, None) == [bcast]
+
+
+def test_methods_for_uneven_blocks_are_cases_of_their_own(tmp_path: Path) -> None:
+    """torch's exchanges are carried out by alltoallv."""
+    names = ("allgatherv", "all_to_all_single", "all_gather_into_tensor")
+    events = [
+        event(f"{name} of 65536 float32", 1 << 18, 1e6 / (i + 1), r) for i, name in enumerate(names) for r in (0, 1)
+    ]
+    file = tmp_path / "trace.json"
+    file.write_text(json.dumps({"traceEvents": events}))
+    assert [group.case for group in groups_of(file, [], None, None, None)] == ["allgatherv", "alltoallv", "allgather"]

@@ -74,7 +74,7 @@ class Collective:
         return (self.gives, self.gets) == ("p", "1")
 
     def extent_is_common(self, uneven: bool) -> bool:
-        """Whether all ranks know how long a call is. In an alltoallv they do not: each rank knows only its own counts."""
+        """Whether all ranks know how long a call is. In an alltoallv, each one knows only its own counts."""
         return not (uneven and self.gives == self.gets)
 
     def given_blocks(self, size: int) -> int:

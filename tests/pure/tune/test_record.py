@@ -51,9 +51,12 @@ def test_an_algorithm_for_all_sizes_is_slower_at_none() -> None:
     """No rank of an alltoallv knows how long the others' part is."""
     even = times(10.0, linear=10.2, pairwise=10.2)
     fast = times(20.0, linear=10.0, pairwise=9.0)
+    rather = times(20.0, linear=10.0, pairwise=19.0)
     alike = record(("alltoallv", 256, [even] * 4), ("alltoallv", MI, [fast] * 4))
     assert alike.as_dict()["native"] == {"alltoallv": {"0": "pairwise"}}
     assert {*alike.as_dict()["algorithms"]["alltoallv"]} == {"linear", "pairwise"}
+    both = record(("alltoallv", 256, [even] * 4), ("alltoallv", MI, [fast] * 4), ("alltoallv", 4 * MI, [rather] * 4))
+    assert both.as_dict()["native"] == {"alltoallv": {"0": "linear"}}
     slow = times(10.0, linear=10.2, pairwise=12.0)
     one = record(("alltoallv", 256, [slow] * 4), ("alltoallv", MI, [fast] * 4))
     assert one.as_dict()["native"] == {}  # pairwise won, and linear was not measured as the fastest anywhere

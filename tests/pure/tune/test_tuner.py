@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mpicoll.cli import tune as cli
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.file import TableFile
 from mpicoll.tune.launches import Found, Order, Progress
@@ -70,6 +72,13 @@ def test_what_was_decided_an_hour_ago_comes_once_more_and_last(
     assert tuned(file, ALLREDUCE, BCAST) == [["bcast"]] * (LAUNCHES + 1) + [["allreduce"]]
     assert "# allreduce among 2 ranks: once more 1M of native, " in capsys.readouterr().out
     assert tuned(file, ALLREDUCE) == []
+
+
+def test_an_alltoallv_is_measured_from_short_vectors_on() -> None:
+    """Its algorithm serves all sizes. Other methods for uneven blocks have an algorithm for each size."""
+    args = Namespace(collectives=["alltoallv", "allgatherv"], trace=None, min=None, max=1 << 20, n=[2])
+    least = {group.case: min(group.sizes) for group in cli._groups(args)}
+    assert least == {"alltoallv": 256, "allgatherv": 16 << 10}
 
 
 def test_only_what_came_near_is_measured_once_more() -> None:

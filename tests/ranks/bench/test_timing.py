@@ -47,9 +47,9 @@ def test_a_disturbed_beginning_does_not_leave_few_calls() -> None:
         nonlocal made
         made += 1
         if made <= 2:
-            sleep(0.05)
+            sleep(0.3)
 
     runner = Runner(pairs, [call] * len(pairs))
-    measure(world, [runner], 1.0)
-    assert len(runner.times) >= 40
-    assert len(runner.times) < made  # those of the beginning do not count
+    measure(world, [runner], 0.3)
+    assert len(runner.times) >= 12
+    assert runner.times[0] < 300_000  # those of the beginning do not count

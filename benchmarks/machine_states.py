@@ -3,9 +3,9 @@
     mpicoll run -n 2 benchmarks/machine_states.py [SECONDS]
 
 Ten times a second, two ranks measure three primitives: a flag's way to the other rank and back, a copy of 256 KiB that
-the other rank has just written, and a maximum of 256 KiB of the rank's own. Just before and just after, calls of an
-all-reduce of 1 MiB by several algorithms take turns. This prints the medians of each few seconds, how often the fastest
-algorithm changed, and for which part of the calls the primitives of so many seconds earlier would have foretold it.
+the other rank has just written, and a maximum of 256 KiB of the rank's own. Just after that, calls of an
+all-reduce of 1 MiB are made by several algorithms. This prints the medians of each few seconds, how often the fastest
+algorithm changed, and how much faster calls would have been if the primitives of so many seconds earlier had chosen.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.library import library
 
 SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 120.0
 N = (256 << 10) // 4
@@ -92,9 +93,7 @@ def main() -> None:
 
 
 def report(rows: Array) -> None:
-    print(
-        f"# {MPI.Get_library_version().split(chr(10))[0][:40].strip()}, {fingerprint()}, 2 ranks, {len(rows)} samples"
-    )
+    print(f"# {library()}, {fingerprint()}, 2 ranks, {len(rows)} samples")
     print("#  second   trip  copied  maximum   " + "  ".join(ALGORITHMS) + "  (us)")
     for start in np.arange(0, rows[-1, 0], SHOWN):
         within = rows[(rows[:, 0] >= start) & (rows[:, 0] < start + SHOWN)]

@@ -29,7 +29,7 @@ def lines(records: list[Record]) -> list[str]:
                 row = [f"| {case.replace(':', ' of ')} | {record.ranks}"]
                 for size in sizes:
                     name = chosen(record, [*of_size.values()], size)
-                    row.append(f"{record.speed(of_size[size], name):.2f} {name}" if name else "")
+                    row.append(f"{record.speed(of_size[size], name):.2f} {name}" if name and size in of_size else "")
                 found.append(" | ".join(row) + " |")
     return found
 

@@ -136,14 +136,7 @@ def _groups(args: argparse.Namespace) -> Sequence[Group]:
     if low > high:
         raise _bad("--min", f"no more than --max ({high} bytes)", low)
     cases = [case for case in CASES if not names or Cell(case, 0).operation in names]
-    return [Group(case, n, tuple(sizes(_lowest(case, low), high))) for case in cases for n in args.n or [2]]
-
-
-def _lowest(case: str, low: int) -> int:
-    """Where ranks cannot know how long a call is, an algorithm must not be slower at any size."""
-    from mpicoll.tune.cells import Cell
-
-    return low if Cell(case, 0).extent_is_common else min(low, 256)
+    return [Group(case, n, tuple(sizes(case, low, high))) for case in cases for n in args.n or [2]]
 
 
 def _collective(text: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpicoll.collectives import COLLECTIVES, UNEVEN, Collective, even_and_uneven
 
-__all__ = ["CASES", "HUGE", "OURS", "Cell", "huge_bytes", "kinds", "new_arrays", "sizes"]
+__all__ = ["CASES", "HUGE", "OURS", "SHORTEST", "Cell", "huge_bytes", "kinds", "new_arrays", "sizes"]
 
 OURS = "max"
 """A reduction of floats that no MPI library computes rightly. There schedules are compared with ``exchange``."""
@@ -21,6 +21,8 @@ _ORDER = ("allreduce", "reduce_scatter", "allgather", "bcast", "reduce", "alltoa
 CASES = (*_ORDER, *(f"{name}:{OURS}" for name in _ORDER if COLLECTIVES[name].reduces), *UNEVEN)
 """The collectives that are measured, those first that programs spend most time in. Then their reductions that are
 mpicoll's own, and the methods for uneven blocks: an MPI library may carry these out in another way."""
+SHORTEST = 256
+"""Bytes of the shortest vector that is measured where one algorithm is to serve all sizes."""
 HUGE = 2 << 20
 """The bytes of a huge page."""
 
@@ -100,8 +102,10 @@ def huge_bytes() -> int:
     return 0 if said is None else int(said[1]) << 10
 
 
-def sizes(low: int, high: int) -> Iterator[int]:
-    """Each four times the one before."""
-    while low <= high:
-        yield low
-        low *= 4
+def sizes(case: str, low: int, high: int) -> Iterator[int]:
+    """Each four times the one before. Where ranks do not know how long a call is, they begin with a short one: the
+    algorithm must not be slower at any size."""
+    size = low if Cell(case, 0).extent_is_common else min(low, SHORTEST)
+    while size <= high:
+        yield size
+        size *= 4

@@ -13,7 +13,7 @@ from mpicoll.calls.choice import CICO
 from mpicoll.calls.measured import CICO_DIGEST, OTHERWISE, Section, Setting, section
 from mpicoll.collectives import even_and_uneven
 from mpicoll.errors import ArgumentError
-from mpicoll.tune.cells import Cell, kinds
+from mpicoll.tune.cells import SHORTEST, Cell, kinds
 from mpicoll.tune.statistics import Speedups, best, mean
 
 __all__ = ["Launch", "Record", "Time", "by_size", "read", "rows"]
@@ -147,7 +147,9 @@ def rows(cells: Iterable[Cell], verdict: Verdict, speed: Speed) -> dict[str, dic
 
 def for_all_sizes(cells: Sequence[Cell], verdict: Verdict, speed: Speed) -> dict[int, str]:
     """The algorithm that runs at all sizes, because the ranks cannot know which size a call has: one that won at some,
-    and was slower at none. Of several, the one that was fastest on the whole."""
+    and was slower at none, short ones among them. Of several, the one that was fastest on the whole."""
+    if min(cell.size for cell in cells) > SHORTEST:
+        return {}
     won = [name for cell in cells if (name := verdict(cell))]
     able = [name for name in dict.fromkeys(won) if all(speed(cell, name) >= NOT_SLOWER for cell in cells)]
     return {0: max(able, key=lambda name: mean([speed(cell, name) for cell in cells]))} if able else {}

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from mpicoll.arrays.dtypes import DTYPES, OPS, reduction
 from mpicoll.collectives import UNEVEN, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError, DtypeError
-from mpicoll.tune.cells import CASES, OURS
+from mpicoll.tune.cells import CASES, OURS, SHORTEST, Cell
+from mpicoll.tune.cells import sizes as sizes_from
 from mpicoll.tune.tuner import Group
 
 __all__ = ["groups_of"]
@@ -52,7 +53,14 @@ def groups_of(
         raise ArgumentError(
             "tune", "--for", f"a trace with collectives of at least {low or LOW} bytes", repr(str(file))
         )
-    return [Group(*key, tuple(sorted(sizes[key]))) for key in sorted(spent, key=lambda key: -spent[key])]
+    return [Group(*key, _measured(key[0], sizes[key])) for key in sorted(spent, key=lambda key: -spent[key])]
+
+
+def _measured(case: str, called: Collection[int]) -> tuple[int, ...]:
+    """The sizes to measure for calls of these sizes."""
+    if Cell(case, 0).extent_is_common:
+        return tuple(sorted(called))
+    return tuple(sizes_from(case, SHORTEST, max(called)))
 
 
 def _events(file: Path) -> list[Any]:

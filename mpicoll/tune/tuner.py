@@ -21,13 +21,13 @@ from mpicoll.tune.record import Launch, Record, Time
 from mpicoll.tune.statistics import LAUNCHES, LEAST, mean
 from mpicoll.units import count, size_text
 
-__all__ = ["Group", "Tuner", "wanted"]
+__all__ = ["Group", "Tuner", "once_more", "wanted"]
 
 MOST = 8
 """The most launches of a cell that stays undecided."""
 WAVE = 120.0
-"""Seconds of work that the same launches do: so the launches of a cell are spread over them. To start the ranks takes
-longer than to measure a collective of few sizes."""
+"""Seconds of work that the same launches do. The more it is, the fewer launches start, and the further apart are those
+of a cell."""
 OLD = timedelta(hours=1)
 """A cell that was decided so long ago is measured once more: what wins in one hour may lose in the next."""
 START = 1.5

@@ -96,7 +96,7 @@ class ArrayLevel:
 def _of_rows(case: Case, x: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The arguments of a method for uneven blocks. Each element is a row."""
     counts = [case.count] * case.ranks
-    exchanges = case.collective.gives == case.collective.gets
-    rows = dict.fromkeys(("sendcounts", "recvcounts"), counts) if exchanges else {"counts": counts}
+    alike = case.collective.extent_is_common(case.uneven)
+    rows = {"counts": counts} if alike else {"sendcounts": counts, "recvcounts": counts}
     flat = {name: value.reshape(-1) if name == "out" else value for name, value in named.items()}
     return None if x is None else x.reshape(-1), {**flat, **rows}

@@ -38,4 +38,7 @@ def test_methods_for_uneven_blocks_are_cases_of_their_own(tmp_path: Path) -> Non
     ]
     file = tmp_path / "trace.json"
     file.write_text(json.dumps({"traceEvents": events}))
-    assert [group.case for group in groups_of(file, [], None, None, None)] == ["allgatherv", "alltoallv", "allgather"]
+    found = {group.case: group.sizes for group in groups_of(file, [], None, None, None)}
+    assert [*found] == ["allgatherv", "alltoallv", "allgather"]
+    assert found["allgatherv"] == (1 << 18,)
+    assert found["alltoallv"] == (256, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18)  # its algorithm is for all sizes

@@ -25,7 +25,7 @@ from mpicoll.machine import blocks
 from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
 from mpicoll.torch.backend import buckets
 from mpicoll.torch.backend.registered_group import RegisteredGroup
-from mpicoll.torch.functions import memory
+from mpicoll.torch.functions import lists, memory
 from mpicoll.transports import meeting
 from tests.ranks.torch.programs.training import assert_equal_to_rounding
 
@@ -220,6 +220,23 @@ def test_one_rank_shares(group: Any) -> None:
         mpicoll.torch.share_(x)
     for _ in range(3):
         all_reduced(x, group, where_it_lies=False)
+
+
+@pytest.mark.parametrize(("mebibytes", "shares"), [(4, False), (9, True)])
+def test_long_lists(group: Any, mebibytes: int, shares: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They travel in memory that the ranks share, whose pages are used again."""
+    made: list[torch.Tensor] = []
+
+    def new(*args: Any) -> torch.Tensor:
+        made.append(memory.new(*args))
+        return made[-1]
+
+    monkeypatch.setattr(lists, "new", new)
+    x = torch.full(((mebibytes << 20) // group.size(),), group.rank(), dtype=torch.uint8)
+    outs = [torch.empty_like(x) for _ in range(group.size())]
+    dist.all_gather(outs, x, group=group)
+    assert [int(out.unique()) for out in outs] == list(range(group.size()))
+    assert [is_shared(flat) for flat in made] == [True] * shares
 
 
 @pytest.mark.parametrize("view", [False, True])

@@ -1,8 +1,8 @@
 """Makes the table that is part of mpicoll, out of the records of all machines.
 
 ``python -m mpicoll.tune.shipped RECORD ... -o TABLE`` reads tables that ``mpicoll tune -o`` has written. A machine that
-was measured gets a section of its own, with what won in each of its records. Other machines get what won in every
-record of every CPU, where there are several.
+was measured gets a section of its own, with what won in each of its records. Other machines get what was measured on
+two CPUs or more, and won in every record of every CPU that has measured it.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ def won(speedups: Sequence[float], launches: int) -> bool:
     return accepted(speedups) if launches > LAUNCHES else min(speedups) >= BY_FAR
 
 
-def winner(records: Sequence[Record], cell: Cell, everywhere: bool) -> str | None:
-    """The fastest of the candidates that have won in each of these records that measured them, and if ``everywhere``
-    all records must have measured them: an older record of a machine may lack a newer algorithm."""
+def winner(records: Sequence[Record], cell: Cell, cpus: int) -> str | None:
+    """The fastest of the candidates that have won in each of these records that measured them. They were measured on
+    so many ``cpus`` at least. An older record may lack a newer algorithm."""
     by_name: dict[str, list[Sequence[float]]] = defaultdict(list)
+    seen_on: dict[str, set[str]] = defaultdict(set)
     lost = set()
     for record in records:
         launches = len(record.of(cell))
         for name, speedups in record.speedups(cell).items():
             by_name[name].append(speedups)
+            seen_on[name].add(record.cpu)
             if not won(speedups, launches):
                 lost.add(name)
-    needed = len(records) if everywhere else 1
-    able = [name for name, each in by_name.items() if name not in lost and len(each) >= needed]
+    able = [name for name in by_name if name not in lost and len(seen_on[name]) >= cpus]
     return max(able, key=lambda name: fmean(log(mean(each)) for each in by_name[name]), default=None)
 
 
@@ -63,13 +64,14 @@ def table(records: Sequence[Record]) -> str:
 
 
 def _section(cpu: str | None, records: Sequence[Record]) -> dict[str, Any]:
-    """What these records of one MPI and number of ranks have in common."""
+    """What these records of one MPI and number of ranks have in common: of this CPU, or of two or more."""
     of_each = [record.as_dict() for record in records]
-    cells = sorted(set.intersection(*({*record.cells} for record in records)))
+    cells = sorted({cell for record in records for cell in record.cells})
+    cpus = 2 if cpu is None else 1
     found = rows(
         cells,
-        lambda cell: winner(records, cell, everywhere=cpu is None),
-        lambda cell, name: min(record.speed(cell, name) for record in records),
+        lambda cell: winner(records, cell, cpus),
+        lambda cell, name: min((s for record in records if (s := record.speed(cell, name))), default=0.0),
     )
     used = {(collective, name) for by in found.values() for collective, each in by.items() for name in each.values()}
     digests: dict[str, dict[str, str]] = {}

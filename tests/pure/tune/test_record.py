@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from mpicoll.calls.measured import CICO_DIGEST, sections
 from mpicoll.errors import ArgumentError
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.file import TableFile, text_of
-from mpicoll.tune.record import by_size
+from mpicoll.tune.record import Record, by_size
 from mpicoll.tune.shipped import table
 from mpicoll.tune.tuner import MOST, wanted
 from tests.pure.tune.invented import MI, record, times, won
@@ -158,9 +159,24 @@ def test_an_older_record_may_lack_a_newer_algorithm() -> None:
     (own,) = sections(table([old, new]), "t")
     assert own.rows["native", "allreduce"] == ((MI, "cico"),)
     assert own.digests["allreduce"] == {"cico": CICO_DIGEST}
-    # On other CPUs, only what was measured on all.
-    *_, common = sections(table([old, new, record(("allreduce", MI, won(4, "cico")), cpu="B")]), "t")
-    assert (common.cpu, common.rows) == (None, {})
+
+
+def test_a_section_without_a_cpu_has_what_won_on_two_cpus_and_lost_on_none() -> None:
+    """What a CPU has not measured says nothing of it: a case that is new, or an algorithm."""
+
+    def common(*records: Record) -> Mapping[tuple[str, str], Sequence[tuple[int, str]]]:
+        *_, last = sections(table(records), "t")
+        assert last.cpu is None
+        return last.rows
+
+    won_here = record(("allreduce", MI, won(4, "cico")))
+    won_there = record(("allreduce", MI, won(4, "cico")), cpu="B")
+    elsewhere = record(("allreduce", MI, won(4, "chain")), ("bcast", MI, won()), cpu="C")
+    lost = record(("allreduce", MI, won(4, "cico", 0.9)), cpu="D")
+    cico = {("native", "allreduce"): ((MI, "cico"),)}
+    assert common(won_here, won_there) == common(won_here, won_there, elsewhere) == cico
+    assert common(won_here, elsewhere) == {}
+    assert common(won_here, won_there, lost) == common(won_here, won_here, elsewhere, lost) == {}
 
 
 def test_a_candidate_of_a_few_launches_does_not_win_where_there_are_many() -> None:

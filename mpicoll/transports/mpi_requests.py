@@ -1,8 +1,8 @@
 """A schedule's messages as persistent MPI requests, which are bound once and started in every call.
 
 A long message is sent in pieces. So one piece is reduced, in cache, while the next one is under way. A short message of
-several runs is sent as one, with a datatype that gathers them. Between ranks that share memory, long messages go through
-that instead.
+several runs is sent as one, with a datatype that gathers them. Between ranks that share memory, long messages go
+through that instead.
 """
 
 from __future__ import annotations

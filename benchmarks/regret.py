@@ -3,17 +3,20 @@
     mpicoll tune -n 2,3,4 -o table.json
     mpicoll tune -n 2,3,4 -o later.json
     python benchmarks/regret.py table.json later.json
+    python benchmarks/regret.py --as-unknown mpicoll/calls/select.json benchmarks/records/tune-*.json
 
 The first file is a table, such as the one that is part of mpicoll. The others are tables of `mpicoll tune`, and their
 times count. A cell is a collective, a size and a number of ranks. As in the tuner, the kind of memory pages counts on
 which an algorithm was worse. The regret is how much longer the table's choice took than the fastest algorithm there.
+With ``--as-unknown``, the table chooses as on a CPU that it does not know.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import NamedTuple
 
 from mpicoll.calls.measured import Section, sections
@@ -47,10 +50,10 @@ def outcomes(section: Section, record: Record) -> Iterator[Outcome]:
             yield Outcome(cell, chosen, speedups[chosen], best, speedups[best] / speedups[chosen] - 1)
 
 
-def choosing(table: list[Section], record: Record) -> Section | None:
+def choosing(table: list[Section], record: Record, as_unknown: bool) -> Section | None:
     """The section from which a job in the record's setting chooses."""
     of_setting = {each.cpu: each for each in table if each.setting[1:] == record.setting[1:]}
-    return of_setting.get(record.cpu) or of_setting.get(None)
+    return (None if as_unknown else of_setting.get(record.cpu)) or of_setting.get(None)
 
 
 def lines(section: Section, record: Record) -> Iterator[str]:
@@ -63,6 +66,9 @@ def lines(section: Section, record: Record) -> Iterator[str]:
     yield f"measured from {began[0]} to {began[-1]} in {len(began)} launches"
     share = f"{little / len(found):.1%}"
     yield f"{len(found)} cells: a regret of at most {LITTLE:.0%} in {share}, less than {SLOWER}x in {slower}"
+    speed = geometric_mean(each.speedup for each in found)
+    best = geometric_mean(each.speedup * (1 + each.regret) for each in found)
+    yield f"{speed:.2f} times as fast as without a table (geometric mean), by the fastest algorithms {best:.2f} times"
     for each in sorted(found, key=lambda each: -each.regret):
         if each.regret > LITTLE or each.speedup < SLOWER:
             yield (
@@ -72,10 +78,14 @@ def lines(section: Section, record: Record) -> Iterator[str]:
 
 
 def main() -> None:
-    first, *later = map(Path, sys.argv[1:])
-    table = sections(first.read_text(), str(first))
-    for record in (record for file in later for record in TableFile(file).records()):
-        section = choosing(table, record)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--as-unknown", action="store_true")
+    parser.add_argument("table", type=Path)
+    parser.add_argument("later", type=Path, nargs="+")
+    given = parser.parse_args()
+    table = sections(given.table.read_text(), str(given.table))
+    for record in (record for file in given.later for record in TableFile(file).records()):
+        section = choosing(table, record, given.as_unknown)
         if section is None:
             print(f"{record.mpi}, {record.ranks} ranks, {record.cpu}: the table has no section for it\n")
         else:

@@ -1,8 +1,8 @@
 """Makes the table that is part of mpicoll, out of the records of all machines.
 
 ``python -m mpicoll.tune.shipped RECORD ... -o TABLE`` reads tables that ``mpicoll tune -o`` has written. A machine that
-was measured gets a section of its own, with what won in each of its records. Other machines get what was measured on
-two CPUs or more, and won in every record of every CPU that has measured it.
+was measured gets a section of its own, with what won in each of its records. Other machines get what won in every
+record of every CPU. What not all of them have measured won there on two at least, and by far.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["main", "table"]
 
 BY_FAR = 1.2
 """A candidate of a record with fewer launches than are needed for a bound must have won by this factor in each. From
-launch to launch, the time of the same call differs by up to a fifth."""
+launch to launch, the time of the same call differs by up to a fifth. Where not all CPUs have measured a candidate, it
+must have won by this factor on those that have."""
 
 
 def won(speedups: Sequence[float], launches: int) -> bool:
@@ -33,12 +34,13 @@ def won(speedups: Sequence[float], launches: int) -> bool:
     return accepted(speedups) if launches > LAUNCHES else min(speedups) >= BY_FAR
 
 
-def winner(records: Sequence[Record], cell: Cell, cpus: int) -> str | None:
-    """The fastest of the candidates that have won in each of these records that measured them. They were measured on
-    so many ``cpus`` at least. An older record may lack a newer algorithm."""
+def winner(records: Sequence[Record], cell: Cell) -> str | None:
+    """The fastest of the candidates that have won in each of these records that measured them: an older record may lack
+    a newer algorithm, and so may all records of a CPU."""
     by_name: dict[str, list[Sequence[float]]] = defaultdict(list)
     seen_on: dict[str, set[str]] = defaultdict(set)
     lost = set()
+    cpus = {record.cpu for record in records}
     for record in records:
         launches = len(record.of(cell))
         for name, speedups in record.speedups(cell).items():
@@ -46,7 +48,8 @@ def winner(records: Sequence[Record], cell: Cell, cpus: int) -> str | None:
             seen_on[name].add(record.cpu)
             if not won(speedups, launches):
                 lost.add(name)
-    able = [name for name in by_name if name not in lost and len(seen_on[name]) >= cpus]
+    by_far = {name for name, each in by_name.items() if len(seen_on[name]) > 1 and min(map(mean, each)) >= BY_FAR}
+    able = [name for name in by_name if name not in lost and (seen_on[name] == cpus or name in by_far)]
     return max(able, key=lambda name: fmean(log(mean(each)) for each in by_name[name]), default=None)
 
 
@@ -64,13 +67,12 @@ def table(records: Sequence[Record]) -> str:
 
 
 def _section(cpu: str | None, records: Sequence[Record]) -> dict[str, Any]:
-    """What these records of one MPI and number of ranks have in common: of this CPU, or of two or more."""
+    """What these records of one MPI and number of ranks have in common."""
     of_each = [record.as_dict() for record in records]
     cells = sorted({cell for record in records for cell in record.cells})
-    cpus = 2 if cpu is None else 1
     found = rows(
         cells,
-        lambda cell: winner(records, cell, cpus),
+        lambda cell: winner(records, cell),
         lambda cell, name: min((s for record in records if (s := record.speed(cell, name))), default=0.0),
     )
     used = {(collective, name) for by in found.values() for collective, each in by.items() for name in each.values()}

@@ -161,8 +161,8 @@ def test_an_older_record_may_lack_a_newer_algorithm() -> None:
     assert own.digests["allreduce"] == {"cico": CICO_DIGEST}
 
 
-def test_a_section_without_a_cpu_has_what_won_on_two_cpus_and_lost_on_none() -> None:
-    """What a CPU has not measured says nothing of it: a case that is new, or an algorithm."""
+def test_a_section_without_a_cpu_has_what_won_by_far_on_two_cpus_and_lost_on_none() -> None:
+    """What a third CPU has not measured says nothing of it: a case that is new, or an algorithm."""
 
     def common(*records: Record) -> Mapping[tuple[str, str], Sequence[tuple[int, str]]]:
         *_, last = sections(table(records), "t")
@@ -176,6 +176,9 @@ def test_a_section_without_a_cpu_has_what_won_on_two_cpus_and_lost_on_none() -> 
     cico = {("native", "allreduce"): ((MI, "cico"),)}
     assert common(won_here, won_there) == common(won_here, won_there, elsewhere) == cico
     assert common(won_here, elsewhere) == {}
+    hardly = record(("allreduce", MI, won(4, "cico", 1.1)), cpu="B")
+    assert common(won_here, hardly) == cico
+    assert common(won_here, hardly, elsewhere) == {}
     assert common(won_here, won_there, lost) == common(won_here, won_here, elsewhere, lost) == {}
 
 

@@ -210,6 +210,7 @@ class MPIFabric(ElasticFabric):
         if not self.settled:
             number = self.nodes.of[self.rank]
             node = self._comm if self.one_node else make(self._comm.Split, number, self.rank)
+            assert isinstance(node, MPI.Intracomm)
             made = shared.Slots.among(node, self.nodes.ranks[number], cico.Places.NBYTES * self.one_node)
             if not self.one_node:
                 node.Free()

@@ -99,28 +99,44 @@ def _moved(
     call: Call, rank: int, inputs: Arrays, outputs: Arrays, starts: Sequence[int]
 ) -> Iterator[tuple[Array, Array]]:
     """What this rank copies, as target and source. A rank fetches what it wants. Where one rank, the root, gives or
-    gets everything, it takes its part in that: it would have nothing else to do."""
-    table, root, size = call.collective, call.root, len(inputs)
-    blocks = len(starts) - 1
+    gets everything, it takes a part of that: all ranks copy as much."""
+    size = len(inputs)
+    wanted = {r: [*_wanted(call, r, rank, inputs, outputs, starts)] for r in range(size)}
+    if not call.collective.rooted:
+        yield from ((target, source) for _, target, source in wanted[rank])
+        return
+    own, others = (
+        sum(target.size for r in range(size) for giving, target, _ in wanted[r] if (giving == r) == alone)
+        for alone in (True, False)
+    )
+    of_root = max(0, own + others - size * own), size * others
     for turn in range(size):  # ranks begin at different ones
         wanting = (rank + turn) % size
-        if outputs[wanting] is None or (wanting != rank and not table.rooted):
-            continue
-        wanted = table.wants(wanting, size, root, blocks)
-        for block in sorted(wanted, key=lambda b: (b - rank) % size):
-            (giving, *_), which = table.source(wanting, size, root, block)
-            given_first = table.has(giving, size, root, blocks).start
-            nbytes = starts[block + 1] - starts[block]
-            start, stop = _carried(nbytes, size, rank, {giving, wanting}, root) if table.rooted else (0, nbytes)
-            if start == stop:
-                continue
-            at, to = starts[which] - starts[given_first], starts[block] - starts[wanted.start]
-            source, target = (
-                _part(inputs[giving], at + start, at + stop),
-                _part(outputs[wanting], to + start, to + stop),
-            )
-            if source.ctypes.data != target.ctypes.data:  # else it is the root's own block, in place
-                yield target, source
+        for giving, target, source in wanted[wanting]:
+            if rank in (giving, wanting):
+                end = cut(target.size, *of_root) if giving != wanting else target.size
+                part = slice(end) if rank == call.root else slice(end, None)
+                if target[part].size:
+                    yield target[part], source[part]
+
+
+def _wanted(
+    call: Call, wanting: int, rank: int, inputs: Arrays, outputs: Arrays, starts: Sequence[int]
+) -> Iterator[tuple[int, Array, Array]]:
+    """What a rank wants that is not there already: which rank gives it, and where it goes to and lies. ``rank`` says
+    with which block to begin, so that ranks begin with different ones."""
+    table, root, size, blocks = call.collective, call.root, len(inputs), len(starts) - 1
+    if outputs[wanting] is None:
+        return
+    wanted = table.wants(wanting, size, root, blocks)
+    for block in sorted(wanted, key=lambda b: (b - rank) % size):
+        (giving, *_), which = table.source(wanting, size, root, block)
+        at = starts[which] - starts[table.has(giving, size, root, blocks).start]
+        to = starts[block] - starts[wanted.start]
+        nbytes = starts[block + 1] - starts[block]
+        target, source = _part(outputs[wanting], to, to + nbytes), _part(inputs[giving], at, at + nbytes)
+        if nbytes and source.ctypes.data != target.ctypes.data:  # else it is the rank's own block, in place
+            yield giving, target, source
 
 
 def _fetched(
@@ -147,16 +163,6 @@ def ends_of(call: Call) -> list[int]:
     assert call.send is not None
     assert call.sendcounts is not None
     return [0, *accumulate(n * call.send.dtype.itemsize for n in call.sendcounts)]
-
-
-def _carried(nbytes: int, size: int, rank: int, ends: set[int], root: int) -> tuple[int, int]:
-    """Which of the bytes that go between the root and another rank this one copies."""
-    if rank not in ends:
-        return 0, 0
-    if len(ends) == 1:
-        return 0, nbytes
-    of_root = cut(nbytes, 1, size)
-    return (0, of_root) if rank == root else (of_root, nbytes)
 
 
 def starts_of(call: Call, size: int) -> list[int]:

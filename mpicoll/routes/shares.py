@@ -25,6 +25,8 @@ __all__ = ["PIECE", "combined", "cut", "ends_of", "input_and_output", "share_of"
 
 PIECE = 128 << 10
 """Bytes that are reduced and written at once: they stay in the second-level cache meanwhile."""
+CACHED = 512 << 10
+"""Bytes of the longest vector that is taken to lie in the second-level cache of the rank that has just written it."""
 LINE = 64
 """Bytes between which the work is cut: two ranks that write to one line of the cache slow each other."""
 
@@ -109,6 +111,8 @@ def _moved(
         sum(target.size for r in range(size) for giving, target, _ in wanted[r] if (giving == r) == alone)
         for alone in (True, False)
     )
+    if call.collective.root == "gives" and own + others <= CACHED:
+        own = 0  # the root copies it in less time than another rank needs to fetch as much
     of_root = max(0, own + others - size * own), size * others
     for turn in range(size):  # ranks begin at different ones
         wanting = (rank + turn) % size

@@ -12,7 +12,7 @@ from mpicoll.calls.plan import Workspace
 from mpicoll.routes.shares import LINE, share_of
 from mpicoll.transports.transport import Array
 
-BYTES = 1 << 16
+BYTES = 1 << 18
 LENGTHS = {"gather": (1, 4), "scatter": (4, 1), "bcast": (4, 0)}
 """Of ``x`` and ``out``, in blocks of so many bytes."""
 

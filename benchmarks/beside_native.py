@@ -1,17 +1,19 @@
 """Is mpicoll ever slower than the MPI's own call?
 
     MPICOLL_TABLE=off mpicoll bench all -n 2 --backends mpi,mpicoll --min 8 --max 32M --factor 4 --json untuned.json
-    python benchmarks/beside_native.py untuned.json ...
+    mpicoll run -n 2 benchmarks/cold_calls.py cold.json
+    python benchmarks/beside_native.py untuned.json ... --cold cold.json ...
 
 For each record, this prints how many cells were slower than LEAST times the MPI's speed, and the microseconds that
-mpicoll's call took longer, by size. A cell is a collective, a size and a placement. What the shortest calls take longer
-is what a call costs in Python. It is not counted as slower.
+mpicoll's call took longer, by size. A cell is a collective, a size and a placement. What a call costs in Python is not
+counted as slower. A file of `cold_calls.py` for the same MPI and number of ranks says what that is after arrays of the
+cell's size were filled. Without one, it is what the shortest calls take longer.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from collections.abc import Iterator
 from statistics import geometric_mean, median
 from typing import Any
@@ -34,11 +36,23 @@ def medians(record: dict[str, Any]) -> dict[Cell, tuple[float, float]]:
     return {cell: (of["mpi"], of["mpicoll"]) for cell, of in found.items() if {"mpi", "mpicoll"} <= of.keys()}
 
 
-def lines(record: dict[str, Any]) -> Iterator[str]:
+def costs(longer: dict[Cell, float], cold: dict[str, float] | None) -> dict[Cell, float]:
+    """The microseconds of each cell that a call costs in Python."""
+    if cold is None:
+        call = median(us for (_, size, _), us in longer.items() if size <= SHORT)
+        return dict.fromkeys(longer, call)
+    by_size = sorted((int(size), us) for size, us in cold.items())
+    return {cell: next((us for size, us in by_size if size >= cell[1]), by_size[-1][1]) for cell in longer}
+
+
+def lines(record: dict[str, Any], colds: list[dict[str, Any]]) -> Iterator[str]:
     found, about = medians(record), record["environment"]
     longer = {cell: ours - bare for cell, (bare, ours) in found.items()}
-    call = median(us for (_, size, _), us in longer.items() if size <= SHORT)
-    speeds = {cell: max(bare / ours, min(1.0, bare / max(ours - call, 0.1))) for cell, (bare, ours) in found.items()}
+    of_setting = (cold["longer_us"] for cold in colds if (cold["mpi"], cold["ranks"]) == (about["mpi"], about["ranks"]))
+    call = costs(longer, next(of_setting, None))
+    speeds = {
+        cell: max(bare / ours, min(1.0, bare / max(ours - call[cell], 0.1))) for cell, (bare, ours) in found.items()
+    }
     slower = [cell for cell, speed in speeds.items() if speed < LEAST]
     yield f"{about['mpi']}, {about['ranks']} ranks, {about['fingerprint']}, {record['started']}"
     yield (
@@ -56,6 +70,16 @@ def lines(record: dict[str, Any]) -> Iterator[str]:
         yield f"  {collective:>14} {size_text(size):>8} {placement:>12} {times}  {speeds[cell]:.2f}x"
 
 
-for name in sys.argv[1:]:
+def loaded(name: str) -> dict[str, Any]:
     with open(name) as file:
-        print(*lines(json.load(file)), "", sep="\n")
+        found: dict[str, Any] = json.load(file)
+    return found
+
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("records", nargs="+")
+parser.add_argument("--cold", nargs="*", default=[])
+given = parser.parse_args()
+of_python = [loaded(name) for name in given.cold]
+for name in given.records:
+    print(*lines(loaded(name), of_python), "", sep="\n")

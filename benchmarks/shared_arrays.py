@@ -3,15 +3,18 @@
     mpicoll run -n 2 benchmarks/shared_arrays.py [COLLECTIVE ...]
 
 Four ways take turns: the MPI's own call through mpi4py, mpicoll's call on ordinary arrays, the same by the algorithm
-``cico``, and mpicoll's call on arrays that ``Communicator.empty`` has made. Each works on three sets of float32 arrays
-in turn, whose inputs are written just before. The size is that of the longest array of the call. The figures are
-medians in microseconds, of the slower rank.
+``cico``, and mpicoll's call on arrays that ``Communicator.empty`` has made. Collectives that only move data have a
+fifth one, "copy": each rank copies its result from where the other ranks' inputs lie, and waits for nobody. That is the
+least that any way must do that copies each byte once. Each works on three sets of float32 arrays in turn, whose inputs
+are written just before. The size is that of the longest array of the call. The figures are medians in microseconds, of
+the slower rank.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -25,13 +28,15 @@ from mpicoll.machine.library import library
 from mpicoll.units import size_text
 
 NAMES = ["allreduce", "reduce", "reduce_scatter", "bcast", "allgather", "gather", "scatter", "alltoall"]
+COPYING = NAMES[3:]
 SIZES = [1 << k for k in range(14, 27, 2)]
 ROUNDS, UNTIMED, SETS = 6, 3, 3
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Pair = tuple[Array, Array]
 """The input and the output of a call. In an allreduce and in a bcast they are one array."""
-Way = tuple[list[Pair], Callable[[Array, Array], object]]
+Bound = tuple[Array, Callable[[], object]]
+"""The input of a call, and the call on its arrays."""
 
 
 def bare(comm: MPI.Intracomm, name: str) -> Callable[[Array, Array], object]:
@@ -56,29 +61,59 @@ def ours(comm: mpicoll.Communicator, name: str, algorithm: str | None = None) ->
     return lambda x, out: method(x, out=out, algorithm=algorithm)
 
 
-def pairs(name: str, nbytes: int, size: int, empty: Callable[[int], Array]) -> list[Pair]:
-    """Arrays of which the longest have so many bytes."""
+def lengths(name: str, nbytes: int, size: int) -> tuple[int, int]:
+    """How many elements the input and the output have, of which the longer has so many bytes."""
     table, whole = COLLECTIVES[name], nbytes // 4 // size * size
     given, gotten = (
         whole if blocks == "p" or not table.by_rank else whole // size for blocks in (table.gives, table.gets)
     )
-    made = []
-    for _ in range(SETS):
-        x = empty(given)
-        made.append((x, x if name in ("allreduce", "bcast") else empty(gotten)))
-    return made
+    return given, gotten
 
 
-def times(comm: mpicoll.Communicator, meeting: MPI.Intracomm, way: Way, calls: int) -> list[float]:
+def pair(name: str, lengths: tuple[int, int], empty: Callable[[int], Array]) -> Pair:
+    x = empty(lengths[0])
+    return x, x if name in ("allreduce", "bcast") else empty(lengths[1])
+
+
+def on(made: Pair, call: Callable[[Array, Array], object]) -> Bound:
+    return made[0], partial(call, *made)
+
+
+def copying(comm: mpicoll.Communicator, name: str, lengths: tuple[int, int]) -> Bound:
+    """The copies that a collective cannot do without, from arrays that all ranks can read. The root is rank 0."""
+    inputs, out = comm.shared(lengths[0], np.float32), comm.empty(lengths[1], np.float32)
+
+    def blocks(x: Array) -> Array:
+        return x.reshape(comm.size, -1)
+
+    match name:
+        case "bcast":
+            moves = [(inputs[comm.rank], inputs[0])] if comm.rank else []
+        case "gather" if comm.rank:
+            moves = []
+        case "gather" | "allgather":
+            moves = [*zip(blocks(out), inputs, strict=True)]
+        case "scatter":
+            moves = [(out, blocks(inputs[0])[comm.rank])]
+        case _:
+            moves = [*zip(blocks(out), (blocks(x)[comm.rank] for x in inputs), strict=True)]
+
+    def copy() -> None:
+        for into, source in moves:
+            np.copyto(into, source)
+
+    return inputs[comm.rank], copy
+
+
+def times(meeting: MPI.Intracomm, way: list[Bound], calls: int) -> list[float]:
     """The seconds of some calls on this rank."""
-    arrays, call = way
     found = []
     for i in range(UNTIMED + calls):
-        x, out = arrays[i % SETS]
+        x, call = way[i % SETS]
         x.fill(1.0)
         meeting.Barrier()
         start = perf_counter()
-        call(x, out)
+        call()
         found.append(perf_counter() - start)
     return found[UNTIMED:]
 
@@ -86,26 +121,32 @@ def times(comm: mpicoll.Communicator, meeting: MPI.Intracomm, way: Way, calls: i
 def measured(
     comm: mpicoll.Communicator, meeting: MPI.Intracomm, direct: MPI.Intracomm, name: str, nbytes: int
 ) -> list[float]:
-    """The median of each of the four ways."""
+    """The median of each way."""
     calls = max(4, min(60, (16 << 20) // nbytes))
+    these = lengths(name, nbytes, comm.size)
+    # A little longer: where arrays of one length are ordinary ones, shared ones are passed over for a while.
+    longer = lengths(name, nbytes + 64 * comm.size, comm.size)
 
-    def empty(count: int) -> Array:
+    def ordinary(count: int) -> Array:
         return np.empty(count, np.float32)
 
-    # A little longer: where arrays of one length are ordinary ones, shared ones are passed over for a while.
-    others = pairs(name, nbytes + 64 * comm.size, comm.size, empty)
-    shared = pairs(name, nbytes, comm.size, lambda count: comm.empty(count, np.float32))
+    def shared(count: int) -> Array:
+        return comm.empty(count, np.float32)
+
     call = ours(comm, name)
-    ways: list[Way] = [
-        (pairs(name, nbytes, comm.size, empty), bare(direct, name)),
-        (others, call),
-        (others, ours(comm, name, "cico")),
-        (shared, call),
+    others = [pair(name, longer, ordinary) for _ in range(SETS)]
+    ways = [
+        [on(pair(name, these, ordinary), bare(direct, name)) for _ in range(SETS)],
+        [on(each, call) for each in others],
+        [on(each, ours(comm, name, "cico")) for each in others],
+        [on(pair(name, these, shared), call) for _ in range(SETS)],
     ]
+    if name in COPYING:
+        ways.append([copying(comm, name, these) for _ in range(SETS)])
     found: list[list[float]] = [[] for _ in ways]
     for _ in range(ROUNDS):
         for way, mine in zip(ways, found, strict=True):
-            mine += times(comm, meeting, way, calls)
+            mine += times(meeting, way, calls)
     assert nbytes < 1 << 20 or comm.last_route == "shared"
     medians = []
     for mine in found:
@@ -123,23 +164,20 @@ def main() -> None:
         print(f"{library()}, {comm.size} ranks, {fingerprint()}")
     for name in sys.argv[1:] or NAMES:
         gains = []
+        columns = ["ordinary", "cico", "shared", *["copy"] * (name in COPYING)]
         if comm.rank == 0:
-            print(f"{name:>14}{'MPI':>12}{'ordinary':>12}{'cico':>12}{'shared':>12}   times as fast: cico, shared")
+            heads = "".join(f"{column:>12}" for column in ["MPI", *columns])
+            print(f"{name:>14}{heads}   times as fast: {', '.join(columns[1:])}")
         for nbytes in SIZES:
             medians = measured(comm, meeting, direct, name, nbytes)
             gains.append(medians[0] / np.array(medians[2:]))
             if comm.rank == 0:
-                print(
-                    f"{size_text(nbytes):>14}"
-                    + "".join(f"{s * 1e6:12.1f}" for s in medians)
-                    + "".join(f"{g:12.2f}" for g in gains[-1])
-                )
+                figures = [f"{s * 1e6:12.1f}" for s in medians] + [f"{g:12.2f}" for g in gains[-1]]
+                print(f"{size_text(nbytes):>14}{''.join(figures)}")
         if comm.rank == 0:
-            by_cico, where_they_lie = np.exp(np.mean(np.log(gains), axis=0))
-            print(
-                f"geometric means: cico {by_cico:.2f} times as fast as the MPI's own, shared {where_they_lie:.2f}\n",
-                flush=True,
-            )
+            means = zip(columns[1:], np.exp(np.mean(np.log(gains), axis=0)), strict=True)
+            print(f"geometric means, times as fast as the MPI's own: {', '.join(f'{c} {m:.2f}' for c, m in means)}\n")
+            sys.stdout.flush()
 
 
 main()

@@ -138,8 +138,10 @@ def _wanted(
         at = starts[which] - starts[table.has(giving, size, root, blocks).start]
         to = starts[block] - starts[wanted.start]
         nbytes = starts[block + 1] - starts[block]
+        if nbytes == 0:
+            continue  # the rank may have no input at all
         target, source = _part(outputs[wanting], to, to + nbytes), _part(inputs[giving], at, at + nbytes)
-        if nbytes and source.ctypes.data != target.ctypes.data:  # else it is the rank's own block, in place
+        if source.ctypes.data != target.ctypes.data:  # else it is the rank's own block, in place
             yield giving, target, source
 
 

@@ -53,3 +53,19 @@ def test_all_ranks_copy_as_much(operation: str, root: int, in_place: bool) -> No
     moved = whole.size * (size - 1) if operation == "bcast" else whole.size - BYTES * in_place
     assert sum(copied) == moved
     assert max(copied) - min(copied) <= size * LINE
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_a_rank_without_a_block_has_no_memory(rank: int) -> None:
+    whole = np.arange(3 * BYTES // 2, dtype=np.int16).view(np.uint8)
+    counts = (0, BYTES, 2 * BYTES)
+    inputs: list[Array | None] = [None, whole[:BYTES], whole[BYTES:]]
+    outputs: list[Array | None] = [None, np.zeros_like(whole), None]
+    x, out = np.zeros(counts[rank], np.uint8), np.zeros_like(whole) if rank == 1 else None
+    call = checked("gatherv", rank, 3, x, out, None, 1, None, counts)
+    for step in share_of(call, rank, inputs, outputs, Workspace()):
+        step()
+    [_, gathered, _] = outputs
+    assert gathered is not None
+    own = {0: slice(0), 1: slice(BYTES), 2: slice(BYTES, None)}[rank]
+    np.testing.assert_array_equal(gathered[own], whole[own])

@@ -45,13 +45,13 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/cluster":                    ((),              ()),
     "tests/nodes":                      ((),              ()),
     # What MPI carries out: it depends on the MPI, and on how many ranks there are: one, two, a power of two or none.
-    "tests/ranks/test_communicator.py": ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/ranks/test_objects.py":      ((1, 2, 3),       (1, 2, 3)),
-    "tests/ranks/test_reductions.py":   ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/ranks/test_exchange.py":     ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/ranks/test_random.py":       ((1, 2, 3, 4),    (1, 2, 3, 4)),
-    "tests/ranks/test_scheduled.py":    ((1, 2, 3, 4),    (2, 3, 4)),
-    "tests/ranks/test_shared.py":       ((2, 3, 4),       (2, 3, 4)),
+    "tests/ranks/test_communicator.py": ((1, 2, 4, MORE, 3), (2, 3, MORE, 1, 4)),
+    "tests/ranks/test_objects.py":      ((1, 2, MORE, 3), (2, 3, MORE, 1)),
+    "tests/ranks/test_reductions.py":   ((1, 2, 4, MORE, 3), (2, 3, MORE, 1, 4)),
+    "tests/ranks/test_exchange.py":     ((1, 2, 4, MORE, 3), (2, 3, MORE, 1, 4)),
+    "tests/ranks/test_random.py":       ((1, 2, 4, MORE, 3), (2, 3, MORE, 1, 4)),
+    "tests/ranks/test_scheduled.py":    ((1, 2, 4, MORE, 3), (2, 3, MORE, 4)),
+    "tests/ranks/test_shared.py":       ((2, 4, MORE, 3), (2, 3, MORE, 4)),
     "tests/ranks/test_shared_arrays.py": ((2, 4),         (3,)),
     "tests/ranks/test_shared_memory.py": ((2, 4),         (3,)),
     "tests/ranks/test_large.py":        ((2, MORE, 3),    (3, MORE, 2)),
@@ -79,6 +79,8 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/jobs/integrations/test_migration.py": ((),     (JOBS,)),
     "tests/jobs/test_bench.py":         ((JOBS,),         ()),
     "tests/jobs/test_code_blocks.py":   ((JOBS,),         ()),
+    "tests/jobs/test_dataloader.py":    ((JOBS,),         (MORE, JOBS)),
+    "tests/jobs/test_ddp_messages.py":  ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_ddp_step.py":      ((JOBS,),         ()),
     "tests/jobs/test_entry_point.py":   ((),              (JOBS,)),
     "tests/jobs/test_examples.py":      ((JOBS,),         ()),
@@ -88,6 +90,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/jobs/test_preemptible.py":   ((),              (JOBS,)),
     "tests/jobs/test_study.py":         ((JOBS,),         ()),
     "tests/jobs/test_trace.py":         ((JOBS,),         (MORE, JOBS)),
+    "tests/jobs/test_tune.py":          ((JOBS,),         (MORE, JOBS)),
 }  # fmt: skip
 AGAIN = (
     "async", "bad_input", "collectives", "groups", "inference_mode", "messages", "objects", "profiler", "scenarios",
@@ -99,9 +102,11 @@ IN_THREADS = ["tests/ranks/torch", "tests/ranks/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]
 """Of two ranks on the first MPI, and of what knows no MPI: for every day."""
-WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "6", "--dist", "loadfile"], PURE: ["-n", "2", "--dist", "worksteal"]}
-"""What is not ranks of one job is run by several processes. Jobs wait more than they compute, and a file's share what
-its fixtures have made."""
+WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "10", "--dist", "loadgroup"], PURE: ["-n", "2", "--dist", "worksteal"]}
+"""What is not ranks of one job is run by several processes. Jobs wait more than they compute. A group is what shares a
+fixture."""
+YIELDS = ["env", "OMPI_MCA_mpi_yield_when_idle=1", "MPIR_CVAR_ENABLE_HEAVY_YIELD=1"]
+"""Where more ranks run than there are cores, those that wait let others run."""
 TAIL = 100
 FRAMES = re.compile(r'  File ".*(/_pytest/|/pytest/|/pluggy/|/mpi4py/run|<frozen runpy>)')  # around every test
 
@@ -188,11 +193,10 @@ def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
 
 
 def ranks(python: str, n: int, tests: list[str]) -> list[str]:
-    """How to start the tests as ``n`` ranks. Where they take turns on cores, MPICH lets a waiting rank sleep. What is
-    written to the file of stderr, as by the watcher that ends a job, is shown."""
-    yields = ["env", "MPIR_CVAR_ENABLE_HEAVY_YIELD=1"] if n > len(os.sched_getaffinity(0)) else []
+    """How to start the tests as ``n`` ranks. What is written to the file of stderr, as by the watcher that ends a job,
+    is shown."""
     return [
-        *yields,
+        *(YIELDS if n > len(os.sched_getaffinity(0)) else []),
         python,
         "-m",
         "mpicoll",
@@ -217,7 +221,8 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
             if quick and where not in (2, PURE):
                 continue
             if isinstance(where, str):
-                yield f"{mpi}, {where}", [python, "-m", "pytest", *WORKERS[where], *tests]
+                several = YIELDS if where == JOBS else []
+                yield f"{mpi}, {where}", [*several, python, "-m", "pytest", *WORKERS[where], *tests]
             else:
                 yield f"{mpi}, {where} rank{'s' * (where > 1)}", ranks(python, where, tests)
         if everywhere or (i == 0 and not quick):

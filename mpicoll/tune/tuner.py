@@ -25,15 +25,16 @@ __all__ = ["Group", "Tuner", "once_more", "wanted"]
 
 MOST = 8
 """The most launches of a cell that stays undecided."""
-WAVE = 120.0
+WAVE = 240.0
 """Seconds of work that the same launches do. The more it is, the fewer launches start, and the further apart are those
 of a cell."""
 OLD = timedelta(hours=1)
 """A cell that was decided so long ago is measured once more: what wins in one hour may lose in the next."""
 START = 1.5
 """Seconds that a launch takes besides its cells, until one was seen."""
-PER_BYTE = 7e-9
-"""Seconds that an algorithm takes for each byte of a cell's vector, until it was seen."""
+PER_BYTE = 2.5e-9
+"""Seconds that an algorithm takes for each byte of a cell's vector, until it was seen. The first launch takes longer,
+and later ones leave slow algorithms out."""
 
 
 class Group(NamedTuple):

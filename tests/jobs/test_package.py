@@ -32,6 +32,9 @@ PROGRAM = """
 """
 
 
+pytestmark = pytest.mark.xdist_group("package")
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout, because building writes into it."""

@@ -336,6 +336,7 @@ def test_more_ranks_than_cores_is_the_users_wish_outside_of_batch_jobs(
     elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake(elsewhere, "mpirun (Open MPI) 5.0.11")
+    monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
     assert "--oversubscribe" not in launcher.command(["x.py"], 1).argv
     assert "--oversubscribe" in launcher.command(["x.py"], 4096).argv
     assert launcher.command(["x.py"], 4096).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"

@@ -103,10 +103,10 @@ def _moved(
     """What this rank copies, as target and source. A rank fetches what it wants. Where one rank, the root, gives or
     gets everything, it takes a part of that: all ranks copy as much."""
     size = len(inputs)
-    wanted = {r: [*_wanted(call, r, rank, inputs, outputs, starts)] for r in range(size)}
     if not call.collective.rooted:
-        yield from ((target, source) for _, target, source in wanted[rank])
+        yield from ((target, source) for _, target, source in _wanted(call, rank, rank, inputs, outputs, starts))
         return
+    wanted = [[*_wanted(call, r, rank, inputs, outputs, starts)] for r in range(size)]
     own, others = (
         sum(target.size for r in range(size) for giving, target, _ in wanted[r] if (giving == r) == alone)
         for alone in (True, False)

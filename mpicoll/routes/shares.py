@@ -107,10 +107,9 @@ def _moved(
         yield from ((target, source) for _, target, source in _wanted(call, rank, rank, inputs, outputs, starts))
         return
     wanted = [[*_wanted(call, r, rank, inputs, outputs, starts)] for r in range(size)]
-    own, others = (
-        sum(target.size for r in range(size) for giving, target, _ in wanted[r] if (giving == r) == alone)
-        for alone in (True, False)
-    )
+    lengths = [(giving == r, target.size) for r in range(size) for giving, target, _ in wanted[r]]
+    own = sum(nbytes for is_own, nbytes in lengths if is_own)
+    others = sum(nbytes for is_own, nbytes in lengths if not is_own)
     if call.collective.root == "gives" and own + others <= CACHED:
         own = 0  # the root copies it in less time than another rank needs to fetch as much
     of_root = max(0, own + others - size * own), size * others

@@ -30,10 +30,10 @@ SIZES = [8 << k for k in range(0, 24, 4)] + [32 << 20]
 def main() -> None:
     comm, meeting, direct = mpicoll.Communicator(), MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
     x = np.zeros(2, np.float32)
-    made = [MPI.IN_PLACE, [x, 2, MPI.FLOAT]]
+    made = [x, 2, MPI.FLOAT]
     ways = {
         "mpi4py": lambda: direct.Allreduce(MPI.IN_PLACE, x),
-        "made before": lambda: direct.Allreduce(*made),
+        "made before": lambda: direct.Allreduce(MPI.IN_PLACE, made),
         "mpicoll": lambda: comm.allreduce(x, out=x),
         "bound": comm.bind("allreduce", x, out=x),
     }

@@ -76,7 +76,7 @@ def primitives(world: MPI.Intracomm, source: str) -> Machine | None:
     at a usual value. None on all ranks but 0. Collective."""
 
     def work(pair: MPI.Intracomm) -> Machine:
-        made = Slots.among(pair, range(2))
+        made = Slots.among(pair)
         return fitted(
             [*_pairs(pair, FEW, None if made is None else made[0])], "primitives", source, 0, CACHES[:1], (False,)
         )

@@ -152,7 +152,7 @@ class Fabric(ABC):
     shares: bool
     """Whether long messages go through memory that all ranks share. It may become False until it is ``settled``."""
     settled: bool
-    """Whether it is known which ranks share memory that long messages go through, so that ``shares`` is final."""
+    """Whether ``shares`` is final."""
     meets = False
     """Whether the ranks can wait for each other in memory that they share. It may become False until it is ``settled``.
     """
@@ -205,7 +205,7 @@ class Fabric(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Get memory that the ranks of a node share, if there is any. After that it is ``settled``. Collective."""
+        """Get memory that all ranks share, if there is any. After that ``shares`` is final. Collective."""
 
     def where_it_lies(self, call: Call, plan: Plan, record: Record, workspace: Workspace) -> Plan:
         """A plan that carries the call out where its arrays lie, if these are in memory that all ranks share, and as

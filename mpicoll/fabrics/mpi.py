@@ -85,8 +85,7 @@ class MPIFabric(ElasticFabric):
         self.nodes = Nodes.one(self.size) if of_one else self._found_nodes()
         pages = shared.pages(self._comm) if self.one_node else None
         self.shares = pages is not None and shared.has_room(self.size)
-        several = not self.one_node and any(len(each) > 1 and shared.has_room(len(each)) for each in self.nodes.ranks)
-        self.settled = not (self.shares or several)
+        self.settled = not self.shares
         self._slots: shared.Slots | None = None
         self._wide = Workspace()
         self._crowded: bool = parent is not None and parent._crowded
@@ -208,13 +207,8 @@ class MPIFabric(ElasticFabric):
 
     def settle(self) -> None:
         if not self.settled:
-            number = self.nodes.of[self.rank]
-            node = self._comm if self.one_node else make(self._comm.Split, number, self.rank)
-            assert isinstance(node, MPI.Intracomm)
-            made = shared.Slots.among(node, self.nodes.ranks[number], cico.Places.NBYTES * self.one_node)
-            if not self.one_node:
-                node.Free()
-            self.shares = made is not None and self.one_node
+            made = shared.Slots.among(self._comm, cico.Places.NBYTES)
+            self.shares = made is not None
             self.meets = self.shares and self._meeting is not None
             if made is not None:
                 self._slots, blocks = made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -22,7 +21,7 @@ __all__ = ["bind"]
 
 
 def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace, slots: Slots | None = None) -> Plan:
-    """The plan of this rank's schedule. Long messages within the node go through ``slots``, if there are any."""
+    """The plan of this rank's schedule. Long messages go through ``slots``, if there are any."""
     rank, size, reduction = comm.rank, comm.size, call.reduction
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
@@ -30,16 +29,11 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
     dtype = np.dtype(np.uint8) if source is None else source.dtype
     spaces = Spaces(call, schedule, rank, size, given, out)
     factor = None if reduction is None else reduction.op.factor
-
-    def longest(peer: int) -> int:
-        """The most elements from the peer that one inbox takes."""
-        nbytes = longest_piece() if slots is None or not slots.reach(peer) else shared.LEAST
-        return nbytes // dtype.itemsize
-
+    longest = longest_piece() if slots is None else shared.LEAST
     scratch, inboxes, scaled = workspace.arrays(
         dtype,
         spaces.scratch_elements,
-        _inbox_elements(schedule, spaces, longest),
+        _inbox_elements(schedule, spaces, longest // dtype.itemsize),
         source.size if factor is not None and source is not None else 0,
     )
     before: list[Plan] = []
@@ -58,11 +52,11 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
     return transport.plan(run if reduction is None else kernels.quietly(run), scratch)
 
 
-def _inbox_elements(schedule: Schedule, spaces: Spaces, longest: Callable[[int], int]) -> int:
+def _inbox_elements(schedule: Schedule, spaces: Spaces, most: int) -> int:
     """The number of elements in the memory for inboxes: those of the step that needs most. For each message that it
-    reduces, a step needs two inboxes, for pieces of at most ``longest`` elements from that peer."""
+    reduces, a step needs two inboxes, for pieces of at most ``most`` elements each."""
 
     def needed(step: Step) -> int:
-        return sum(2 * min(spaces.elements(a.blocks), longest(a.peer)) for a in step if isinstance(a, RecvReduce))
+        return sum(2 * min(spaces.elements(a.blocks), most) for a in step if isinstance(a, RecvReduce))
 
     return max(map(needed, schedule.steps), default=0)

@@ -1,8 +1,8 @@
 """A schedule's messages as persistent MPI requests, which are bound once and started in every call.
 
 A long message is sent in pieces. So one piece is reduced, in cache, while the next one is under way. A short message of
-several runs is sent as one, with a datatype that gathers them. Between ranks that share memory, long messages go
-through that instead.
+several runs is sent as one, with a datatype that gathers them. Where ranks share memory, long messages go through that
+instead.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ GATHERED = 1 << 16
 class MPIRequests(Transport[Region]):
     """Makes requests for the messages of each step. ``steps`` are the plans of the steps so far.
 
-    ``inboxes`` is memory for pieces that are received to be reduced. With ``slots``, long messages within the
-    node go through shared memory. ``operation`` names the call in error messages.
+    ``inboxes`` is memory for pieces that are received to be reduced. With ``slots``, long messages go through shared
+    memory. ``operation`` names the call in error messages.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MPIRequests(Transport[Region]):
         self._step, self._used = Step(), 0
 
     def send(self, peer: int, region: Region) -> None:
-        if self._streams is not None and self._streams.carries(peer, region):
+        if self._streams is not None and self._streams.carries(region):
             self._streams.send(self._step, peer, region)
             return
         for message in self._messages(region):
@@ -65,7 +65,7 @@ class MPIRequests(Transport[Region]):
             self._step.sends.append(self._held.request(request))
 
     def recv(self, peer: int, region: Region) -> None:
-        if self._streams is not None and self._streams.carries(peer, region):
+        if self._streams is not None and self._streams.carries(region):
             self._streams.recv(self._step, peer, region)
             return
         for message in self._messages(region):
@@ -73,7 +73,7 @@ class MPIRequests(Transport[Region]):
             self._step.receives.append(self._held.request(request))
 
     def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
-        if self._streams is not None and self._streams.carries(peer, into):
+        if self._streams is not None and self._streams.carries(into):
             self._streams.recv_reduce(self._step, peer, mine, into, partial(self._combined, mine_first))
             return
         receives: list[MPI.Prequest] = []

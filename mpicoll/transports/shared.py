@@ -42,7 +42,7 @@ def pages(comm: MPI.Intracomm) -> list[Block] | None:
 
 
 def has_room(size: int) -> bool:
-    """Whether messages among so many ranks of a node can pass through shared memory."""
+    """Whether messages among so many ranks can pass through shared memory."""
     return MEMORY // (2 * (size - 1)) >= LEAST_SLOT
 
 
@@ -52,31 +52,21 @@ def _slot_bytes(size: int) -> int:
 
 
 class Slots:
-    """Two slots for each pair of ranks of a node, in the sender's block of shared memory.
+    """Two slots for each pair of ranks, in the sender's block of shared memory."""
 
-    ``ranks`` are the node's ranks, as the communicator numbers them whose messages go through the slots."""
-
-    def __init__(self, rank: int, ranks: Sequence[int], blocks: Sequence[Block], nbytes: int) -> None:
+    def __init__(self, rank: int, blocks: Sequence[Block], nbytes: int) -> None:
         self._rank, self._blocks, self.nbytes = rank, blocks, nbytes
-        self._in_node = {each: i for i, each in enumerate(ranks)}
 
     @classmethod
-    def among(cls, node: MPI.Intracomm, ranks: Sequence[int], besides: int = 0) -> tuple[Slots, list[Block]] | None:
-        """The slots of a node's ranks, which are all of ``node``, and so many bytes of each rank ``besides``. None if
-        they are too many, cannot share memory, or one has no memory left. Collective."""
-        if node.size == 1 or not has_room(node.size):
-            return None
-        nbytes = _slot_bytes(node.size)
-        of_slots = 2 * (node.size - 1) * nbytes
-        blocks = share(node, of_slots + besides)
+    def among(cls, comm: MPI.Intracomm, besides: int = 0) -> tuple[Slots, list[Block]] | None:
+        """The slots of these ranks, who have ``pages``, and so many bytes of each rank ``besides``. None if a rank has
+        no memory left. Collective."""
+        nbytes = _slot_bytes(comm.size)
+        of_slots = 2 * (comm.size - 1) * nbytes
+        blocks = share(comm, of_slots + besides)
         if blocks is None:
             return None
-        slots = cls(ranks[node.rank], ranks, [block[:of_slots] for block in blocks], nbytes)
-        return slots, [block[of_slots:] for block in blocks]
-
-    def reach(self, peer: int) -> bool:
-        """Whether the peer is on this rank's node."""
-        return peer in self._in_node
+        return cls(comm.rank, [block[:of_slots] for block in blocks], nbytes), [block[of_slots:] for block in blocks]
 
     def to(self, peer: int, turn: int) -> Block:
         """The slot into which this rank puts its piece number ``turn`` for ``peer``."""
@@ -87,10 +77,9 @@ class Slots:
         return self._slot(peer, self._rank, turn)
 
     def _slot(self, owner: int, peer: int, turn: int) -> Block:
-        here, there = self._in_node[owner], self._in_node[peer]
-        index = there - 1 if there > here else there  # the owner has no slots for itself
+        index = peer - 1 if peer > owner else peer  # the owner has no slots for itself
         start = (2 * index + turn % 2) * self.nbytes
-        return self._blocks[here][start : start + self.nbytes]
+        return self._blocks[owner][start : start + self.nbytes]
 
 
 Combine = Callable[[Region, Array, Region], Plan]
@@ -115,9 +104,9 @@ class Streams:
         """Begin new streams with the next message: they belong to the next step."""
         self._outgoing, self._incoming = {}, {}
 
-    def carries(self, peer: int, region: Region) -> bool:
-        """Whether this rank and the peer pass this region through shared memory: it is long, and they share some."""
-        return self._slots.reach(peer) and _nbytes(region) >= LEAST
+    def carries(self, region: Region) -> bool:
+        """Whether a message of this region is long enough to go through shared memory."""
+        return _nbytes(region) >= LEAST
 
     def send(self, step: Step, peer: int, region: Region) -> None:
         """Send the region to the peer."""

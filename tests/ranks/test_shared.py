@@ -16,13 +16,10 @@ from mpicoll.calls.choice import Choice, Native
 from mpicoll.calls.plan import Bound, Plan, Workspace
 from mpicoll.calls.select import Traits
 from mpicoll.engine import binding
-from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import shared_memory
 from mpicoll.routes import cico
-from mpicoll.schedule import OUTPUT, Nodes, Place, Recv, Send, Steps, one
+from mpicoll.schedule import OUTPUT, Place, Recv, Send, Steps, one
 from mpicoll.transports import shared
-from mpicoll.transports.step import Step
-from mpicoll.transports.transport import Region
 from tests import oracle
 
 pytestmark = [
@@ -60,30 +57,6 @@ def test_long_messages_of_every_size_of_element(dtype: str) -> None:
         for row, given in zip(gathered, inputs, strict=True):
             np.testing.assert_array_equal(row, given)
         assert mapped() == before + comm.size
-
-
-@pytest.mark.mpi(min_size=3)
-def test_on_several_nodes_long_messages_within_a_node_go_through_memory_that_it_shares(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(MPIFabric, "_found_nodes", lambda fabric: Nodes.cyclic(fabric.size, 2))
-    send, peers = shared.Streams.send, set[int]()
-
-    def noted(streams: shared.Streams, step: Step, peer: int, region: Region) -> None:
-        peers.add(peer)
-        send(streams, step, peer, region)
-
-    monkeypatch.setattr(shared.Streams, "send", noted)
-    with mpicoll.Communicator() as comm:
-        mates = {*range(comm.rank % 2, comm.size, 2)}
-        before = mapped()
-        for algorithm in "two_level", "ring", "recursive_doubling", "exchange":
-            x = np.arange(LONG * comm.size / 8) + comm.rank
-            expected = comm.size * np.arange(x.size) + sum(range(comm.size))
-            assert np.array_equal(comm.allreduce(x, algorithm=algorithm), expected), algorithm
-        assert mapped() == before + (len(mates) if len(mates) > 1 else 0)
-        assert peers == mates - {comm.rank}
-        assert not comm._engine.binding.traits.shares  # a table's rows are for one node
 
 
 def test_it_is_made_when_it_is_needed_and_given_back() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Workspace
-from mpicoll.routes.shares import LINE, share_of
+from mpicoll.routes.shares import CACHED, LINE, share_of
 from mpicoll.transports.transport import Array
 
 BYTES = 1 << 18
@@ -69,3 +69,15 @@ def test_a_rank_without_a_block_has_no_memory(rank: int) -> None:
     assert gathered is not None
     own = {0: slice(0), 1: slice(BYTES), 2: slice(BYTES, None)}[rank]
     np.testing.assert_array_equal(gathered[own], whole[own])
+
+
+def test_the_root_of_a_short_scatter_helps_with_other_blocks() -> None:
+    """What it has just written lies in its cache."""
+    whole = np.arange(CACHED, dtype=np.uint8)
+    outputs: list[Array | None] = [np.zeros(CACHED // 2, np.uint8) for _ in range(2)]
+    copied = []
+    for rank in range(2):
+        call = checked("scatter", rank, 2, whole, np.zeros(CACHED // 2, np.uint8), None, 0, None, None)
+        steps = share_of(call, rank, [whole, None], outputs, Workspace())
+        copied.append(sum(step.args[0].nbytes for step in steps if isinstance(step, partial)))
+    assert copied == [CACHED * 3 // 4, CACHED // 4]

@@ -4,10 +4,10 @@
 
 Four ways take turns: the MPI's own call through mpi4py, mpicoll's call on ordinary arrays, the same by the algorithm
 ``cico``, and mpicoll's call on arrays that ``Communicator.empty`` has made. Collectives that only move data have a
-fifth one, "copy": each rank copies its result from where the other ranks' inputs lie, and waits for nobody. That is the
-least that any way must do that copies each byte once. Each works on three sets of float32 arrays in turn, whose inputs
-are written just before. The size is that of the longest array of the call. The figures are medians in microseconds, of
-the slower rank.
+fifth one, "copy": each rank copies its result from where the other ranks' inputs lie, and waits for nobody. Where all
+ranks get results, nobody can do with less. In a bcast and a gather, ranks that get none can help the others. Each works
+on three sets of float32 arrays in turn, whose inputs are written just before. The size is that of the longest array of
+the call. The figures are medians in microseconds, of the slower rank.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from mpicoll.launch import last_calls
 from mpicoll.launch.alone import launched_rank
 from mpicoll.units import named
 
-__all__ = ["before_end", "end_job", "flush", "hook", "is_first"]
+__all__ = ["before_end", "end_job", "flush", "hook", "is_first", "was_done"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _FILES = "mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/program.py"
@@ -135,6 +135,20 @@ def is_first(what: str) -> bool:
     return True
 
 
+def was_done(what: str) -> bool:
+    """Whether a rank of the job on this node, which still lives, was the first to do this: see ``is_first``."""
+    return _listens(_socket_name(what))
+
+
+def _listens(name: str) -> bool:
+    """Whether a process of this user listens there."""
+    with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
+        sock.setblocking(False)
+        sock.connect(name)
+        return _is_own(sock)
+    return False
+
+
 def _is_taken(sock: socket.socket, name: str) -> bool:
     """Whether a process of this user has the name. Any user of the node can take it."""
     sock.setblocking(False)
@@ -151,10 +165,8 @@ def _listens_soon(name: str) -> bool:
     deadline = time.monotonic() + _SECONDS_TO_READ
     while time.monotonic() < deadline:
         time.sleep(0.01)
-        with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
-            sock.setblocking(False)
-            sock.connect(name)
-            return _is_own(sock)
+        if _listens(name):
+            return True
     return False
 
 

@@ -50,7 +50,7 @@ from mpicoll.guard.watch.watched import (
     patience_at_end,
 )
 from mpicoll.launch.elastic import is_elastic
-from mpicoll.launch.failure import is_first
+from mpicoll.launch.failure import is_first, was_done
 
 __all__ = ["Member"]
 
@@ -61,6 +61,9 @@ _SAY = 8
 """So many ranks say what they do if the judge is lost: each speaks for itself."""
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
+
+_END = "judge"
+"""What one rank of a node does: it says that the judge does not answer, and ends it."""
 
 Write = Callable[[str, dict[str, int]], Files]
 
@@ -186,7 +189,7 @@ class Member:
 
     def _say_loss(self) -> None:
         """Say what this rank does when the judge has ended too early. The launcher is about to end this rank, too."""
-        known = self._judge is None or self._leaving or ending.is_known() or is_elastic()
+        known = self._judge is None or self._leaving or ending.is_known() or is_elastic() or was_done(_END)
         fate = "" if known or self._judge is None else ending.fate(self._judge)
         if fate and not self.may_leave.is_set():
             judge = self._meeting.rank
@@ -199,7 +202,7 @@ class Member:
                     return  # mpicoll run tells of ranks that were ended before they could say so
 
     def _end(self, does: str, why: str) -> None:
-        if is_first("judge"):
+        if is_first(_END):
             first = f"The first rank, which compares ranks, {why}"
             report.show(f"mpicoll: rank {self.rank} {does}. {first}. The job ends")
         ending.end([self._judge] if self._judge is not None and not self._lost else [])

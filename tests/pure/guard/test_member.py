@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from subprocess import PIPE
 from time import monotonic
 
 import pytest
 
 from mpicoll.calls.record import Pending, Record
 from mpicoll.guard.recorder import BROKEN, FREED, OPEN, Recorder
+from mpicoll.guard.watch import ending
 from mpicoll.guard.watch.channel import connect, heard, say
 from mpicoll.guard.watch.meeting import Meeting, listen
 from mpicoll.guard.watch.protocol import Beat
+from mpicoll.guard.watch.report import Why
 from mpicoll.guard.watch.watched import BEAT, SECONDS_TO_HEAR, Watched
 from tests.pure.guard.invented import Job, Rank, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
@@ -138,6 +146,34 @@ def test_the_judge_is_gone_while_ranks_wait() -> None:
         it.ranks[1].member.may_leave.set()
 
     play(scene)
+
+
+@pytest.mark.parametrize("a_rank_did_it", [False, True])
+def test_the_judge_was_killed(a_rank_did_it: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next rank says so, unless another rank has ended the judge, and has said why."""
+    monkeypatch.setenv("PMIX_NAMESPACE", f"test-{os.getpid()}-{a_rank_did_it}")
+    says = "from mpicoll.launch.failure import is_first\nprint(is_first('judge'), flush=True)\ninput()"
+    with ExitStack() as until_seen:
+        if a_rank_did_it:
+            speaker = until_seen.enter_context(subprocess.Popen([sys.executable, "-c", says], stdin=PIPE, stdout=PIPE))
+            assert speaker.stdout is not None
+            assert speaker.stdout.readline() == b"True\n"
+            until_seen.callback(speaker.communicate, b"\n")
+        victim = until_seen.enter_context(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]))
+        victim.kill()
+        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its launcher has not seen it yet
+
+        async def scene(it: Job) -> None:
+            it.make()
+            await until(lambda: it.compared() == 1)
+            member = it.ranks[1].member
+            member._judge = replace(ending.this_process(), pid=victim.pid)
+            member._say_loss()
+            await it.all_leave()
+
+        play(scene)
+    said = capfd.readouterr().err
+    assert said == "" if a_rank_did_it else said.startswith(f"mpicoll: {Why.IS_LOST.said()} (communicator of"), said
 
 
 def test_a_rank_that_has_long_not_heard_of_the_judge_comes_to_its_end() -> None:

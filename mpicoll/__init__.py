@@ -4,17 +4,40 @@
 ``mpicoll.torch`` the other.
 """
 
-from mpicoll import errors
-from mpicoll.algorithms import Algorithm
-from mpicoll.analysis.proof.registration import register
-from mpicoll.arrays.dtypes import Op
-from mpicoll.communicator.communicator import Communicator
-from mpicoll.communicator.threaded import threads
-from mpicoll.launch.launcher import spawn
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpicoll import errors
+    from mpicoll.algorithms import Algorithm
+    from mpicoll.analysis.proof.registration import register
+    from mpicoll.arrays.dtypes import Op
+    from mpicoll.communicator.communicator import Communicator
+    from mpicoll.communicator.threaded import threads
+    from mpicoll.launch.launcher import spawn
 
 __version__ = "0.1.0"
 
 __all__ = ["Algorithm", "Communicator", "Op", "__version__", "errors", "register", "spawn", "threads"]
+
+_HOMES = {
+    "Algorithm": "mpicoll.algorithms",
+    "Communicator": "mpicoll.communicator.communicator",
+    "Op": "mpicoll.arrays.dtypes",
+    "register": "mpicoll.analysis.proof.registration",
+    "spawn": "mpicoll.launch.launcher",
+    "threads": "mpicoll.communicator.threaded",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what a program uses when it does. The command line and the launcher need no NumPy, and begin at once."""
+    if name == "errors":
+        return import_module("mpicoll.errors")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'mpicoll' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -149,6 +149,9 @@ class Judge:
             number = await self._difference_among(each, [other for other in each.ranks if other != rank])
             why = Why.IS_LOST if number is None else Why.DIFFERENT
             accounts, missing = await self._accounts(each, number, _SECONDS_OF_A_LOSS)
+            for other in missing:
+                if other in self._processes and self._processes[other].gone is None:  # so short a silence says nothing
+                    missing[other] = report.with_last_call("has had no time to answer", other)
             missing[rank] = report.with_last_call(fate, rank)
             report.show(report.text(why, each.ranks, accounts, missing))
             last_calls.told()

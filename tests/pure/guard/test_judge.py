@@ -212,6 +212,25 @@ def test_a_process_is_lost(others_wait: bool, capfd: Output) -> None:
     assert len(ends) == others_wait
 
 
+def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output) -> None:
+    """The launcher is about to end it: that it has not answered so soon does not mean that it is stuck."""
+
+    async def scene(it: Job) -> None:
+        _, writer, _ = await connect(it.meeting, 2)
+        await until(lambda: 2 in it.judge._processes and bool(it.judge._of(1)))
+        await it.judge._say_loss(1, "its process was killed")
+        writer.close()
+        for rank in it.ranks:
+            rank.member.may_leave.set()
+        it.looking.cancel()
+
+    play(scene, started=2)
+    said = capfd.readouterr().err
+    assert Why.IS_LOST.value in said
+    assert "rank 1  its process was killed" in said
+    assert "rank 2  has had no time to answer" in said
+
+
 def test_a_rank_comes_late(capfd: Output) -> None:
     async def scene(it: Job) -> None:
         it.make()

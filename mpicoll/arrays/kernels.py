@@ -148,7 +148,7 @@ def reduce_rows(
     if len(rows) == 2 and in_one_call and factors is None and not reduction.averages:
         combination(reduction, rows[0], rows[1], out)()
         return
-    combine = COMBINE[reduction.combine]
+    combine = _of_two(reduction)
     decode, encode = _codec(reduction.dtype)
     wide = np.dtype(np.float32) if reduction.dtype.short_float else out.dtype
     size = min(CHUNK, out.size)
@@ -171,13 +171,28 @@ def reduce_rows(
         encode(result, out[piece])
 
 
+def _of_two(reduction: Reduction) -> Callable[..., Array]:
+    """The function of two arrays that writes to ``out``, which may be one of them."""
+    complex_product = reduction.combine == "PROD" and reduction.dtype.kind == "c"
+    return _complex_product if complex_product else COMBINE[reduction.combine]
+
+
+def _complex_product(a: Array, b: Array, out: Array) -> Array:
+    """NumPy rounds the product of arrays of one element in another way if ``out`` is one of them. What an element
+    becomes must not depend on how many others there are."""
+    if out.size == 1:
+        out[:] = np.multiply(a, b)
+        return out
+    return np.multiply(a, b, out=out)
+
+
 def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callable[[], object]:
     """A function that computes ``out`` = a op b. ``out`` may be ``a`` or ``b``. It rounds short floats each time.
 
     The caller must have floating-point errors ignored.
     """
     if not reduction.dtype.short_float:
-        return partial(COMBINE[reduction.combine], a, b, out=out)
+        return partial(_of_two(reduction), a, b, out=out)
     torch = loaded_torch()
     if torch is None:
         # The caller divides an average at the end. Until then it is a sum.

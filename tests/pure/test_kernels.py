@@ -53,6 +53,22 @@ def test_factors_do_not_fill_the_memory() -> None:
     assert dtypes._reduction.cache_info().currsize < 5000
 
 
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_complex_product_does_not_depend_on_how_many_there_are(dtype: str, ranks: int) -> None:
+    """NumPy rounds that of one element in another way where it writes to an operand."""
+    product = dtypes.reduction("prod", DTYPES[dtype], "reduce")
+    rng = np.random.default_rng(7)
+    rows = [(rng.standard_normal(500) + 1j * rng.standard_normal(500)).astype(dtype) for _ in range(ranks)]
+    together = np.empty(500, dtype)
+    kernels.reduce_rows(rows, together, product)
+    for target in range(ranks):
+        for i in range(500):
+            one = [row[i : i + 1].copy() for row in rows]
+            kernels.reduce_rows(one, one[target], product)
+            assert one[target].tobytes() == together[i : i + 1].tobytes()
+
+
 def test_infinities_are_results() -> None:
     rows = np.array([[np.inf, 3e38], [-np.inf, 3e38]], np.float32)
     out = np.empty(2, np.float32)

@@ -175,7 +175,7 @@ class Base:
             # What a collective leaves that a loss has ended may raise anything.
             error = self.error(operation, e) if isinstance(e, self.failure) or self._is_cut(e) else None
             unexpected = error is None and isinstance(e, Exception) and not isinstance(e, MpicollError)
-            if self.watched is not None and (unexpected or isinstance(error, MessageError)):
+            if self.watched is not None and (unexpected or isinstance(error or e, MessageError)):
                 # Different calls are the likely reason. They may have taken each other's messages, which raises
                 # anything. If so, the job ends with a table.
                 watcher.compare(self.watched)

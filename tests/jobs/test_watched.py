@@ -68,6 +68,28 @@ def test_a_rank_that_crashes_of_another_ones_mistake(tmp_path: Path) -> None:
     said_once(result)
 
 
+def test_calls_of_shared_arrays_that_differ(tmp_path: Path) -> None:
+    """A rank sees that before data moves. The table says more than that it did."""
+    program = """
+        import mpicoll
+        comm = mpicoll.Communicator()
+        x = comm.zeros(400_000)
+        for _ in range(3):
+            comm.allreduce(x, out=x)
+        assert comm.last_route == "shared"
+        x = comm.zeros(400_000 + (comm.rank == 1))
+        comm.allreduce(x, out=x)
+        comm.allreduce(x, out=x)
+    """
+    result = run(3, script(tmp_path, program))
+    assert result.code != 0, result.output
+    for who, count in (("ranks 0, 2", 400_000), ("rank 1", 400_001)):
+        line = rf"^  {who} +call 3: allreduce sum of {count} float64, at "
+        assert re.search(line, result.output.split(DIFFERENT)[1], re.MULTILINE), result.output
+    assert "Traceback" not in result.output
+    said_once(result)
+
+
 @pytest.mark.parametrize("field", half(fuzzed.FIELDS))
 def test_a_field_that_differs(field: str) -> None:
     """After random calls that are equal. The table names the rank. If the MPI itself ends the job first, what is told

@@ -52,6 +52,8 @@ Setting = tuple[str | None, str, int, bool]
 Digests = Mapping[str, Mapping[str, str]]
 """By collective and algorithm, the digest of what was measured."""
 
+_RANKS = 1 << 16
+"""Of one node. A table that names more was not measured."""
 _SETTING = ("cpu", "mpi", "ranks", "oversubscribed")
 _KEYS = (*_SETTING, "algorithms", *OTHERWISE)
 _OF_THE_TUNER = ("environment", "launches", "model", "times")
@@ -150,7 +152,8 @@ def section(file: str, number: int, given: Any) -> Section:
     cpu, mpi, ranks, oversubscribed = (given[key] for key in _SETTING)
     _expect(cpu is None or (isinstance(cpu, str) and cpu), file, f"{at}.cpu", "a fingerprint, or null", cpu)
     _expect(isinstance(mpi, str) and mpi, file, f"{at}.mpi", "an MPI library and its version", mpi)
-    _expect(type(ranks) is int and ranks > 1, file, f"{at}.ranks", "a number of ranks, at least 2", ranks)
+    of_a_node = type(ranks) is int and 1 < ranks <= _RANKS
+    _expect(of_a_node, file, f"{at}.ranks", f"a number of ranks, from 2 to {_RANKS}", ranks)
     _expect(type(oversubscribed) is bool, file, f"{at}.oversubscribed", "true or false", oversubscribed)
     digests = given["algorithms"]
     of_texts = isinstance(digests, dict) and all(

@@ -9,8 +9,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import collective, collectives, completes, ranks, writing
-from mpicoll.errors import ArgumentError, StateError
+from mpicoll.cli.arguments import collectives, completes, ranks, writing
+from mpicoll.errors import ArgumentError, StateError, misspelt
 from mpicoll.units import nbytes
 
 if TYPE_CHECKING:
@@ -140,17 +140,13 @@ def _groups(args: argparse.Namespace) -> Sequence[Group]:
 
 
 def _collective(text: str) -> str:
-    from mpicoll.collectives import UNEVEN
-    from mpicoll.tune.cells import CASES
+    from mpicoll.collectives import canonical
+    from mpicoll.tune.cells import CASES, Cell
 
-    if text in UNEVEN:
-        return text
-    try:
-        name = collective(text)
-    except argparse.ArgumentTypeError as e:
-        raise _bad("COLLECTIVE", str(e).removeprefix("expected ").partition("; given")[0], repr(text)) from None
-    if name not in CASES:
-        raise _bad("COLLECTIVE", "one that moves data", text)
+    known = [*dict.fromkeys(Cell(case, 0).operation for case in CASES)]
+    name = text if text in known else canonical(text)
+    if name not in known:
+        raise _bad("COLLECTIVE", f"one of {', '.join(known)}", misspelt(text, known))
     return name
 
 

@@ -61,7 +61,8 @@ class TableFile:
     def _locked(self) -> Iterator[None]:
         """While no other tuner changes it. The lock is a file of its own, because the table is replaced as a whole."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.with_name(f"{self.path.name}.lock").open("w") as lock:
+        path = self.path.resolve()  # who has a symbolic link to the table shares its lock
+        with path.with_name(f"{path.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 

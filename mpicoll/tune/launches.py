@@ -118,9 +118,12 @@ def launch(ranks: int, order: Order, what: str, progress: Progress) -> Found:
             print("\nmpicoll: ends after the size under way; Ctrl-C again ends at once", file=sys.stderr)
 
         os.environ[STOP] = str(stop)
+        code = 0
         try:
             with progress.of(what, found):
                 code = launcher.attended(["-m", "mpicoll.tune.rank", str(given), str(found)], ranks, interrupted)
+        except KeyboardInterrupt:
+            pass  # the second one, and the ranks have ended; what they had measured by then is in the file
         finally:
             del os.environ[STOP]
         said, over = _lines(found), stop.exists()

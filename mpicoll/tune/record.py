@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
+from mpicoll.analysis.cost.machines import from_dict
 from mpicoll.calls.choice import CICO
 from mpicoll.calls.measured import CICO_DIGEST, OTHERWISE, Section, Setting, section
 from mpicoll.collectives import even_and_uneven
@@ -183,10 +184,15 @@ def read(file: str, number: int, given: Any) -> Record | None:
             found.times.append(Time(each["launch"], cell, each["pages"], _current(about, cell, each["p50_us"])))
             assert each["launch"] in launches, f"no launch {each['launch']}"
             assert cell.otherwise in each["p50_us"], f"no time of {cell.otherwise}"
-            assert (type(cell.size), type(each["pages"])) == (int, str), f"size {cell.size!r}, pages {each['pages']!r}"
+            assert type(cell.size) is int, f"size {cell.size!r}"
+            assert 0 < cell.size < 1 << 60, f"size {cell.size}"
+            assert type(each["pages"]) is str, f"pages {each['pages']!r}"
             assert all(0 < us < inf for us in each["p50_us"].values()), f"times {each['p50_us']}"
         assert all(isinstance(launch.began, str) for launch in launches.values()), "a launch that began at no time"
-    except (KeyError, TypeError, AttributeError, AssertionError) as e:
+        assert isinstance(found.environment, dict), f"environment {found.environment!r}"
+        if found.model is not None:
+            from_dict(found.model)
+    except (KeyError, TypeError, AttributeError, AssertionError, ArgumentError) as e:
         raise ArgumentError("mpicoll", f"{file}: sections[{number}]", "launches and their times", repr(e)) from None
     return found
 

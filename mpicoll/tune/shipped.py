@@ -90,6 +90,8 @@ def main() -> None:
     parser.add_argument("records", nargs="+", type=Path, metavar="RECORD")
     parser.add_argument("-o", dest="output", required=True, type=Path, metavar="TABLE")
     args = parser.parse_args()
+    if missing := [str(file) for file in args.records if not file.is_file()]:
+        parser.error(f"RECORD: expected a file; given {', '.join(missing)}")
     records = [record for file in args.records for record in TableFile(file).records()]
     write_whole(args.output, table(records))
 

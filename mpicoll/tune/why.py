@@ -51,7 +51,7 @@ def _record(file: str, setting: object) -> Record | None:
 
 def seen(record: Record | None, name: str, nbytes: int, chosen: str) -> Iterator[str]:
     """Lines on the times that were seen at the longest measured size that is no longer than the call."""
-    cells = [] if record is None else [cell for cell in record.cells if cell.case == name and cell.size <= nbytes]
+    cells = [] if record is None else [c for c in record.cells if c.case == name and c.size <= nbytes and record.of(c)]
     if record is None or not cells:
         yield "  times: the table keeps none for it"
         return
@@ -61,7 +61,8 @@ def seen(record: Record | None, name: str, nbytes: int, chosen: str) -> Iterator
     for algorithm in dict.fromkeys(n for each in launches for n in next(iter(each.values())).p50_us):
         there = [max(t.p50_us[algorithm] for t in each.values()) for each in launches
                  if all(algorithm in t.p50_us for t in each.values())]  # fmt: skip
-        medians[algorithm] = mean(there)
+        if there:
+            medians[algorithm] = mean(there)
     best = min(medians, key=lambda each: medians[each])
     yield f"  times at {size_text(cell.size)}, on the worse kind of pages, of {len(launches)} launches:"
     speedups = record.speedups(cell)

@@ -140,7 +140,7 @@ def test_a_table_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
     ("argv", "expected"),
     [
         (["rong"], "COLLECTIVE: expected one of "),
-        (["barrier"], "COLLECTIVE: expected one that moves data"),
+        (["barrier"], "COLLECTIVE: expected one of allreduce, "),
         (["--budget", "5"], "expected a time, as 30s, 5m or 1h; given '5'"),
         (["-n", "1,2"], "expected numbers of ranks, each at least 2"),
         (["--min", "1M", "--max", "16K"], "--min: expected no more than --max"),

@@ -104,6 +104,10 @@ def test_rows_are_read_longest_first() -> None:
         (written({"cpu": "A"}), r"sections\[0\]: expected an object with cpu, mpi"),
         (written(section(cpu="")), r"sections\[0\].cpu: expected a fingerprint, or null; given ''"),
         (written(section(mpi=None)), r"sections\[0\].mpi: expected an MPI library"),
+        (
+            written(section(ranks=10**30)),
+            r"sections\[0\].ranks: expected a number of ranks, from 2 to 65536; given 10",
+        ),
         (written(section(ranks=[2, 4])), r"sections\[0\].ranks: expected a number of ranks.*given \[2, 4\]"),
         (written(section(oversubscribed=1)), r"sections\[0\].oversubscribed: expected true or false; given 1"),
         (written(section(algorithms=["ring"])), r"sections\[0\].algorithms: expected digests"),

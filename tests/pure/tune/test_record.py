@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from mpicoll.tune.file import TableFile, text_of
 from mpicoll.tune.record import Record, by_size
 from mpicoll.tune.shipped import table
 from mpicoll.tune.tuner import MOST, wanted
+from mpicoll.tune.why import seen
 from tests.pure.tune.invented import MI, record, times, won
 
 
@@ -91,6 +93,20 @@ def test_nothing_of_other_runs_is_lost(tmp_path: Path) -> None:
     assert len(two.of(Cell("bcast", MI))) == 4
 
 
+def test_two_names_of_one_table_have_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "table.json")
+    tuning = TableFile(tmp_path / "link")._locked()
+    with tuning, (tmp_path / "table.json.lock").open() as lock, pytest.raises(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_what_is_said_of_a_size_without_a_whole_launch() -> None:
+    """A launch counts if it has measured all kinds of pages that there are now."""
+    found = record(("allreduce", MI, won()))
+    found.times = [time for time in found.times if time.pages == "small"]
+    assert [*seen(found, "allreduce", MI, "native")] == ["  times: the table keeps none for it"]
+
+
 def test_times_of_an_algorithm_that_has_changed_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
     given = record(("allreduce", MI, [times(20.0, ring=10.0, bine=5.0)] * 4)).as_dict()
@@ -121,11 +137,14 @@ def test_a_file_that_is_no_table_is_left_alone(tmp_path: Path, text: str) -> Non
         ("times", {"p50_us": {"native": 10.0, "ring": given}})
         for given in (0, -1.0, "fast", None, float("nan"), float("inf"))
     ]
-    + [("times", {"size": "big"}), ("times", {"pages": 5}), ("times", {"launch": "?"}), ("launches", {"began": 5})],
+    + [("times", {"size": size}) for size in ("big", True, -5, 0, 10**25)]
+    + [("times", {"pages": 5}), ("times", {"launch": "?"}), ("launches", {"began": 5})]
+    + [("", {"environment": None}), ("", {"model": {"x": 1}}), ("", {"model": "fast"})],
 )
 def test_damaged_measurements_are_refused(tmp_path: Path, where: str, damage: dict[str, Any]) -> None:
     given = record(("allreduce", MI, won())).as_dict()
-    given[where][0] |= damage
+    damaged = given[where][0] if where else given
+    damaged |= damage
     file = tmp_path / "table.json"
     file.write_text(text_of([given]))
     with pytest.raises(ArgumentError, match=r"sections\[0\]: expected launches and their times; given .*\w"):

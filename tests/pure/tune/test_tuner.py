@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from mpicoll.cli import tune as cli
+from mpicoll.launch import launcher
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.file import TableFile
-from mpicoll.tune.launches import Found, Order, Progress
+from mpicoll.tune.launches import Found, Order, Progress, launch
 from mpicoll.tune.statistics import LAUNCHES
 from mpicoll.tune.tuner import Group, Tuner, once_more
 from tests.pure.tune.invented import ENVIRONMENT, MI, record, times, won
@@ -60,6 +62,19 @@ def test_what_was_just_decided_is_not_measured_again(tmp_path: Path, capsys: pyt
     assert tuned(file, ALLREDUCE) == [["allreduce"]] * (LAUNCHES + 1)
     assert tuned(file, ALLREDUCE) == []
     assert "# allreduce among 2 ranks: all is decided" in capsys.readouterr().out
+
+
+def test_a_second_ctrl_c_keeps_what_the_launch_has_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None]) -> int:
+        Path(program[-1]).write_text('{"size": 16384}\n{"size": 655')
+        interrupted()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launcher, "attended", attended)
+    with Progress(1.0) as progress:
+        found = launch(2, Order(), "bcast", progress)
+    assert found.interrupted
+    assert found.said == [{"size": 16384}]
 
 
 def test_what_was_decided_an_hour_ago_comes_once_more_and_last(

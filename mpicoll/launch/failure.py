@@ -22,7 +22,7 @@ from mpicoll.launch import last_calls
 from mpicoll.launch.alone import launched_rank
 from mpicoll.units import named
 
-__all__ = ["before_end", "end_job", "flush", "hook", "is_first", "was_done"]
+__all__ = ["before_end", "end_job", "flush", "hook", "is_first", "remove_memory", "was_done"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _FILES = "mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/program.py"
@@ -201,7 +201,7 @@ def end_job(status: int) -> None:
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized():
         if not mpi.Is_finalized():  # after MPI_Finalize no other rank can wait for this one
-            _remove_memory()
+            remove_memory()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # else MPICH prints that MPI_Abort was called
             mpi.COMM_WORLD.Abort(status)
     elif "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
@@ -212,7 +212,7 @@ def end_job(status: int) -> None:
         time.sleep(_SECONDS_TO_CONNECT)
 
 
-def _remove_memory() -> None:
+def remove_memory() -> None:
     """Remove the names of memory that MPICH shares among the ranks of this job: it leaves them if it is aborted. Who
     uses the memory keeps it."""
     with suppress(OSError), open("/proc/self/maps") as maps:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpicoll.guard.watch.protocol import Process
-from mpicoll.launch.failure import end_job
+from mpicoll.launch.failure import end_job, remove_memory
 
 __all__ = ["end", "fate", "is_known", "kill", "prepare_to_end", "this_process"]
 
@@ -74,6 +74,7 @@ def prepare_to_end(silent: list[Process]) -> None:
     _known.append(True)
     # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
     faulthandler.dump_traceback_later(_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
+    remove_memory()  # a launcher that sees one end by SIGKILL ends all at once
     kill(silent)
 
 

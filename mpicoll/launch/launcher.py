@@ -261,10 +261,15 @@ def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, lambda which, _: sys.exit(128 + which))
     sys.stdout.flush()
+    early: list[int] = []  # a Ctrl-C while the launcher starts: until then, nothing could be ended
+    raises = signal.signal(signal.SIGINT, lambda which, _: early.append(which))
     # The launcher gets a session of its own. So a Ctrl-C in the terminal reaches this process alone.
     launcher = subprocess.Popen(launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True)
     try:
         try:
+            signal.signal(signal.SIGINT, raises)
+            if early:
+                raise KeyboardInterrupt
             return launcher.wait()
         except KeyboardInterrupt:
             interrupted()

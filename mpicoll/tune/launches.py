@@ -123,7 +123,9 @@ def launch(ranks: int, order: Order, what: str, progress: Progress) -> Found:
             with progress.of(what, found):
                 code = launcher.attended(["-m", "mpicoll.tune.rank", str(given), str(found)], ranks, interrupted)
         except KeyboardInterrupt:
-            pass  # the second one, and the ranks have ended; what they had measured by then is in the file
+            if not stop.exists():
+                raise
+            # The second one, and the ranks have ended. What they had measured by then is in the file.
         finally:
             del os.environ[STOP]
         said, over = _lines(found), stop.exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import Done, ended, script, started, until
+from tests.jobs.jobs import Done, ended, python, script, started, until
 
 PROGRAM = """
     import sys, time
@@ -121,3 +121,23 @@ def test_ranks_do_not_outlive_a_launch_that_is_killed(tmp_path: Path) -> None:
         until(lambda: output.read_text().count("rank") == 2, "both ranks begin", output)
         os.kill(it.process.pid, signal.SIGKILL)
         assert ended(it, output).code == -signal.SIGKILL
+
+
+def test_ctrl_c_while_the_launcher_starts(tmp_path: Path) -> None:
+    """It counts as one a moment later: the ranks are there, and can be told to end."""
+    program = """
+        import os, signal, subprocess
+        from mpicoll.launch import launcher
+
+        class Starting(subprocess.Popen):
+            def __init__(self, *arguments, **named):
+                super().__init__(*arguments, **named)
+                if "start_new_session" in named:  # the launcher itself, not what asks which one it is
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        subprocess.Popen = Starting
+        code = launcher.attended(["-c", "print('a rank')"], 2, lambda: print("told", flush=True))
+        print("ended with", code)
+    """
+    result = python(script(tmp_path, program))
+    assert sorted(result.output.splitlines()) == ["a rank", "a rank", "ended with 0", "told"]

@@ -7,8 +7,9 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from mpicoll import errors
+
 if TYPE_CHECKING:
-    from mpicoll import errors
     from mpicoll.algorithms import Algorithm
     from mpicoll.analysis.proof.registration import register
     from mpicoll.arrays.dtypes import Op
@@ -32,8 +33,6 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Import what a program uses when it does. The command line and the launcher need no NumPy, and begin at once."""
-    if name == "errors":
-        return import_module("mpicoll.errors")
     if name not in _HOMES:
         raise AttributeError(f"module 'mpicoll' has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_HOMES[name]), name)

@@ -52,7 +52,7 @@ Setting = tuple[str | None, str, int, bool]
 Digests = Mapping[str, Mapping[str, str]]
 """By collective and algorithm, the digest of what was measured."""
 
-_RANKS = 1 << 16
+_RANKS = 1 << 12
 """Of one node. A table that names more was not measured."""
 _SETTING = ("cpu", "mpi", "ranks", "oversubscribed")
 _KEYS = (*_SETTING, "algorithms", *OTHERWISE)

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import collectives, completes, ranks, writing
+from mpicoll.cli.arguments import completes, ranks, writing
 from mpicoll.errors import ArgumentError, StateError, misspelt
 from mpicoll.units import nbytes
 
@@ -37,7 +37,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     completes(
         p.add_argument("collectives", nargs="*", metavar="COLLECTIVE", help="names in MPI's or torch's spelling (all)"),
-        collectives,
+        _known,
     )
     p.add_argument("-n", default=None, type=_numbers, metavar="RANKS", help="numbers of ranks, as 2,3,4 (2)")
     p.add_argument("--min", default=None, type=_size, metavar="BYTES", help="the smallest size (16K)")
@@ -139,11 +139,17 @@ def _groups(args: argparse.Namespace) -> Sequence[Group]:
     return [Group(case, n, tuple(sizes(case, low, high))) for case in cases for n in args.n or [2]]
 
 
-def _collective(text: str) -> str:
-    from mpicoll.collectives import canonical
+def _known() -> list[str]:
+    """The methods that can be measured."""
     from mpicoll.tune.cells import CASES, Cell
 
-    known = [*dict.fromkeys(Cell(case, 0).operation for case in CASES)]
+    return [*dict.fromkeys(Cell(case, 0).operation for case in CASES)]
+
+
+def _collective(text: str) -> str:
+    from mpicoll.collectives import canonical
+
+    known = _known()
     name = text if text in known else canonical(text)
     if name not in known:
         raise _bad("COLLECTIVE", f"one of {', '.join(known)}", misspelt(text, known))

@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -261,22 +262,39 @@ def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, lambda which, _: sys.exit(128 + which))
     sys.stdout.flush()
-    early: list[int] = []  # a Ctrl-C while the launcher starts: until then, nothing could be ended
-    raises = signal.signal(signal.SIGINT, lambda which, _: early.append(which))
-    # The launcher gets a session of its own. So a Ctrl-C in the terminal reaches this process alone.
-    launcher = subprocess.Popen(launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True)
+    early: list[int] = []
+    launcher = None
     try:
         try:
-            signal.signal(signal.SIGINT, raises)
+            with _noting_ctrl_c(early):  # raised before the launcher is known, it would leave ranks that nobody ends
+                # The launcher gets a session of its own. So a Ctrl-C in the terminal reaches this process alone.
+                launcher = subprocess.Popen(
+                    launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True
+                )
             if early:
                 raise KeyboardInterrupt
             return launcher.wait()
         except KeyboardInterrupt:
+            if launcher is None:
+                raise
             interrupted()
             return launcher.wait()
     except BaseException:
-        end(launcher)
+        if launcher is not None:
+            end(launcher)
         raise
+
+
+@contextmanager
+def _noting_ctrl_c(noted: list[int]) -> Iterator[None]:
+    """Note SIGINT in the place of raising KeyboardInterrupt. Where it is ignored, as in the background, it stays so."""
+    before = signal.getsignal(signal.SIGINT)
+    if before != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, _: noted.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @overload

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf, isqrt
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
 from mpicoll.analysis.cost.machines import from_dict
 from mpicoll.calls.choice import CICO
-from mpicoll.calls.measured import CICO_DIGEST, OTHERWISE, Section, Setting, section
+from mpicoll.calls.measured import CICO_DIGEST, OTHERWISE, Setting, section
 from mpicoll.collectives import even_and_uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.tune.cells import SHORTEST, Cell, kinds
@@ -21,6 +22,8 @@ __all__ = ["Launch", "Record", "Time", "by_size", "read", "rows"]
 
 Verdict = Callable[[Cell], str | None]
 """The candidate that is to run for a cell; None where what would run otherwise is."""
+Unlike = Callable[[str, str], str]
+"""Why an algorithm of a collective is not what was measured; empty if it is."""
 Speed = Callable[[Cell, str], float]
 """How many times as fast as what would run otherwise a candidate was."""
 NOT_SLOWER = 0.97
@@ -175,13 +178,14 @@ def read(file: str, number: int, given: Any) -> Record | None:
     about = section(file, number, given)
     if about.cpu is None or not given.get("times"):
         return None
+    unlike = cache(about.unlike)  # it asks an algorithm about every root, and there are thousands of times
     try:
         launches = {each["key"]: Launch(**each) for each in given["launches"]}
         found = Record(about.cpu, about.mpi, about.ranks, about.oversubscribed, given["environment"], launches,
                        given["model"])  # fmt: skip
         for each in given["times"]:
             cell = Cell(each["case"], each["size"])
-            found.times.append(Time(each["launch"], cell, each["pages"], _current(about, cell, each["p50_us"])))
+            found.times.append(Time(each["launch"], cell, each["pages"], _current(unlike, cell, each["p50_us"])))
             assert each["launch"] in launches, f"no launch {each['launch']}"
             assert cell.otherwise in each["p50_us"], f"no time of {cell.otherwise}"
             assert type(cell.size) is int, f"size {cell.size!r}"
@@ -197,5 +201,5 @@ def read(file: str, number: int, given: Any) -> Record | None:
     return found
 
 
-def _current(about: Section, cell: Cell, medians: Mapping[str, float]) -> dict[str, float]:
-    return {n: us for n, us in medians.items() if n == cell.otherwise or not about.unlike(cell.operation, n)}
+def _current(unlike: Unlike, cell: Cell, medians: Mapping[str, float]) -> dict[str, float]:
+    return {n: us for n, us in medians.items() if n == cell.otherwise or not unlike(cell.operation, n)}

@@ -68,7 +68,7 @@ def test_a_rank_that_crashes_of_another_ones_mistake(tmp_path: Path) -> None:
     said_once(result)
 
 
-@pytest.mark.skipif(not MPICH, reason="Open MPI's launcher removes what its ranks share")
+@pytest.mark.skipif(not MPICH, reason="the names are MPICH's")
 @pytest.mark.parametrize("who", [0, 1])
 def test_no_memory_stays_where_a_rank_was_stopped(who: int, tmp_path: Path) -> None:
     program = f"""

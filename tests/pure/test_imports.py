@@ -207,8 +207,9 @@ def test_the_verifier_needs_only_meanings() -> None:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import mpicoll", ["torch", "mpi4py.MPI", "asyncio", "importlib.metadata"]),
-        ("import mpicoll.cli", ["torch", "mpi4py.MPI", "asyncio"]),
+        ("import mpicoll", ["numpy", "torch", "mpi4py", "asyncio", "importlib.metadata"]),
+        ("from mpicoll import *", ["torch", "mpi4py.MPI", "asyncio", "importlib.metadata"]),
+        ("from mpicoll.cli import parser; parser()", ["numpy", "torch", "mpi4py", "asyncio"]),
         ("import mpicoll.doctor.examination", ["torch", "mpi4py.MPI"]),  # MPI may end the process that starts it
         ("import mpicoll.torch", ["mpi4py.MPI"]),
     ],

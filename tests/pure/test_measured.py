@@ -106,7 +106,7 @@ def test_rows_are_read_longest_first() -> None:
         (written(section(mpi=None)), r"sections\[0\].mpi: expected an MPI library"),
         (
             written(section(ranks=10**30)),
-            r"sections\[0\].ranks: expected a number of ranks, from 2 to 65536; given 10",
+            r"sections\[0\].ranks: expected a number of ranks, from 2 to 4096; given 10",
         ),
         (written(section(ranks=[2, 4])), r"sections\[0\].ranks: expected a number of ranks.*given \[2, 4\]"),
         (written(section(oversubscribed=1)), r"sections\[0\].oversubscribed: expected true or false; given 1"),

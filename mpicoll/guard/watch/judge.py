@@ -149,9 +149,6 @@ class Judge:
             number = await self._difference_among(each, [other for other in each.ranks if other != rank])
             why = Why.IS_LOST if number is None else Why.DIFFERENT
             accounts, missing = await self._accounts(each, number, _SECONDS_OF_A_LOSS)
-            for other in missing:
-                if other in self._processes and self._processes[other].gone is None:  # so short a silence says nothing
-                    missing[other] = report.with_last_call("has had no time to answer", other)
             missing[rank] = report.with_last_call(fate, rank)
             report.show(report.text(why, each.ranks, accounts, missing))
             last_calls.told()
@@ -345,8 +342,9 @@ class Judge:
             if rank not in accounts:
                 process = self._processes.get(rank)
                 gone = process is not None and process.gone is not None
-                silent = report.why_silent(process is not None, gone)
-                missing[rank] = report.with_last_call(silent, rank) if gone else silent
+                hurried = seconds < SECONDS_TO_ANSWER
+                silent = report.why_silent(process is not None, gone, hurried)
+                missing[rank] = report.with_last_call(silent, rank) if gone or hurried else silent
         return accounts, missing
 
     async def _warn(self, why: Why, each: _Calls) -> None:

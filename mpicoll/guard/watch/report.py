@@ -126,11 +126,13 @@ def _line(account: Account, furthest: int) -> _Line:
     return _Line(does if account.leaving else f"{does}. It is at {account.where}")
 
 
-def why_silent(has_come: bool, is_gone: bool) -> str:
-    """What is known of a rank that gives no account."""
+def why_silent(has_come: bool, is_gone: bool, hurried: bool) -> str:
+    """What is known of a rank that gives no account. If those who asked were ``hurried``, its silence says nothing."""
     if not has_come:
         return "has never been reached"
-    return "its process has ended" if is_gone else "does not answer: it is stopped or stuck, or its node is lost"
+    if is_gone:
+        return "its process has ended"
+    return "has had no time to answer" if hurried else "does not answer: it is stopped or stuck, or its node is lost"
 
 
 def with_last_call(fate: str, rank: int) -> str:

@@ -19,7 +19,7 @@ def account(**given: Any) -> Account:
 
 def lines(*accounts: Account | None, latest: bool = True) -> list[str]:
     said = {rank: each for rank, each in enumerate(accounts) if each is not None}
-    missing = {rank: why_silent(True, False) for rank, each in enumerate(accounts) if each is None}
+    missing = {rank: why_silent(True, False, False) for rank, each in enumerate(accounts) if each is None}
     return text(Why.TIME_IS_UP, [*range(len(accounts))], said, missing, latest).splitlines()
 
 
@@ -60,8 +60,9 @@ def test_a_rank_that_makes_no_more_calls() -> None:
 
 
 def test_why_a_rank_is_silent() -> None:
-    assert why_silent(False, False) == "has never been reached"
-    assert why_silent(True, True) == "its process has ended"
+    assert why_silent(False, False, False) == "has never been reached"
+    assert why_silent(True, True, True) == "its process has ended"
+    assert why_silent(True, False, True) == "has had no time to answer"
 
 
 def test_many_ranks_are_one_line() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from mpicoll.calls.measured import CICO_DIGEST, sections
 from mpicoll.errors import ArgumentError
+from mpicoll.tune import shipped
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.file import TableFile, text_of
 from mpicoll.tune.record import Record, by_size
@@ -206,6 +208,17 @@ def test_a_candidate_of_a_few_launches_does_not_win_where_there_are_many() -> No
     launches = [times(30.0, ring=10.0, linear=5.0), *won(4, by=3.0)]
     (section,) = sections(table([record(("allreduce", MI, launches))]), "t")
     assert section.rows["native", "allreduce"] == ((MI, "ring"),)
+
+
+def test_a_record_that_is_not_there_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "made.json"
+    monkeypatch.setattr(sys, "argv", ["shipped", str(tmp_path / "misspelt.json"), "-o", str(made)])
+    with pytest.raises(SystemExit):
+        shipped.main()
+    assert "expected a file; given" in capsys.readouterr().err
+    assert not made.exists()
 
 
 def test_the_shipped_table_is_what_the_records_say() -> None:

@@ -52,6 +52,8 @@ def test_what_resembles_nothing_gets_no_suggestion(capsys: pytest.CaptureFixture
         ("mpicoll sim", {"simulate"}),
         ("mpicoll bench --ba", {"--backends"}),
         ("mpicoll verify reduce", {"reduce", "reduce_scatter"}),
+        ("mpicoll tune b", {"bcast"}),
+        ("mpicoll tune allgather", {"allgather", "allgatherv"}),
         ("mpicoll slurm --site ", {"auto", "efa", "ethernet", "infiniband", "none", "roce", "slingshot"}),
     ],
 )

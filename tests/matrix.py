@@ -113,6 +113,9 @@ WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "10", "--dist", "loadgroup"], PU
 fixture."""
 YIELDS = ["env", "OMPI_MCA_mpi_yield_when_idle=1", "MPIR_CVAR_ENABLE_HEAVY_YIELD=1"]
 """Where more ranks run than there are cores, those that wait let others run."""
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
+"""A rank has one core. And torch asks for the name of each address that it connects to. Where the answer is lost, ranks
+would wait for five seconds, again and again."""
 TAIL = 100
 FRAMES = re.compile(r'  File ".*(/_pytest/|/pytest/|/pluggy/|/mpi4py/run|<frozen runpy>)')  # around every test
 
@@ -178,7 +181,7 @@ def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
     with tempfile.TemporaryDirectory(prefix="mpicoll-tests-") as name:
         folder = Path(name)
         (folder / "ranks").mkdir()
-        env = {"OMP_NUM_THREADS": "1", **os.environ, "MPICOLL_OUTCOMES": str(folder / "ranks")}
+        env = {**ENVIRONMENT, **os.environ, "MPICOLL_OUTCOMES": str(folder / "ranks")}
         with job(argv, folder / "output", env, HERE.parent) as started:
             code = wait(started.process, folder / "ranks")
             seconds = started.seconds()

@@ -18,9 +18,10 @@ __all__ = ["add"]
 _TEXT = """\
 Proves that algorithms compute what their collectives mean. It runs the schedules of all ranks on symbols. In the proof,
 each message waits until its receiver is ready. For each algorithm, it prints the numbers of ranks and the roots that it
-proved. With many ranks, it proves only the first and the last root. It also prints two counts for the largest number of
-ranks: the messages, and the depth. The depth is how often a contribution is combined on its way into the result, and so
-how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
+proved. With more than 16 ranks, it proves only the first and the last root, two segments, and fewer placements of the
+ranks. It also prints two counts for the largest number of ranks: the messages, and the depth. The depth is how often a
+contribution is combined on its way into the result, and so how often a 16-bit reduction rounds it. The exit code is 1
+if a proof fails.
 """
 _ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
 
@@ -91,7 +92,7 @@ def _chosen(collective: str | None, name: str | None) -> list[Algorithm]:
 
 def _proved(algorithm: Algorithm, sizes: range, where: Where | None, width: int) -> str:
     """Prove the algorithm; the line about it."""
-    from mpicoll.analysis.proof.cases import EVERY_ROOT, cases, prove
+    from mpicoll.analysis.proof.cases import FEW, cases, prove
     from mpicoll.collectives import COLLECTIVES
 
     start = time.perf_counter()
@@ -103,7 +104,7 @@ def _proved(algorithm: Algorithm, sizes: range, where: Where | None, width: int)
         prove(algorithm, sizes[-1])
     assert proof is not None
     ranks = f"{served[0]}:{served[-1]}" if len(sizes) > 1 else str(served[0])
-    roots = "every" if served[-1] <= EVERY_ROOT else f"every to {EVERY_ROOT}"
+    roots = "every" if served[-1] <= FEW else f"every to {FEW}"
     if not COLLECTIVES[algorithm.collective].rooted:
         roots = "-"
     seconds = f"{time.perf_counter() - start:.2f}"

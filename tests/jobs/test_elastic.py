@@ -229,23 +229,26 @@ def process_of(rank: int, size: int, output: Path) -> int:
 
 
 @needs_ulfm
-@pytest.mark.parametrize("api", [[], ["--torch"]], ids=["mpicoll.torch", "torch.distributed"])
-def test_the_example_trains_on(api: list[str]) -> None:
-    program = ["-m", "mpicoll", "run", "--elastic", "-n", "4", EXAMPLE, *api, "--steps", "40"]
+def test_the_example_trains_on() -> None:
+    """With mpicoll.torch and with torch.distributed, to the loss of a job that loses no rank."""
+    program = ["-m", "mpicoll", "run", "--elastic", "-n", "4", EXAMPLE, "--steps", "40"]
+    last = r"finished: step 40, loss ([\d.]+), (\d) ranks"
     undisturbed = python(*program, "--seconds", "0")
     assert undisturbed.code == 0, undisturbed.output
-    with started(sys.executable, *program) as (it, output):
-        for left, victim in ((4, 2), (3, 0)):
-            os.kill(process_of(victim, left, output), signal.SIGKILL)
-        done = ended(it, output)
-    assert done.code == 0, done.output
-    assert "mpicoll: 2 of 4 ranks were lost" in done.output
-    last = r"finished: step 40, loss ([\d.]+), (\d) ranks"
-    before, after = re.search(last, undisturbed.output), re.search(last, done.output)
+    before = re.search(last, undisturbed.output)
     assert before is not None
-    assert after is not None
-    assert (before[2], after[2]) == ("4", "2")
-    assert float(after[1]) == pytest.approx(float(before[1]), rel=1e-3)
+    assert before[2] == "4"
+    for api in ([], ["--torch"]):
+        with started(sys.executable, *program, *api) as (it, output):
+            for left, victim in ((4, 2), (3, 0)):
+                os.kill(process_of(victim, left, output), signal.SIGKILL)
+            done = ended(it, output)
+        assert done.code == 0, done.output
+        assert "mpicoll: 2 of 4 ranks were lost" in done.output
+        after = re.search(last, done.output)
+        assert after is not None
+        assert after[2] == "2"
+        assert float(after[1]) == pytest.approx(float(before[1]), rel=1e-3)
 
 
 @pytest.mark.skipif(HAS_ULFM, reason="this MPI has ULFM")

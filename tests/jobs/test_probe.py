@@ -17,7 +17,7 @@ from mpicoll.probe.kept import Key
 from mpicoll.probe.tries import BEGUN
 from tests.devices.faulty import Faulty
 from tests.devices.simulated import Simulated
-from tests.jobs.jobs import slowness
+from tests.jobs.jobs import half, slowness
 
 KEY = Key("Open MPI 5.0.11", "1.22.0", "NVIDIA H200, CUDA 13.0", {"OMPI_MCA_pml": "ucx"})
 RIGHT = dict.fromkeys(PATHS, "")
@@ -63,7 +63,7 @@ def test_an_mpi_that_crashes(path: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", half(PATHS))
 def test_an_mpi_that_hangs(path: str) -> None:
     seconds = 15 * slowness()
     why = f"could not be tried: the test job does not end within {seconds:.0f} s"

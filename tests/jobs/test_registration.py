@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import MPICH, half, run, script
+from tests.jobs.jobs import half, run, script
 
 pytest.importorskip("torch")
 
@@ -144,30 +144,3 @@ dist.barrier()
     result = run(2, script(tmp_path, program))
     assert result.code != 0
     assert result.output.count("KeyError: 'of rank 1'") == 1
-
-
-SAVE = """
-import torch.distributed.checkpoint as checkpoint
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard, distribute_tensor, zeros
-
-dist.init_process_group('mpicoll')
-mesh = init_device_mesh('cpu', (dist.get_world_size(),))
-whole = torch.arange(60.0).view(12, 5)
-"""
-
-
-@pytest.mark.skipif(MPICH, reason="torch's checkpoints do not depend on the MPI")
-def test_checkpoint_of_four_ranks_loaded_by_two(tmp_path: Path) -> None:
-    folder = str(tmp_path / "checkpoint")
-    save = "checkpoint.save({'x': distribute_tensor(whole, mesh, [Shard(0)])}, checkpoint_id=sys.argv[1])\n"
-    result = run(4, script(tmp_path, BEGIN + SAVE + save + WORKS, "save.py"), folder)
-    assert result.code == 0, result.output
-    load = """
-state = {'x': zeros(12, 5, device_mesh=mesh, placements=[Shard(1)])}
-checkpoint.load(state, checkpoint_id=sys.argv[1])
-assert torch.equal(state['x'].full_tensor(), whole)
-"""
-    result = run(2, script(tmp_path, BEGIN + SAVE + load + WORKS, "load.py"), folder)
-    assert result.code == 0, result.output
-    assert "mpicoll 1 2 2.0" in result.output

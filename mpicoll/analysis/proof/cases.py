@@ -12,12 +12,14 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 from mpicoll.schedule import Nodes, Place, Schedule
 
-__all__ = ["EVERY_ROOT", "Case", "cases", "placements", "prove", "prove_schedules"]
+__all__ = ["FEW", "Case", "cases", "placements", "prove", "prove_schedules"]
 
-EVERY_ROOT = 16
-"""Up to so many ranks, every root is proved. With more ranks, only the first and the last root are."""
+FEW = 16
+"""Up to so many ranks, every root is proved, in several numbers of segments and placements of the ranks. With more
+ranks, the first and the last root are, in fewer of these: each takes longer, and shows little that is new."""
 SEGMENTS = (1, 2, 5)
-"""The numbers of segments for which a pipelined algorithm is proved."""
+"""The numbers of segments for which a pipelined algorithm is proved, and of many ranks:"""
+SEGMENTS_OF_MANY = (2,)
 
 
 class Case(NamedTuple):
@@ -36,12 +38,18 @@ def cases(algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nod
     Cases that the algorithm declines are left out.
     """
     for size in sizes:
-        roots = range(size) if size <= EVERY_ROOT else (0, size - 1)
+        roots = range(size) if size <= FEW else (0, size - 1)
         for root in roots if COLLECTIVES[algorithm.collective].rooted else (0,):
             if not algorithm.declines(size, root):
-                for segments in SEGMENTS if algorithm.pipelined else (1,):
+                for segments in _segments(algorithm, size):
                     for nodes in _nodes(algorithm, size, where):
                         yield Case(size, root, segments, nodes)
+
+
+def _segments(algorithm: Algorithm, size: int) -> tuple[int, ...]:
+    if not algorithm.pipelined:
+        return (1,)
+    return SEGMENTS if size <= FEW else SEGMENTS_OF_MANY
 
 
 def _nodes(algorithm: Algorithm, size: int, where: Callable[[int], Nodes] | None) -> Iterable[Nodes | None]:
@@ -51,16 +59,15 @@ def _nodes(algorithm: Algorithm, size: int, where: Callable[[int], Nodes] | None
 
 
 def placements(size: int) -> list[Nodes]:
-    """Ways in which nodes may hold so many ranks: one node; pairs; ranks dealt out to two nodes, and to three; nodes of
-    1, 2, 4 ranks and so on; and a node for each rank."""
+    """Ways in which nodes may hold so many ranks: pairs; ranks dealt out to three nodes; and nodes of 1, 2, 4 ranks and
+    so on. Of few ranks also one node; ranks dealt out to two nodes; and a node for each rank."""
     nodes: list[Callable[[int], int]] = [
-        lambda rank: 0,
         lambda rank: rank // 2,
-        lambda rank: rank % 2,
         lambda rank: rank % 3,
         lambda rank: (rank + 1).bit_length(),
-        lambda rank: rank,
     ]
+    if size <= FEW:
+        nodes += [lambda rank: 0, lambda rank: rank % 2, lambda rank: rank]
     return [*dict.fromkeys(Nodes.named(map(node, range(size))) for node in nodes)]
 
 

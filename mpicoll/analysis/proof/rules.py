@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from mpicoll.collectives import Collective
@@ -27,30 +28,24 @@ class Rules:
     blocks: int
     uneven: bool
 
-    @property
+    @cached_property
     def pairs(self) -> bool:
         """Whether blocks belong to pairs of ranks. Then they may change their numbers, and are never in place."""
         return self.table.name == "alltoall"
 
-    def problems(self, rank: int, writable: range, step: Step) -> Iterator[Problem]:
-        """The problems of a step of the rank, which may write the blocks ``writable`` of OUTPUT. Only the first problem
-        counts: the others may follow from it."""
+    def problem(self, rank: int, writable: range, step: Step) -> Problem | None:
+        """The first problem of a step of the rank, which may write the blocks ``writable`` of OUTPUT."""
         if not isinstance(step, tuple) or isinstance(step, Action):  # an action is a tuple too
-            yield None, f"is not a tuple of actions, but {step!r}"
+            return None, f"is not a tuple of actions, but {step!r}"
         for action in step:
             if not isinstance(action, Action):
-                yield None, f"names {action!r}, which is no action"
-            yield from self._of_blocks(action.blocks)
-            if isinstance(action, Copy):
-                yield from self._of_copy(rank, action)
-            elif not isinstance(action.peer, int) or not 0 <= action.peer < self.size or action.peer == rank:
-                yield None, f"names rank {action.peer!r} as its peer"
-            reads = read_by(action)
-            if reads is not None and reads not in _SPACES:
-                yield None, f"reads a space {reads!r}"
-            if not isinstance(action, Send):
-                yield from self._of_writing(writable, action)
-        yield from self._of_neighbours(step)
+                return None, f"names {action!r}, which is no action"
+            found = self._of_blocks(action.blocks) or self._of_action(rank, action)
+            if found is None and not isinstance(action, Send):
+                found = self._of_writing(writable, action)
+            if found is not None:
+                return found
+        return self._of_neighbours(step)
 
     def fits(self, source: int, from_: Space, blocks: Blocks, rank: int, into: Space, to: Blocks) -> bool:
         """Whether blocks of rank ``source`` have, run by run, the sizes of the blocks of ``rank`` that they go to."""
@@ -67,36 +62,44 @@ class Rules:
         both = zip(each(blocks), each(to), strict=True)
         return all(pair(source, from_, b) == pair(rank, into, c) for b, c in both)
 
-    def _of_blocks(self, blocks: Blocks) -> Iterator[Problem]:
+    def _of_blocks(self, blocks: Blocks) -> Problem | None:
         if not isinstance(blocks, tuple):
-            yield None, f"names blocks {blocks!r}, which is no tuple of ranges"
+            return None, f"names blocks {blocks!r}, which is no tuple of ranges"
         for r in blocks:
             if not isinstance(r, range):
-                yield None, f"names blocks {blocks!r}, which is no tuple of ranges"
+                return None, f"names blocks {blocks!r}, which is no tuple of ranges"
             if r.step != 1 or not 0 <= r.start < r.stop <= self.blocks:
-                yield r.start, f"names blocks {r} of {self.blocks}"
+                return r.start, f"names blocks {r} of {self.blocks}"
+        return None
 
-    def _of_copy(self, rank: int, copy: Copy) -> Iterator[Problem]:
-        to = target(copy)
-        yield from self._of_blocks(to)
-        if not self.fits(rank, copy.from_, copy.blocks, rank, copy.into, to):
-            yield first(to), f"copies blocks {shown(copy.blocks)} to {shown(to)}, whose sizes may differ"
+    def _of_action(self, rank: int, action: Action) -> Problem | None:
+        if isinstance(action, Copy):
+            to = target(action)
+            if found := self._of_blocks(to):
+                return found
+            if not self.fits(rank, action.from_, action.blocks, rank, action.into, to):
+                return first(to), f"copies blocks {shown(action.blocks)} to {shown(to)}, whose sizes may differ"
+        elif not isinstance(action.peer, int) or not 0 <= action.peer < self.size or action.peer == rank:
+            return None, f"names rank {action.peer!r} as its peer"
+        reads = read_by(action)
+        if reads is not None and reads not in _SPACES:
+            return None, f"reads a space {reads!r}"
+        return None
 
-    def _of_writing(self, writable: range, action: Recv | RecvReduce | Copy) -> Iterator[Problem]:
+    def _of_writing(self, writable: range, action: Recv | RecvReduce | Copy) -> Problem | None:
         if action.into not in (OUTPUT, SCRATCH):
-            yield first(target(action)), f"writes {action.into}"
+            return first(target(action)), f"writes {action.into}"
         if isinstance(action, RecvReduce) and not self.table.reduces:
-            yield first(action.blocks), f"reduces, which no {self.table.name} does"
+            return first(action.blocks), f"reduces, which no {self.table.name} does"
         if action.into == OUTPUT:
             for r in target(action):
                 if r.start < writable.start or r.stop > writable.stop:
-                    yield (
-                        next(b for b in r if b not in writable),
-                        "writes output, which has no such block to write here",
-                    )
+                    block = next(b for b in r if b not in writable)
+                    return block, "writes output, which has no such block to write here"
+        return None
 
-    def _of_neighbours(self, step: Step) -> Iterator[Problem]:
-        """Problems between actions: one reads or writes what another one writes, or an action moves a block onto a
+    def _of_neighbours(self, step: Step) -> Problem | None:
+        """A problem between actions: one reads or writes what another one writes, or an action moves a block onto a
         block that it reads."""
         writes = [
             (action.into, r.start, r.stop, i)
@@ -107,7 +110,7 @@ class Rules:
         writes.sort()
         for (into, _, stop, _), (next_into, start, _, _) in pairwise(writes):
             if into == next_into and start < stop:
-                yield start, f"writes {into} twice in one step"
+                return start, f"writes {into} twice in one step"
         for i, action in enumerate(step) if writes else ():
             space = read_by(action)
             if space is None:
@@ -120,7 +123,8 @@ class Rules:
                     if (into, start) >= (memory, r.stop):
                         break
                     if into == memory and stop > r.start and (writer != i or moves):
-                        yield max(start, r.start), f"reads {space}, which is written in the same step"
+                        return max(start, r.start), f"reads {space}, which is written in the same step"
+        return None
 
 
 def each(blocks: Blocks) -> Iterator[int]:
@@ -146,9 +150,6 @@ def target(action: Recv | RecvReduce | Copy) -> Blocks:
 
 def read_by(action: Action) -> Space | None:
     """The space that the action reads, or None for a receive without a reduction."""
-    match action:
-        case Send() | Copy():
-            return action.from_
-        case RecvReduce():
-            return action.mine
-    return None
+    if isinstance(action, RecvReduce):
+        return action.mine
+    return None if isinstance(action, Recv) else action.from_

@@ -190,8 +190,8 @@ class _Proving:
             return
         step = it.steps[it.step]
         self.listener.begins(it.rank)
-        for block, problem in self.rules.problems(it.rank, it.writable, step):
-            self.fail(it, block, problem)
+        if problem := self.rules.problem(it.rank, it.writable, step):
+            self.fail(it, *problem)
         messages: list[_Posted] = []
         for action in step:
             space = read_by(action)

@@ -10,7 +10,7 @@ from mpicoll.schedule import Copy
 from tests.known import known
 
 ALL = [*algorithms()]
-LARGE = (100, 255, 1000, 1024, 4095, 4096)
+LARGE = (100, 255, 1024, 4095)
 CHEAP = 250_000
 """Messages, and every few tens of blocks that travel, of all ranks together: some seconds."""
 
@@ -22,9 +22,9 @@ def test_nothing_declines_a_number_of_ranks() -> None:
         assert {case.size for case in cases(a, range(1, 20))} == {*range(1, 20)}, f"{a.collective} {a.name}"
 
 
-def test_every_root_of_few_ranks_is_proved_and_several_segmentations() -> None:
+def test_every_root_and_several_segmentations_of_few_ranks_are_proved() -> None:
     few = [Case(3, root, segments) for root in range(3) for segments in (1, 2, 5)]
-    many = [Case(17, root, segments) for root in (0, 16) for segments in (1, 2, 5)]
+    many = [Case(17, root, 2) for root in (0, 16)]
     assert [*cases(known("bcast", "chain"), (3, 17))] == few + many
     assert [*cases(known("allreduce", "ring"), (17, 3))] == [Case(17), Case(3)]
 

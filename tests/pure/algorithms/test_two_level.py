@@ -176,6 +176,7 @@ def test_placements() -> None:
     assert Nodes.named("cabac").ranks == ((0, 4), (1, 3), (2,))
     assert Nodes.block(5, 2).of == (0, 0, 0, 1, 1)
     assert Nodes.cyclic(5, 2).of == (0, 1, 0, 1, 0)
-    assert [len(nodes.ranks) for nodes in placements(7)] == [1, 4, 2, 3, 3, 7]
+    assert [len(nodes.ranks) for nodes in placements(7)] == [4, 3, 3, 1, 2, 7]
+    assert [len(nodes.ranks) for nodes in placements(17)] == [9, 3, 5]
     assert Nodes.one(3).alone
     assert not Nodes.block(3, 2).alone

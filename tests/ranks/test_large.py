@@ -41,8 +41,8 @@ def test_more_than_2_to_the_31_elements() -> None:
     comm = mpicoll.Communicator()
     if comm.size > 2:
         pytest.skip("the memory is there for two ranks")
-    n = 2**31 + 11
-    x = np.full(n, 0, np.uint8)  # memory that was written to: a call that touches it first takes 20 times longer
+    n = 2**31 + 12
+    x = np.full(n, 0, np.uint8)  # one array for all calls: the first touch of so much memory takes seconds
     marks = [0, 2**31 - 2, 2**31 - 1, 2**31, n - 1]
     x[marks] = [1 + comm.rank + i for i in range(5)]
     comm.allreduce(x, "max", out=x)
@@ -51,10 +51,10 @@ def test_more_than_2_to_the_31_elements() -> None:
     x[marks] = [10 * comm.rank + i for i in range(5)]
     comm.bcast(x, 1)
     assert list(x[marks]) == [10 + i for i in range(5)]
-    half = (n + 1) // 2
-    blocks = np.full((2, half), 7, np.uint8)  # more than 2^31 elements in all
-    comm.allgather(x[:half], out=blocks)
-    assert blocks.size > 2**31
-    assert blocks[0, 0] == blocks[1, 0] == 10
-    assert np.count_nonzero(blocks) == 2
+    blocks = x.reshape(2, n // 2)  # in place: each rank has its block, and gets the other one
+    blocks[:] = 0
+    blocks[comm.rank, [0, -1]] = 20 + comm.rank
+    comm.allgather(blocks[comm.rank], out=blocks)
+    assert blocks[:, [0, -1]].tolist() == [[20, 20], [21, 21]]
+    assert np.count_nonzero(blocks) == 4
     comm.free()

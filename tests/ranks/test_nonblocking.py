@@ -200,6 +200,7 @@ def test_a_collective_cannot_be_given_up(comm: mpicoll.Communicator) -> None:
         request.wait()
 
 
+@pytest.mark.slow
 def test_arrays_are_kept_until_it_is_complete_and_no_longer(comm: mpicoll.Communicator) -> None:
     for dtype in (torch.float64, torch.float16):
         x = torch.ones(1000, dtype=dtype)

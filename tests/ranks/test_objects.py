@@ -147,6 +147,7 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.usefixtures("handler")
 def test_a_handler_that_raises_while_an_object_is_received(comm: mpicoll.Communicator) -> None:

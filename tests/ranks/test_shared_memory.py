@@ -298,6 +298,7 @@ def test_shared_in_a_child() -> None:
         assert all((each[: comm.size] == 7).all() for each in arrays)
 
 
+@pytest.mark.slow
 def test_shared_is_given_back() -> None:
     def mapped() -> int:
         gc.collect()

@@ -210,6 +210,7 @@ def test_a_process_that_knew_no_mpi_is_not_marked(monkeypatch: pytest.MonkeyPatc
     assert not lifetime._forked
 
 
+@pytest.mark.slow
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.processes
 @pytest.mark.parametrize("out", ["new", "strided"])

@@ -55,6 +55,7 @@ def test_many_ranks(algorithm: Algorithm) -> None:
             prove(algorithm, size)
 
 
+@pytest.mark.slow
 def test_many_ranks_are_proved_where_messages_are_few() -> None:
     cheap = {(a.collective, a.name) for a in ALL if effort(a, max(LARGE)) <= CHEAP}
     assert {("allreduce", "recursive_doubling"), ("bcast", "binomial_tree"), ("reduce", "binomial_tree")} <= cheap

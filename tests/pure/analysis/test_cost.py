@@ -135,6 +135,7 @@ SHARED = replace(MACHINES["ethernet"], levels=(replace(NODE, ranks=4), replace(N
 KINDS = {"flat": flat(), "ib-h100": MACHINES["ib-h100"], "ports shared at two levels": SHARED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("each", EVERY)
 def test_symmetry_changes_nothing(each: algorithms.Algorithm, machine: Machine) -> None:

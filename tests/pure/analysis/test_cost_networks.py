@@ -153,6 +153,7 @@ ENOUGH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ENOUGH.values(), ids=ENOUGH)
 @pytest.mark.parametrize("each", EVERY)
 def test_enough_links_change_nothing(each: algorithms.Algorithm, network: Network) -> None:

@@ -164,6 +164,7 @@ def test_svg_is_text_and_always_the_same(tmp_path: Path) -> None:
     assert "date" not in text.lower()
 
 
+@pytest.mark.slow
 def test_many_cells_are_matrices(tmp_path: Path) -> None:
     """A ring of 16 ranks: in round r < 16 each rank combines one block of r + 1 ranks, from the rank before it."""
     pytest.importorskip("matplotlib")

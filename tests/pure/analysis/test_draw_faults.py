@@ -221,6 +221,7 @@ def test_nothing_can_run() -> None:
     assert found.fault.rank == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [".svg", ".png"])
 def test_many_cells_are_matrices_with_the_fault(ending: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

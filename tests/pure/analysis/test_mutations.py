@@ -169,6 +169,7 @@ def mutants(algorithm: Algorithm, size: int) -> Counter[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", [*algorithms()], ids=lambda a: f"{a.collective}-{a.name}")
 def test_what_breaks_an_algorithm_is_rejected(algorithm: Algorithm) -> None:
     found: Counter[str] = Counter()

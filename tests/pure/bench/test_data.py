@@ -68,6 +68,7 @@ def reduced(inputs: Sequence[Any], dtype: str, op: str, ranks: int) -> Any:
     return divided(found, ranks, dtype) if reduction.averages else found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "op"), LEGAL)
 def test_the_result_is_exact_in_any_order(dtype: str, op: str) -> None:
     for ranks in (1, 3, 4, 7, 33, 100):

@@ -37,6 +37,7 @@ def test_newer(version: str) -> None:
         torch_versions.check(version, speaks=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("version", "code", "said"), [("2.4.1", 1, "needs torch"), ("9.0.0", 0, "was tested with")])
 def test_as_it_is_imported(version: str, code: int, said: str) -> None:
     pytest.importorskip("torch")

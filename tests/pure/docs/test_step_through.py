@@ -74,6 +74,7 @@ def test_alltoall_says_whose_block_for_whom(page: ModuleType) -> None:
     assert labels == {rank * 5 + block: f"{block}→{rank}" for rank in range(5) for block in range(5)}
 
 
+@pytest.mark.slow
 def test_every_algorithm_is_there(page: ModuleType) -> None:
     shown = {(collective, name) for collective, named in page.everything().items() for name in named}
     assert shown == {(a.collective, a.name) for a in algorithms()}
@@ -105,6 +106,7 @@ def played(page: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     return found
 
 
+@pytest.mark.slow
 def test_the_player_sees_the_same(page: ModuleType, played: dict[str, Any]) -> None:
     assert played["said"] == ["1-3, 5", "Rank 0 sends block 3 to rank 1, which combines it with its own."]
     assert len(played["ends"]) > 250

@@ -134,6 +134,7 @@ def test_a_rank_leaves_long_before_others(capfd: Output) -> None:
     assert not ends
 
 
+@pytest.mark.slow
 def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers nothing: it is stopped. The others wait in a call until their time is up."""
     give_up_soon(monkeypatch)
@@ -156,6 +157,7 @@ def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> Non
     assert ends[0] == [ending.this_process()]
 
 
+@pytest.mark.slow
 def test_a_rank_is_silent_while_others_are_at_their_end(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     give_up_soon(monkeypatch)
 
@@ -390,6 +392,7 @@ def test_what_ranks_agree_on_is_not_judged_before() -> None:
     assert not ends
 
 
+@pytest.mark.slow
 def test_one_warning(capfd: Output) -> None:
     """While a rank is still busy, and makes other calls. A later wait has a warning of its own."""
 
@@ -418,6 +421,7 @@ def test_one_warning(capfd: Output) -> None:
     assert not ends
 
 
+@pytest.mark.slow
 def test_200_ranks(capfd: Output) -> None:
     async def scene(it: Job) -> None:
         it.make(times=10)

@@ -96,6 +96,7 @@ def test_strangers(said: bytes, capfd: Output) -> None:
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_waits_that_follow_each_other_are_not_one(capfd: Output) -> None:
     """A rank that waits for one message after another is not late, though they look alike."""
 

@@ -199,6 +199,7 @@ def test_an_empty_report_can_be_written(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "f.json").read_text())["rows"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["allreduce", "allgather", "barrier"])
 def test_the_picture_is_drawn(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

@@ -11,6 +11,7 @@ from tests.devices.checks import MOVING, check
 from tests.devices.on import ROUTES, On
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", MOVING)

@@ -136,6 +136,7 @@ def test_no_memory_of_the_device_on_one_rank(comm: mpicoll.Communicator, on: OnS
     assert (on.values(x) == sum(range(comm.size))).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("what", ["copy", "kernel"])
 @pytest.mark.parametrize("name", MOVING)

@@ -12,6 +12,7 @@ from tests.devices.checks import MOVING, check, same
 from tests.devices.on import LAYOUTS, ROUTES, On, laid_out, routes_of
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", MOVING)
@@ -22,6 +23,7 @@ def test_every_layout_and_size(comm: mpicoll.Communicator, on: On, name: str, ro
                 check(comm, on, name, route, dtype, "sum", shape, layout, comm.size - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MOVING)
 def test_by_mpi_alone(comm: mpicoll.Communicator, on: On, name: str) -> None:
     """What MPI libraries can reduce."""
@@ -83,6 +85,7 @@ def test_uneven_blocks(comm: mpicoll.Communicator, on: On, route: str) -> None:
         same(on.values(found), expected.ravel(), "alltoallv")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pieces")
 @pytest.mark.parametrize("route", ["staged", "device"])
 @pytest.mark.parametrize("name", MOVING)

@@ -74,6 +74,7 @@ def test_every_rank_is_told_who_called_what(comm: mpicoll.Communicator, mistake:
         comm.barrier()
 
 
+@pytest.mark.slow
 def test_the_watcher_compares_what_ranks_have_not(comm: mpicoll.Communicator) -> None:
     """The judge knows of calls that it has not compared, when ranks see that the next one differs: that is theirs."""
     for _ in range(2):
@@ -104,6 +105,7 @@ def test_right_calls_are_right(comm: mpicoll.Communicator) -> None:
     assert comm.alltoall(np.array(sent))[:, 0].tolist() == [*range(comm.size)]
 
 
+@pytest.mark.slow
 def test_a_rank_that_comes_too_late() -> None:
     """The others name it; it is told that they have given up, and goes on to no call that nobody answers."""
     comm = mpicoll.Communicator(check="full", timeout=1)
@@ -180,6 +182,7 @@ def test_rows_that_fit(comm: mpicoll.Communicator) -> None:
         assert comm.alltoallv(x, [1] * comm.size, [1] * comm.size).tolist() == [*range(comm.size)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", RECEIVES)
 def test_a_receive_that_nobody_sends_to(kind: str) -> None:
     comm = mpicoll.Communicator(check="full", timeout=0.5)
@@ -197,6 +200,7 @@ def test_a_receive_that_nobody_sends_to(kind: str) -> None:
     MPI.COMM_WORLD.Barrier()
 
 
+@pytest.mark.slow
 def test_a_long_send_that_nobody_receives() -> None:
     arrays, objects = (mpicoll.Communicator(check="full", timeout=0.5) for _ in range(2))
     if arrays.rank == 0:
@@ -215,6 +219,7 @@ def test_a_long_send_that_nobody_receives() -> None:
     MPI.COMM_WORLD.Barrier()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["alltoall_object", "split", "bcast_object"])
 def test_a_wrong_argument_on_one_rank(wrong: str) -> None:
     """It is refused before that rank agrees, so that the others do not wait in the call for ever."""

@@ -88,6 +88,7 @@ def test_exchanges_of_several_segments(groups: list[Group], function: str, size:
     run(Case(function, "bfloat16", "avg", groups[0].size - 1, (n,), "strided"), groups[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", ["all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"])
 @pytest.mark.parametrize("mode", ASYNC)
 def test_long_lists(groups: list[Group], function: str, mode: str, size: int) -> None:

@@ -94,6 +94,7 @@ class Program:
         return look
 
 
+@pytest.mark.slow
 def test_random_calls(gpu: SimulatedGpu) -> None:
     print(f"MPICOLL_SEED={SEED}")
     assert Program(gpu, SEED).wrong_results(600 if dist.get_world_size() < 3 else 120) == 0

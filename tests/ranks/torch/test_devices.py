@@ -24,6 +24,7 @@ ASYNC = ("none", "all", "some")
 pytestmark = pytest.mark.processes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_every_function(groups: list[Group], gpu: SimulatedGpu, function: str) -> None:
     in_place = function in ("broadcast", "all_reduce", "reduce")

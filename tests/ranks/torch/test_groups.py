@@ -349,6 +349,7 @@ def test_monitored_barrier(groups: list[Group]) -> None:
             monitored_barrier(g.handle, wait_all_ranks=True)
 
 
+@pytest.mark.slow
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("missing", ["last", "first", "two"])
 def test_a_monitored_barrier_names_who_is_missing(rank: int, size: int, missing: str) -> None:

@@ -94,6 +94,7 @@ def of_all_ranks(case: Case, g: Group, everybodys: torch.Tensor) -> torch.Tensor
     return Everybodys.apply(torch.nn.functional.pad(y, (0, LENGTH - len(y))), g)
 
 
+@pytest.mark.slow
 @by_case
 def test_gradcheck(case: Case, groups: list[Group]) -> None:
     g = of_name(groups, "world")

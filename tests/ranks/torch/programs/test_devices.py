@@ -20,6 +20,7 @@ from tests.devices.on import later_and_later
 from tests.devices.tensors import SimulatedGpu, on_any_rank, values
 
 
+@pytest.mark.slow
 def test_functions(gpu: SimulatedGpu, rank: int, size: int) -> None:
     x = gpu.tensor(np.full(5, rank, np.float32))
     dist.all_reduce(x)

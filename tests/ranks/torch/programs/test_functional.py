@@ -169,6 +169,7 @@ def test_compiled_torch_distributed(rank: int, size: int) -> None:
     assert torch.equal(program(row(rank)), size * expected.sum() + expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("api", [dist, mpicoll.torch], ids=["torch.distributed", "mpicoll.torch"])
 def test_compiled_around_collectives(api: Any, rank: int, size: int) -> None:
     """torch.compile makes no operators of these: the function that calls them is compiled before and after each."""

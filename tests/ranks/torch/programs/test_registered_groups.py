@@ -227,6 +227,7 @@ def test_the_environment_s_timeout(
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_time_limit_of_a_group(rank: int, size: int) -> None:
     group = dist.new_group(timeout=timedelta(seconds=1))
     dist.barrier()  # so that those that come are there in time

@@ -137,6 +137,7 @@ def test_share_of_what_cannot_be_shared(tmp_path: Path) -> None:
         mpicoll.torch.share_(mapped_file)
 
 
+@pytest.mark.slow
 def test_tensors_that_are_gone_do_not_count(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     there = sum(not own.lasts and own.is_there() for own in blocks.known)
@@ -184,6 +185,7 @@ def put(address: int, count: int) -> torch.Tensor:
     return torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
 
 
+@pytest.mark.slow
 def test_memory_that_is_gone(group: Any) -> None:
     """Other ranks let go of it, and other memory may be at its address then, which may be ordinary."""
     before, files = len(mapped()), len(os.listdir("/proc/self/fd"))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from mpicoll.guard.files.flight import kept_by_all
 from mpicoll.guard.files.trace import Trace
@@ -31,6 +32,7 @@ from mpicoll.guard.watch.protocol import (
     Hello,
     Leave,
     Lost,
+    Question,
     Told,
     WriteFiles,
 )
@@ -49,6 +51,8 @@ _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
 """How long a launcher may take to end a job of which a process has ended."""
+
+A = TypeVar("A")
 
 
 @dataclass(eq=False)
@@ -146,22 +150,14 @@ class Judge:
         each = self._of(rank)
         if fate and each is not None and Why.IS_LOST not in self._said:
             self._said.add(Why.IS_LOST)
-            number = await self._difference_among(each, [other for other in each.ranks if other != rank])
+            others = [other for other in each.ranks if other != rank]
+            calls, hashes = await self._hashes_now(each, others, _SECONDS_OF_A_LOSS)
+            number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
             why = Why.IS_LOST if number is None else Why.DIFFERENT
             accounts, missing = await self._accounts(each, number, _SECONDS_OF_A_LOSS)
             missing[rank] = report.with_last_call(fate, rank)
             report.show(report.text(why, each.ranks, accounts, missing))
             last_calls.told()
-
-    async def _difference_among(self, each: _Calls, ranks: Sequence[int]) -> int | None:
-        """The number of the first call that is not the same on all of these ranks, if there is one."""
-        answers = await self._processes.ask(ranks, CallsOf(each.name), _SECONDS_OF_A_LOSS)
-        begun = [answer for answer in answers.values() if answer is not None]
-        if len(begun) < len(ranks) or len(ranks) < 2:
-            return None
-        calls = min(begun)
-        differs = len(await self._hashes(each, calls, ranks)) > 1
-        return await self._first_difference(each, calls, ranks) if differs else None
 
     def _of(self, rank: int) -> _Calls | None:
         """A communicator of this rank."""
@@ -300,23 +296,28 @@ class Judge:
     async def _compare(self, each: _Calls) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
         async with each.comparing:
-            answers = await self._processes.ask(each.ranks, CallsOf(each.name))
-            begun = [answer for answer in answers.values() if answer is not None]
-            if len(begun) < len(each.ranks):
-                return
-            calls = min(begun)
-            hashes = await self._hashes(each, calls, each.ranks)
+            calls, hashes = await self._hashes_now(each, each.ranks, SECONDS_TO_ANSWER)
             if len(hashes) == 1:
                 each.compared = max(each.compared, calls)
             elif hashes:
                 number = await self._first_difference(each, calls, each.ranks)
                 await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
 
+    async def _hashes_now(self, each: _Calls, ranks: Sequence[int], seconds: float) -> tuple[int, set[str]]:
+        """So many calls all of these ranks have begun, and their different hashes of them. Empty if there are none, or
+        if a rank does not know its own."""
+        calls = min(await self._from_all(ranks, CallsOf(each.name), seconds), default=0)
+        return calls, await self._hashes(each, calls, ranks) if calls else set()
+
     async def _hashes(self, each: _Calls, calls: int, ranks: Sequence[int]) -> set[str]:
         """The different hashes that these ranks have of so many first calls. Empty if one does not know its own."""
-        answers = await self._processes.ask(ranks, HashOf(each.name, calls))
-        hashes = [answer for answer in answers.values() if answer is not None]
-        return {*hashes} if len(hashes) == len(ranks) else set()
+        return {*await self._from_all(ranks, HashOf(each.name, calls), SECONDS_TO_ANSWER)}
+
+    async def _from_all(self, ranks: Sequence[int], question: Question[A | None], seconds: float) -> list[A]:
+        """The answers of all of these ranks. Empty if one does not know its own."""
+        answers = await self._processes.ask(ranks, question, seconds)
+        known = [answer for answer in answers.values() if answer is not None]
+        return known if len(known) == len(ranks) else []
 
     async def _first_difference(self, each: _Calls, calls: int, ranks: Sequence[int]) -> int | None:
         """The number of the first call that is not the same on all of these ranks, where so many first calls are not

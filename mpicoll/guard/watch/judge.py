@@ -21,9 +21,7 @@ from mpicoll.guard.watch.protocol import (
     Beat,
     CallsOf,
     Compare,
-    Compared,
     Dump,
-    Dumped,
     End,
     Fail,
     Failed,
@@ -130,10 +128,10 @@ class Judge:
                     self._processes.take(message)
                 case Told():
                     self._told(rank, message)
-                case Compare(name):
-                    self._tasks.create_task(self._compare_for(rank, name))
-                case Dump(why):
-                    self._tasks.create_task(self._dump_for(rank, why))
+                case Compare():
+                    self._tasks.create_task(self._compare_for(rank, message))
+                case Dump():
+                    self._tasks.create_task(self._dump_for(rank, message))
                 case Lost(ranks):
                     self._lose({*ranks})
                 case Failed():
@@ -280,10 +278,10 @@ class Judge:
             if left and silent and each is not None:
                 await self._end(each, None, Why.IS_SILENT)
 
-    async def _compare_for(self, asking: int, name: str) -> None:
+    async def _compare_for(self, asking: int, wish: Compare) -> None:
         """Compare all calls of the rank that asks, for which others may have to come first."""
         for _ in range(_LOOKS_FOR_OTHERS):
-            each = self._communicators.get(name)
+            each = self._communicators.get(wish.name)
             if each is None:  # its ranks were lost
                 break
             if each.ranks:  # the first of them may not have told yet which they are
@@ -291,7 +289,7 @@ class Judge:
             if self._ending or each.compared >= each.calls.get(asking, 0):
                 break
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
-        self._processes.tell(asking, Compared(name))
+        self._processes.tell(asking, wish)
 
     async def _compare(self, each: _Calls) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
@@ -361,14 +359,14 @@ class Judge:
         if self._trace is not None:
             self._say_once(await self._trace.write(self._processes, self._processes.ask, SECONDS_TO_ANSWER))
 
-    async def _dump_for(self, rank: int, why: str) -> None:
+    async def _dump_for(self, asking: int, wish: Dump) -> None:
         """All ranks may ask at once. Files serve everybody who has asked before they were begun."""
         before = self._dumps
         async with self._dumping:
             if self._dumps == before:
                 self._dumps += 1
-                await self._dump(why)
-        self._processes.tell(rank, Dumped())
+                await self._dump(wish.why)
+        self._processes.tell(asking, wish)
 
     def _say_once(self, text: str) -> None:
         if text not in self._said:

@@ -20,9 +20,7 @@ from mpicoll.guard.watch.protocol import (
     CallsOf,
     Clock,
     Compare,
-    Compared,
     Dump,
-    Dumped,
     End,
     EventList,
     EventsFrom,
@@ -85,8 +83,8 @@ class Member:
         self._since_lost = 0.0
         """Seconds since the judge was lost."""
         self._leaving = self._lost = False
-        self._compared: dict[str, asyncio.Event] = {}
-        self._dumped = asyncio.Event()
+        self._wishes: dict[Compare | Dump, asyncio.Event] = {}
+        """What the judge was asked to do. An event is set when it has done so."""
         self.may_leave = asyncio.Event()
         """Set when nobody needs this process any more."""
 
@@ -214,11 +212,9 @@ class Member:
             case Ask(number, question):
                 assert self._writer is not None
                 say(self._writer, Answer(number, self._answer(question)))
-            case Compared(name):
-                if (waiting := self._compared.pop(name, None)) is not None:
-                    waiting.set()
-            case Dumped():
-                self._dumped.set()
+            case Compare() | Dump():
+                if (done := self._wishes.pop(message, None)) is not None:
+                    done.set()
             case Forget(name):
                 self.watched.pop(name, None)
             case Fail():
@@ -264,17 +260,18 @@ class Member:
 
     async def dump(self, why: str) -> None:
         """Let all processes write their files. If the judge cannot be asked, this one writes its own."""
-        if self._writer is not None:
-            self._dumped.clear()
-            say(self._writer, Dump(why))
-            if await happens(self._dumped, _SECONDS_TO_DUMP):
-                return
+        if self._writer is not None and await happens(self._wish(self._writer, Dump(why)), _SECONDS_TO_DUMP):
+            return
         report.show(report.files({self.rank: self._write(why, {})}))
 
     async def compare(self, watched: Watched) -> None:
         """Let the judge compare the calls of a communicator now. If they differ, it ends the job."""
         if self._writer is not None:
             self.tell(everything=True)
-            done = self._compared.setdefault(watched.name, asyncio.Event())
-            say(self._writer, Compare(watched.name))
-            await done.wait()
+            await self._wish(self._writer, Compare(watched.name)).wait()
+
+    def _wish(self, writer: asyncio.StreamWriter, wish: Compare | Dump) -> asyncio.Event:
+        """Ask the judge for this. The event is set when it has done so."""
+        done = self._wishes.setdefault(wish, asyncio.Event())
+        say(writer, wish)
+        return done

@@ -15,9 +15,7 @@ __all__ = [
     "CallsOf",
     "Clock",
     "Compare",
-    "Compared",
     "Dump",
-    "Dumped",
     "End",
     "Event",
     "EventList",
@@ -116,14 +114,14 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Compare the calls of this communicator now."""
+    """Compare the calls of this communicator now. The judge answers with the same when it has."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """Let all processes write their files."""
+    """Let all processes write their files. The judge answers with the same when they have."""
 
     why: str
 
@@ -149,18 +147,6 @@ class Answer:
 
 
 # -- what the judge says ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """The calls of this communicator were compared, as asked."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Dumped:
-    """All processes have written their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +303,7 @@ MESSAGES = {
     for kind in (
         *(Nonce, Welcome, Hello, Here),
         *(Told, Beat, Compare, Dump, Lost, Failed, Answer),
-        *(Ask, Compared, Dumped, Forget, Fail, End, Leave),
+        *(Ask, Forget, Fail, End, Leave),
     )
 }
 """All kinds, by their names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from mpicoll.schedule import Schedule
 
@@ -18,44 +18,33 @@ __all__ = [
     "WIDE",
     "AlgorithmName",
     "Choice",
-    "Cico",
-    "Exchange",
-    "Native",
     "Seen",
     "Wide",
     "algorithm_of",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
-    """The MPI library's own collective."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """A reduction for dtypes and operations that no MPI library computes rightly: MPI messages bring all ranks' values
-    of an element to one rank, and mpicoll reduces them there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cico:
-    """Copy in, copy out: every rank of a node copies its input to memory that they share, and takes what it wants from
-    there."""
+NATIVE: Final = "native"
+"""The MPI library's own collective."""
+EXCHANGE: Final = "exchange"
+"""A reduction for dtypes and operations that no MPI library computes rightly: MPI messages bring all ranks' values of
+an element to one rank, and mpicoll reduces them there."""
+CICO: Final = "cico"
+"""Copy in, copy out: every rank of a node copies its input to memory that they share, and takes what it wants from
+there."""
+WIDE = "wide"
+"""The name that ``algorithm=`` takes for Wide. Schedules have their algorithms' names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wide:
     """A sum or a product of 16-bit floats that travel as float32. It is rounded once. ``of_floats`` carries it out."""
 
-    of_floats: Native | Schedule
+    of_floats: Literal["native"] | Schedule
 
 
-Choice = Native | Exchange | Cico | Wide | Schedule
+Choice = Literal["native", "exchange", "cico"] | Wide | Schedule
 """What is chosen for a call: the route that carries it out, and for a schedule this rank's part in an algorithm."""
-
-NATIVE, EXCHANGE, CICO, WIDE = "native", "exchange", "cico", "wide"
-"""The names that ``algorithm=`` takes for Native, Exchange, Cico and Wide. Schedules have their algorithms' names."""
 
 AlgorithmName = Literal[
     "native",
@@ -111,13 +100,9 @@ class Seen:
 def algorithm_of(choice: Choice) -> str:
     """The name by which ``algorithm=`` asks for this choice."""
     match choice:
-        case Native():
-            return NATIVE
-        case Exchange():
-            return EXCHANGE
-        case Cico():
-            return CICO
         case Wide():
             return WIDE
         case Schedule():
             return choice.algorithm
+        case _:
+            return choice

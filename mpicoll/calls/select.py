@@ -30,16 +30,13 @@ from mpicoll.calls.choice import (
     STAGED,
     WIDE,
     Choice,
-    Cico,
-    Exchange,
-    Native,
     Seen,
     Wide,
-)  # fmt: skip
+)
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import Collective, canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import Nodes, Schedule
+from mpicoll.schedule import Nodes
 
 __all__ = ["Traits", "between_memories", "choice_of", "device_route", "explained", "names", "select", "taken_route"]
 
@@ -178,19 +175,17 @@ def between_memories(call: Call) -> str:
 def choice_of(name: str, call: Call, rank: int, nodes: Nodes) -> Choice:
     """The choice that the algorithm of this ``name`` means for this rank. ``select`` has named it."""
     if name == NATIVE:
-        return Native()
+        return NATIVE
     if name == EXCHANGE:
-        return Exchange()
+        return EXCHANGE
     if name == CICO:
-        return Cico()
-    size = nodes.size
-    if name == WIDE:
-        of_floats = choice_of(NATIVE if nodes.alone else TWO_LEVEL, call, rank, nodes)
-        assert isinstance(of_floats, Native | Schedule)
-        return Wide(of_floats)
-    schedule = algorithms.schedule(call.collective.name, name, rank, size, call.root, call.nbytes(size), nodes)
+        return CICO
+    if name == WIDE and nodes.alone:
+        return Wide(NATIVE)
+    size, scheduled = nodes.size, TWO_LEVEL if name == WIDE else name
+    schedule = algorithms.schedule(call.collective.name, scheduled, rank, size, call.root, call.nbytes(size), nodes)
     assert schedule is not None
-    return schedule
+    return Wide(schedule) if name == WIDE else schedule
 
 
 def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Traits) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import Choice, Cico, Native
+from mpicoll.calls.choice import CICO, NATIVE, Choice
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
@@ -59,7 +59,7 @@ class Binding:
 
     def _bound(self, call: Call, chosen: Choice, choose: Callable[[Call], Choice]) -> Plan:
         fabric, bound = self._fabric, partial(self._fabric.bind, workspace=self._workspace)
-        if fabric.settled or not (fabric.is_long(call) or chosen == Cico()):
+        if fabric.settled or not (fabric.is_long(call) or chosen == CICO):
             return bound(call, chosen)
         return _Later(fabric, call, choose, bound)
 
@@ -95,7 +95,7 @@ class _Later:
         fabric = self._fabric
         if self._plan is None or self._shares != fabric.shares:
             chosen = self._choose(self._call)
-            if chosen != Native() and not fabric.settled:
+            if chosen != NATIVE and not fabric.settled:
                 fabric.settle()
                 chosen = self._choose(self._call)
             self._plan, self._shares = self._bound(self._call, chosen), fabric.shares

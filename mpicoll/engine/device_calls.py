@@ -10,7 +10,7 @@ from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, Cico, Native, Seen, algorithm_of
+from mpicoll.calls.choice import CICO, DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, Seen, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route, taken_route
@@ -91,7 +91,7 @@ class DeviceCalls:
 
         def run() -> None:
             at = self._known or self._find_out(kept.device, tries=False)
-            if works(at) == NATIVE and choose(call) == Native():
+            if works(at) == NATIVE and choose(call) == NATIVE:
                 native()
             else:
                 otherwise()
@@ -102,7 +102,7 @@ class DeviceCalls:
         """The plan of this route; None, on all ranks alike, if it cannot serve the call."""
         fabric, device = self._fabric, kept.device
         if route == NATIVE and _by_mpi_alone(call):
-            bound = _AtFirst(lambda: fabric.bind(_for_mpi(call, device), Native(), self._workspace))
+            bound = _AtFirst(lambda: fabric.bind(_for_mpi(call, device), NATIVE, self._workspace))
             return _recorded(record, NATIVE, sequence(partial(_wait_for_caller, device), bound))
         if route == DEVICE and (call.reduction is None or device.reduces(call.reduction)):
             there = self._choose(named or between_memories(call), call)
@@ -133,7 +133,7 @@ class DeviceCalls:
 
         plan = bound()  # what cannot be bound is refused here and now
         chosen = choose(call)
-        if fabric.settled or chosen == Native() or not (fabric.is_long(call) or chosen == Cico()):
+        if fabric.settled or chosen == NATIVE or not (fabric.is_long(call) or chosen == CICO):
             return plan
         return _AtFirst(settled)
 

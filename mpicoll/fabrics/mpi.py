@@ -14,7 +14,7 @@ from mpi4py import MPI
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import tables
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import Choice, Cico, Exchange, Native, Wide
+from mpicoll.calls.choice import EXCHANGE, NATIVE, Choice, Wide, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules, chosen_table
@@ -163,16 +163,16 @@ class MPIFabric(ElasticFabric):
 
     def _bound(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
         match choice:
-            case Native() if call.extent_is_common:
+            case "native" if call.extent_is_common:
                 return self._in_parts(call, lambda part: native.bind(self._comm, part, workspace))
-            case Native():
+            case "native":
                 return large.if_any(self._comm, call, native.bind(self._comm, call, workspace))
-            case Exchange():
+            case "exchange":
                 return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace, self._slots))
-            case Cico() if self._places is not None:
+            case "cico" if self._places is not None:
                 return cico.bind(self._places, call, workspace)
-            case Cico():  # of one rank, or before the ranks have asked for places
-                return self._bound(call, Native() if call.reduction is None else Exchange(), workspace)
+            case "cico":  # of one rank, or before the ranks have asked for places
+                return self._bound(call, NATIVE if call.reduction is None else EXCHANGE, workspace)
             case Wide(of_floats):
                 return wide.bind(call, lambda floats: self._bound(floats, of_floats, workspace), self._wide)
             case Schedule():
@@ -185,7 +185,7 @@ class MPIFabric(ElasticFabric):
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
         if not isinstance(choice, Schedule):
             expected = "a schedule, as in device:ring"
-            raise ArgumentError(call.operation, "algorithm", expected, f"device:{type(choice).__name__.lower()}")
+            raise ArgumentError(call.operation, "algorithm", expected, f"device:{algorithm_of(choice)}")
         if not device.known_to_mpi():
             expected = f"one that needs no MPI that takes memory of {device.name}, as 'staged'"
             raise DeviceError(call.operation, "algorithm", expected, "'device'")

@@ -22,7 +22,6 @@ from mpicoll.calls.choice import (
     STAGED,
     WIDE,
     AlgorithmName,
-    Native,
     Wide,
     algorithm_of,
 )
@@ -238,7 +237,7 @@ def test_on_several_nodes_long_reductions_that_mpi_lacks_are_two_level(
 def test_wide_floats_are_reduced_by_the_mpi_or_between_nodes_in_two_levels() -> None:
     x = np.ones(8, np.float16)
     call = checked("allreduce", 0, 4, x, np.empty_like(x), "sum", 0)
-    assert select.choice_of("wide", call, 0, Nodes.one(4)) == Wide(Native())
+    assert select.choice_of("wide", call, 0, Nodes.one(4)) == Wide(NATIVE)
     found = select.choice_of("wide", call, 0, Nodes.block(4, 2))
     assert isinstance(found, Wide)
     assert isinstance(found.of_floats, Schedule)

@@ -12,7 +12,7 @@ import pytest
 
 import mpicoll
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import Choice, Native
+from mpicoll.calls.choice import NATIVE, Choice
 from mpicoll.calls.plan import Bound, Plan, Workspace
 from mpicoll.calls.select import Traits
 from mpicoll.engine import binding
@@ -184,7 +184,7 @@ def test_ranks_choose_alike_when_memory_turns_out_to_be_refused(monkeypatch: pyt
         for step in (first, second or plan(1), plan(0), plan(2)):
             comm._engine.carry_out(step, "allreduce")
         assert not comm._engine.binding.traits.shares
-        assert set(bound) == {Native()}
+        assert set(bound) == {NATIVE}
         assert [x[0] for x in xs] == [comm.size**2, comm.size, comm.size]
 
 

@@ -47,13 +47,14 @@ class Rules:
     def of_environment(cls) -> Rules:
         """The rules that this process's environment sets. Raises ArgumentError, which names the wrong variable."""
         return cls(
-            _preferred(), Table(), check(), _flag("CHECK_NAN"), timeout(), _dump(), _trace(), _flag("REPRODUCIBLE")
+            preferred=os.environ.get("MPICOLL_ALGORITHM", ""),
+            check=check(),
+            check_nan=_flag("CHECK_NAN"),
+            timeout=timeout(),
+            dump=os.environ.get("MPICOLL_DUMP", ""),
+            trace=_trace(),
+            reproducible=_flag("REPRODUCIBLE"),
         )
-
-
-def _preferred() -> str:
-    """MPICOLL_ALGORITHM as this process has it."""
-    return os.environ.get("MPICOLL_ALGORITHM", "")
 
 
 def chosen_table() -> str:
@@ -95,11 +96,6 @@ def timeout() -> float:
         return checked_timeout(float(given), "mpicoll", "MPICOLL_TIMEOUT")
     except ValueError as e:  # no number, or not a right one; the error shows the text
         raise ArgumentError("mpicoll", "MPICOLL_TIMEOUT", _SECONDS, repr(given)) from e
-
-
-def _dump() -> str:
-    """MPICOLL_DUMP as this process has it."""
-    return os.environ.get("MPICOLL_DUMP", "")
 
 
 def _trace() -> str:

@@ -34,7 +34,7 @@ from mpicoll.calls.choice import (
     Wide,
 )
 from mpicoll.calls.rules import Rules
-from mpicoll.collectives import Collective, canonical, even_and_uneven
+from mpicoll.collectives import canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.schedule import Nodes
 
@@ -110,7 +110,7 @@ def explained(
 ) -> tuple[str, str]:
     """The algorithm as ``select`` names it, and why it is that one."""
     if traits.in_rank_order(reduction):
-        only = _in_rank_order(operation, traits)
+        only = EXCHANGE if traits.library else between_memories(operation)
         if algorithm not in (None, only):
             raise ArgumentError(operation, "algorithm", f"None or {only}: reductions are reproducible", repr(algorithm))
         return only, "reductions are reproducible"
@@ -167,11 +167,6 @@ def device_route(algorithm: str | None) -> tuple[str, str | None]:
     return (route, name or None) if route in (STAGED, DEVICE, IPC) else (STAGED, algorithm)
 
 
-def between_memories(call: Call) -> str:
-    """The schedule for ranks that reduce where the data lies."""
-    return _between_threads(call.collective)
-
-
 def choice_of(name: str, call: Call, rank: int, nodes: Nodes) -> Choice:
     """The choice that the algorithm of this ``name`` means for this rank. ``select`` has named it."""
     if name == NATIVE:
@@ -190,7 +185,7 @@ def choice_of(name: str, call: Call, rank: int, nodes: Nodes) -> Choice:
 
 def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Traits) -> tuple[str, str]:
     if not traits.library:
-        return _between_threads(even_and_uneven(operation)[0]), "the ranks are threads"
+        return between_memories(operation), "the ranks are threads"
     mpi_cannot = reduction is not None and not reduction.mpi
     otherwise = EXCHANGE if mpi_cannot else NATIVE
     if traits.size == 1:
@@ -227,20 +222,17 @@ def _nodes_save(operation: str, nbytes: int, nodes: Nodes) -> bool:
     return nbytes >= LONG and several and known is not None
 
 
-def _in_rank_order(operation: str, traits: Traits) -> str:
-    """The algorithm that combines all values of an element in the order of the ranks."""
-    return EXCHANGE if traits.library else _between_threads(even_and_uneven(operation)[0])
-
-
 def _rounds_more_than_once(reduction: Reduction, size: int) -> bool:
     """Whether a schedule would round short floats more than once. Exchange rounds them once. A schedule rounds each
     time that it combines two values, when it multiplies them by a factor, and when it divides their sum."""
     return reduction.rounds and (size > 2 or reduction.averages or reduction.op.factor is not None)
 
 
-def _between_threads(table: Collective) -> str:
-    """The algorithm for ranks that read each other's memory: of those that move least data, the one that reduces in
-    rank order. It is the first one in the list of algorithms, except for a reduce_scatter."""
+def between_memories(operation: str) -> str:
+    """The algorithm for ranks that read each other's memory, or reduce where the data lies: of those that move least
+    data, the one that reduces in rank order. It is the first one in the list of algorithms, except for a
+    reduce_scatter."""
+    table, _ = even_and_uneven(operation)
     if table.scatters and table.reduces:
         return "pairwise"
     return next(algorithms.algorithms(table.name)).name

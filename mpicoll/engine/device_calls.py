@@ -105,7 +105,7 @@ class DeviceCalls:
             bound = _AtFirst(lambda: fabric.bind(_for_mpi(call, device), NATIVE, self._workspace))
             return _recorded(record, NATIVE, sequence(partial(_wait_for_caller, device), bound))
         if route == DEVICE and (call.reduction is None or device.reduces(call.reduction)):
-            there = self._choose(named or between_memories(call), call)
+            there = self._choose(named or between_memories(call.operation), call)
             plan = fabric.bind_on_device(call, there, device, kept.scratch)
             return _recorded(record, f"{DEVICE}:{algorithm_of(there)}", plan)
         if route == IPC and fabric.one_node and ipc.serves(call, device):

@@ -29,8 +29,6 @@ def default_folder(job: str) -> Path:
 
 def remove_old(folder: Path) -> None:
     """Remove the oldest of this user's folders that lie beside this one, which nobody has named. Others do it, too."""
-    if not re.fullmatch(_DEFAULT + "[0-9a-f]{8}", folder.name):
-        return
     found = []
     with suppress(OSError), os.scandir(folder.parent) as entries:
         for entry in entries:

@@ -25,8 +25,8 @@ from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard import nans
 from mpicoll.guard.agreement import Agreement, same_settings
 from mpicoll.guard.elastic import Cut
-from mpicoll.guard.files.traced import recorder_for
-from mpicoll.guard.recorder import FREED, Queued
+from mpicoll.guard.files.traced import TracedRecorder
+from mpicoll.guard.recorder import FREED, Queued, Recorder
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 
@@ -80,7 +80,7 @@ class Base:
         if reproducible is not None:
             rules = replace(rules, reproducible=reproducible)
         self.binding = Binding(fabric, rules)
-        self.recorder = recorder_for(rules.trace)
+        self.recorder = TracedRecorder() if rules.trace else Recorder()
         self.under_way.begun, self.queued = self.recorder.messages, self.recorder.queued
         self._timeout = rules.timeout if timeout is None else float(timeout)
         self._given = check, check_nan, reproducible

@@ -13,7 +13,7 @@ from mpicoll.guard.sites import Site, place_of
 from mpicoll.guard.watch import protocol
 from mpicoll.guard.watch.protocol import EventList
 
-__all__ = ["MOST", "Events", "TracedRecorder", "recorder_for"]
+__all__ = ["MOST", "Events", "TracedRecorder"]
 
 MOST = 100_000
 """The last calls of a process that are in a trace."""
@@ -112,8 +112,3 @@ class TracedRecorder(Recorder):
         if self._events is not None:
             self._events.end(self, False)
         super().retract()
-
-
-def recorder_for(trace: str) -> Recorder:
-    """The recorder of a communicator. ``trace`` names the trace's file, and is empty where there is none."""
-    return TracedRecorder() if trace else Recorder()

@@ -5,18 +5,17 @@ The ranks make a communicator as any program does, so that the answer is the one
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from mpicoll.arrays.dtypes import DTYPES, reduction
-from mpicoll.calls.measured import OTHERWISE
 from mpicoll.calls.select import explained
 from mpicoll.collectives import even_and_uneven
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
-from mpicoll.tune.record import Record, read
+from mpicoll.tune.file import TableFile
+from mpicoll.tune.record import Record
 from mpicoll.tune.statistics import lower_bound, mean
 from mpicoll.units import size_text
 
@@ -38,15 +37,9 @@ def main(name: str, nbytes: int) -> None:
         print(f"  because: {why}")
         if held is not None:
             print(f"  table: {held.file}")
-            record = None if held.refused else _record(held.file, held.setting)
+            records = [] if held.refused else TableFile(Path(held.file)).records()
+            record = next((each for each in records if each.setting == held.setting), None)
             print("\n".join(seen(record, name, nbytes, chosen)))
-
-
-def _record(file: str, setting: object) -> Record | None:
-    """What the table keeps of its measurements in this setting."""
-    given = json.loads(Path(file).read_text())["sections"]
-    records = [read(file, i, each) for i, each in enumerate(given)]
-    return next((record for record in records if record is not None and record.setting == setting), None)
 
 
 def seen(record: Record | None, name: str, nbytes: int, chosen: str) -> Iterator[str]:
@@ -72,7 +65,7 @@ def seen(record: Record | None, name: str, nbytes: int, chosen: str) -> Iterator
         yield f"    {algorithm:20} {us:10.1f} us{gain}"
     if chosen in medians:
         yield f"  regret: {medians[chosen] / medians[best] - 1:.0%} against {best}, the best that was seen"
-    elif chosen in OTHERWISE or chosen:
+    else:
         yield f"  regret: unknown, because {chosen} was not measured at this size"
 
 

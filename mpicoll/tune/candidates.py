@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
 
 from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
-from mpicoll.analysis.cost.machines import Machine, from_dict
+from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import costs
 from mpicoll.calls import select
 from mpicoll.calls.choice import CICO
@@ -16,7 +15,7 @@ from mpicoll.collectives import even_and_uneven
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.statistics import Speedups, mean
 
-__all__ = ["different", "expected", "machine_of", "still"]
+__all__ = ["different", "expected", "still"]
 
 MOST = 4
 """Candidates of a cell in its first launch."""
@@ -62,8 +61,3 @@ def still(names: Sequence[str], seen: Speedups) -> list[str]:
     means = {name: mean(seen[name]) for name in names if seen.get(name)}
     best = max(means.values(), default=0.0)
     return [name for name in names if name not in means or means[name] >= NO_MORE * max(1.0, best)]
-
-
-def machine_of(model: dict[str, Any] | None) -> Machine | None:
-    """The machine that a record keeps."""
-    return None if model is None else from_dict(model)

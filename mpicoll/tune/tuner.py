@@ -11,9 +11,10 @@ from os import cpu_count
 from typing import NamedTuple
 
 import mpicoll
+from mpicoll.analysis.cost.machines import from_dict
 from mpicoll.errors import LaunchError
 from mpicoll.machine.cpu import fingerprint
-from mpicoll.tune.candidates import expected, machine_of, still
+from mpicoll.tune.candidates import expected, still
 from mpicoll.tune.cells import Cell, kinds
 from mpicoll.tune.file import TableFile
 from mpicoll.tune.launches import Found, Launching, Order, Progress
@@ -105,8 +106,9 @@ class Tuner:
                     new.join(record)
             new.model = model
             self.records[ranks] = new
+        machine = None if model is None else from_dict(model)
         for group in self.groups:
-            self.candidates[group] = expected(group.case, group.sizes, group.ranks, machine_of(model))
+            self.candidates[group] = expected(group.case, group.sizes, group.ranks, machine)
 
     def said(self) -> str:
         """What will be measured, and how long that takes."""

@@ -75,7 +75,8 @@ class Member:
         self.watched: dict[str, Watched] = {}
         self.reached: Future[str] = Future()
         """Empty when the judge has answered, or why it cannot be reached."""
-        self._writer: asyncio.StreamWriter | None = None
+        self.writer: asyncio.StreamWriter | None = None
+        """The connection to the judge, if there is one."""
         self._judge: Process | None = None
         """The judge's process, after it has said which."""
         self._silent = self._since_told = self._since_beat = 0.0
@@ -106,19 +107,14 @@ class Member:
             return False
         for each in self._all():
             each.told = None
-        self._writer, self._judge, self._silent = writer, judge, 0.0
+        self.writer, self._judge, self._silent = writer, judge, 0.0
         self._reach("")
         while not self.may_leave.is_set() and (message := await heard(reader)) is not None:
             self._silent = 0.0
             self._obey(message)
-        self._writer = None
+        self.writer = None
         writer.close()
         return True
-
-    @property
-    def writers(self) -> list[asyncio.StreamWriter]:
-        """The connection to the judge, if there is one."""
-        return [] if self._writer is None else [self._writer]
 
     def _reach(self, problem: str) -> None:
         if not self.reached.done():
@@ -145,7 +141,7 @@ class Member:
 
     def tell(self, everything: bool = False) -> None:
         """Tell the judge what has changed: how long calls wait at once, all else if it is to be ``everything``."""
-        if self._writer is None:
+        if self.writer is None:
             return
         if everything:
             self._since_told = 0.0
@@ -159,10 +155,10 @@ class Member:
                 states.append(State(each.name, *state, each.ranks if first else None))
                 each.told = state
         if states or (self._leaving and everything):
-            say(self._writer, Told(states, self._leaving))
+            say(self.writer, Told(states, self._leaving))
         if self._since_beat >= (BEAT_WHILE_WAITING if waits else BEAT):
             self._since_beat = 0.0
-            say(self._writer, Beat())
+            say(self.writer, Beat())
 
     def _check_judge(self) -> None:
         """End the job if the judge should end it and does not: it is stopped, or has ended."""
@@ -182,8 +178,8 @@ class Member:
     def _lose(self, watched: Watched, ranks: Sequence[int]) -> None:
         """These ranks of the communicator are lost: it is cut, and need not be watched over any more."""
         self.watched.pop(watched.name, None)
-        if self._writer is not None:
-            say(self._writer, Lost([watched.ranks[rank] for rank in ranks]))
+        if self.writer is not None:
+            say(self.writer, Lost([watched.ranks[rank] for rank in ranks]))
 
     def _say_loss(self) -> None:
         """Say what this rank does when the judge has ended too early. The launcher is about to end this rank, too."""
@@ -210,8 +206,8 @@ class Member:
     def _obey(self, message: object) -> None:
         match message:
             case Ask(number, question):
-                assert self._writer is not None
-                say(self._writer, Answer(number, self._answer(question)))
+                assert self.writer is not None
+                say(self.writer, Answer(number, self._answer(question)))
             case Compare() | Dump():
                 if (done := self._wishes.pop(message, None)) is not None:
                     done.set()
@@ -254,21 +250,21 @@ class Member:
 
     def give_up(self) -> None:
         """Tell the judge, and who waits in this process, that this process cannot watch any more."""
-        if self._writer is not None:
-            say(self._writer, Failed())
+        if self.writer is not None:
+            say(self.writer, Failed())
         self._reach("its port, because this rank's watcher has failed")
 
     async def dump(self, why: str) -> None:
         """Let all processes write their files. If the judge cannot be asked, this one writes its own."""
-        if self._writer is not None and await happens(self._wish(self._writer, Dump(why)), _SECONDS_TO_DUMP):
+        if self.writer is not None and await happens(self._wish(self.writer, Dump(why)), _SECONDS_TO_DUMP):
             return
         report.show(report.files({self.rank: self._write(why, {})}))
 
     async def compare(self, watched: Watched) -> None:
         """Let the judge compare the calls of a communicator now. If they differ, it ends the job."""
-        if self._writer is not None:
+        if self.writer is not None:
             self.tell(everything=True)
-            await self._wish(self._writer, Compare(watched.name)).wait()
+            await self._wish(self.writer, Compare(watched.name)).wait()
 
     def _wish(self, writer: asyncio.StreamWriter, wish: Compare | Dump) -> asyncio.Event:
         """Ask the judge for this. The event is set when it has done so."""

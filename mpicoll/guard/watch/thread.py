@@ -104,8 +104,8 @@ class Thread:
         """In a forked child: close its copies of the connections. Else the others would not see that the parent ends.
 
         The numbers of the files stay taken, because objects that are the parent's still use them."""
-        writers = [*self.member.writers, *(self._judge.writers if self._judge is not None else [])]
-        sockets = [self._sock, *(writer.get_extra_info("socket") for writer in writers)]
+        writers = [self.member.writer, *(self._judge.writers if self._judge is not None else [])]
+        sockets = [self._sock, *(writer.get_extra_info("socket") for writer in writers if writer is not None)]
         nothing = os.open(os.devnull, os.O_RDWR)
         for number in [each.fileno() for each in sockets if each is not None]:
             if number >= 0:

@@ -71,8 +71,8 @@ class Rank:
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
-        assert self.member._writer is not None
-        self.member._writer.transport.abort()
+        assert self.member.writer is not None
+        self.member.writer.transport.abort()
 
     def ended(self) -> bool:
         return all(task.done() for task in self._tasks)

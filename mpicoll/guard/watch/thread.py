@@ -56,9 +56,8 @@ class Thread:
         when_asked(self._loop, lambda: self.member.dump("a signal has asked for it"))
         self._thread = Onlooker(target=self._run, name="mpicoll watcher", daemon=True)
         self._thread.start()
-        if (
-            not faulthandler.is_enabled()
-        ):  # a crash within MPI then says where the program was; MPI's own report follows
+        if not faulthandler.is_enabled():
+            # A crash within MPI then says where the program was. MPI's own report follows.
             faulthandler.enable(2, all_threads=False)
 
     def _run(self) -> None:
@@ -86,10 +85,10 @@ class Thread:
             tasks.create_task(self.member.serve())
             tasks.create_task(self.member.look_on())
 
-    def tell(self) -> None:
-        """Tell the judge of a new communicator: it must know of it when a process ends."""
+    def soon(self, do: Callable[[], object]) -> None:
+        """Let the thread do it, and do not wait for that."""
         with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self.member.tell)
+            self._loop.call_soon_threadsafe(do)
 
     def do(self, task: Coroutine[Any, Any, None], seconds: float) -> None:
         """Let the thread do it, and wait for that, but no longer than these seconds."""
@@ -111,16 +110,6 @@ class Thread:
             if number >= 0:
                 os.dup2(nothing, number, inheritable=False)
         os.close(nothing)
-
-    def end(self) -> None:
-        """Let the thread end: its judge is lost."""
-        with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self.member.may_leave.set)
-
-    def leave(self) -> None:
-        """Let the thread end as soon as nobody needs this process any more."""
-        with suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self.member.leave)
 
     def has_left(self, seconds: float) -> bool:
         """Wait for the end of the thread, but no longer than so many seconds."""

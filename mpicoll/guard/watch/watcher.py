@@ -57,7 +57,7 @@ def watch(
     table = fabric.rules.table.label(fabric.size)
     watched = Watched(name, ranks, recorder, waits, timeout, agrees, cut, table)
     watcher.member.watched[watched.name] = watched
-    watcher.tell()
+    watcher.soon(watcher.member.tell)  # the judge must know of it when a process ends
     if isinstance(recorder, TracedRecorder):
         recorder.keep_in(watcher.events, watched.name, table)
     for each in left_over:
@@ -73,7 +73,7 @@ def _forget_lost() -> list[Watched]:
     for meeting, watcher in [*_watchers.items()]:
         if meeting.rank in lost():
             left_over += watcher.member.watched.values()
-            watcher.end()
+            watcher.soon(watcher.member.may_leave.set)
             del _watchers[meeting]
     return left_over
 
@@ -114,7 +114,7 @@ def _common_watcher(fabric: Fabric, ranks: list[int], timeout: float) -> tuple[T
         _watchers[meeting] = watcher
         return watcher, name
     if meeting not in _watchers:
-        watcher.leave()
+        watcher.soon(watcher.member.leave)
     if fabric.rank == 0:
         apart = [rank for rank, problem in zip(ranks, problems, strict=True) if problem]
         said = f"mpicoll: {named(apart)} cannot reach the first rank's watcher"
@@ -137,7 +137,7 @@ def _leave() -> None:
         do()
     watchers = [*_watchers.values()]
     for watcher in watchers:  # all of them, before any wait: other ranks may wait for them in another order
-        watcher.leave()
+        watcher.soon(watcher.member.leave)
     for watcher in watchers:
         while not watcher.has_left(_SECONDS_TO_PROGRESS):
             progress()  # messages of this rank may still be under way

@@ -97,7 +97,7 @@ def _handle(args: argparse.Namespace) -> int:
 
 def _tune(args: argparse.Namespace) -> int:
     from mpicoll.calls.tables import user_file
-    from mpicoll.tune import plot, summary
+    from mpicoll.tune import plot
     from mpicoll.tune.file import TableFile
     from mpicoll.tune.launches import Progress, launch
     from mpicoll.tune.tuner import Tuner
@@ -111,7 +111,7 @@ def _tune(args: argparse.Namespace) -> int:
     with writing(path, "tune", "-o"), Progress(args.budget) as progress:
         tuner.run(progress)
     for record in tuner.records.values():
-        for line in summary.lines(record):
+        for line in record.summary():
             print(line)
     if tuner.interrupted:
         print("# interrupted: the next run goes on from here")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf, isqrt
@@ -17,6 +17,7 @@ from mpicoll.collectives import even_and_uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.tune.cells import SHORTEST, Cell, kinds
 from mpicoll.tune.statistics import Speedups, best, mean
+from mpicoll.units import size_text
 
 __all__ = ["Launch", "Record", "Time", "by_size", "read", "rows"]
 
@@ -107,6 +108,16 @@ class Record:
         """How many times as fast a candidate was; 0 if it was not measured."""
         found = self.speedups(cell).get(name)
         return mean(found) if found else 0.0
+
+    def summary(self) -> Iterator[str]:
+        """A line for each case: what runs at each size, and how many times as fast it was on the worse pages."""
+        by_case: dict[str, list[str]] = {}
+        for cell in self.cells:
+            name = self.verdict(cell)
+            gain = f" {self.speed(cell, name):.2f}x" if name else ""
+            by_case.setdefault(cell.case, []).append(f"{size_text(cell.size)} {name or cell.otherwise}{gain}")
+        for case, cells in by_case.items():
+            yield f"{case}, {self.ranks} ranks: {', '.join(cells)}"
 
     def as_dict(self) -> dict[str, Any]:
         """The section of a table."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -72,9 +72,8 @@ def _events(file: Path) -> list[Any]:
     return [each for each in events if each.get("ph") == "X"]
 
 
-def _calls(events: Iterable[Any]) -> Iterator[Call]:
+def _calls(events: Sequence[Any]) -> Iterator[Call]:
     ranks: dict[str, set[int]] = defaultdict(set)
-    events = [*events]
     for each in events:
         ranks[each["args"]["communicator"]].add(each["pid"])
     for each in events:

@@ -57,8 +57,7 @@ class Table:
 
     def label(self, ranks: int) -> str:
         """Whose table and which section a choice among so many ranks comes from; empty if there is none."""
-        found = self.of(ranks)
-        return "" if found is None or found.refused else found.label
+        return self.by_ranks.get(ranks, Held()).label
 
     def refusals(self) -> list[str]:
         return list(dict.fromkeys(held.refused for held in self.by_ranks.values() if held.refused))
@@ -104,12 +103,11 @@ def held(cpu: str, mpi: str, oversubscribed: bool, size: int, chosen: str) -> Ta
 
 
 def _checked(section: Section, place: Place) -> Held:
-    label, file = f"{place.name} table, section {section.hash}", str(place.file)
+    file = str(place.file)
     if why := section.outdated():
         setting = f"{section.mpi}, {section.ranks} ranks"
-        refused = f"a section of {place.name} table is refused: {file}: {setting}: {why}"
-        return Held({}, label, file, section.setting, refused)
-    return Held(section.rows, label, file, section.setting)
+        return Held(file=file, refused=f"a section of {place.name} table is refused: {file}: {setting}: {why}")
+    return Held(section.rows, f"{place.name} table, section {section.hash}", file, section.setting)
 
 
 def _read(place: Place) -> list[Section]:

@@ -23,8 +23,6 @@ __all__ = ["Launch", "Record", "Time", "by_size", "read", "rows"]
 
 Verdict = Callable[[Cell], str | None]
 """The candidate that is to run for a cell; None where what would run otherwise is."""
-Unlike = Callable[[str, str], str]
-"""Why an algorithm of a collective is not what was measured; empty if it is."""
 Speed = Callable[[Cell, str], float]
 """How many times as fast as what would run otherwise a candidate was."""
 NOT_SLOWER = 0.97
@@ -196,7 +194,10 @@ def read(file: str, number: int, given: Any) -> Record | None:
                        given["model"])  # fmt: skip
         for each in given["times"]:
             cell = Cell(each["case"], each["size"])
-            found.times.append(Time(each["launch"], cell, each["pages"], _current(unlike, cell, each["p50_us"])))
+            current = {
+                n: us for n, us in each["p50_us"].items() if n == cell.otherwise or not unlike(cell.operation, n)
+            }
+            found.times.append(Time(each["launch"], cell, each["pages"], current))
             assert each["launch"] in launches, f"no launch {each['launch']}"
             assert cell.otherwise in each["p50_us"], f"no time of {cell.otherwise}"
             assert type(cell.size) is int, f"size {cell.size!r}"
@@ -210,7 +211,3 @@ def read(file: str, number: int, given: Any) -> Record | None:
     except (KeyError, TypeError, AttributeError, AssertionError, ArgumentError) as e:
         raise ArgumentError("mpicoll", f"{file}: sections[{number}]", "launches and their times", repr(e)) from None
     return found
-
-
-def _current(unlike: Unlike, cell: Cell, medians: Mapping[str, float]) -> dict[str, float]:
-    return {n: us for n, us in medians.items() if n == cell.otherwise or not unlike(cell.operation, n)}

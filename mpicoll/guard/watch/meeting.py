@@ -45,5 +45,5 @@ def _addresses() -> tuple[str, ...]:
             named.append(sock.getsockname()[0])
         except OSError:
             pass  # there is no such way, and the names above must do
-    ordered = dict.fromkeys(sorted(named, key=lambda address: address.startswith("127.")))
-    return (*ordered, "127.0.0.1") if "127.0.0.1" not in ordered else tuple(ordered)
+    ordered = sorted(named, key=lambda address: address.startswith("127."))
+    return tuple(dict.fromkeys([*ordered, "127.0.0.1"]))

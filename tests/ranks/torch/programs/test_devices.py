@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import DeviceError
-from mpicoll.torch.backend.new_group import bound_device
+from mpicoll.torch.backend.make import bound_device
 from mpicoll.torch.backend.registered_group import RegisteredGroup
 from mpicoll.torch.groups import turns
 from mpicoll.torch.groups.work import CollectiveWork

@@ -42,7 +42,7 @@ __all__ = [
     "all_reduce",
     "all_to_all_single",
     "broadcast",
-    "input_to_output",
+    "carried_out",
     "reduce",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
@@ -89,7 +89,8 @@ def all_reduce(
     caller = caller_of("all_reduce", group)
     if caller is None:
         return None
-    return _in_place(caller, "allreduce", tensor, async_op, algorithm, op=how)
+    caller.tensor("tensor", tensor)
+    return carried_out(caller, "allreduce", tensor, None, async_op, algorithm, _IN_PLACE, how)
 
 
 def broadcast(
@@ -105,7 +106,9 @@ def broadcast(
     caller = caller_of("broadcast", group)
     if caller is None:
         return None
-    return _in_place(caller, "bcast", tensor, async_op, algorithm, root=caller.root("src", src, group_src))
+    root = caller.root("src", src, group_src)
+    caller.tensor("tensor", tensor)
+    return carried_out(caller, "bcast", tensor, None, async_op, algorithm, _IN_PLACE, root=root)
 
 
 def reduce(
@@ -125,8 +128,9 @@ def reduce(
     caller = caller_of("reduce", group)
     if caller is None:
         return None
-    root = caller.root("dst", dst, group_dst)
-    return _in_place(caller, "reduce", tensor, async_op, algorithm, op=caller.op(op), root=root)
+    root, how = caller.root("dst", dst, group_dst), caller.op(op)
+    caller.tensor("tensor", tensor)
+    return carried_out(caller, "reduce", tensor, None, async_op, algorithm, _IN_PLACE, how, root)
 
 
 def all_gather_into_tensor(
@@ -147,7 +151,7 @@ def all_gather_into_tensor(
         return None
     caller.tensor("output_tensor", output_tensor)
     caller.tensor("input_tensor", input_tensor)
-    return input_to_output(caller, "allgather", input_tensor, output_tensor, async_op, algorithm, _GATHERED)
+    return carried_out(caller, "allgather", input_tensor, output_tensor, async_op, algorithm, _GATHERED)
 
 
 def reduce_scatter_tensor(
@@ -170,7 +174,7 @@ def reduce_scatter_tensor(
     caller.tensor("output", output)
     how = caller.op(op)
     caller.tensor("input", input)
-    return input_to_output(caller, "reduce_scatter", input, output, async_op, algorithm, _INPUT_OUTPUT, op=how)
+    return carried_out(caller, "reduce_scatter", input, output, async_op, algorithm, _INPUT_OUTPUT, how)
 
 
 # torch's names of them since torch 2.13.
@@ -215,38 +219,26 @@ def all_to_all_single(
     return caller.do(run, [output], async_op)
 
 
-def _in_place(
-    caller: Caller, collective: str, given: Any, async_op: bool, algorithm: str | None, op: Any = None, root: int = 0
-) -> Work | None:
-    """Carry out a collective on ``given``, the argument ``tensor``, which is input and output."""
-    tensor = caller.tensor("tensor", given)
-    g, operation = caller.group, caller.operation
-    plan = caller.plan(_IN_PLACE, collective, tensor, None, op=op, root=root, algorithm=algorithm)
-
-    def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
-        g.engine.carry_out(plan, operation)
-
-    return caller.do(run, [tensor], async_op)
-
-
-def input_to_output(
+def carried_out(
     caller: Caller,
     collective: str,
-    x: torch.Tensor,
-    out: torch.Tensor,
+    x: torch.Tensor | None,
+    out: torch.Tensor | None,
     async_op: bool,
     algorithm: str | None,
     names: dict[str, str],
     op: Any = None,
+    root: int = 0,
 ) -> Work | None:
-    """Carry out a collective from ``x`` to ``out``. ``names`` are the caller's names of ``x`` and ``out``."""
-    g, operation = caller.group, caller.operation
-    plan = caller.plan(names, collective, x, out, op=op, root=0, algorithm=algorithm)
+    """Carry out a collective from ``x`` to ``out``, or in place. ``names`` are the caller's names of the two."""
+    g, operation, result = caller.group, caller.operation, x if out is None else out
+    assert result is not None
+    plan = caller.plan(names, collective, x, out, op=op, root=root, algorithm=algorithm)
 
     def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
         g.engine.carry_out(plan, operation)
 
-    return caller.do(run, [out], async_op)
+    return caller.do(run, [result], async_op)
 
 
 def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:

@@ -14,7 +14,7 @@ import torch
 from torch.distributed import ReduceOp
 
 from mpicoll.torch.functions.caller import caller_of
-from mpicoll.torch.functions.collectives import input_to_output
+from mpicoll.torch.functions.collectives import carried_out
 from mpicoll.torch.functions.memory import new
 from mpicoll.torch.functions.reduce_op import GivenOp
 from mpicoll.torch.groups.group import ProcessGroup
@@ -120,12 +120,7 @@ def scatter(
         flat = _stacked(g, caller.tensors("scatter_list", scatter_list, tensor))
     else:
         caller.no_list("scatter_list", scatter_list, "source", root)
-    plan = caller.plan(_SCATTERED, "scatter", flat, tensor, root=root, algorithm=algorithm)
-
-    def run(_keep: Any = (flat, tensor)) -> None:
-        g.engine.carry_out(plan, "scatter")
-
-    return caller.do(run, [tensor], async_op)
+    return carried_out(caller, "scatter", flat, tensor, async_op, algorithm, _SCATTERED, root=root)
 
 
 def reduce_scatter(
@@ -148,7 +143,7 @@ def reduce_scatter(
     caller.memory("output", output)
     how = caller.op(op)
     flat = _stacked(caller.group, caller.tensors("input_list", input_list, output))
-    return input_to_output(caller, "reduce_scatter", flat, output, async_op, algorithm, _REDUCED, op=how)
+    return carried_out(caller, "reduce_scatter", flat, output, async_op, algorithm, _REDUCED, how)
 
 
 def all_to_all(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import groupby
 from math import isnan
 from typing import Any, NamedTuple
 
@@ -46,14 +46,8 @@ class Comparison:
     @property
     def ranges(self) -> list[Range]:
         """The sizes, joined where they have the same winner."""
-        found: list[Range] = []
-        for i, n in enumerate(self.sizes):
-            name = self.winner(i)
-            if found and i and found[-1].algorithm == name == self.winner(i - 1):
-                found[-1] = found[-1]._replace(last=n)
-            elif name is not None:
-                found.append(Range(n, n, name))
-        return found
+        won = ((name, [*run]) for name, run in groupby(range(len(self.sizes)), self.winner))
+        return [Range(self.sizes[run[0]], self.sizes[run[-1]], name) for name, run in won if name is not None]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that is written to a JSON file. Times are in seconds, null where there is none."""
@@ -70,10 +64,6 @@ class Comparison:
         }
 
 
-def _unwatched(name: str) -> Watched:
-    return iter
-
-
 def compared(
     collective: str,
     names: Sequence[str] | None,
@@ -81,7 +71,7 @@ def compared(
     root: int,
     machine: Machine,
     sizes: Sequence[int],
-    watched: Callable[[str], Watched] = _unwatched,
+    watched: Callable[[str], Watched] = lambda _: iter,
     processes: int = 1,
 ) -> Comparison:
     """Cost these algorithms, or all that serve so many ranks and this root; ``watched`` may show how far each is.
@@ -90,7 +80,10 @@ def compared(
     Raises ArgumentError for ranks that the machine cannot hold, or an algorithm that cannot serve them.
     """
     chosen = names or [a.name for a in algorithms.algorithms(collective) if not a.declines(ranks, root)]
-    cost = partial(_costed, collective, ranks, root, machine, sizes, watched)
+
+    def cost(name: str) -> Costs:
+        return costs(collective, name, ranks, machine, sizes, root, watched(name))
+
     if min(processes, len(chosen)) == 1:
         found = dict(zip(chosen, map(cost, chosen), strict=True))
     else:
@@ -98,18 +91,6 @@ def compared(
     notes = {name: each.note for name, each in found.items() if each.note}
     seconds = {name: each.seconds.tolist() for name, each in found.items()}
     return Comparison(collective, ranks, root, machine, tuple(sizes), seconds, notes)
-
-
-def _costed(
-    collective: str,
-    ranks: int,
-    root: int,
-    machine: Machine,
-    sizes: Sequence[int],
-    watched: Callable[[str], Watched],
-    name: str,
-) -> Costs:
-    return costs(collective, name, ranks, machine, sizes, root, watched(name))
 
 
 def table(c: Comparison) -> str:

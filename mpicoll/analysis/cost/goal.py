@@ -6,8 +6,9 @@ which of them require which. Sizes are in bytes. ``calc`` is work in nanoseconds
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import TextIO
 
 from mpicoll.analysis.cost.machines import Machine
@@ -38,9 +39,9 @@ class _Rank:
 
     def __init__(self, schedule: Schedule, nbytes: int, reduction: float, copy: float) -> None:
         self.schedule, self.nbytes, self.reduction, self.copy = schedule, nbytes, reduction, copy
-        self.sent: Counter[int] = Counter()
-        self.taken: Counter[int] = Counter()
-        self.labels = 0
+        self.sent: defaultdict[int, Iterator[int]] = defaultdict(count)
+        self.taken: defaultdict[int, Iterator[int]] = defaultdict(count)
+        self.labels = count(1)
 
     def lines(self) -> Iterator[str]:
         before: list[str] = []
@@ -61,9 +62,9 @@ class _Rank:
             label = self._label()
             n = self._bytes(sum(map(len, action.blocks)))
             if isinstance(action, Send):
-                yield f"{label}: send {n}b to {action.peer} tag {_next(self.sent, action.peer)}"
+                yield f"{label}: send {n}b to {action.peer} tag {next(self.sent[action.peer])}"
             else:
-                yield f"{label}: recv {n}b from {action.peer} tag {_next(self.taken, action.peer)}"
+                yield f"{label}: recv {n}b from {action.peer} tag {next(self.taken[action.peer])}"
             yield from (f"{label} requires {each}" for each in before)
             if isinstance(action, RecvReduce):
                 combined = self._label()
@@ -84,10 +85,4 @@ class _Rank:
         return max(1, round(self.nbytes * blocks / max(1, self.schedule.blocks)))
 
     def _label(self) -> str:
-        self.labels += 1
-        return f"l{self.labels}"
-
-
-def _next(counts: Counter[int], peer: int) -> int:
-    counts[peer] += 1
-    return counts[peer] - 1
+        return f"l{next(self.labels)}"

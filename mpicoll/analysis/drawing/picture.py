@@ -11,7 +11,7 @@ from mpicoll.analysis.drawing.trace import Block, Cell, Move, Trace, given, resu
 from mpicoll.analysis.proof.rules import shown
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Space
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Space
 
 __all__ = ["Arrow", "Panel", "Picture", "Shown", "meaning", "picture"]
 
@@ -126,22 +126,17 @@ class _Scene:
         return {spot: Shown(self.label(block), self.colours(block), spot in spots) for spot, block in found.items()}
 
     def arrow(self, move: Move) -> Arrow:
-        pairs = [(self.spot(a), self.spot(b)) for a, b in move.cells()]
-        label = shown(move.blocks) if self.blocks > 1 and not move.local else ""
-        return Arrow(
-            tuple(a for a, _ in pairs),
-            tuple(b for _, b in pairs),
-            label,
-            move.reduces and self.table.reduces,
-            move.local,
-        )
+        spots = [(self.spot(a), self.spot(b)) for a, b in move.cells()]
+        return self.between((a for a, _ in spots), (b for _, b in spots), move.blocks, move.reduces, move.local)
 
     def wrong(self, mark: Mark) -> Arrow:
-        label = shown(mark.sent) if self.blocks > 1 and not mark.local else ""
-        reduces = mark.reduces and self.table.reduces
-        return Arrow(
-            tuple(self.seen(mark.reads)), tuple(self.seen(mark.writes)), label, reduces, mark.local, True, mark.missing
-        )
+        reads, writes = self.seen(mark.reads), self.seen(mark.writes)
+        found = self.between(reads, writes, mark.sent, mark.reduces, mark.local)
+        return found._replace(wrong=True, missing=mark.missing)
+
+    def between(self, source: Iterable[Spot], to: Iterable[Spot], sent: Blocks, reduces: bool, local: bool) -> Arrow:
+        label = shown(sent) if self.blocks > 1 and not local else ""
+        return Arrow(tuple(source), tuple(to), label, reduces and self.table.reduces, local)
 
     def seen(self, cells: Iterable[Cell]) -> list[Spot]:
         """The cells that exist. A wrong schedule may name others."""

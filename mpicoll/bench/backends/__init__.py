@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 __all__ = ["BACKENDS", "Backend", "Unavailable", "open_backend"]
 
 BACKENDS = {
-    "mpicoll": "communicator:open_mpicoll",
+    "mpicoll": "communicator:ArrayLevel",
     "mpicoll:shared": "communicator:open_shared",
-    "mpi": "mpi:open_mpi",
+    "mpi": "mpi:Bare",
     "mpicoll.torch": "torchlike:open_mpicoll_torch",
     "torch": "torchlike:open_torch",
     "gloo": "torchlike:open_gloo",
     "nccl": "nccl:open_nccl",
 }
-"""By the name that ``--backends`` takes: the file, and its function that opens the backend."""
+"""By the name that ``--backends`` takes: the file, and what opens the backend there."""
 
 
 class Unavailable(Exception):
@@ -51,5 +51,5 @@ def open_backend(line: str, session: Session) -> Backend:
     """The backend for a line of the table, ``name`` or ``name:algorithm``. Collective. Raises Unavailable."""
     name, _, algorithm = (line, "", "") if line in BACKENDS else line.partition(":")
     file, _, function = BACKENDS[name].partition(":")
-    opened: Backend = getattr(import_module(f"{__name__}.{file}"), function)(session, algorithm or None)
-    return opened
+    opens: Callable[..., Backend] = getattr(import_module(f"{__name__}.{file}"), function)
+    return opens(session, algorithm) if algorithm else opens(session)

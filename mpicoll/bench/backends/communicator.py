@@ -18,18 +18,14 @@ from mpicoll.calls import select
 from mpicoll.communicator.face import engine_of
 from mpicoll.routes.lying import SHARED
 
-__all__ = ["open_mpicoll", "open_shared"]
+__all__ = ["ArrayLevel", "open_shared"]
 
 
-def open_mpicoll(session: Session, algorithm: str | None) -> ArrayLevel:
-    return ArrayLevel(session, algorithm)
-
-
-def open_shared(session: Session, algorithm: str | None) -> ArrayLevel:
+def open_shared(session: Session) -> ArrayLevel:
     """On buffers in memory that the ranks share."""
     if session.on_gpu:
         raise Unavailable("arrays in shared memory are not on a GPU")
-    opened = ArrayLevel(session, None)
+    opened = ArrayLevel(session)
     x = opened.new_shared(1 << 20)
     for _ in range(2):  # in the first call, the ranks learn that there are such arrays
         opened.comm.allreduce(x, out=x)
@@ -45,7 +41,7 @@ class ArrayLevel:
 
     new: Callable[[int], Any] | None = None
 
-    def __init__(self, session: Session, algorithm: str | None) -> None:
+    def __init__(self, session: Session, algorithm: str | None = None) -> None:
         self.comm = Communicator(session.world)
         self._algorithm = algorithm
         self._on_gpu = session.on_gpu

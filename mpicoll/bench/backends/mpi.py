@@ -14,13 +14,7 @@ from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.machine.gpu import takes_device_memory
 
-__all__ = ["open_mpi"]
-
-
-def open_mpi(session: Session, algorithm: str | None) -> Bare:
-    if session.on_gpu and not takes_device_memory():
-        raise Unavailable("the MPI library does not say that it takes GPU memory")
-    return Bare(session)
+__all__ = ["Bare"]
 
 
 class Bare:
@@ -29,6 +23,8 @@ class Bare:
     new = None
 
     def __init__(self, session: Session) -> None:
+        if session.on_gpu and not takes_device_memory():
+            raise Unavailable("the MPI library does not say that it takes GPU memory")
         self._comm = session.world.Dup()
         self._on_gpu = session.on_gpu
 

@@ -40,7 +40,7 @@ class Nccl(Torchlike):
         self._log.remove()
 
 
-def open_nccl(session: Session, algorithm: str | None) -> Nccl:
+def open_nccl(session: Session) -> Nccl:
     torch = torch_itself()
     if not session.on_gpu:
         gpu = "NCCL works on GPU memory only (--device cuda)"

@@ -30,7 +30,7 @@ class Torchlike:
     new = None
 
     def __init__(self, module: Any, route: Callable[[], str], group: Any = None) -> None:
-        self._module, self._route, self._group = module, route, group
+        self._module, self.route, self._group = module, route, group
 
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         case, d, root = buffers.case, self._module, buffers.case.root
@@ -72,9 +72,6 @@ class Torchlike:
             raise Unavailable(f"torch has no operation {case.op}")
         return getattr(self._module.ReduceOp, _OPS[case.op])
 
-    def route(self) -> str:
-        return self._route()
-
     def close(self) -> None:
         if self._module.is_initialized():
             self._module.destroy_process_group()
@@ -87,7 +84,7 @@ def torch_itself() -> Any:
     return import_module("torch")
 
 
-def open_mpicoll_torch(session: Session, algorithm: str | None) -> Torchlike:
+def open_mpicoll_torch(session: Session) -> Torchlike:
     torch_itself()
     module = import_module("mpicoll.torch")
     module.init_process_group()
@@ -95,13 +92,13 @@ def open_mpicoll_torch(session: Session, algorithm: str | None) -> Torchlike:
     return Torchlike(module, lambda: comm.last_route)
 
 
-def open_torch(session: Session, algorithm: str | None) -> Torchlike:
+def open_torch(session: Session) -> Torchlike:
     module = distributed()
     group = module.new_group(backend="mpicoll", timeout=TIMEOUT)
     return Torchlike(module, lambda: group.comm.last_route, group)
 
 
-def open_gloo(session: Session, algorithm: str | None) -> Torchlike:
+def open_gloo(session: Session) -> Torchlike:
     return Torchlike(distributed(), lambda: "gloo")
 
 

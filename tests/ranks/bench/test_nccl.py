@@ -121,7 +121,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, sharing: int, version: tuple[int, ..
     monkeypatch.setattr(nccl, "torch_itself", lambda: torch)
     monkeypatch.setattr(nccl, "distributed", lambda: torch.distributed)
     world = cast(Any, SimpleNamespace(rank=3))
-    nccl.open_nccl(Session(world, world, "cuda:0", sharing), None).close()
+    nccl.open_nccl(Session(world, world, "cuda:0", sharing)).close()
     return torch.seen
 
 
@@ -143,7 +143,7 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl, "torch_itself", lambda: FakeTorch((2, 30)))
     world = cast(Any, SimpleNamespace(rank=0))
     with pytest.raises(Unavailable, match="--device cuda"):
-        nccl.open_nccl(Session(world, world, "cpu"), None)
+        nccl.open_nccl(Session(world, world, "cpu"))
 
 
 def test_gpus_are_counted_by_what_they_are() -> None:

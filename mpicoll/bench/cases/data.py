@@ -1,4 +1,4 @@
-"""The contents of the input buffers, and the results that must come out.
+"""The contents of the input buffers, the results that must come out, and how many elements differ from them.
 
 Inputs are small integers, so that every result is exact in every dtype, in any order of the reduction and among any
 number of ranks. A value depends on the rank and on the element's position in the rank's whole input. Along the input
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mpicoll.arrays.kernels import COMBINE, narrow, storage
 from mpicoll.bench.cases.case import Case
 
-__all__ = ["expected", "given", "words"]
+__all__ = ["expected", "given", "words", "wrong"]
 
 Array = NDArray[Any]
 Period = NDArray[np.int64]
@@ -53,6 +53,24 @@ def expected(case: Case) -> list[Array] | None:
     inputs = [[_Block(case, r, b) for b in blocks] for r in range(case.ranks)]
     mine = case.collective.outcome(inputs, case.root, _Reduced)[case.rank]
     return None if mine is None else [_stored(block.period(), case) for block in mine]
+
+
+def wrong(result: Array, periods: Sequence[Array], words: int = 1) -> int:
+    """How many elements of ``result`` are wrong.
+
+    ``result`` consists of blocks of equal length. Block i is right if it repeats ``periods[i]``. All arrays are flat
+    and hold words; an element has ``words`` of them.
+    """
+    blocks = result.reshape(len(periods), -1)
+    return sum(_wrong(block, period, words) for block, period in zip(blocks, periods, strict=True))
+
+
+def _wrong(block: Array, period: Array, words: int) -> int:
+    whole = block.size - block.size % period.size
+    parts = (block[:whole].reshape(-1, period.size) != period, block[whole:] != period[: block.size - whole])
+    if words > 1:
+        parts = (parts[0].reshape(-1, words).any(axis=1), parts[1].reshape(-1, words).any(axis=1))
+    return int(sum(np.count_nonzero(part) for part in parts))
 
 
 class _Block:

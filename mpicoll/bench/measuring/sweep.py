@@ -96,8 +96,9 @@ class _Sweep:
 
     def rows(self, size: int) -> list[Row]:
         """Measure one size on all backends."""
-        cases = {p: _case(self.options, self.session, self.collective, size, p) for p in self._placements}
-        usual = cases[self._placements[0]]
+        placements = PLACEMENTS[self.collective.name]
+        cases = {p: _case(self.options, self.session, self.collective, size, p) for p in placements}
+        usual = cases[placements[0]]
         if usual.bytes and usual.bytes not in self.report.copies:
             seconds = FOR_COPIES * self.options.seconds
             self.report.copies[usual.bytes] = copy_time(self.session, self.arena, usual.bytes, seconds)
@@ -116,10 +117,6 @@ class _Sweep:
             if (it := runners.get((name, placement)))
         ]
         return rated(found, next(iter(self.backends), ""))
-
-    @property
-    def _placements(self) -> tuple[Placement, ...]:
-        return PLACEMENTS[self.collective.name]
 
     def _runner(self, name: str, case: Case) -> Runner | None:
         """The backend's calls on each pair of buffers, tried once. None if the backend refuses; a note says why."""

@@ -23,8 +23,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from mpicoll.bench.cases.case import Case
-from mpicoll.bench.cases.check import wrong
-from mpicoll.bench.cases.data import expected, words
+from mpicoll.bench.cases.data import expected, words, wrong
 from mpicoll.bench.cases.memory import Buffers
 
 __all__ = ["Runner", "clocks", "measure"]

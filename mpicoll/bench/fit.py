@@ -25,6 +25,7 @@ from mpicoll.bench.measuring.environment import environment
 from mpicoll.bench.session import open_session
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.collectives import COLLECTIVES
 from mpicoll.launch.alone import check_not_alone
 from mpicoll.routes import scheduled
 from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, Step, one
@@ -40,7 +41,7 @@ FEW = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
 """Bytes of the vectors where a moment must do."""
 CHECKED = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
 """Bytes of the vectors that predictions are checked on."""
-COLLECTIVES = ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter", "alltoall")
+PREDICTED = ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter", "alltoall")
 PASSES = 3
 """Passes over all measurements, far apart in time. The least time counts, because disturbances only add to it."""
 BATCHES = 3
@@ -90,7 +91,7 @@ def predictions(world: MPI.Intracomm, machine: Machine | None) -> list[Predictio
     cases = [
         (ranks, collective, each.name)
         for ranks in range(2, world.size + 1)
-        for collective in COLLECTIVES
+        for collective in PREDICTED
         for each in algorithms.algorithms(collective)
         if not each.declines(ranks, 0)
     ]
@@ -131,15 +132,10 @@ def _among(world: MPI.Intracomm, ranks: int, work: Callable[[MPI.Intracomm], Res
 def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int, slots: Slots | None = None) -> _Bound:
     """This rank's part in a schedule, as a plan on float32 vectors of so many bytes. Long messages go through
     ``slots``, if there are any."""
-    block = max(1, nbytes // 4 // comm.size)
-    x, out = np.full(nbytes // 4, 0, np.float32), np.full(nbytes // 4, 0, np.float32)  # written, so it has its pages
-    match collective:
-        case "allgather":
-            x, out = x[:block], out[: block * comm.size]
-        case "reduce_scatter":
-            x, out = x[: block * comm.size], out[:block]
-        case "alltoall":
-            x, out = x[: block * comm.size], out[: block * comm.size]
+    table = COLLECTIVES[collective]
+    block = max(1, nbytes // 4 // comm.size) if table.by_rank else nbytes // 4
+    lengths = block * table.given_blocks(comm.size), block * table.gotten_blocks(comm.size)
+    x, out = (np.full(n, 0, np.float32) for n in lengths)  # written, so it has its pages
     given = None if collective == "bcast" else out
     call = checked(collective, comm.rank, comm.size, x, given, "sum", 0)
     return _Bound(scheduled.bind(comm, call, steps, Workspace(), slots), x, out)

@@ -18,7 +18,7 @@ from mpicoll.bench import fit
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"SIZES": (64, 1 << 16), "CHECKED": (64, 1 << 14), "PASSES": 1, "SECONDS": 1e-3}.items():
         monkeypatch.setattr(fit, name, value)
-    monkeypatch.setattr(fit, "COLLECTIVES", ("bcast", "allgather"))
+    monkeypatch.setattr(fit, "PREDICTED", ("bcast", "allgather"))
     monkeypatch.setattr(fitting, "CACHES", ((1 << 17, 1 << 21),))
     monkeypatch.setattr(fitting, "ROUNDS", 4)
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.engine.requests import Request
 from mpicoll.errors import TimeoutError
 from mpicoll.torch.functions.caller import caller_of, checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
-from mpicoll.torch.groups.work import Work
+from mpicoll.torch.groups.work import PAUSE, Work, complete_before
 from mpicoll.torch.groups.world import GivenGroup
 
 __all__ = ["barrier", "monitored_barrier"]
@@ -25,9 +24,6 @@ __all__ = ["barrier", "monitored_barrier"]
 _TO_OTHERS, _TO_RANK_0 = 32765, 32766
 """Tags of these messages. MPI guarantees no tag above 32767, and programs count theirs from 0."""
 _CALL, _END = range(2)
-
-_PAUSE = 1e-4
-"""Seconds between two looks at a message. A rank that waits for long leaves its core to others."""
 
 
 def barrier(
@@ -87,7 +83,7 @@ def _lead(g: ProcessGroup, limit: float) -> list[int]:
                     missing.discard(r)
                 else:
                     requests[r] = g.comm.irecv(answers[r], r, _TO_RANK_0)
-        sleep(_PAUSE)
+        sleep(PAUSE)
     for r in missing:
         requests[r].cancel()
     for r in others - missing:
@@ -105,17 +101,9 @@ def _follow(g: ProcessGroup, limit: float) -> list[int]:
     deadline = monotonic() + limit
     while True:
         request = g.comm.irecv(message, 0, _TO_OTHERS)
-        if not _complete_before(request, deadline) and request.cancel():
+        if not complete_before(request, deadline) and request.cancel():
             return [0]
         if message[1] == _END:
             return [int(r) for r in message[2:] if r >= 0]
         g.comm.send(message[:1], 0, _TO_RANK_0)
         deadline = monotonic() + limit + 1.0  # from now on rank 0 may wait this long for others
-
-
-def _complete_before(request: Request, deadline: float) -> bool:
-    while not request.test():
-        if monotonic() > deadline:
-            return False
-        sleep(_PAUSE)
-    return True

@@ -18,10 +18,10 @@ from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.private import profiler
 from mpicoll.torch.uncompiled import uncompiled
 
-__all__ = ["CollectiveWork", "MessageWork", "Work", "seconds_of"]
+__all__ = ["PAUSE", "CollectiveWork", "MessageWork", "Work", "complete_before", "seconds_of"]
 
-_PAUSE = 1e-4
-"""Seconds between two looks at a message, when the wait for it has a timeout."""
+PAUSE = 1e-4
+"""Seconds between two looks at a message. A rank that waits for long leaves its core to others."""
 
 
 class Work(ABC):
@@ -213,6 +213,15 @@ def _nothing() -> None:
     """In the place of a collective that is over."""
 
 
+def complete_before(request: Request, deadline: float) -> bool:
+    """Wait for a message, but not longer than until this time of ``time.monotonic``. Whether it is complete."""
+    while not request.test():
+        if monotonic() > deadline:
+            return False
+        sleep(PAUSE)
+    return True
+
+
 @uncompiled
 class MessageWork(Work):
     """A message under way. ``global_rank`` gives the global rank of a rank of the message's group."""
@@ -224,25 +233,18 @@ class MessageWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         if self._exception is not None:
             raise self._exception
-        seconds = None if timeout is None else seconds_of(timeout)
+        seconds = seconds_of(timeout)
         try:
             if seconds is None:
                 self._request.wait()
-            else:
-                self._poll(seconds)
+            elif not complete_before(self._request, monotonic() + seconds):
+                raise TimeoutError(f"wait: the message was not complete after {seconds:g} s")
         except TimeoutError:
             raise
         except Exception as e:
             self._exception = e
             raise
         return True
-
-    def _poll(self, seconds: float) -> None:
-        deadline = monotonic() + seconds
-        while not self._request.test():
-            if monotonic() > deadline:
-                raise TimeoutError(f"wait: the message was not complete after {seconds:g} s")
-            sleep(_PAUSE)
 
     def is_completed(self) -> bool:
         if self._exception is not None:

@@ -117,6 +117,10 @@ class Caller:
             raise self.error(argument, f"one of the group's ranks, {list(self.group.ranks)}", repr(given))
         return place
 
+    def source(self, given: int | None, in_group: int | None) -> int | None:
+        """The same for the sender of a message: None, which is any rank, if neither is given."""
+        return None if given is None and in_group is None else self.root("src", given, in_group)
+
     # -- what the call does -------------------------------------------------------------------------------------------
 
     def plan(self, names: dict[str, str], collective: str, x: Any, out: Any = None, **arguments: Any) -> Bound:

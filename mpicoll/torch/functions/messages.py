@@ -49,17 +49,15 @@ def recv(
     caller = caller_of("recv", group)
     if caller is None:
         return -1
-    source = _source(caller, src, group_src)
-    if source is not None:
-        _refuse_this_rank(caller, "src", source)
-    sender = source
+    sender = caller.source(src, group_src)
     if sender is None:
-        request = started(caller, tensor, source, tag, True)
+        request = started(caller, tensor, None, tag, True)
         request.wait()
         sender = request.source
         assert sender is not None
     else:
-        caller.group.engine.transfer(bound(caller, tensor, source, tag, True), tensor)
+        _refuse_this_rank(caller, "src", sender)
+        caller.group.engine.transfer(bound(caller, tensor, sender, tag, True), tensor)
     return caller.group.global_rank(sender)
 
 
@@ -81,7 +79,7 @@ def irecv(
     caller = caller_of("irecv", group)
     if caller is None:
         return None
-    source = _source(caller, src, group_src)
+    source = caller.source(src, group_src)
     return MessageWork(started(caller, tensor, source, tag, True), caller.group.global_rank)
 
 
@@ -161,10 +159,6 @@ def _check(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bo
         caller.group.engine.checked_tag(caller.operation, tag)
     if not isinstance(tensor, torch.Tensor):
         caller.tensor("tensor", tensor)  # raises
-
-
-def _source(caller: Caller, src: int | None, group_src: int | None) -> int | None:
-    return None if src is None and group_src is None else caller.root("src", src, group_src)
 
 
 def _refuse_this_rank(caller: Caller, argument: str, rank: int) -> None:

@@ -143,10 +143,8 @@ def recv_object_list(
     if caller is None:
         return -1
     _check_list(caller, "object_list", object_list, None)
-    g, source = caller.group, None
-    if src is not None or group_src is not None:
-        source = caller.root("src", src, group_src)
-    sender, sent = g.comm.recv_object(source)
+    g = caller.group
+    sender, sent = g.comm.recv_object(caller.source(src, group_src))
     _replace(caller, object_list, sent, g.global_rank(sender))
     return g.global_rank(sender)
 

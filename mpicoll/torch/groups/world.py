@@ -12,7 +12,7 @@ import torch
 import torch.distributed
 
 from mpicoll.errors import ArgumentError, StateError
-from mpicoll.fabrics.thread_job import Seat, here
+from mpicoll.fabrics.thread_job import here
 from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.private import torchs_world
@@ -68,10 +68,8 @@ _process = Groups()
 
 def world() -> Groups:
     """The groups of this process, or of this thread if the ranks are threads."""
-    return _process if here.seat is None else _groups_of(here.seat)
-
-
-def _groups_of(seat: Seat) -> Groups:
+    if (seat := here.seat) is None:
+        return _process
     found = seat.kept.get(__name__)
     if found is None:
         found = seat.kept[__name__] = Groups()

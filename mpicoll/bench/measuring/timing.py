@@ -88,11 +88,6 @@ class Runner:
                 gc.enable()
         return times / 1e3, on_device
 
-    def forget(self) -> None:
-        """Let no call so far count."""
-        self.times.clear()
-        self.on_device.clear()
-
     def check(self) -> int:
         """How many elements of the last call's result are wrong on this rank."""
         if self._expected is None:
@@ -155,8 +150,9 @@ def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float, lim
             break
         if made == 2:
             for runner, n in zip(runners, calls, strict=True):
-                if n > 1:
-                    runner.forget()  # single calls find cold caches
+                if n > 1:  # then no call so far counts: single calls find cold caches
+                    runner.times.clear()
+                    runner.on_device.clear()
     for runner, routes in zip(runners, zip(*world.allgather([r.routes for r in runners]), strict=True), strict=True):
         runner.routes = list(dict.fromkeys(chain(*routes)))  # a rank of NCCL knows its own connections alone
 

@@ -23,7 +23,7 @@ from mpicoll.guard import sites
 from mpicoll.guard.watch import watcher
 
 if TYPE_CHECKING:
-    from mpicoll.engine.nonblocking import NonBlocking
+    from mpicoll.engine.engine import Engine
 
 __all__ = ["Aside", "Handed"]
 
@@ -31,7 +31,7 @@ __all__ = ["Aside", "Handed"]
 class _Task:
     """A collective that was handed in."""
 
-    def __init__(self, run: Callable[[NonBlocking], None], site: sites.Site) -> None:
+    def __init__(self, run: Callable[[Engine], None], site: sites.Site) -> None:
         self.run, self.site, self.since = run, site, monotonic()
         self.done = threading.Event()
         self.error: Exception | None = None
@@ -40,7 +40,7 @@ class _Task:
 class Aside:
     """A thread, with an engine that it makes for itself. It takes collectives in the order of the program."""
 
-    def __init__(self, make: Callable[[], NonBlocking]) -> None:
+    def __init__(self, make: Callable[[], Engine]) -> None:
         self._make = make
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._last: _Task | None = None
@@ -49,7 +49,7 @@ class Aside:
         self._thread = threading.Thread(target=self._serve, args=[here_in_job.seat], name="mpicoll", daemon=True)
         self._thread.start()
 
-    def hand_in(self, run: Callable[[NonBlocking], None], site: sites.Site) -> _Task:
+    def hand_in(self, run: Callable[[Engine], None], site: sites.Site) -> _Task:
         """Let the thread run this, after all that was handed in before."""
         task = self._last = _Task(run, site)
         self._tasks.put(task)
@@ -67,7 +67,7 @@ class Aside:
 
     def _serve(self, seat: Any) -> None:
         work_for(seat)
-        engine: NonBlocking | None = None
+        engine: Engine | None = None
         while (task := self._tasks.get()) is not None:
             sites.here.site, sites.here.handed_in = task.site, task.since
             try:

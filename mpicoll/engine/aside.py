@@ -15,7 +15,6 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Transfer
 from mpicoll.fabrics.thread_job import here as here_in_job
 from mpicoll.fabrics.thread_job import work_for
@@ -85,7 +84,7 @@ class Aside:
 class Handed(Transfer):
     """One collective for the thread. ``run`` carries it out with the thread's engine."""
 
-    def __init__(self, aside: Aside, run: Callable[[NonBlocking], None]) -> None:
+    def __init__(self, aside: Aside, run: Callable[[Engine], None]) -> None:
         self._aside, self._run = aside, run
 
     def start(self) -> _Task:
@@ -101,14 +100,6 @@ class Handed(Transfer):
         if begun.done.is_set():
             self.wait(begun)
         return begun.done.is_set()
-
-    def cancel(self, begun: _Task) -> bool:
-        raise StateError("cancel: a collective cannot be given up, because other ranks take part in it")
-
-    def source(self, begun: Any = None) -> int:
-        raise AssertionError("a collective has no source")
-
-    tag = arrived = source
 
 
 _all: weakref.WeakSet[Aside] = weakref.WeakSet()

@@ -20,6 +20,7 @@ from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
+from mpicoll.errors import StateError
 from mpicoll.machine.patience import Patience
 from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Nodes
@@ -48,21 +49,23 @@ class Transfer(ABC):
     def test(self, begun: Any) -> bool:
         """Whether the message is complete."""
 
-    @abstractmethod
     def cancel(self, begun: Any) -> bool:
         """Stop receiving. Returns False if the message has come already."""
+        raise StateError("cancel: a collective cannot be given up, because other ranks take part in it")
 
-    @abstractmethod
+    # -- asked only of a message that comes ---------------------------------------------------------------------------
+
     def source(self, begun: Any = None) -> int:
         """The rank from which a complete message came: the last one that came ``now``, if nothing was begun."""
+        raise AssertionError("only a message that comes has a source")
 
-    @abstractmethod
     def tag(self, begun: Any) -> int:
         """The tag of a complete message."""
+        raise AssertionError("only a message that comes has a tag")
 
-    @abstractmethod
     def arrived(self, begun: Any = None) -> int | None:
         """The number of elements that came; None where the message ends within an element."""
+        raise AssertionError("only a message that comes has a length")
 
 
 class Nobody(Transfer):
@@ -82,9 +85,6 @@ class Nobody(Transfer):
 
     def test(self, begun: object) -> bool:
         return True
-
-    def cancel(self, begun: object) -> bool:
-        return False
 
     def source(self, begun: object = None) -> int:
         return self._null

@@ -94,11 +94,6 @@ class _Sent(Transfer):
     def cancel(self, begun: MPI.Request) -> bool:
         raise StateError(_NO_CANCEL)
 
-    def source(self, begun: Any = None) -> int:
-        raise AssertionError("it was sent by this rank")
-
-    tag = arrived = source
-
 
 class _Received(Transfer):
     """A short message that comes. While it is under way, the library's request and status stand for it.
@@ -218,14 +213,6 @@ class Started(Transfer):
 
     def test(self, begun: MPI.Request) -> bool:
         return begun.Test()
-
-    def cancel(self, begun: MPI.Request) -> bool:
-        raise StateError("cancel: a collective cannot be given up, because other ranks take part in it")
-
-    def source(self, begun: Any = None) -> int:
-        raise AssertionError("a collective has no source")
-
-    tag = arrived = source
 
 
 def _incomplete(begun: Parts) -> Parts:

@@ -269,14 +269,6 @@ class _Sent(Transfer):
     def test(self, begun: None) -> bool:
         return True
 
-    def cancel(self, begun: None) -> bool:
-        return False
-
-    def source(self, begun: Any = None) -> int:
-        raise AssertionError("it was sent by this rank")
-
-    tag = arrived = source
-
 
 class _Receiving(Transfer):
     """A message from a thread, into ``array``. While it is under way, what waits in the fabric stands for it."""

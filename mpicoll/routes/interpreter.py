@@ -5,28 +5,17 @@ The interpreter says which memory is sent, received, reduced and copied in each 
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
-
-from mpicoll.schedule import Blocks, Copy, Recv, RecvReduce, Schedule, Send, Space
+from mpicoll.routes.spaces import Spaces
+from mpicoll.schedule import Copy, Recv, RecvReduce, Schedule, Send
 from mpicoll.transports.transport import Transport
 
-__all__ = ["Memory", "carry_out"]
-
-Region = TypeVar("Region")
-Region_co = TypeVar("Region_co", covariant=True)
+__all__ = ["carry_out"]
 
 
-class Memory(Protocol[Region_co]):
-    """A rank's three spaces."""
-
-    def region(self, space: Space, blocks: Blocks) -> Region_co:
-        """The memory of these blocks."""
-
-
-def carry_out(schedule: Schedule, memory: Memory[Region], transport: Transport[Region]) -> None:
+def carry_out(schedule: Schedule, spaces: Spaces, transport: Transport) -> None:
     """Hand one rank's schedule to a transport, action by action. A transport may carry the actions out at once, or bind
     them into a plan that does so later."""
-    region = memory.region
+    region = spaces.region
     for step in schedule.steps:
         for action in step:
             match action:

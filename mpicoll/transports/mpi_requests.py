@@ -30,7 +30,7 @@ GATHERED = 1 << 16
 """Bytes in the longest message of several runs that is gathered into one."""
 
 
-class MPIRequests(Transport[Region]):
+class MPIRequests(Transport):
     """Makes requests for the messages of each step. ``steps`` are the plans of the steps so far.
 
     ``inboxes`` is memory for pieces that are received to be reduced. With ``slots``, long messages go through shared

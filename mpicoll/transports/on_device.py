@@ -45,7 +45,7 @@ def on_device(array: Array, dtype: Dtype, device: Device) -> Buffer:
     return Buffer(None, array.ctypes.data, array.shape, array.strides, dtype, device.name, True, True)
 
 
-class OnDevice(Transport[Region]):
+class OnDevice(Transport):
     """``steps`` are the plans of the steps so far. ``inbox`` is memory of the device, for what is received to be
     reduced. Arrays describe memory, and are not read.
 

@@ -47,7 +47,7 @@ class Board(Protocol):
         """Wait until all of this memory was read."""
 
 
-class Threads(Transport[Region]):
+class Threads(Transport):
     """Posts what a step sends. At the end of the step it takes what the peers have posted, in the order in which it
     arrives."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -13,30 +13,28 @@ Array = np.ndarray[Any, Any]
 Region = list[Array]
 """Memory of some blocks: runs of elements, each a 1-D array, in the order of the blocks. A region without runs is a
 mere signal."""
-Memory = TypeVar("Memory")
-"""What stands for the memory of some blocks: a Region, or in an analysis something that tells what the blocks hold."""
 
 
-class Transport(ABC, Generic[Memory]):
+class Transport(ABC):
     """Brings the memory of blocks to other ranks.
 
     The calls between two calls of ``end_step`` are the actions of one step, which may proceed at the same time. The
     messages between two ranks are matched in the order of the calls."""
 
     @abstractmethod
-    def send(self, peer: int, region: Memory) -> None:
+    def send(self, peer: int, region: Region) -> None:
         """Send the region to the peer."""
 
     @abstractmethod
-    def recv(self, peer: int, region: Memory) -> None:
+    def recv(self, peer: int, region: Region) -> None:
         """Receive the region from the peer."""
 
     @abstractmethod
-    def recv_reduce(self, peer: int, mine: Memory, into: Memory, mine_first: bool) -> None:
+    def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
         """Receive a region from the peer and combine it with ``mine``. ``mine_first`` says in which order."""
 
     @abstractmethod
-    def copy(self, source: Memory, target: Memory) -> None:
+    def copy(self, source: Region, target: Region) -> None:
         """Copy a region to another one."""
 
     @abstractmethod

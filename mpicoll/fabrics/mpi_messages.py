@@ -19,7 +19,7 @@ from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Envelope, Transfer
 from mpicoll.machine.vendors import vendor_of
 from mpicoll.routes import large
-from mpicoll.transports.memory import datatype, moved, moved_bytes
+from mpicoll.transports.memory import moved, moved_as, moved_bytes
 
 __all__ = ["Started", "both", "incoming", "outgoing", "probe"]
 
@@ -40,7 +40,7 @@ def incoming(comm: MPI.Intracomm, b: Buffer, source: int | None, tag: int | None
     of, which = _of(source), MPI.ANY_TAG if tag is None else tag
     if b.count <= large.MAX_COUNT:
         return _Received(comm, b, of, which)
-    specs, kind = [moved(piece) for piece in large.pieces(b)], datatype(b.dtype)
+    specs, kind = [moved(piece) for piece in large.pieces(b)], moved_as(b.dtype.itemsize)
     if source is not None and tag is not None:
         return _Long([partial(comm.Irecv, spec, of, which) for spec in specs], kind)
     return _LongFromAny(comm, specs, of, which, kind)

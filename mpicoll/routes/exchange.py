@@ -24,7 +24,7 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
-from mpicoll.transports.memory import datatype
+from mpicoll.transports.memory import moved_as
 from mpicoll.transports.mpi_requests import MPIRequests
 from mpicoll.transports.shared import Slots
 from mpicoll.transports.transport import Array
@@ -69,7 +69,7 @@ class _Exchange:
     def __init__(self, comm: MPI.Intracomm, reduction: Reduction, workspace: Workspace, transport: MPIRequests) -> None:
         self._comm, self._reduction, self._workspace, self._transport = comm, reduction, workspace, transport
         self._inboxes: list[Array] = []
-        self._kind = datatype(reduction.dtype)
+        self._kind = moved_as(reduction.dtype.itemsize)
         self._chunk = max(CHUNK, SLICE * comm.size) // reduction.dtype.itemsize
         self._factors: list[Any] | None = None
 

@@ -9,22 +9,16 @@ from typing import Any
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.arrays.dtypes import Dtype
 
-__all__ = ["datatype", "moved", "moved_as", "moved_bytes", "moved_v"]
+__all__ = ["moved", "moved_as", "moved_bytes", "moved_v"]
 
 _PREDEFINED = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 _OTHERS: dict[int, MPI.Datatype] = {}
 """Datatypes of other sizes, made when they are needed."""
 
 
-def datatype(dtype: Dtype) -> MPI.Datatype:
-    """An MPI datatype with which elements of the dtype can be moved: it has their size, and MPI computes nothing."""
-    return moved_as(dtype.itemsize)
-
-
 def moved_as(itemsize: int) -> MPI.Datatype:
-    """An MPI datatype of so many bytes."""
+    """An MPI datatype with which elements of so many bytes can be moved: MPI computes nothing."""
     kind = _PREDEFINED.get(itemsize) or _OTHERS.get(itemsize)
     if kind is None:
         kind = _OTHERS[itemsize] = MPI.BYTE.Create_contiguous(itemsize).Commit()
@@ -39,7 +33,7 @@ def _memory(buffer: Buffer) -> MPI.buffer:
 def moved(buffer: Buffer | None, blocks: int = 1) -> list[Any]:
     """mpi4py's message specification of a buffer of equal blocks."""
     assert buffer is not None
-    return [_memory(buffer), buffer.count // blocks, datatype(buffer.dtype)]
+    return [_memory(buffer), buffer.count // blocks, moved_as(buffer.dtype.itemsize)]
 
 
 def moved_bytes(buffer: Buffer) -> list[Any]:
@@ -51,4 +45,4 @@ def moved_v(buffer: Buffer | None, counts: Sequence[int] | None) -> list[Any]:
     """mpi4py's message specification of a buffer of uneven blocks, one after another."""
     assert buffer is not None
     assert counts is not None
-    return [_memory(buffer), counts, [0, *accumulate(counts[:-1])], datatype(buffer.dtype)]
+    return [_memory(buffer), counts, [0, *accumulate(counts[:-1])], moved_as(buffer.dtype.itemsize)]

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from mpi4py import MPI
@@ -91,26 +92,14 @@ class Step:
     def bound(self) -> list[Plan]:
         """The step as plans, to be run one after another."""
         requests = [*self.receives, *self.sends]
-        if self.openings:
+        exchange: list[Plan] = []
+        if self.openings or (self.long_reductions and self.reductions > 1):
             exchange = [_as_they_come(requests, self.arrivals, self.openings, self.answers)]
-        elif self.arrivals and (self.long_reductions == 0 or self.reductions == 1):
-            exchange = [_in_order(requests, self.arrivals)]
         elif self.arrivals:
-            exchange = [_as_they_come(requests, self.arrivals)]
-        else:
-            exchange = [_exchange(requests)] if requests else []
+            exchange = [_in_order(requests, self.arrivals)]
+        elif requests:  # nothing is done with what arrives
+            exchange = [partial(MPI.Prequest.Startall, requests), partial(MPI.Request.Waitall, requests)]
         return [*exchange, *self.copies]
-
-
-def _exchange(requests: list[MPI.Prequest]) -> Plan:
-    """A step in which nothing is done with what arrives."""
-    start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
-
-    def exchange() -> None:
-        start(requests)
-        finish(requests)
-
-    return exchange
 
 
 def _in_order(requests: list[MPI.Prequest], arrivals: list[Arrival]) -> Plan:
@@ -133,8 +122,8 @@ def _in_order(requests: list[MPI.Prequest], arrivals: list[Arrival]) -> Plan:
 def _as_they_come(
     requests: list[MPI.Prequest],
     arrivals: list[Arrival],
-    openings: Sequence[Plan] = (),
-    answers: Sequence[MPI.Prequest] = (),
+    openings: Sequence[Plan],
+    answers: Sequence[MPI.Prequest],
 ) -> Plan:
     """A step with several long messages. It takes their pieces in the order in which they arrive.
 

@@ -7,8 +7,9 @@ instead.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,10 @@ class MPIRequests(Transport):
         self._comm, self._reduction, self._inboxes = comm, reduction, inboxes
         self._piece = max(1, PIECE // dtype.itemsize)
         self._kind = moved_as(dtype.itemsize)
-        self._sent: Counter[int] = Counter()
-        self._received: Counter[int] = Counter()
+        # Sender and receiver count their messages alike, for their tags. So messages that are under way at the same time
+        # cannot be taken for each other.
+        self._sent: defaultdict[int, count[int]] = defaultdict(count)
+        self._received: defaultdict[int, count[int]] = defaultdict(count)
         self._held = Held()
         self._streams = None if slots is None else Streams(comm, operation, dtype, slots, self._held)
         self.steps: list[Plan] = []
@@ -61,7 +64,7 @@ class MPIRequests(Transport):
             self._streams.send(self._step, peer, region)
             return
         for message in self._messages(region):
-            request = self._comm.Send_init(message, peer, _next_tag(self._sent, peer))
+            request = self._comm.Send_init(message, peer, next(self._sent[peer]) % TAGS)
             self._step.sends.append(self._held.request(request))
 
     def recv(self, peer: int, region: Region) -> None:
@@ -69,7 +72,7 @@ class MPIRequests(Transport):
             self._streams.recv(self._step, peer, region)
             return
         for message in self._messages(region):
-            request = self._comm.Recv_init(message, peer, _next_tag(self._received, peer))
+            request = self._comm.Recv_init(message, peer, next(self._received[peer]) % TAGS)
             self._step.receives.append(self._held.request(request))
 
     def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
@@ -82,7 +85,7 @@ class MPIRequests(Transport):
         for i, (ours, target) in enumerate(zip(self._pieces(mine), self._pieces(into), strict=True)):
             direct = len(target) == 1 and not np.may_share_memory(ours[0], target[0])
             inbox = target[0] if direct else inboxes[i % 2][: sum(map(len, target))]
-            request = self._comm.Recv_init(self._message([inbox]), peer, _next_tag(self._received, peer))
+            request = self._comm.Recv_init(self._message([inbox]), peer, next(self._received[peer]) % TAGS)
             receives.append(self._held.request(request))
             combines.append(self._combined(mine_first, ours, inbox, target))
         step = self._step
@@ -167,13 +170,6 @@ class _Plan:
 def longest_piece() -> int:
     """Bytes in the longest possible piece."""
     return max(PIECE, GATHERED)
-
-
-def _next_tag(counts: Counter[int], peer: int) -> int:
-    """The tag of the next message to a peer, or from it. Sender and receiver count their messages alike. So messages
-    that are under way at the same time cannot be taken for each other."""
-    counts[peer] += 1
-    return (counts[peer] - 1) % TAGS
 
 
 def _inbox_lengths(pieces: list[Region]) -> list[int]:

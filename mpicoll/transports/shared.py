@@ -7,9 +7,10 @@ messages. So MPI does the waiting, and what one rank writes before it sends a si
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -95,8 +96,9 @@ class Streams:
     def __init__(self, comm: MPI.Intracomm, operation: str, dtype: np.dtype[Any], slots: Slots, held: Held) -> None:
         self._comm, self._operation, self._dtype, self._slots, self._held = comm, operation, dtype, slots, held
         self._slot_elements = slots.nbytes // dtype.itemsize
-        self._put: Counter[int] = Counter()
-        self._taken: Counter[int] = Counter()
+        # The numbers of pieces to each peer, and from it.
+        self._put: defaultdict[int, count[int]] = defaultdict(count)
+        self._taken: defaultdict[int, count[int]] = defaultdict(count)
         self._outgoing: dict[int, _Stream] = {}
         self._incoming: dict[int, _Stream] = {}
 
@@ -113,7 +115,7 @@ class Streams:
         if peer not in self._outgoing:
             self._outgoing[peer] = self._stream(step, peer, ANSWER, SIGNAL, ahead=2)
         for piece in self._pieces(region):
-            slot = self._elements(self._slots.to(peer, _next_number(self._put, peer)))
+            slot = self._elements(self._slots.to(peer, next(self._put[peer])))
             copy = _copies((part, run) for run, part in _with_parts(piece, slot))
             self._outgoing[peer].add(copy, _nbytes(region))
 
@@ -131,7 +133,7 @@ class Streams:
 
     def _next_slot_from(self, peer: int) -> Array:
         """The slot with the peer's next piece."""
-        return self._elements(self._slots.from_(peer, _next_number(self._taken, peer)))
+        return self._elements(self._slots.from_(peer, next(self._taken[peer])))
 
     def _receive(self, step: Step, peer: int, action: Plan, message: Region) -> None:
         """Add a piece of a message from the peer, on which this rank acts when it is there."""
@@ -216,12 +218,6 @@ class _Stream:
         told[0] = nbytes
         tell()
         self._done += 1
-
-
-def _next_number(counts: Counter[int], peer: int) -> int:
-    """The number of the next piece to a peer, or from it."""
-    counts[peer] += 1
-    return counts[peer] - 1
 
 
 def _nbytes(region: Region) -> int:

@@ -50,10 +50,7 @@ COMBINE: dict[str, np.ufunc] = {
     "LOR": np.logical_or,
     "LXOR": np.logical_xor,
 }
-"""NumPy's function of two values for each of MPI's operations."""
-
-_IN_TORCH = {"SUM": "add", "PROD": "mul", "MIN": "minimum", "MAX": "maximum"}
-"""torch's function for each of MPI's operations that are defined on floats."""
+"""NumPy's function of two values for each of MPI's operations. torch's has the same name."""
 
 _NANS = {"float16": (0x7C00, 0x7E00), "bfloat16": (0x7F80, 0x7FC0)}
 """By short float, the bits of infinity, and the bits that every NaN in a result gets."""
@@ -197,7 +194,7 @@ def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callabl
     if torch is None:
         # The caller divides an average at the end. Until then it is a sum.
         return partial(reduce_rows, (a, b), out, replace(reduction, op=Op("sum")))
-    operation = getattr(torch, _IN_TORCH[reduction.combine])
+    operation = getattr(torch, COMBINE[reduction.combine].__name__)
     calls = []
     # A tensor that is made in inference mode can be written to only in that mode, and the function may run outside it.
     with torch.inference_mode(False):

@@ -15,26 +15,13 @@ import numpy as np
 
 from mpicoll.arrays.buffers import Buffer, loaded_torch
 from mpicoll.arrays.dtypes import Dtype, Reduction
+from mpicoll.arrays.kernels import COMBINE
 from mpicoll.devices.cuda_peers import exported, opened
 from mpicoll.devices.device import Device, Event, Handle, Queue
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 from mpicoll.machine.cuda import supported
 
 __all__ = ["Cuda"]
-
-_COMBINE = {
-    "SUM": "add",
-    "PROD": "mul",
-    "MIN": "minimum",
-    "MAX": "maximum",
-    "BAND": "bitwise_and",
-    "BOR": "bitwise_or",
-    "BXOR": "bitwise_xor",
-    "LAND": "logical_and",
-    "LOR": "logical_or",
-    "LXOR": "logical_xor",
-}
-"""torch's function of two tensors for each of MPI's operations."""
 
 
 class Cuda(Device):
@@ -145,7 +132,7 @@ class CudaQueue(Queue):
         self, rows: Sequence[Any], out: Any, reduction: Reduction, factors: Sequence[Any] | None = None
     ) -> None:
         torch = self._torch
-        combine = getattr(torch, _COMBINE[reduction.combine])
+        combine = getattr(torch, COMBINE[reduction.combine].__name__)
         with torch.cuda.stream(self.stream), torch.inference_mode():
             total = _term(torch, rows, 0, reduction, factors)
             for i in range(1, len(rows)):

@@ -19,20 +19,20 @@ from mpicoll.transports.transport import Array
 
 __all__ = ["begin", "bind", "bind_neighbours"]
 
-
+Method = Callable[[str], Callable[..., Any]]
 Start = Callable[[], MPI.Request]
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
     """The plan of one call of the MPI library, with what must be done before it and after it."""
-    before, run, after = _parts(comm, call, workspace, "")
+    before, run, after = _parts(comm, call, workspace, partial(getattr, comm))
     return sequence(*before, run, *after)
 
 
 def begin(comm: MPI.Intracomm, call: Call) -> tuple[list[Plan], Start, list[Plan]]:
     """The library's call that does not block, and what must be done before it and after it. It has memory of its own,
     because other calls may be made meanwhile."""
-    return _parts(comm, call, Workspace(), "I")
+    return _parts(comm, call, Workspace(), lambda name: getattr(comm, f"I{name.lower()}"))
 
 
 def bind_neighbours(comm: MPI.Topocomm, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:
@@ -42,20 +42,12 @@ def bind_neighbours(comm: MPI.Topocomm, operation: str, send: Buffer, recv: Buff
     return partial(method, [sent, block, kind], [received, block, kind])
 
 
-def _parts(comm: MPI.Intracomm, call: Call, workspace: Workspace, kind: str) -> tuple[list[Plan], Any, list[Plan]]:
-    """What is done before the library's call, the call, and what is done after it. ``kind`` is I for a call that does
-    not block, as in Ibcast."""
-
-    def method(name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(comm, f"I{name.lower()}" if kind else name)
-        return found
-
+def _parts(comm: MPI.Intracomm, call: Call, workspace: Workspace, method: Method) -> tuple[list[Plan], Any, list[Plan]]:
+    """What is done before the library's call, the call, and what is done after it. ``method`` gives the library's
+    function for a collective of MPI."""
     if call.reduction is None:
         return [], _moved(comm.size, method, call), []
     return _reduced(comm, method, call, call.reduction, workspace)
-
-
-Method = Callable[[str], Callable[..., Any]]
 
 
 def _moved(size: int, method: Method, call: Call) -> Plan:

@@ -50,8 +50,7 @@ class MPIRequests(Transport):
         self._comm, self._reduction, self._inboxes = comm, reduction, inboxes
         self._piece = max(1, PIECE // dtype.itemsize)
         self._kind = moved_as(dtype.itemsize)
-        # Sender and receiver count their messages alike, for their tags. So messages that are under way at the same time
-        # cannot be taken for each other.
+        # Sender and receiver count their messages alike: so two that are under way at once have different tags.
         self._sent: defaultdict[int, count[int]] = defaultdict(count)
         self._received: defaultdict[int, count[int]] = defaultdict(count)
         self._held = Held()
@@ -113,7 +112,9 @@ class MPIRequests(Transport):
     def plan(self, run: Plan, *memory: Array) -> Plan:
         """``run``, which starts these requests, as a plan that keeps the requests and their ``memory``."""
         self._held.memory(*memory)
-        return _Plan(run, self._held)
+        plan = partial(run)
+        plan.__dict__["held"] = self._held
+        return plan
 
     def _combined(self, mine_first: bool, ours: Region, inbox: Array, target: Region) -> Plan:
         """A plan that combines ``ours`` with the values that have arrived in ``inbox``."""
@@ -155,16 +156,6 @@ class MPIRequests(Transport):
         """A part of the memory for inboxes that this step does not use yet."""
         self._used += elements
         return self._inboxes[self._used - elements : self._used]
-
-
-class _Plan:
-    """A plan that keeps the requests that it starts."""
-
-    def __init__(self, run: Plan, held: Held) -> None:
-        self._run, self._held = run, held
-
-    def __call__(self) -> None:
-        self._run()
 
 
 def longest_piece() -> int:

@@ -35,11 +35,6 @@ class _Message(NamedTuple):
     length: int
 
 
-class _Combine(NamedTuple):
-    rows: tuple[View, View]
-    out: View
-
-
 def on_device(array: Array, dtype: Dtype, device: Device) -> Buffer:
     """The memory that an array describes. Nobody may read it through the array."""
     return Buffer(None, array.ctypes.data, array.shape, array.strides, dtype, device.name, True, True)
@@ -72,7 +67,7 @@ class OnDevice(Transport):
         self.steps: list[Plan] = []
         self._sends: list[_Message] = []
         self._receives: list[_Message] = []
-        self._combines: list[_Combine] = []
+        self._combines: list[tuple[tuple[View, View], View]] = []
         self._copies: list[tuple[View, View]] = []
 
     def send(self, peer: int, region: Region) -> None:
@@ -88,7 +83,7 @@ class OnDevice(Transport):
                 self._used += target.size
                 self._receives += self._messages(peer, [theirs])
                 rows = (ours, theirs) if mine_first else (theirs, ours)
-                self._combines.append(_Combine((self._view(rows[0]), self._view(rows[1])), self._view(target)))
+                self._combines.append(((self._view(rows[0]), self._view(rows[1])), self._view(target)))
 
     def copy(self, source: Region, target: Region) -> None:
         for from_, into in zip(source, target, strict=True):
@@ -117,7 +112,7 @@ class OnDevice(Transport):
         self,
         sends: Sequence[_Message],
         receives: Sequence[_Message],
-        combines: Sequence[_Combine],
+        combines: Sequence[tuple[tuple[View, View], View]],
         copies: Sequence[tuple[View, View]],
     ) -> None:
         queue = self.queue

@@ -168,12 +168,9 @@ class Collectives(Face):
         array has the shape ``(size, *x.shape)``. Where ``x`` is the rank's own block of ``out``, ``out[rank]``, the
         call works in place.
         """
-        if out is None:
-            made = results.one_each("allgather", x, self.size)
-            self._run("allgather", x, made, None, 0, algorithm)
-            return results.in_kind(x, made)
-        self._run("allgather", x, out, None, 0, algorithm)
-        return out
+        result = results.one_each("allgather", x, self.size) if out is None else out
+        self._run("allgather", x, result, None, 0, algorithm)
+        return result if result is out else results.in_kind(x, result)
 
     @overload
     def gather(
@@ -249,12 +246,9 @@ class Collectives(Face):
         ``xs`` has size times as many elements as ``out``; all ranks give the same number. Without ``out``, ``xs`` has
         the shape ``(size, ...)``, and the new array has the shape ``xs.shape[1:]``.
         """
-        if out is None:
-            made = results.block("reduce_scatter", xs, self.size)
-            self._run("reduce_scatter", xs, made, op, 0, algorithm)
-            return results.in_kind(xs, made)
-        self._run("reduce_scatter", xs, out, op, 0, algorithm)
-        return out
+        result = results.block("reduce_scatter", xs, self.size) if out is None else out
+        self._run("reduce_scatter", xs, result, op, 0, algorithm)
+        return result if result is out else results.in_kind(xs, result)
 
     @overload
     def alltoall(self, xs: Array[A], out: Array[A] | None = ..., algorithm: AlgorithmLike | None = ...) -> A: ...
@@ -269,12 +263,9 @@ class Collectives(Face):
         ranks. ``out`` has as many elements as ``xs``, and shares no memory with it. A new array has the shape of
         ``xs``.
         """
-        if out is None:
-            made = results.like("alltoall", xs)
-            self._run("alltoall", xs, made, None, 0, algorithm)
-            return results.in_kind(xs, made)
-        self._run("alltoall", xs, out, None, 0, algorithm)
-        return out
+        result = results.like("alltoall", xs) if out is None else out
+        self._run("alltoall", xs, result, None, 0, algorithm)
+        return result if result is out else results.in_kind(xs, result)
 
     def barrier(self, algorithm: AlgorithmLike | None = None) -> None:
         """Return when all ranks have called it."""

@@ -40,12 +40,9 @@ class Uneven(Face):
         Rank r gives ``counts[r]`` rows. All ranks give the same ``counts``. ``out``, or the new array, has
         ``sum(counts)`` rows.
         """
-        if out is None:
-            made = results.rows("allgatherv", x, counts, self.size)
-            self._run("allgatherv", x, made, None, 0, algorithm, recvcounts=counts)
-            return results.in_kind(x, made)
-        self._run("allgatherv", x, out, None, 0, algorithm, recvcounts=counts)
-        return out
+        result = results.rows("allgatherv", x, counts, self.size) if out is None else out
+        self._run("allgatherv", x, result, None, 0, algorithm, recvcounts=counts)
+        return result if result is out else results.in_kind(x, result)
 
     @overload
     def gatherv(
@@ -171,12 +168,9 @@ class Uneven(Face):
         All ranks give the same ``counts``. ``xs`` has ``sum(counts)`` rows. ``out``, or the new array, has
         ``counts[r]`` rows.
         """
-        if out is None:
-            made = results.rows("reduce_scatterv", xs, counts, self.size, self.rank)
-            self._run("reduce_scatterv", xs, made, op, 0, algorithm, sendcounts=counts)
-            return results.in_kind(xs, made)
-        self._run("reduce_scatterv", xs, out, op, 0, algorithm, sendcounts=counts)
-        return out
+        result = results.rows("reduce_scatterv", xs, counts, self.size, self.rank) if out is None else out
+        self._run("reduce_scatterv", xs, result, op, 0, algorithm, sendcounts=counts)
+        return result if result is out else results.in_kind(xs, result)
 
     @overload
     def alltoallv(
@@ -213,9 +207,6 @@ class Uneven(Face):
         has ``sum(sendcounts)`` rows. ``out``, or the new array, has ``sum(recvcounts)`` rows. ``out`` shares no memory
         with ``xs``.
         """
-        if out is None:
-            made = results.rows("alltoallv", xs, recvcounts, self.size)
-            self._run("alltoallv", xs, made, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
-            return results.in_kind(xs, made)
-        self._run("alltoallv", xs, out, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
-        return out
+        result = results.rows("alltoallv", xs, recvcounts, self.size) if out is None else out
+        self._run("alltoallv", xs, result, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
+        return result if result is out else results.in_kind(xs, result)

@@ -14,8 +14,7 @@ from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import NOT_FOUND, Bound
 from mpicoll.calls.record import Record, record_of
-from mpicoll.engine.base import Base, cut_short
-from mpicoll.errors import StateError
+from mpicoll.engine.base import Base
 
 if TYPE_CHECKING:
     from mpicoll.engine.names import OpLike
@@ -138,20 +137,12 @@ class Collectives(Base):
         self.check_open(operation)
         recorder, record = self.recorder, Record(description)
         recorder.begin(record)
-        if self.agreement is not None:
-            try:
-                self.agreement.agree(operation, record)
-            except BaseException as e:
-                cut_short.append(self.fabric)  # MPI may still write to what it holds
-                self.end_midway(operation, e)
-                raise
         try:
+            if self.agreement is not None:
+                self.agreement.agree(operation, record)
             yield
-        except StateError:
-            recorder.under_way = False
-            raise  # ranks that are threads: what broke their job is said by every later call
         except BaseException as e:
-            self.end_midway(operation, e)
+            self.break_off(self.fabric, operation, e)
             raise
         recorder.under_way = False
 

@@ -63,6 +63,9 @@ BLOCKED = """
         "allgatherv": lambda: [comm.allgatherv(np.ones(1), [1] * comm.size) for _ in range(2)],
         "objects": lambda: comm.allgather_object("x"),
         "part": lambda: part.barrier(),
+        "split": lambda: comm.split(0),
+        "node": lambda: comm.node,
+        "shared": lambda: comm.shared(3),
     }
 
     def alive():
@@ -99,9 +102,9 @@ def elastic(n: int, *program: str) -> Done:
     [
         ["8 bytes", "16 MiB", "irecv"],
         ["recv", "1 MiB through shared memory"],
-        ["barrier", "recv_object"],
-        ["1 MiB", "allgatherv"],
-        ["objects", "part"],
+        ["barrier", "recv_object", "split"],
+        ["1 MiB", "allgatherv", "node"],
+        ["objects", "part", "shared"],
     ],
     ids=", ".join,
 )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any, NamedTuple
 
 from mpicoll.arrays.buffers import Buffer
@@ -18,6 +17,7 @@ from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Handle, Queue
 from mpicoll.routes.devices.failures import Tell, failure_before, raise_any
 from mpicoll.routes.devices.scratch import Scratch
+from mpicoll.routes.shares import input_and_output, starts_of
 
 __all__ = ["Peers", "bind", "serves"]
 
@@ -64,7 +64,7 @@ def bind(call: Call, peers: Peers, scratch: Scratch, otherwise: Plan) -> Plan:
 class _Plan:
     def __init__(self, call: Call, peers: Peers, scratch: Scratch, otherwise: Plan) -> None:
         self._call, self._peers, self._otherwise = call, peers, otherwise
-        table, rank = call.collective, peers.rank
+        table = call.collective
         self._sliced = table.elementwise and table.prefix is None and table.root is None
         # Ranks that come later still read what this rank's result would overwrite.
         self._aside = None
@@ -72,16 +72,7 @@ class _Plan:
         if table.prefix is not None and call.in_place and call.recv is not None:
             (address,) = scratch.addresses(call.operation, call.recv.nbytes)
             self._aside = replace(call.recv, address=address)
-        given = call.recv if call.send is None else call.send
-        self._given = self._input(given) if table.gives_at(rank, call.root) and given is not None else None
-
-    def _input(self, given: Buffer) -> Buffer:
-        """The memory of this rank's input. In a gather in place it is a part of the result."""
-        call = self._call
-        if call.send is None and call.collective.gathers:
-            starts, rank = _starts(call, self._peers.size), self._peers.rank
-            return given.part(starts[rank], starts[rank + 1])
-        return given
+        self._given, _ = input_and_output(call, peers.rank, peers.size)
 
     def __call__(self) -> None:
         call, peers = self._call, self._peers
@@ -167,7 +158,8 @@ class _Plan:
         """The blocks of this rank's result: for each the ranks that have it, each with where it begins in the rank's
         input, and where it begins and ends in the result."""
         call, table, (rank, size) = self._call, self._call.collective, (self._peers.rank, self._peers.size)
-        starts = _starts(call, size)
+        assert call.recv is not None
+        starts = [start // call.recv.dtype.itemsize for start in starts_of(call, size)]
         blocks = len(starts) - 1
         wants = table.wants(rank, size, call.root, blocks)
         for block in wants:
@@ -191,12 +183,3 @@ def _address(b: Buffer | None) -> int | None:
 def _given(factors: Sequence[Any]) -> Sequence[Any] | None:
     """The factors of a premul_sum, None for another operation."""
     return None if factors[0] is None else factors
-
-
-def _starts(call: Call, size: int) -> list[int]:
-    """Where each block begins in the whole vector, and where the last one ends."""
-    counts = call.sendcounts or call.recvcounts
-    if counts is not None:
-        return [0, *accumulate(counts)]
-    blocks = size if call.collective.by_rank else 1
-    return [call.extent(size) * b // blocks for b in range(blocks + 1)]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,33 +21,22 @@ from mpicoll.transports.transport import Array
 __all__ = ["bind"]
 
 
+Move = Callable[[Reduction | None, Array | None, Array | None], None]
+"""Carries the schedule out on an input and an output, with a reduction if there is one."""
+
+
 def bind(board: Board, call: Call, schedule: Schedule) -> Plan:
     """The plan of this rank's schedule."""
-    description = description_of(call, schedule.algorithm, board.size)
-    return partial(_carry_out, _Run(board, call, schedule, description))
-
-
-class _Run(NamedTuple):
-    """What the ranks of a call have in common. ``description`` is the same if they make the same call."""
-
-    board: Board
-    call: Call
-    schedule: Schedule
-    description: str
-
-
-def _carry_out(run: _Run) -> None:
-    call = run.call
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
+    move = partial(_over_the_board, board, call, schedule, description_of(call, schedule.algorithm, board.size))
     if call.reduction is None:
-        _over_the_board(run, None, given, out)
-    else:
-        _reduce(run, call.reduction, given, out)
+        return partial(move, None, given, out)
+    return partial(_reduce, move, call.reduction, given, out, call.terms(board.rank, board.size))
 
 
 @np.errstate(all="ignore")
-def _reduce(run: _Run, reduction: Reduction, given: Array | None, out: Array | None) -> None:
+def _reduce(move: Move, reduction: Reduction, given: Array | None, out: Array | None, terms: int) -> None:
     """Reduce. Short floats are reduced in float32 and rounded once at the end: between threads it gains nothing to move
     them as short ones."""
     source = out if given is None else given
@@ -59,8 +48,7 @@ def _reduce(run: _Run, reduction: Reduction, given: Array | None, out: Array | N
     if reduction.op.factor is not None:
         given = np.empty_like(wide)
         kernels.scale(wide, reduction.op.factor, given, wide_reduction.dtype)
-    _over_the_board(run, wide_reduction, given, result)
-    terms = run.call.terms(run.board.rank, run.board.size)
+    move(wide_reduction, given, result)
     if out is None or result is None or not terms:
         return
     if reduction.averages:
@@ -69,8 +57,16 @@ def _reduce(run: _Run, reduction: Reduction, given: Array | None, out: Array | N
         kernels.narrow(result, out, reduction.dtype)
 
 
-def _over_the_board(run: _Run, reduction: Reduction | None, given: Array | None, out: Array | None) -> None:
-    board, call, schedule, description = run
+def _over_the_board(
+    board: Board,
+    call: Call,
+    schedule: Schedule,
+    description: str,
+    reduction: Reduction | None,
+    given: Array | None,
+    out: Array | None,
+) -> None:
+    """``description`` is the same on all ranks if they make the same call."""
     spaces = Spaces(call, schedule, board.rank, board.size, given, out)
     array = out if given is None else given
     spaces.use(np.empty(spaces.scratch_elements, np.uint8 if array is None else array.dtype))

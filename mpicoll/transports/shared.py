@@ -55,8 +55,8 @@ def _slot_bytes(size: int) -> int:
 class Slots:
     """Two slots for each pair of ranks, in the sender's block of shared memory."""
 
-    def __init__(self, rank: int, blocks: Sequence[Block], nbytes: int) -> None:
-        self._rank, self._blocks, self.nbytes = rank, blocks, nbytes
+    def __init__(self, blocks: Sequence[Block], nbytes: int) -> None:
+        self._blocks, self.nbytes = blocks, nbytes
 
     @classmethod
     def among(cls, comm: MPI.Intracomm, besides: int = 0) -> tuple[Slots, list[Block]] | None:
@@ -67,20 +67,13 @@ class Slots:
         blocks = share(comm, of_slots + besides)
         if blocks is None:
             return None
-        return cls(comm.rank, [block[:of_slots] for block in blocks], nbytes), [block[of_slots:] for block in blocks]
+        return cls([block[:of_slots] for block in blocks], nbytes), [block[of_slots:] for block in blocks]
 
-    def to(self, peer: int, turn: int) -> Block:
-        """The slot into which this rank puts its piece number ``turn`` for ``peer``."""
-        return self._slot(self._rank, peer, turn)
-
-    def from_(self, peer: int, turn: int) -> Block:
-        """The slot from which this rank takes piece number ``turn`` from ``peer``."""
-        return self._slot(peer, self._rank, turn)
-
-    def _slot(self, owner: int, peer: int, turn: int) -> Block:
-        index = peer - 1 if peer > owner else peer  # the owner has no slots for itself
+    def slot(self, source: int, dest: int, turn: int) -> Block:
+        """The slot through which piece number ``turn`` goes from one rank to another."""
+        index = dest - 1 if dest > source else dest  # a rank has no slots for itself
         start = (2 * index + turn % 2) * self.nbytes
-        return self._blocks[owner][start : start + self.nbytes]
+        return self._blocks[source][start : start + self.nbytes]
 
 
 Combine = Callable[[Region, Array, Region], Plan]
@@ -115,7 +108,7 @@ class Streams:
         if peer not in self._outgoing:
             self._outgoing[peer] = self._stream(step, peer, ANSWER, SIGNAL, ahead=2)
         for piece in self._pieces(region):
-            slot = self._elements(self._slots.to(peer, next(self._put[peer])))
+            slot = self._elements(self._slots.slot(self._comm.rank, peer, next(self._put[peer])))
             copy = _copies((part, run) for run, part in _with_parts(piece, slot))
             self._outgoing[peer].add(copy, _nbytes(region))
 
@@ -133,7 +126,7 @@ class Streams:
 
     def _next_slot_from(self, peer: int) -> Array:
         """The slot with the peer's next piece."""
-        return self._elements(self._slots.from_(peer, next(self._taken[peer])))
+        return self._elements(self._slots.slot(peer, self._comm.rank, next(self._taken[peer])))
 
     def _receive(self, step: Step, peer: int, action: Plan, message: Region) -> None:
         """Add a piece of a message from the peer, on which this rank acts when it is there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,11 @@ class Engine(Collectives, MessageCalls):
         by_mpi = algorithm in (None, "native") and not self.hooks and not in_order
         native = self._native(call) if by_mpi else None
         if native is None:
-            run = partial(_carry_out, operation, x, there, op, root, algorithm, sendcounts, recvcounts)
+
+            def run(engine: Engine) -> None:
+                plan = engine.plan(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
+                engine.carry_out(plan, operation)
+
             native = self._handed(run), sequence(), None
         transfer, after, copies = native
         request = self._recorded(record, transfer, after, (x, out, copies))
@@ -87,7 +91,7 @@ class Engine(Collectives, MessageCalls):
     def _usable(self, b: Buffer | None) -> Buffer | None:
         return b if b is None or self.fabric.usable(b) else copied_to_host(b)
 
-    def _handed(self, run: Any) -> Transfer:
+    def _handed(self, run: Callable[[Engine], None]) -> Transfer:
         """The call as one that a thread carries out."""
         if not self.fabric.any_thread:
             run(self)
@@ -119,17 +123,3 @@ class Engine(Collectives, MessageCalls):
 def _hand_over(request: Request, x: Any) -> None:
     """At its end, the result becomes an array of the library of ``x``."""
     request.result = results.in_kind(x, request.result)
-
-
-def _carry_out(
-    operation: str,
-    x: Any,
-    out: Any,
-    op: Any,
-    root: int,
-    algorithm: Any,
-    sent: Any,
-    received: Any,
-    engine: Collectives,
-) -> None:
-    engine.carry_out(engine.plan(operation, x, out, op, root, algorithm, sent, received), operation)

@@ -210,13 +210,18 @@ class MessageCalls(Base):
     def probe(self, source: int | None, tag: int | None) -> Envelope:
         """Wait for a message that a receive would take. It is still to be received."""
         pending = Pending.message("probe", self.whence(*self.origin("probe", source, tag)), 0, "object")
-        patience = Patience(self.under_way.timeout or float("inf"))
-        with self.under_way.waiting(pending):
+        under_way, begun = self.under_way, (pending, monotonic())
+        patience = Patience(under_way.timeout or float("inf"))
+        under_way.begun.append(begun)
+        under_way.waits.append(begun)
+        try:
             while (found := self.iprobe(source, tag, "probe")) is None:
                 if not patience.lasts():
                     why = f"probe: {pending.missing} within {self.timeout:g} s"
                     self.close(why)
                     raise TimeoutError(why)
+        finally:
+            under_way.waits.remove(begun)
         return found
 
     def iprobe(self, source: int | None, tag: int | None, operation: str = "iprobe") -> Envelope | None:

@@ -6,8 +6,7 @@ import gc
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from ctypes import py_object, pythonapi
 from time import monotonic
 from typing import Any
@@ -116,17 +115,6 @@ class UnderWay:
                 _kept.discard(request)
                 request.warn()
         self._limit = max(LEAST, sum(request.nbytes for request in mine if not request.done))
-
-    @contextmanager
-    def waiting(self, pending: Pending) -> Iterator[None]:
-        """Around a wait for what has not happened yet."""
-        begun = pending, monotonic()
-        self.begun.append(begun)
-        self.waits.append(begun)
-        try:
-            yield
-        finally:
-            self.waits.remove(begun)
 
     def error(self, message: Message, array: object, e: BaseException) -> MpicollError:
         """The error of a message of which the fabric reports ``e``."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from mpi4py import MPI
@@ -148,7 +149,8 @@ class MPIFabric(ElasticFabric):
             table = tables.Table()
             if alike:
                 table = tables.held(fingerprint(), library(), take_turns, self.size, chosen_table())
-                _say_once(table.refusals())
+                for refused in table.refusals():
+                    _say(refused)
             rules = replace(of_all, table=table)
         common: Rules = self._comm.bcast(rules)
         return common
@@ -335,15 +337,11 @@ class MPIFabric(ElasticFabric):
         return self._bounded.numbers(number, seconds)
 
 
-def _say_once(refusals: Sequence[str]) -> None:
-    """Say on stderr which tables are not used, and why."""
-    for refused in refusals:
-        if refused not in _said:
-            _said.add(refused)
-            print(f"mpicoll: {refused}. The job goes on without it", file=sys.stderr, flush=True)
+@cache
+def _say(refused: str) -> None:
+    """Say on stderr that a table is not used, once in a process."""
+    print(f"mpicoll: {refused}. The job goes on without it", file=sys.stderr, flush=True)
 
-
-_said: set[str] = set()
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 """What MPI reports when ranks are lost, as far as it does not say so of single messages only."""

@@ -209,9 +209,8 @@ class ThreadFabric(Fabric):
     def subset(self, ranks: Sequence[int]) -> Fabric:
         members = tuple(ranks)
         with self._job.changed:
-            turn = self._group.made[
-                members, self.rank
-            ]  # the n-th subset of these ranks is the same one on each of them
+            # The n-th subset of these ranks is the same one on each of them.
+            turn = self._group.made[members, self.rank]
             self._group.made[members, self.rank] += 1
             part = self._group.subsets.setdefault((members, turn), Group())
         return ThreadFabric(self._job, part, members.index(self.rank), len(members))

@@ -19,7 +19,7 @@ class Patience:
     too, which may raise."""
 
     def __init__(self, seconds: float, meanwhile: Callable[[], object] | None = None) -> None:
-        self.seconds, self._meanwhile = seconds, meanwhile
+        self._meanwhile = meanwhile
         self._deadline = time.monotonic() + seconds
         self._looks = 0
 

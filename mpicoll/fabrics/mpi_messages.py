@@ -31,7 +31,8 @@ Received = tuple[MPI.Request, MPI.Status]
 def outgoing(comm: MPI.Intracomm, b: Buffer, dest: int, tag: int) -> Transfer:
     """A message to a rank."""
     if b.count > large.MAX_COUNT:
-        return _Long([partial(comm.Isend, moved(piece), dest, tag) for piece in large.pieces(b)], None)
+        specs = [moved(piece) for piece in large.pieces(b)]
+        return _Long(lambda: [comm.Isend(spec, dest, tag) for spec in specs], None)
     return _Sent(comm, moved(b), dest, tag)
 
 
@@ -40,10 +41,8 @@ def incoming(comm: MPI.Intracomm, b: Buffer, source: int | None, tag: int | None
     of, which = _of(source), MPI.ANY_TAG if tag is None else tag
     if b.count <= large.MAX_COUNT:
         return _Received(comm, b, of, which)
-    specs, kind = [moved(piece) for piece in large.pieces(b)], moved_as(b.dtype.itemsize)
-    if source is not None and tag is not None:
-        return _Long([partial(comm.Irecv, spec, of, which) for spec in specs], kind)
-    return _LongFromAny(comm, specs, of, which, kind)
+    specs = [moved(piece) for piece in large.pieces(b)]
+    return _Long(partial(_receives, comm, specs, of, which), moved_as(b.dtype.itemsize))
 
 
 def both(
@@ -146,11 +145,12 @@ Parts = tuple[list[MPI.Request], list[MPI.Status]]
 class _Long(Transfer):
     """A message of several parts. ``kind`` is the datatype of one that comes, and None for one that leaves."""
 
-    def __init__(self, starts: list[Callable[[], MPI.Request]], kind: MPI.Datatype | None) -> None:
-        self._starts, self._kind = starts, kind
+    def __init__(self, start: Callable[[], list[MPI.Request]], kind: MPI.Datatype | None) -> None:
+        self._start, self._kind = start, kind
 
     def start(self) -> Parts:
-        return [start() for start in self._starts], [MPI.Status() for _ in self._starts]
+        parts = self._start()
+        return parts, [MPI.Status() for _ in parts]
 
     def wait(self, begun: Parts) -> None:
         parts, statuses = _incomplete(begun)
@@ -183,18 +183,13 @@ class _Long(Transfer):
         return None if MPI.UNDEFINED in counts else sum(counts)
 
 
-class _LongFromAny(_Long):
-    """A message of several parts, from any rank or with any tag. All parts must be of one message."""
-
-    def __init__(self, comm: MPI.Intracomm, specs: list[list[Any]], source: int, tag: int, kind: MPI.Datatype) -> None:
-        super().__init__([], kind)
-        self._comm, self._specs, self._from, self._tag = comm, specs, source, tag
-
-    def start(self) -> Parts:
+def _receives(comm: MPI.Intracomm, specs: list[list[Any]], source: int, tag: int) -> list[MPI.Request]:
+    """Receives of all parts of a message. If it may come from any rank, or with any tag, the first part says which."""
+    if MPI.ANY_SOURCE == source or MPI.ANY_TAG == tag:
         status = MPI.Status()
-        self._comm.Probe(self._from, self._tag, status)
-        which = status.Get_source(), status.Get_tag()
-        return [self._comm.Irecv(spec, *which) for spec in self._specs], [MPI.Status() for _ in self._specs]
+        comm.Probe(source, tag, status)
+        source, tag = status.Get_source(), status.Get_tag()
+    return [comm.Irecv(spec, source, tag) for spec in specs]
 
 
 class Started(Transfer):

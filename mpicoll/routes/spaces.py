@@ -35,9 +35,9 @@ class Spaces:
         """Make this array SCRATCH."""
         self._arrays[SCRATCH] = scratch
 
-    def elements(self, blocks: Blocks, space: Space = OUTPUT) -> int:
-        """The number of elements in these blocks."""
-        starts = self._starts[space]
+    def elements(self, blocks: Blocks) -> int:
+        """The number of elements in these blocks of the output."""
+        starts = self._starts[OUTPUT]
         return sum(starts[run.stop] - starts[run.start] for run in blocks)
 
     def region(self, space: Space, blocks: Blocks) -> Region:

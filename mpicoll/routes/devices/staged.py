@@ -142,7 +142,7 @@ class _Part:
         """The rank's own block of a buffer whose even blocks have this length."""
         counts = self._call.recvcounts or (length,) * self._size
         start = sum(counts[: self._rank])
-        return replace(b, shape=(b.count,)).part(start, start + counts[self._rank])
+        return b.part(start, start + counts[self._rank])
 
     def _transfer(self, device: Device, whole: Buffer, on_host: Buffer) -> _Transfer:
         """Between all blocks of a buffer and their parts in the slot."""

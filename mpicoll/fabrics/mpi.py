@@ -232,10 +232,10 @@ class MPIFabric(ElasticFabric):
             return None
         if call.reduction is not None and not call.reduction.mpi:
             return None
-        before, start, after = native.begin(self._comm, call)
+        start, after = native.begin(self._comm, call)
         if self._is_elastic:
             after.insert(0, self._check)
-        return messages.Started(before, start), sequence(*after)
+        return messages.Started(start), sequence(*after)
 
     def neighbours(self) -> tuple[Sequence[int], Sequence[int]] | None:
         if not isinstance(self._comm, MPI.Topocomm):

@@ -7,14 +7,13 @@ is several. Persistent requests in the place of the bound call cost more on both
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.calls.plan import Plan
 from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Envelope, Transfer
 from mpicoll.machine.vendors import vendor_of
@@ -72,23 +71,29 @@ def _of(source: int | None) -> int:
     return MPI.ANY_SOURCE if source is None else source
 
 
-class _Sent(Transfer):
-    """A short message that leaves. While it is under way, the library's request stands for it."""
+class Started(Transfer):
+    """A collective that does not block, or a short message that leaves: while it is under way, the library's request
+    stands for it."""
 
-    def __init__(self, comm: MPI.Intracomm, spec: list[Any], dest: int, tag: int) -> None:
-        self.now = partial(comm.Send, spec, dest, tag)
-        self.start = partial(comm.Isend, spec, dest, tag)  # type: ignore[method-assign]  # a method would cost a call
+    def __init__(self, start: Callable[[], MPI.Request]) -> None:
+        self.start = start  # type: ignore[method-assign]  # a method would cost a call
 
     def start(self) -> MPI.Request:
         raise AssertionError("each instance has its own")
 
-    @staticmethod
-    def wait(begun: MPI.Request) -> None:
+    def wait(self, begun: MPI.Request) -> None:
         begun.Wait()
 
-    @staticmethod
-    def test(begun: MPI.Request) -> bool:
+    def test(self, begun: MPI.Request) -> bool:
         return begun.Test()
+
+
+class _Sent(Started):
+    """A short message that leaves."""
+
+    def __init__(self, comm: MPI.Intracomm, spec: list[Any], dest: int, tag: int) -> None:
+        super().__init__(partial(comm.Isend, spec, dest, tag))
+        self.now = partial(comm.Send, spec, dest, tag)
 
     def cancel(self, begun: MPI.Request) -> bool:
         raise StateError(_NO_CANCEL)
@@ -185,29 +190,11 @@ class _Long(Transfer):
 
 def _receives(comm: MPI.Intracomm, specs: list[list[Any]], source: int, tag: int) -> list[MPI.Request]:
     """Receives of all parts of a message. If it may come from any rank, or with any tag, the first part says which."""
-    if MPI.ANY_SOURCE == source or MPI.ANY_TAG == tag:
+    if source == MPI.ANY_SOURCE or tag == MPI.ANY_TAG:
         status = MPI.Status()
         comm.Probe(source, tag, status)
         source, tag = status.Get_source(), status.Get_tag()
     return [comm.Irecv(spec, source, tag) for spec in specs]
-
-
-class Started(Transfer):
-    """A collective that does not block. While it is under way, the library's request stands for it."""
-
-    def __init__(self, before: Sequence[Plan], start: Callable[[], MPI.Request]) -> None:
-        self._before, self._start = before, start
-
-    def start(self) -> MPI.Request:
-        for do in self._before:
-            do()
-        return self._start()
-
-    def wait(self, begun: MPI.Request) -> None:
-        begun.Wait()
-
-    def test(self, begun: MPI.Request) -> bool:
-        return begun.Test()
 
 
 def _incomplete(begun: Parts) -> Parts:

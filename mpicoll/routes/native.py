@@ -20,7 +20,6 @@ from mpicoll.transports.transport import Array
 __all__ = ["begin", "bind", "bind_neighbours"]
 
 Method = Callable[[str], Callable[..., Any]]
-Start = Callable[[], MPI.Request]
 
 
 def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
@@ -29,10 +28,18 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
     return sequence(*before, run, *after)
 
 
-def begin(comm: MPI.Intracomm, call: Call) -> tuple[list[Plan], Start, list[Plan]]:
-    """The library's call that does not block, and what must be done before it and after it. It has memory of its own,
-    because other calls may be made meanwhile."""
-    return _parts(comm, call, Workspace(), lambda name: getattr(comm, f"I{name.lower()}"))
+def begin(comm: MPI.Intracomm, call: Call) -> tuple[Callable[[], MPI.Request], list[Plan]]:
+    """A function that begins the library's call that does not block, and what must be done after it. It has memory of
+    its own, because other calls may be made meanwhile."""
+    before, run, after = _parts(comm, call, Workspace(), lambda name: getattr(comm, f"I{name.lower()}"))
+
+    def start() -> MPI.Request:
+        for do in before:
+            do()
+        request: MPI.Request = run()
+        return request
+
+    return start, after
 
 
 def bind_neighbours(comm: MPI.Topocomm, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:

@@ -139,8 +139,12 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
             raise ArgumentError("subset", "ranks", "different ranks, at least one", repr(mine))
         if self.rank not in mine:
             return None
+        engine = self._engine
         with limited("subset"):
-            return self._made_of(self._engine.fabric.subset(mine))
+            try:
+                return self._made_of(engine.fabric.subset(mine))
+            except engine.failure as e:
+                raise engine.error("subset", e) from e
 
     def shrink(self) -> Communicator:
         """Make a communicator of the ranks that are left, in the same order. Collective among them.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from mpi4py import MPI
 
 from mpicoll.errors import StateError
 
-__all__ = ["make", "shrunk"]
+__all__ = ["all_come", "make", "shrunk"]
 
 Made = TypeVar("Made", bound=MPI.Comm)
+
+_TAG = 1 << 15
+"""Above all others. Ranks can be lost only with Open MPI, which has more tags than MPI promises."""
 
 
 def make(how: Callable[..., Made], *arguments: Any) -> Made:
@@ -36,3 +39,13 @@ def shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
     part = comm.Shrink()
     assert isinstance(part, MPI.Intracomm)
     return part
+
+
+def all_come(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
+    """Wait until all of these ranks have come here. They alone call this.
+
+    Raises MPI.Exception on each of them if one is lost. ``Create_group`` would wait for that one for ever."""
+    others = [rank for rank in ranks if rank != comm.rank]
+    sent = [comm.Isend(b"", rank, _TAG) for rank in others]
+    for request in [*(comm.Irecv(bytearray(), rank, _TAG) for rank in others), *sent]:
+        request.Wait()

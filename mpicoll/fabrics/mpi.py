@@ -24,7 +24,7 @@ from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics import mpi_messages as messages
 from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
-from mpicoll.fabrics.making import make, shrunk
+from mpicoll.fabrics.making import all_come, make, shrunk
 from mpicoll.fabrics.mpi_objects import MPIParcels
 from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
@@ -103,7 +103,12 @@ class MPIFabric(ElasticFabric):
         """A fabric of these of the job's ranks. This rank is one of them, and only they call this. None means all, and
         where ranks can be lost all that are left."""
         if ranks is not None:
-            return cls._among(_left[-1], ranks, None)
+            try:
+                return cls._among(_left[-1], ranks, None)
+            except MPI.Exception as e:
+                if e.Get_error_class() not in _OF_LOSSES:
+                    raise
+                raise RankLost("Communicator", []) from e
         world = MPI.COMM_WORLD
         if not elastic.is_elastic():
             return cls(world)
@@ -120,6 +125,8 @@ class MPIFabric(ElasticFabric):
 
     @classmethod
     def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], parent: MPIFabric | None) -> MPIFabric:
+        if elastic.is_elastic():
+            all_come(comm, ranks)
         all_ranks = comm.Get_group()
         members = all_ranks.Incl(ranks)
         part = make(comm.Create_group, members)

@@ -66,6 +66,7 @@ BLOCKED = """
         "split": lambda: comm.split(0),
         "node": lambda: comm.node,
         "shared": lambda: comm.shared(3),
+        "subset": lambda: comm.subset(range(comm.size)),
     }
 
     def alive():
@@ -101,7 +102,7 @@ def elastic(n: int, *program: str) -> Done:
     "calls",
     [
         ["8 bytes", "16 MiB", "irecv"],
-        ["recv", "1 MiB through shared memory"],
+        ["recv", "1 MiB through shared memory", "subset"],
         ["barrier", "recv_object", "split"],
         ["1 MiB", "allgatherv", "node"],
         ["objects", "part", "shared"],
@@ -118,6 +119,29 @@ def test_blocked_calls_end_and_the_others_go_on(tmp_path: Path, calls: list[str]
     assert re.search(
         rf"^mpicoll: {len(calls)} of 4 ranks were lost \(ranks [\d, -]+\); the others went on", it.output, re.M
     )
+
+
+@needs_ulfm
+def test_a_group_of_torch_with_a_rank_that_is_lost(tmp_path: Path) -> None:
+    program = """
+        import os, signal
+        import torch.distributed as dist
+        from mpicoll.errors import RankLost
+
+        dist.init_process_group("mpicoll")
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            dist.new_group([0, 1])
+        except RankLost:
+            print("lost")
+        dist.destroy_process_group()
+        dist.init_process_group("mpicoll")
+        dist.barrier()
+    """
+    it = elastic(2, script(tmp_path, program))
+    assert it.code == 0, it.output
+    assert it.output.splitlines()[0] == "lost"
 
 
 @needs_ulfm

@@ -49,7 +49,5 @@ class Group:
         """By turn, what each rank that has come brings to the meeting: its operation, and its value."""
         self.met: Counter[int] = Counter()
         """By rank, the number of meetings to which it has come."""
-        self.subsets: dict[tuple[tuple[int, ...], int], Group] = {}
-        """By its ranks and its turn, what each subset of this group shares."""
-        self.made: Counter[tuple[tuple[int, ...], int]] = Counter()
-        """By the ranks of a subset and one of them, how many such subsets that rank has made."""
+        self.subsets: defaultdict[tuple[int, ...], list[tuple[Group, set[int]]]] = defaultdict(list)
+        """By its ranks, what each subset shares that some of them have made, and who has."""

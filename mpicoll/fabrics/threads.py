@@ -210,9 +210,13 @@ class ThreadFabric(Fabric):
         members = tuple(ranks)
         with self._job.changed:
             # The n-th subset of these ranks is the same one on each of them.
-            turn = self._group.made[members, self.rank]
-            self._group.made[members, self.rank] += 1
-            part = self._group.subsets.setdefault((members, turn), Group())
+            begun = self._group.subsets[members]
+            part, made = next((each for each in begun if self.rank not in each[1]), (Group(), set[int]()))
+            if not made:
+                begun.append((part, made))
+            made.add(self.rank)
+            if len(made) == len(members):
+                del begun[0]
         return ThreadFabric(self._job, part, members.index(self.rank), len(members))
 
     def in_world(self) -> list[int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 
 import mpicoll
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, StateError
+from mpicoll.fabrics.threads import ThreadFabric
 
 
 def test_results_are_in_rank_order() -> None:
@@ -69,6 +72,20 @@ def test_parts() -> None:
         found = ranks.run(parts)
     assert [f[0] for f in found] == [[2, 0], [3, 1]] * 2
     assert [f[1] for f in found] == [None, [[3, 1]] * 2] * 2
+
+
+def test_subsets_that_are_dropped_take_no_memory() -> None:
+    def makes(comm: mpicoll.Communicator) -> list[weakref.ref[object]]:
+        some = [comm.subset([2, 0]) for _ in range(5)] if comm.rank != 1 else []
+        comm.barrier()
+        fabrics = [part._engine.fabric for part in some if part is not None]
+        return [weakref.ref(fabric._group) for fabric in fabrics if isinstance(fabric, ThreadFabric)]
+
+    with mpicoll.threads(3) as ranks:
+        found = ranks.run(makes)
+        gc.collect()
+        assert [len(each) for each in found] == [5, 0, 5]
+        assert [a() is b() is None for a, b in zip(found[0], found[2], strict=True)] == [True] * 5
 
 
 def test_a_rank_that_fails_ends_all() -> None:

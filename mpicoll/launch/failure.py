@@ -129,45 +129,27 @@ def is_first(what: str) -> bool:
         sock.bind(_socket_name(what))
         sock.listen(4096)  # so that others can see whose it is
     except (OSError, ValueError) as e:
-        with sock:
-            return getattr(e, "errno", None) != errno.EADDRINUSE or not _is_taken(sock, _socket_name(what))
+        sock.close()
+        return getattr(e, "errno", None) != errno.EADDRINUSE or not _is_taken(what)
     _names.append(sock)
     return True
 
 
 def was_done(what: str) -> bool:
     """Whether a rank of the job on this node, which still lives, was the first to do this: see ``is_first``."""
-    return _listens(_socket_name(what))
-
-
-def _listens(name: str) -> bool:
-    """Whether a process of this user listens there."""
     with socket.socket(socket.AF_UNIX) as sock, suppress(OSError):
         sock.setblocking(False)
-        sock.connect(name)
+        sock.connect(_socket_name(what))
         return _is_own(sock)
     return False
 
 
-def _is_taken(sock: socket.socket, name: str) -> bool:
-    """Whether a process of this user has the name. Any user of the node can take it."""
-    sock.setblocking(False)
-    try:
-        sock.connect(name)
-    except OSError as e:
-        # The first rank has bound it and does not listen yet. A stranger could do the same, but not for long.
-        return e.errno == errno.ECONNREFUSED and _listens_soon(name)
-    return _is_own(sock)
-
-
-def _listens_soon(name: str) -> bool:
-    """Whether a process of this user listens there within a moment."""
+def _is_taken(what: str) -> bool:
+    """Whether a rank has the name, which any user of the node can take. A rank that has just bound it listens soon."""
     deadline = time.monotonic() + _SECONDS_TO_READ
-    while time.monotonic() < deadline:
+    while not (taken := was_done(what)) and time.monotonic() < deadline:
         time.sleep(0.01)
-        if _listens(name):
-            return True
-    return False
+    return taken
 
 
 def _is_own(sock: socket.socket) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
@@ -84,7 +85,7 @@ class Job:
             code = os.waitstatus_to_exitcode(os.waitpid(self._launcher, 0)[1])
         finally:
             self._launcher = 0
-            self._remove_folder()
+            shutil.rmtree(self._folder, ignore_errors=True)
         if self._interrupted and code:
             return 128 + signal.SIGINT
         return code if code >= 0 else 128 - code
@@ -125,12 +126,6 @@ class Job:
             if passed > _SECONDS_IN_A_CALL and came == over > 0:
                 break  # those that are left wait for those that are over
         self._hand_on(signal.SIGTERM)
-
-    def _remove_folder(self) -> None:
-        with suppress(OSError):
-            for file in self._folder.iterdir():
-                file.unlink(missing_ok=True)
-            self._folder.rmdir()
 
 
 def _hand_on_what_is_typed(to: int) -> None:

@@ -6,15 +6,16 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from mpicoll.errors import misspelt
 
 if TYPE_CHECKING:
+    from mpicoll.algorithms import Algorithm
     from mpicoll.schedule import Nodes
 
 __all__ = [
-    "Where", "collective", "collectives", "completes", "of_collective", "one_of", "placed", "placement", "ranks",
+    "Refused", "Where", "chosen", "collectives", "completes", "of_collective", "one_of", "placed", "placement", "ranks",
     "writing",
 ]  # fmt: skip
 
@@ -22,25 +23,20 @@ Where = Callable[[int], "Nodes"]
 """The nodes of so many ranks."""
 
 
-def collective(text: str) -> str:
-    """A collective in MPI's or torch's spelling, as MPI's name."""
-    from mpicoll.collectives import COLLECTIVES, canonical
+class Refused(argparse.Action):
+    """Refuses an option that other programs have. ``const`` says why, or what to do instead."""
 
-    found = canonical(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(
-            f"expected one of {', '.join(COLLECTIVES)}; given {misspelt(text, COLLECTIVES)}"
-        )
-    return found
+    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> NoReturn:
+        parser.error(f"{given[-1]}{self.const}")
 
 
-def one_of(known: Iterable[str]) -> Callable[[str], str]:
+def one_of(names: Callable[[], Iterable[str]]) -> Callable[[str], str]:
     """A type for argparse: one of these names."""
-    names = list(known)
 
     def checked(text: str) -> str:
-        if text not in names:
-            raise argparse.ArgumentTypeError(f"expected one of {', '.join(names)}; given {misspelt(text, names)}")
+        known = list(names())
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"expected one of {', '.join(known)}; given {misspelt(text, known)}")
         return text
 
     return checked
@@ -57,10 +53,30 @@ def collectives() -> Iterable[str]:
     return COLLECTIVES
 
 
+def _collective(text: str) -> str:
+    """A collective in MPI's or torch's spelling, as MPI's name."""
+    from mpicoll.collectives import canonical
+
+    return canonical(text) or one_of(collectives)(text)  # this raises the error
+
+
 def of_collective(parser: argparse.ArgumentParser, nargs: str | None = None, otherwise: str = "") -> None:
     """Add the argument that names a collective. ``otherwise`` is what it means to leave it out."""
     about = f"its name in MPI's or torch's spelling{otherwise and f' ({otherwise})'}"
-    completes(parser.add_argument("collective", nargs=nargs, type=collective, help=about), collectives)
+    completes(parser.add_argument("collective", nargs=nargs, type=_collective, help=about), collectives)
+
+
+def chosen(command: str, collective: str | None, name: str | None) -> list[Algorithm]:
+    """The algorithm with this name, or all; of this collective, or of all. Raises ArgumentError if there is none."""
+    from mpicoll.algorithms import algorithms
+    from mpicoll.errors import ArgumentError
+
+    known = list(algorithms(collective))
+    found = [a for a in known if name in (None, a.name)]
+    if not found:
+        names = [a.name for a in known]
+        raise ArgumentError(command, "algorithm", f"one of {', '.join(names)}", misspelt(str(name), names))
+    return found
 
 
 def ranks(text: str) -> int:

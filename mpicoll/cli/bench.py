@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from mpicoll.bench.backends import BACKENDS
-from mpicoll.cli.arguments import collectives, completes, writing
+from mpicoll.cli.arguments import Refused, collectives, completes, writing
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -34,16 +34,7 @@ _NOT_HERE = {
     "-t": "the number of ranks is -n",
 }
 """Short flags of nccl-tests that bench does not have, and why."""
-
-
-class _NotHere(argparse.Action):
-    """Refuses a flag and says why."""
-
-    def __call__(self, parser: argparse.ArgumentParser, _ns: object, _value: object, option: str | None = None) -> None:
-        parser.error(
-            f"{option}: not here: {_NOT_HERE[option or '']}. Of nccl-tests' flags there are -b, -e, -f, -d, -o and -r; "
-            "-n is the number of ranks"
-        )
+_HERE = "Of nccl-tests' flags there are -b, -e, -f, -d, -o and -r; -n is the number of ranks"
 
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -79,8 +70,9 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument(
         "--wide", action="store_const", const="", help="print all columns of nccl-tests, out of place and in place"
     )
-    for flag in _NOT_HERE:
-        p.add_argument(flag, action=_NotHere, nargs="?", help=argparse.SUPPRESS)
+    for flag, why in _NOT_HERE.items():
+        said = f": not here: {why}. {_HERE}"
+        p.add_argument(flag, action=Refused, const=said, nargs="?", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def _handle(args: argparse.Namespace) -> int:
@@ -89,8 +81,6 @@ def _handle(args: argparse.Namespace) -> int:
     from mpicoll.launch.alone import under_launcher
 
     typed = {name: value for name, value in vars(args).items() if value is None or isinstance(value, str)}
-    for flag in _NOT_HERE:  # they are refused before
-        del typed[flag[1:]]
     if under_launcher():
         return _rank(typed)
     typed["n"] = typed["n"] or "2"
@@ -165,17 +155,13 @@ def _measure(options: Options, world: Intracomm) -> int:
 
     report = sweep.run(options, world)
     if world.rank == 0:
-        if options.json:
-            with writing(options.json, "bench", "--json"):
-                record.write_json(report, options.json)
-        if options.csv:
-            with writing(options.csv, "bench", "--csv"):
-                record.write_csv(report, options.csv)
-        if options.plot:
-            with writing(options.plot, "bench", "--plot"):
-                plot.draw(report, options.plot)
+        writes = {"json": record.write_json, "csv": record.write_csv, "plot": plot.draw}
+        files = {name: file for name in writes if (file := getattr(options, name))}
+        for name, file in files.items():
+            with writing(file, "bench", f"--{name}"):
+                writes[name](report, file)
         if report.interrupted:
             print("# interrupted: what is above was measured before")
-        if written := [str(file) for file in (options.json, options.csv, options.plot) if file]:
-            print(f"# written: {', '.join(written)}")
+        if files:
+            print(f"# written: {', '.join(map(str, files.values()))}")
     return 1 if report.wrong or not report.rows else 0

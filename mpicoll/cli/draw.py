@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import of_collective, placed, placement
+from mpicoll.cli.arguments import chosen, of_collective, placed, placement
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -69,17 +69,10 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _algorithm(collective: str, given: str) -> Algorithm:
-    from mpicoll.algorithms import algorithms, find
-    from mpicoll.errors import ArgumentError, misspelt
-
     in_file = re.fullmatch(r"(.+\.py)(?::(\w+))?", given)
     if in_file:
         return _of_file(collective, Path(in_file[1]), in_file[2])
-    algorithm = find(collective, given)
-    if algorithm is None:
-        known = [a.name for a in algorithms(collective)]
-        raise ArgumentError("draw", "algorithm", f"one of {', '.join(known)}", misspelt(given, known))
-    return algorithm
+    return chosen("draw", collective, given)[0]
 
 
 def _of_file(collective: str, file: Path, name: str | None) -> Algorithm:

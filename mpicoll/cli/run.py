@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from typing import NoReturn
 
-from mpicoll.cli.arguments import ranks
+from mpicoll.cli.arguments import Refused, ranks
 from mpicoll.launch import launcher
 from mpicoll.launch.cores import mine
 
@@ -81,7 +80,8 @@ def _add_torchruns(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--standalone", action="store_true", help="accepted; MPI needs nothing for it")
     for names, instead in _ANSWERED.items():
         spelt = [each for name in names.split() for each in dict.fromkeys((name, "--" + name[2:].replace("-", "_")))]
-        group.add_argument(*spelt, action=_Answered, const=instead, nargs="?", help=argparse.SUPPRESS)
+        said = f" is an option of torchrun's: {instead}"
+        group.add_argument(*spelt, action=Refused, const=said, nargs="?", help=argparse.SUPPRESS)
 
 
 _NODES = "one `mpicoll run` starts all ranks: name the nodes with --hostfile, or run it in a batch job"
@@ -96,13 +96,6 @@ _ANSWERED = {
     "--monitor-interval --role --start-method --logs-specs --signals-to-handle": "leave it out",
 }
 """Options of torchrun's that have no meaning here, and what to do instead."""
-
-
-class _Answered(argparse.Action):
-    """Refuses an option of torchrun's with its counterpart."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> NoReturn:
-        parser.error(f"{given[-1]} is an option of torchrun's: {self.const}")
 
 
 def _ranks_of_a_node(text: str) -> int:

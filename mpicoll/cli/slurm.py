@@ -33,13 +33,14 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll slurm [TEMPLATE [option ...] [--check | --explain]]",
         allow_abbrev=False,
     )
-    completes(
-        p.add_argument("template", nargs="?", type=_template, help="a template's name from the list"), lambda: TEMPLATES
+    template = p.add_argument(
+        "template", nargs="?", type=one_of(lambda: TEMPLATES), help="a template's name from the list"
     )
+    completes(template, lambda: TEMPLATES)
     for name, option in OPTIONS.items():
         p.add_argument(f"--{name}", metavar="VALUE", help=option.help)
     site = p.add_argument(
-        "--site", type=_site, metavar="NAME",
+        "--site", type=one_of(sites), metavar="NAME",
         help="the preset for the network; auto takes the one that fits the job's first node (auto)",
     )  # fmt: skip
     completes(site, sites)
@@ -58,18 +59,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     instead = ". Pass other options of sbatch to sbatch itself: sbatch --mail-type=END job.sbatch"
     p.set_defaults(handler=_handle, parser=p, instead=instead)
-
-
-def _template(text: str) -> str:
-    from mpicoll.slurm.sbatch import TEMPLATES
-
-    return one_of(TEMPLATES)(text)
-
-
-def _site(text: str) -> str:
-    from mpicoll.slurm.sbatch import sites
-
-    return one_of(sites())(text)
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import of_collective, placed, placement
+from mpicoll.cli.arguments import chosen, of_collective, placed, placement
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -65,29 +65,17 @@ def _handle(args: argparse.Namespace) -> int:
 
     if args.all == (args.collective is not None):
         args.parser.error("expected a collective or --all")
-    chosen, where = _chosen(args.collective, args.algorithm), placement(args, "verify")
-    width = max(len(name) for name in ("algorithm", *(a.name for a in chosen)))
+    found, where = chosen("verify", args.collective, args.algorithm), placement(args, "verify")
+    width = max(len(name) for name in ("algorithm", *(a.name for a in found)))
     print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "depth", "seconds"))
     failed = False
-    for algorithm in chosen:
+    for algorithm in found:
         try:
             print(_proved(algorithm, args.sizes, where, width), flush=True)
         except ScheduleError as error:
             failed = True
             print(f"mpicoll: {error}", file=sys.stderr, flush=True)
     return 1 if failed else 0
-
-
-def _chosen(collective: str | None, name: str | None) -> list[Algorithm]:
-    from mpicoll.algorithms import algorithms
-    from mpicoll.errors import ArgumentError, misspelt
-
-    known = list(algorithms(collective))
-    chosen = [a for a in known if name in (None, a.name)]
-    if not chosen:
-        names = [a.name for a in known]
-        raise ArgumentError("verify", "algorithm", f"one of {', '.join(names)}", misspelt(str(name), names))
-    return chosen
 
 
 def _proved(algorithm: Algorithm, sizes: range, where: Where | None, width: int) -> str:

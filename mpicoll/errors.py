@@ -24,7 +24,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable
 
-from mpicoll.units import named
+from mpicoll.units import alike, named
 
 __all__ = [
     "ArgumentError",
@@ -130,10 +130,7 @@ class MismatchError(MpicollError, RuntimeError):
         self.operation, self.calls = operation, calls
 
     def __str__(self) -> str:
-        ranks: dict[str, list[int]] = {}
-        for rank, call in self.calls.items():
-            ranks.setdefault(call, []).append(rank)
-        rows = [f"  {named(who)}: {call}" for call, who in ranks.items()]
+        rows = [f"  {named(who)}: {call}" for call, who in alike(self.calls).items()]
         return "\n".join([f"{self.operation}: the ranks made different calls:", *rows])
 
 

@@ -1,11 +1,14 @@
-"""Numbers as people type and read them: bytes with K, M and G as binary units, counts with their noun, and ranges."""
+"""Numbers as people type and read them: bytes with K, M and G as binary units, counts with their noun, and ranks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
-__all__ = ["count", "named", "nbytes", "ranges", "size_text"]
+__all__ = ["alike", "count", "named", "nbytes", "ranges", "rows", "size_text"]
+
+Said = TypeVar("Said", bound=Hashable)
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -46,3 +49,17 @@ def ranges(numbers: Sequence[int], between: str = ",") -> str:
         else:
             runs.append([n, n])
     return between.join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def alike(ranks: Mapping[int, Said]) -> dict[Said, list[int]]:
+    """What there is to say of the ranks, each with those of whom it is said."""
+    found: dict[Said, list[int]] = {}
+    for rank, said in ranks.items():
+        found.setdefault(said, []).append(rank)
+    return found
+
+
+def rows(said: Sequence[tuple[Sequence[int], str]]) -> list[str]:
+    """A table's lines, each of ranks and what is said of them."""
+    width = max(len(named(ranks)) for ranks, _ in said)
+    return [f"  {named(ranks):{width}}  {text}" for ranks, text in said]

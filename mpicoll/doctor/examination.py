@@ -24,7 +24,7 @@ from mpicoll.doctor.job import Seat, Start, World
 from mpicoll.doctor.machine import Machine
 from mpicoll.errors import LaunchError
 from mpicoll.machine.peer_memory import mark
-from mpicoll.units import named
+from mpicoll.units import alike, named
 
 __all__ = ["CONNECTED", "Facts", "examine", "judge"]
 
@@ -148,9 +148,7 @@ def _differences(by_rank: Mapping[int, Facts]) -> Iterator[Finding]:
     """What should be the same on all ranks, and is not."""
     of_all = {rank: _comparable(f) for rank, f in by_rank.items()}
     for topic, name in dict.fromkeys(key for of_one in of_all.values() for key in of_one):
-        values: dict[str | None, list[int]] = {}
-        for rank, of_one in of_all.items():
-            values.setdefault(of_one.get((topic, name)), []).append(rank)
+        values = alike({rank: of_one.get((topic, name)) for rank, of_one in of_all.items()})
         if len(values) > 1:
             each = "; ".join(f"{value or 'none'} ({named(r)})" for value, r in values.items())
             wrong = name in ("MPI", "mpicoll")

@@ -15,7 +15,7 @@ import sys
 from struct import Struct
 
 from mpicoll.launch.alone import launched_rank
-from mpicoll.units import named
+from mpicoll.units import alike, rows
 
 __all__ = ["Board", "are_read", "job_ends_with", "last", "last_call", "note", "told"]
 
@@ -56,16 +56,11 @@ class Board:
         told, wanted = os.pread(self._file, 2, _TOLD)
         if code and not told:
             calls = {rank: call for rank in range(self._nprocs) if (call := _call_of(self._file, rank))}
-            lines: dict[str, list[int]] = {}
-            for rank, call in calls.items():
-                lines.setdefault(call, []).append(rank)
-            if lines:
-                who = {call: named(ranks) for call, ranks in lines.items()}
-                width = max(map(len, who.values()))
-                table = [f"  {ranks:{width}}  {call}" for call, ranks in who.items()]
+            if calls:
                 killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
                 first = f"mpicoll: the job has ended with {code}{killed}. The last collective of each rank:"
-                print("\n".join([first, *table]), file=sys.stderr, flush=True)
+                lines = rows([(ranks, call) for call, ranks in alike(calls).items()])
+                print("\n".join([first, *lines]), file=sys.stderr, flush=True)
         os.close(self._file)
         return (code and wanted) or code
 

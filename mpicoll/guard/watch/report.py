@@ -13,7 +13,7 @@ from typing import NamedTuple
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
 from mpicoll.guard.watch.protocol import Account, Files
 from mpicoll.launch import last_calls
-from mpicoll.units import named
+from mpicoll.units import alike, named, rows
 
 __all__ = ["Why", "files", "loss", "show", "text", "why_silent", "with_last_call"]
 
@@ -71,17 +71,10 @@ def text(
 def _table(
     ranks: Sequence[int], accounts: dict[int, Account], missing: dict[int, str], latest: bool = True
 ) -> list[str]:
-    lines: dict[_Line, list[int]] = {}
     furthest = max((account.begun for account in accounts.values()), default=0) if latest else 0
-    for rank in sorted(ranks):
-        line = _Line(missing[rank]) if rank in missing else _line(accounts[rank], furthest)
-        lines.setdefault(line, []).append(rank)
-    names = {line: named(who) for line, who in lines.items()}
-    width = max(map(len, names.values()))
-    return [
-        f"  {names[line]:{width}}  {line.said}{_since(who, accounts) if line.waits else ''}"
-        for line, who in lines.items()
-    ]
+    lines = {r: _Line(missing[r]) if r in missing else _line(accounts[r], furthest) for r in sorted(ranks)}
+    each = alike(lines).items()
+    return rows([(who, f"{line.said}{_since(who, accounts) if line.waits else ''}") for line, who in each])
 
 
 def _likeliest(accounts: dict[int, Account]) -> list[str]:
@@ -145,11 +138,8 @@ def files(written: dict[int, Files]) -> str:
     """Where the processes have written their calls, and which could not."""
     folders = sorted({each.folder for each in written.values() if each.folder})
     lines = [f"mpicoll: the last calls of each rank are in {', '.join(folders)}"] if folders else []
-    failures: dict[str, list[int]] = {}
-    for rank, each in sorted(written.items()):
-        if each.failure:
-            failures.setdefault(each.failure, []).append(rank)
-    for failure, who in failures.items():
+    failures = {rank: each.failure for rank, each in sorted(written.items()) if each.failure}
+    for failure, who in alike(failures).items():
         lines.append(f"mpicoll: {named(who)} could not write the last calls to {failure}")
     return "\n".join(lines)
 

@@ -34,6 +34,10 @@ def _number(variable: str) -> int | None:
     return int(value) if value.isdecimal() else None
 
 
+def _first_number(*variables: str) -> int | None:
+    return next((n for n in map(_number, variables) if n is not None), None)
+
+
 def cores_of_a_rank() -> float:
     """The number of cores that each rank on this node may use, on average. If ranks are bound to cores, it is the
     number of this rank's own."""
@@ -44,22 +48,17 @@ def cores_of_a_rank() -> float:
 
 def ranks_here() -> int:
     """The number of ranks that this rank's launcher has started on this node; 1 where it does not say."""
-    return next(filter(None, (_number(told.local_size) for told in RANK_VARIABLES)), 1)
+    return _first_number(*(told.local_size for told in RANK_VARIABLES)) or 1
 
 
 def rank_here() -> int:
     """The number of this rank among those of its launcher on this node; 0 where the launcher does not say."""
-    numbers = (_number(v) for v in (*(told.local_rank for told in RANK_VARIABLES), "SLURM_LOCALID"))
-    return next((n for n in numbers if n is not None), 0)
+    return _first_number(*(told.local_rank for told in RANK_VARIABLES), "SLURM_LOCALID") or 0
 
 
 def launched_rank() -> int | None:
     """The number of this rank, as its launcher gave it; None if no launcher of MPI ranks started this process."""
-    for variable in (*(told.rank for told in RANK_VARIABLES), "PMIX_RANK"):
-        rank = _number(variable)
-        if rank is not None:
-            return rank
-    return None
+    return _first_number(*(told.rank for told in RANK_VARIABLES), "PMIX_RANK")
 
 
 def under_launcher() -> bool:

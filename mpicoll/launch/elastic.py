@@ -22,7 +22,7 @@ from typing import Any
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import launched_rank
-from mpicoll.launch.lifetime import progress
+from mpicoll.launch.lifetime import lives, progress
 from mpicoll.machine.vendors import Vendor
 from mpicoll.units import named
 
@@ -233,11 +233,10 @@ def has_ended() -> None:
             answer += connection.recv(64) or b"{}\n"
         except TimeoutError:
             progress()  # messages of this rank may still be under way
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+    if not lives():
         return
     if not json.loads(answer).get("lost"):
-        mpi.Finalize()
+        sys.modules["mpi4py.MPI"].Finalize()
         return
     sys.stdout.flush()
     sys.stderr.flush()

@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import mpicoll
 from mpicoll.cli import algorithms, bench, doctor, draw, run, simulate, slurm, tune, verify
@@ -36,6 +36,9 @@ class Parser(argparse.ArgumentParser):
     commands: dict[str, Parser]
     """Each command's own parser. Only the parser of the whole command line has it."""
 
+    def __init__(self, prog: str | None = None, **named: Any) -> None:
+        super().__init__(prog, allow_abbrev=False, **named)
+
     def error(self, message: str) -> NoReturn:
         command = re.match(r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message)
         if command:
@@ -54,7 +57,7 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> Parser:
     """The parser of the whole command line; the manual is made of it, too."""
-    whole = Parser("mpicoll", description=_TEXT, epilog=_COMPLETION, allow_abbrev=False)
+    whole = Parser("mpicoll", description=_TEXT, epilog=_COMPLETION)
     whole.add_argument("--version", action="version", version=f"mpicoll {mpicoll.__version__}")
     subparsers = whole.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
     for each in COMMANDS:

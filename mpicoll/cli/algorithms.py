@@ -25,9 +25,7 @@ _ROUTES = {
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``algorithms`` to the command line."""
-    p = subparsers.add_parser(
-        "algorithms", help="list the algorithms of a collective", description=_TEXT, allow_abbrev=False
-    )
+    p = subparsers.add_parser("algorithms", help="list the algorithms of a collective", description=_TEXT)
     of_collective(p, "?", "all")
     p.add_argument("--json", action="store_true", help="print the list as JSON")
     p.set_defaults(handler=_handle)

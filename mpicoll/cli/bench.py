@@ -39,9 +39,7 @@ _HERE = "Of nccl-tests' flags there are -b, -e, -f, -d, -o and -r; -n is the num
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``bench`` to the command line."""
-    p = subparsers.add_parser(
-        "bench", help="measure mpicoll, MPI, gloo and NCCL side by side", description=_TEXT, allow_abbrev=False
-    )
+    p = subparsers.add_parser("bench", help="measure mpicoll, MPI, gloo and NCCL side by side", description=_TEXT)
     p.set_defaults(handler=_handle)
     completes(
         p.add_argument("collective", help="names in MPI's or torch's spelling, with commas between them, or all"),

@@ -25,7 +25,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="start the ranks of a program",
         description=_TEXT,
         usage="mpicoll run -n N [option ...] (script.py | -m module | -c code) [argument ...]",
-        allow_abbrev=False,
     )
     parser.add_argument("-n", "-np", dest="nprocs", type=ranks, metavar="N", help="the number of ranks")
     parser.add_argument(

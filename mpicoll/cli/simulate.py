@@ -44,7 +44,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="predict which algorithm is the fastest",
         description=_TEXT,
         usage="mpicoll simulate (COLLECTIVE [option ...] | --fit) [-n RANKS] [--json FILE]",
-        allow_abbrev=False,
     )
     of_collective(p, "?")
     p.add_argument(
@@ -134,7 +133,7 @@ def _compare(args: argparse.Namespace) -> int:
         raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
     if goal and (names is None or len(names) != 1 or len(sizes) != 1):
         raise _bad("--goal", "one of --algorithms and one size in --sizes", f"{args.algorithms} and {len(sizes)} sizes")
-    processes = _cores() if ranks >= MANY else 1
+    processes = len(os.sched_getaffinity(0)) if ranks >= MANY else 1
     found = compared(args.collective, names, ranks, root, machine, sizes, _watched, processes)
     print(f"# {args.collective}, {ranks} ranks on {machine.name}: {machine.source}")
     print(table(found))
@@ -146,11 +145,6 @@ def _compare(args: argparse.Namespace) -> int:
     if goal and names:
         _write_goal(goal, args.collective, names[0], ranks, root, machine, sizes[0])
     return 0
-
-
-def _cores() -> int:
-    """The cores that the process may use; 1 where it cannot be forked, or where that is not known."""
-    return len(os.sched_getaffinity(0))
 
 
 def _watched(name: str) -> Watched:

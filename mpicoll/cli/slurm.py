@@ -31,7 +31,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="write a job script for a cluster",
         description=_TEXT,
         usage="mpicoll slurm [TEMPLATE [option ...] [--check | --explain]]",
-        allow_abbrev=False,
     )
     template = p.add_argument(
         "template", nargs="?", type=one_of(lambda: TEMPLATES), help="a template's name from the list"

@@ -33,7 +33,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="measure which algorithms are fast here, for later jobs",
         description=_TEXT,
         usage="mpicoll tune [COLLECTIVE ...] [option ...]\n       mpicoll tune --why COLLECTIVE SIZE [-n RANKS]",
-        allow_abbrev=False,
     )
     completes(
         p.add_argument("collectives", nargs="*", metavar="COLLECTIVE", help="names in MPI's or torch's spelling (all)"),

@@ -33,7 +33,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="prove that algorithms are right",
         description=_TEXT,
         usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--nodes N]",
-        allow_abbrev=False,
     )
     of_collective(p, "?")
     p.add_argument(

@@ -239,8 +239,7 @@ def _fit(args: argparse.Namespace) -> int:
     if ranks < 2:
         raise _bad("-n", "at least 2 ranks for a fit", ranks)
     options = [] if record is None else ["--json", str(record)]
-    launcher.run(["-m", "mpicoll", "simulate", "--fit", *options], ranks)
-    return 0
+    return launcher.run(["-m", "mpicoll", "simulate", "--fit", *options], ranks)
 
 
 def _measure(record: Path | None) -> int:

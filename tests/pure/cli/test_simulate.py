@@ -21,6 +21,7 @@ from mpicoll.analysis.cost.comparison import Comparison, compared
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.traffic import Watched
 from mpicoll.cli import main, simulate
+from mpicoll.launch import launcher
 
 
 def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -129,6 +130,11 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_refused(argv: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", *argv]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_fit_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "run", lambda program, nprocs: 3)
+    assert main(["simulate", "--fit"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,7 @@ def test_a_size_that_is_none(size: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_no_mpi_is_needed() -> None:
     """Neither loaded nor there to be loaded."""
     program = """

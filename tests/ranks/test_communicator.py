@@ -115,6 +115,7 @@ def test_a_plan_serves_the_address_not_the_object(comm: mpicoll.Communicator) ->
     assert (comm.allreduce(x, out=x) == comm.size).all()
 
 
+@pytest.mark.slow
 def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
     import gc
     import weakref

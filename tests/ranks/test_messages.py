@@ -82,6 +82,7 @@ def test_short_messages_are_let_go_too(comm: mpicoll.Communicator) -> None:
     assert sum(x() is not None for x in sent) <= most + 1
 
 
+@pytest.mark.slow
 def test_a_receive_that_was_dropped_is_let_go_once_it_is_complete(comm: mpicoll.Communicator) -> None:
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     y = np.zeros(1000)

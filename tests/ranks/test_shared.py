@@ -59,6 +59,7 @@ def test_long_messages_of_every_size_of_element(dtype: str) -> None:
         assert mapped() == before + comm.size
 
 
+@pytest.mark.slow
 def test_it_is_made_when_it_is_needed_and_given_back() -> None:
     mpicoll.Communicator().free()  # from the first one on, the process has connections for its watcher
     gc.collect()
@@ -133,6 +134,7 @@ def test_no_file_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not used(comm)
 
 
+@pytest.mark.slow
 def test_all_communicators_together_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those beyond it use messages, until others are freed. One rank's budget decides for all."""
     gc.collect()

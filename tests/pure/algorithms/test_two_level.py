@@ -23,6 +23,7 @@ anywhere = st.lists(st.integers(0, 4), min_size=2, max_size=12).map(Nodes.named)
 each = pytest.mark.parametrize("algorithm", TWO_LEVEL, ids=lambda a: a.collective)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(nodes=anywhere, segments=st.integers(1, 3), data=st.data())
 @each

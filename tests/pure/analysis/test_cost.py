@@ -160,6 +160,7 @@ def test_longer_vectors_take_longer(each: algorithms.Algorithm) -> None:
         assert found[0] > 0 or p == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", EVERY)
 def test_sizes_are_costed_together_as_each_alone(each: algorithms.Algorithm) -> None:
     """A long vector is cut into more segments, whatever sizes are asked for beside it."""
@@ -219,6 +220,7 @@ def plainly(schedules: Sequence[Schedule], n: float) -> tuple[float, bool]:
     return max(begun), apart
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("each", EVERY)
 def test_against_a_plain_simulation(each: algorithms.Algorithm) -> None:
     compared = 0
@@ -283,6 +285,7 @@ def test_servers_take_jobs_as_they_are_ready() -> None:
         assert free == pytest.approx(now)
 
 
+@pytest.mark.slow
 def test_a_piece_is_the_routes() -> None:
     pytest.importorskip("mpi4py")
     from mpicoll.transports import mpi_requests

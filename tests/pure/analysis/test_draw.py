@@ -184,6 +184,7 @@ def test_colours_do_not_repeat(many: int) -> None:
     assert len({colour(number, many) for number in range(many)}) == many
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -144,6 +144,7 @@ def test_parts_of_different_places_and_parts_that_failed(tmp_path: Path) -> None
     assert report.index("## float32: latency") < report.index("## bfloat16: latency")
 
 
+@pytest.mark.slow
 def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     kept(tmp_path, one=record(ROWS))

@@ -24,6 +24,7 @@ from mpicoll.cli import main, simulate
 from mpicoll.launch import launcher
 
 
+@pytest.mark.slow
 def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "s.json"
     assert (
@@ -77,6 +78,7 @@ def test_several_processes_find_the_same() -> None:
     assert alone == together
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["png", "svg"])
 def test_the_chart(suffix: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -188,6 +190,7 @@ class Terminal(StringIO):
         return True
 
 
+@pytest.mark.slow
 def test_a_bar_is_shown_while_one_item_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """tqdm by itself shows it when the next item comes."""
     pytest.importorskip("tqdm")

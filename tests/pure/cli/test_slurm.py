@@ -58,6 +58,7 @@ def test_every_template_and_every_site_is_known() -> None:
     assert sbatch.sites() == sorted(file.stem for file in SLURM.glob("sites/*.env"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_a_script_needs_no_file_beside_it(capsys: pytest.CaptureFixture[str], template: str) -> None:
     for site in sbatch.sites():
@@ -71,6 +72,7 @@ def test_a_script_needs_no_file_beside_it(capsys: pytest.CaptureFixture[str], te
         assert subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True).stderr == ""
 
 
+@pytest.mark.slow
 def test_scripts_are_as_clean_as_what_they_are_made_of(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
     if shellcheck is None:
@@ -307,6 +309,7 @@ def test_neither_mpi4py_nor_torch_is_needed() -> None:
         assert (result.returncode, result.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_the_templates(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", minversion="77")
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):

@@ -321,6 +321,7 @@ def test_a_call_ended_midway_on_a_rank_that_leaves(others_wait: bool, capfd: Out
     assert len(ends) == others_wait
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agrees", [False, True])
 def test_a_call_fails_on_one_rank(agrees: bool, capfd: Output) -> None:
     """The rank goes on without the communicator. The others wait for ever, unless they agree on calls: then their

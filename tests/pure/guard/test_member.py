@@ -31,6 +31,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
     let_time_fly(monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_connection_is_lost_and_made_again(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     give_up_soon(monkeypatch)
 

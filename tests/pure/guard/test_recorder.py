@@ -156,6 +156,7 @@ def test_how_it_ends() -> None:
     assert recorder.state == FREED
 
 
+@pytest.mark.slow
 def test_a_thread_reads_while_calls_are_made() -> None:
     """What it reads of so many calls is what it would have read when they were the last ones."""
     calls = some(200 * LENGTH)

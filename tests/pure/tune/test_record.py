@@ -221,6 +221,7 @@ def test_a_record_that_is_not_there_is_not_taken_for_an_empty_one(
     assert not made.exists()
 
 
+@pytest.mark.slow
 def test_the_shipped_table_is_what_the_records_say() -> None:
     from mpicoll.calls.tables import SHIPPED
 

@@ -38,6 +38,7 @@ def test_the_rounds_are_even(limits: tuple[int, int]) -> None:
         assert min(calls) >= 1
 
 
+@pytest.mark.slow
 def test_a_disturbed_beginning_does_not_leave_few_calls() -> None:
     world = MPI.COMM_WORLD
     pairs = Arena().buffers(Case(COLLECTIVES["barrier"], 0, DTYPES["uint8"], "sum", 0, world.rank, world.size, "out"))

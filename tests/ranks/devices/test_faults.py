@@ -82,6 +82,7 @@ def test_no_pinned_memory(comm: mpicoll.Communicator, on: OnSimulated, name: str
         fresh.free()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["export", "open"])
 @pytest.mark.parametrize("name", MOVING)
 def test_memory_that_cannot_be_opened(comm: mpicoll.Communicator, name: str, what: str) -> None:
@@ -105,6 +106,7 @@ def ended(comm: mpicoll.Communicator, on: OnSimulated, name: str, route: str, la
         return str(e)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", ["allreduce", "exscan", "reduce_scatter", "allgather"])
 def test_no_memory_of_the_device(comm: mpicoll.Communicator, on: OnSimulated, name: str, route: str) -> None:

@@ -102,6 +102,7 @@ def test_random_calls(comm: mpicoll.Communicator, on: On) -> None:
     assert Program(comm, on, SEED).wrong_results(calls) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 def test_two_communicators_on_two_queues(comm: mpicoll.Communicator, on: On, route: str) -> None:
     other = comm.split(0)
@@ -190,6 +191,7 @@ BROKEN: list[Callable[[mpicoll.Communicator, Any], None]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.__name__)
 def test_a_broken_order_is_found(comm: mpicoll.Communicator, broken: Any) -> None:
     on = OnSimulated()
@@ -203,6 +205,7 @@ def is_found(comm: mpicoll.Communicator, on: OnSimulated, route: str) -> bool:
     return any(sum(comm.allgather_object(program.wrong_results(40))) for _ in later_and_later(on.device))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_broken_order_is_found_on_the_caller_s_queue(
     comm: mpicoll.Communicator, route: str, monkeypatch: Any

@@ -185,6 +185,7 @@ def test_callbacks_run_though_nobody_waits(rank: int, size: int) -> None:
     assert x.tolist() == [size] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.mpi(min_size=2)
 def test_tensors_live_until_they_are_not_needed(rank: int, size: int) -> None:
     """The program drops every tensor and list while the calls are pending, and writes to new memory."""

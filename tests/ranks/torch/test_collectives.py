@@ -303,6 +303,7 @@ def draw(rng: np.random.Generator, g: Group, seed: int) -> Case:
     )
 
 
+@pytest.mark.slow
 def test_random_calls(groups: list[Group]) -> None:
     """Up to eight calls are under way at a time, in several groups; ranks draw alike."""
     seed = int(os.environ.get("MPICOLL_SEED", "20261121"))

@@ -148,6 +148,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda b: b.__name__)
 def test_a_broken_order_is_found(gpu: SimulatedGpu, broken: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     broken(monkeypatch)

@@ -97,6 +97,7 @@ def test_a_synchronous_call_comes_after_pending_ones(gpu: SimulatedGpu) -> None:
         assert all(work.is_completed() for work in works)
 
 
+@pytest.mark.slow
 def test_tensors_are_dropped_at_once(gpu: SimulatedGpu) -> None:
     """A tensor that the program drops while its call is pending is in nobody's hands until the call is over."""
     size, others = dist.get_world_size(), []

@@ -66,6 +66,7 @@ def test_ranks_start_from_rank_0s_parameters_and_buffers(rank: int, size: int) -
     assert torch.equal(ddp.module[1].running_mean, torch.zeros(3))
 
 
+@pytest.mark.slow
 def test_compiled_with_buffers(rank: int, size: int) -> None:
     """DDP broadcasts buffers before each step, which torch.compile does not make part of a graph."""
     models = [nn.Sequential(nn.BatchNorm1d(WIDTH), mlp()) for _ in range(2)]

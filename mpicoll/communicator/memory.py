@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from functools import cache
 from math import prod
@@ -14,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, DtypeError, StateError
+from mpicoll.guard import sites
 from mpicoll.machine.blocks import LEAST, allocate
 
 __all__ = ["Memory"]
@@ -97,7 +97,7 @@ class Memory(Face):
 @cache
 def _warn(why: str) -> None:
     """Once a process."""
-    warnings.warn(f"mpicoll: comm.empty makes ordinary arrays: {why}", stacklevel=5)
+    sites.warn(f"mpicoll: comm.empty makes ordinary arrays: {why}")
 
 
 def _shape(given: object, operation: str) -> tuple[int, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,7 @@ from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
 from mpicoll.errors import DeviceError
 from mpicoll.fabrics.fabric import Fabric
+from mpicoll.guard import sites
 from mpicoll.routes.devices import ipc, packing, staged
 from mpicoll.routes.devices.ring import Ring
 from mpicoll.routes.devices.scratch import Scratch
@@ -74,7 +74,7 @@ class DeviceCalls:
                 return plan
             if self._fabric.rank == 0:
                 text = f"{call.operation}: the MPI library does not take memory of {device.name} as '{wanted}' needs it"
-                warnings.warn(f"{text}: the call goes through host memory (see `mpicoll doctor`)", stacklevel=2)
+                sites.warn(f"{text}: the call goes through host memory (see `mpicoll doctor`)")
             return self._staged(kept, call, choose, record)
 
         return _AtFirst(as_seen)

@@ -6,11 +6,23 @@ import gc
 import sys
 import sysconfig
 import threading
+import warnings
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
 
-__all__ = ["Site", "frames_now", "here", "is_library", "is_program", "line_of", "place_of", "site_of", "whereabouts"]
+__all__ = [
+    "Site",
+    "frames_now",
+    "here",
+    "is_library",
+    "is_program",
+    "line_of",
+    "place_of",
+    "site_of",
+    "warn",
+    "whereabouts",
+]
 
 Site = tuple[CodeType, int]
 """A frame's code, and the index of the instruction that it is at. A frame itself would keep the program's arrays."""
@@ -50,6 +62,12 @@ def site_of(frame: FrameType) -> tuple[Site, int]:
             return (found.f_code, found.f_lasti), depth
         found, depth = found.f_back, depth + 1
     return here.site or (frame.f_code, frame.f_lasti), 2
+
+
+def warn(text: str) -> None:
+    """Warn of the program's line that has led here."""
+    _, depth = site_of(sys._getframe(1))
+    warnings.warn(text, stacklevel=depth + 1)
 
 
 def is_program(file: str) -> bool:

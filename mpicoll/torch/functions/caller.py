@@ -148,14 +148,11 @@ class Caller:
             return self.group.in_turn(self.operation, run, result, async_op, given)
 
 
-def caller_of(operation: str, group: GivenGroup, stacklevel: int = 4) -> Caller | None:
-    """This rank as the caller of ``operation`` in the group that ``group`` means. None if it is not in the group.
-
-    Such a rank is warned. The warning names the line of the program, ``stacklevel`` frames above :func:`member`.
-    """
+def caller_of(operation: str, group: GivenGroup) -> Caller | None:
+    """This rank as the caller of ``operation`` in the group that ``group`` means. None if it is not in the group."""
     g = world().default if group is None else group
     if not isinstance(g, ProcessGroup) or g.comm.closed:
-        g = member(group, operation, stacklevel)  # raises or warns, and says what is wrong
+        g = member(group, operation)  # raises or warns, and says what is wrong
         if g is None:
             return None
     caller: Caller | None = g.callers.get(operation)

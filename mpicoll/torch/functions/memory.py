@@ -8,7 +8,6 @@ that would kill the process. So the memory moves only where all ranks of the nod
 from __future__ import annotations
 
 import os
-import warnings
 from math import prod
 from typing import TypeVar
 
@@ -16,6 +15,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from mpicoll.errors import ArgumentError
+from mpicoll.guard import sites
 from mpicoll.machine import blocks
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.world import GivenGroup, member
@@ -80,7 +80,7 @@ def share_(x: _Shared, group: GivenGroup = None) -> _Shared:
     if stay:
         most = f"a process may have {blocks.MOST} such tensors"
         room = f"/dev/shm has {_room() >> 20} MiB left for all ranks (docker run --shm-size=1g gives more), and {most}"
-        warnings.warn(f"mpicoll: share_: {stay / 2**20:.1f} MiB stay in ordinary memory: {room}", stacklevel=2)
+        sites.warn(f"mpicoll: share_: {stay / 2**20:.1f} MiB stay in ordinary memory: {room}")
     return x
 
 

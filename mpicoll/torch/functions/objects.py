@@ -150,7 +150,7 @@ def recv_object_list(
 
 
 def _begin(operation: str, group: GivenGroup, weights_only: bool) -> Caller | None:
-    caller = caller_of(operation, group, stacklevel=5)
+    caller = caller_of(operation, group)
     if caller is not None and weights_only:
         raise caller.error("weights_only", "False: objects travel pickled here", repr(weights_only))
     return caller

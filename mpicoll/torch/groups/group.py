@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import lru_cache
@@ -15,6 +14,7 @@ from mpicoll.calls.rules import DEFAULT_TIMEOUT
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
 from mpicoll.errors import StateError
+from mpicoll.guard import sites
 from mpicoll.torch.groups.turns import Queues
 from mpicoll.torch.groups.work import CollectiveWork, Work
 from mpicoll.torch.groups.worker import Worker
@@ -169,8 +169,7 @@ class ProcessGroup:
 @lru_cache(maxsize=1)
 def _warn_that_it_blocks() -> None:
     """Warn once a process."""
-    warnings.warn(
+    sites.warn(
         "mpicoll: this MPI was initialised without MPI_THREAD_MULTIPLE: asynchronous collectives complete before "
-        "the call returns",
-        stacklevel=4,
+        "the call returns"
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import warnings
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -13,6 +12,7 @@ import torch.distributed
 
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.thread_job import here
+from mpicoll.guard import sites
 from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.private import torchs_world
@@ -115,11 +115,11 @@ def is_no_group(given: object) -> bool:
     return type(given) is int and given == GroupMember.NON_GROUP_MEMBER
 
 
-def member(given: GivenGroup, operation: str, stacklevel: int = 3) -> ProcessGroup | None:
+def member(given: GivenGroup, operation: str) -> ProcessGroup | None:
     """The group that ``given`` means: None is the default group. Returns None if this rank is not in the group.
 
-    The warning for such a rank names the line ``stacklevel`` frames above this one. Raises StateError if the group was
-    destroyed or there is no default group, and ArgumentError if ``given`` is no group of mpicoll's.
+    Such a rank is warned. Raises StateError if the group was destroyed or there is no default group, and ArgumentError
+    if ``given`` is no group of mpicoll's.
     """
     found = world().default if given is None else given
     if isinstance(found, ProcessGroup):
@@ -133,9 +133,7 @@ def member(given: GivenGroup, operation: str, stacklevel: int = 3) -> ProcessGro
     if is_no_group(found):
         default = world().default
         rank = default.rank() if default else "?"
-        warnings.warn(
-            f"{operation}: rank {rank} is not in the given group, and takes no part in the call", stacklevel=stacklevel
-        )
+        sites.warn(f"{operation}: rank {rank} is not in the given group, and takes no part in the call")
         return None
     expected = "a group of mpicoll.torch, or None for the default one"
     raise ArgumentError(operation, "group", expected, repr(given))

@@ -17,7 +17,7 @@ from struct import Struct
 from mpicoll.launch.alone import launched_rank
 from mpicoll.units import alike, rows
 
-__all__ = ["Board", "are_read", "job_ends_with", "last", "last_call", "note", "told"]
+__all__ = ["Board", "are_read", "job_ends_with", "last", "last_call", "left", "note", "told"]
 
 _VARIABLE = "MPICOLL_LAST_CALLS"
 _NAME = "mpicoll-calls"
@@ -27,10 +27,13 @@ the same numbers of a process and a file mean another file."""
 _TOLD = _MARK
 """Where two bytes are: whether mpicoll has told why the job ends, and the exit code that a rank wants for it, 0 if that
 is the launcher's."""
+_LEFT = _TOLD + 2
+"""Where that is which a rank has left for ``mpicoll run`` to say."""
 _HEAD = 1 << 14
 _ROOM = 1 << 18
 """Bytes of each rank: the number of its last call, and then what the last numbers mean."""
 _TEXTS, _TEXT = 1024, Struct("=QH244s")
+_WORDS = Struct(f"=H{_HEAD - _LEFT - 2}s")
 _KILLED = (9, 128 + 9)
 """Exit codes of launchers where SIGKILL has ended a rank."""
 _OVER = (1 << 64) - 1
@@ -51,10 +54,13 @@ class Board:
         return {_VARIABLE: f"{os.getpid()}:{self._file}:{self._mark.hex()}"}
 
     def close(self, code: int) -> int:
-        """The launcher has ended with this ``code``. Say what the ranks called last if it failed and no table of all
-        ranks has said it. Returns the exit code of the job."""
+        """The launcher has ended with this ``code``. Say what a rank has left to be said, or what the ranks called last
+        if the launcher failed and no table of all ranks has said it. Returns the exit code of the job."""
         told, wanted = os.pread(self._file, 2, _TOLD)
-        if code and not told:
+        length, words = _WORDS.unpack(os.pread(self._file, _WORDS.size, _LEFT))
+        if length:
+            print(words[:length].decode(errors="replace"), file=sys.stderr, flush=True)
+        elif code and not told:
             calls = {rank: call for rank in range(self._nprocs) if (call := _call_of(self._file, rank))}
             if calls:
                 killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
@@ -126,6 +132,16 @@ def told() -> None:
     """A table of all ranks, or the error of one, has said why the job ends: mpicoll run need not."""
     if _file is not None:
         os.pwrite(_file, b"\1", _TOLD)
+
+
+def left(words: str) -> bool:
+    """Leave it to mpicoll run to say this when its launcher has ended: a launcher that ends a job may lose what ranks
+    write meanwhile. Returns whether it will."""
+    if _file is None:
+        return False
+    text = words.encode(errors="replace")[: _WORDS.size - 2]
+    os.pwrite(_file, _WORDS.pack(len(text), text), _LEFT)
+    return True
 
 
 def job_ends_with(status: int) -> None:

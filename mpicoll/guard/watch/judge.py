@@ -154,8 +154,9 @@ class Judge:
             why = Why.IS_LOST if number is None else Why.DIFFERENT
             accounts, missing = await self._accounts(each, number, _SECONDS_OF_A_LOSS)
             missing[rank] = report.with_last_call(fate, rank)
-            report.show(report.text(why, each.ranks, accounts, missing))
-            last_calls.told()
+            words = report.text(why, each.ranks, accounts, missing)
+            if not last_calls.left(words):
+                report.show(words)
 
     def _of(self, rank: int) -> _Calls | None:
         """A communicator of this rank."""

@@ -143,8 +143,10 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
         with limited("subset"):
             try:
                 return self._made_of(engine.fabric.subset(mine))
-            except engine.failure as e:
-                raise engine.error("subset", e) from e
+            except Exception as e:
+                if isinstance(e, (engine.failure, RankLost)):
+                    raise engine.error("subset", e) from e
+                raise
 
     def shrink(self) -> Communicator:
         """Make a communicator of the ranks that are left, in the same order. Collective among them.

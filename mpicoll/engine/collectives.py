@@ -15,6 +15,7 @@ from mpicoll.calls.call import checked
 from mpicoll.calls.plan import NOT_FOUND, Bound
 from mpicoll.calls.record import Record, record_of
 from mpicoll.engine.base import Base
+from mpicoll.errors import StateError
 
 if TYPE_CHECKING:
     from mpicoll.engine.names import OpLike
@@ -141,6 +142,9 @@ class Collectives(Base):
             if self.agreement is not None:
                 self.agreement.agree(operation, record)
             yield
+        except StateError:
+            recorder.under_way = False  # it counts, because other ranks may have made it
+            raise
         except BaseException as e:
             self.break_off(self.fabric, operation, e)
             raise

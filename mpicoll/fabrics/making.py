@@ -44,7 +44,8 @@ def shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
 def all_come(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
     """Wait until all of these ranks have come here. They alone call this.
 
-    Raises MPI.Exception on each of them if one is lost. ``Create_group`` would wait for that one for ever."""
+    Raises MPI.Exception on each of them if one is lost and has not come: ``Create_group`` would wait for that one for
+    ever."""
     others = [rank for rank in ranks if rank != comm.rank]
     sent = [comm.Isend(b"", rank, _TAG) for rank in others]
     for request in [*(comm.Irecv(bytearray(), rank, _TAG) for rank in others), *sent]:

@@ -145,7 +145,8 @@ def was_done(what: str) -> bool:
 
 
 def _is_taken(what: str) -> bool:
-    """Whether a rank has the name, which any user of the node can take. A rank that has just bound it listens soon."""
+    """Whether a rank has the name, which any user of the node can take. A rank that has just bound it listens soon, so
+    this waits a moment for it."""
     deadline = time.monotonic() + _SECONDS_TO_READ
     while not (taken := was_done(what)) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mpicoll.guard.files import places
+from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.protocol import Account
 from mpicoll.launch import failure, last_calls
@@ -219,6 +220,10 @@ def test_old_folders_go(tmp_path: Path) -> None:
     places.remove_old(tmp_path / f"mpicoll-calls-{30:08x}")
     assert not (tmp_path / f"mpicoll-calls-{11:08x}").exists()
     assert (tmp_path / f"mpicoll-calls-{10:08x}").exists()
+    before = {*tmp_path.iterdir()}
+    (tmp_path / f"mpicoll-calls-{31:08x}").mkdir()
+    Dump(0, str(tmp_path / "named"), "00000000", list).write("", {})  # beside a folder that the user names, all stay
+    assert {*tmp_path.iterdir()} > before
 
 
 @pytest.mark.skipif(not MPICH, reason="other MPIs have no such files")

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from mpicoll.calls.plan import Bound
 from mpicoll.calls.record import Record
 from mpicoll.engine import base
 from mpicoll.errors import MessageError, StateError
+from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 from mpicoll.transports import shared
@@ -285,3 +286,19 @@ def test_when_mpi_can_make_no_more_free_some() -> None:
     for each in held:
         each.Free()
     assert comm.node.allreduce(np.ones(1))[0] == comm.size
+
+
+def test_a_communicator_that_some_ranks_cannot_make_counts_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else they would seem to make different calls from then on."""
+    comm = mpicoll.Communicator()
+    outside = comm.rank == comm.size - 1
+
+    def full(*_: object) -> None:
+        raise StateError("there is no room for more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MPIFabric, "_connect", full)
+        with nullcontext() if outside else pytest.raises(StateError, match="no room"):
+            comm.split(None if outside else 0)
+    made = comm._engine.recorder.begun
+    assert comm.allgather_object(made) == [made] * comm.size

@@ -290,7 +290,8 @@ def test_an_outsider_is_warned_and_takes_no_part(function: str, rank: int) -> No
             return
     with pytest.warns(UserWarning, match=said) as caught:
         assert CALLS[function](outside) is None
-    assert [w.filename for w in caught if w.category is UserWarning] == [__file__]
+    [warning] = [w for w in caught if w.category is UserWarning]
+    assert warning.filename == __file__ or through_torch()
 
 
 @pytest.mark.processes

@@ -144,7 +144,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
             try:
                 return self._made_of(engine.fabric.subset(mine))
             except Exception as e:
-                if isinstance(e, (engine.failure, RankLost)):
+                if isinstance(e, (engine.failure, RankLost)):  # of MPI, or of the new communicator
                     raise engine.error("subset", e) from e
                 raise
 

@@ -3,7 +3,7 @@
 A rank may end without a word: MPICH ends the whole job where a message is longer than the memory for it, and any rank
 may be killed. So each rank notes its calls in memory of ``mpicoll run``, which says after such an end what they were.
 The memory is a file without a name, which ranks of the same node open through /proc. A call is a number there. What
-the number means is noted once, when the call is prepared."""
+the number means is noted once, when the call is prepared. A rank that knows more leaves that to be said instead."""
 
 from __future__ import annotations
 

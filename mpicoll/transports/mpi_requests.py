@@ -112,7 +112,7 @@ class MPIRequests(Transport):
     def plan(self, run: Plan, *memory: Array) -> Plan:
         """``run``, which starts these requests, as a plan that keeps the requests and their ``memory``."""
         self._held.memory(*memory)
-        plan = partial(run)
+        plan = partial(run)  # a function or a class of our own would be one more call of Python's, each time
         plan.__dict__["held"] = self._held
         return plan
 

@@ -23,15 +23,16 @@ from mpicoll.algorithms.digests import digest
 from mpicoll.calls.choice import CICO
 from mpicoll.collectives import COLLECTIVES, UNEVEN, even_and_uneven
 from mpicoll.errors import ArgumentError
+from mpicoll.machine.caches import overwrites
 
 __all__ = [
-    "CICO_DIGEST",
     "OTHERWISE",
     "SCHEMA",
     "Digests",
     "Rows",
     "Section",
     "Setting",
+    "cico_digest",
     "contents",
     "given_sections",
     "section",
@@ -41,8 +42,6 @@ __all__ = [
 SCHEMA = "mpicoll-table/1"
 OTHERWISE = ("native", "exchange")
 """What schedules are compared with."""
-CICO_DIGEST = "1"
-"""Another one for each change of how ``cico`` goes: a measurement does not hold for what was changed since."""
 
 Rows = Mapping[tuple[str, str], tuple[tuple[int, str], ...]]
 """The rows of each pair of algorithm that would be chosen otherwise (``native`` or ``exchange``) and collective. A row
@@ -97,7 +96,7 @@ class Section:
         """Why this algorithm is not what was measured; empty if it is."""
         table, _ = even_and_uneven(collective)
         if name == CICO and table.moves:
-            same = self.digests.get(collective, {}).get(name) == CICO_DIGEST
+            same = self.digests.get(collective, {}).get(name) == cico_digest(self.cpu)
             return "" if same else f"{name} has changed since it was measured"
         found = algorithms.find(table.name, name)
         if found is None:
@@ -107,6 +106,11 @@ class Section:
         if digest(found, self.ranks) != self.digests.get(collective, {}).get(name):
             return f"{collective} {name} has changed since it was measured"
         return ""
+
+
+def cico_digest(cpu: str | None) -> str:
+    """Another one for each change of how ``cico`` goes: a measurement does not hold for what was changed since."""
+    return "2" if cpu is not None and overwrites(cpu) else "1"
 
 
 def contents(file: Path) -> str:

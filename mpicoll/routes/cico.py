@@ -25,6 +25,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.machine.caches import overwritten
 from mpicoll.machine.shared_memory import Block
 from mpicoll.routes.shares import combined, cut, input_and_output, starts_of
 from mpicoll.transports.meeting import Meeting
@@ -83,6 +84,7 @@ def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) 
     longest = max(stop - start for start, stop in pairwise(starts))
     whole = reduction is not None and table.elementwise and table.prefix is None
     sliced = whole and size > 2 and longest >= LEAST_SLICED
+    one_reader = size == 2 or table.gives == "p" or table.root == "gets"
 
     def piece(first: int) -> list[list[Plan]]:
         """The one that begins so many bytes into each block."""
@@ -110,6 +112,8 @@ def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) 
             giving, which = table.source(rank, size, root, block)
             rows = [part(given, which, has[r]) if r == rank else place(r, which) for r in giving]
             after += _taken(rows, part(out, block, wants), reduction, workspace)
+            if one_reader:
+                after += [step for r, row in zip(giving, rows, strict=True) if r != rank for step in overwritten(row)]
         return [copies_in, after]
 
     return [piece(first) for first in range(0, longest, room)]
@@ -123,6 +127,7 @@ def _by_slices(
     slices = [slice(cut(nbytes, r, size), cut(nbytes, r + 1, size)) for r in range(size)]
     mine = slices[rank]
     combines = _taken([place[mine] for place in everyones], everyones[rank][mine], reduction, workspace)
+    combines += [step for r in range(size) if r != rank for step in overwritten(everyones[r][mine])]
     in_turn = [(rank + turn) % size for turn in range(size)] if out.size else []
     return [combines, [partial(np.copyto, out[slices[r]], everyones[r][slices[r]]) for r in in_turn]]
 

@@ -18,6 +18,7 @@ from mpi4py import MPI
 
 from mpicoll.calls.plan import Plan, sequence
 from mpicoll.errors import MessageError
+from mpicoll.machine.caches import overwritten
 from mpicoll.machine.shared_memory import Block, share
 from mpicoll.transports.step import TAGS, Arrival, Held, Step
 from mpicoll.transports.transport import Array, Region
@@ -115,24 +116,25 @@ class Streams:
     def recv(self, step: Step, peer: int, region: Region) -> None:
         """Receive the region from the peer."""
         for piece in self._pieces(region):
-            slot = self._next_slot_from(peer)
-            self._receive(step, peer, _copies(_with_parts(piece, slot)), region)
+            slot = self._next_slot_from(peer, piece)
+            self._receive(step, peer, _copies(_with_parts(piece, slot)), slot, region)
 
     def recv_reduce(self, step: Step, peer: int, mine: Region, into: Region, combined: Combine) -> None:
         """Receive a region from the peer and combine it with ``mine``."""
         for ours, target in zip(self._pieces(mine), self._pieces(into), strict=True):
-            slot = self._next_slot_from(peer)
-            self._receive(step, peer, combined(ours, slot, target), into)
+            slot = self._next_slot_from(peer, ours)
+            self._receive(step, peer, combined(ours, slot, target), slot, into)
 
-    def _next_slot_from(self, peer: int) -> Array:
-        """The slot with the peer's next piece."""
-        return self._elements(self._slots.slot(peer, self._comm.rank, next(self._taken[peer])))
+    def _next_slot_from(self, peer: int, piece: Region) -> Array:
+        """What the peer's next piece, as long as this one, fills of its slot."""
+        slot = self._elements(self._slots.slot(peer, self._comm.rank, next(self._taken[peer])))
+        return slot[: sum(run.size for run in piece)]
 
-    def _receive(self, step: Step, peer: int, action: Plan, message: Region) -> None:
-        """Add a piece of a message from the peer, on which this rank acts when it is there."""
+    def _receive(self, step: Step, peer: int, takes: Plan, slot: Array, message: Region) -> None:
+        """Add a piece of a message from the peer. This rank takes it from its slot when it is there."""
         if peer not in self._incoming:
             self._incoming[peer] = self._stream(step, peer, SIGNAL, ANSWER, ahead=0)
-        self._incoming[peer].add(action, _nbytes(message))
+        self._incoming[peer].add(sequence(takes, *overwritten(slot)), _nbytes(message))
 
     def _stream(self, step: Step, peer: int, tag_heard: int, tag_told: int, ahead: int) -> _Stream:
         """A new stream between this rank and the peer, as a part of the step."""

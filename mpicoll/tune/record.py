@@ -12,7 +12,7 @@ from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
 from mpicoll.analysis.cost.machines import from_dict
 from mpicoll.calls.choice import CICO
-from mpicoll.calls.measured import CICO_DIGEST, OTHERWISE, Setting, section
+from mpicoll.calls.measured import OTHERWISE, Setting, cico_digest, section
 from mpicoll.collectives import even_and_uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.tune.cells import SHORTEST, Cell, kinds
@@ -135,7 +135,7 @@ class Record:
         found: dict[str, dict[str, str]] = {}
         for operation, name in sorted(measured):
             if name == CICO:
-                found.setdefault(operation, {})[name] = CICO_DIGEST
+                found.setdefault(operation, {})[name] = cico_digest(self.cpu)
             elif name not in OTHERWISE and (known := algorithms.find(even_and_uneven(operation)[0].name, name)):
                 found.setdefault(operation, {})[name] = digest(known, self.ranks)
         return found

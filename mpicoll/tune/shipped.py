@@ -15,6 +15,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from mpicoll.calls.choice import CICO
+from mpicoll.calls.measured import cico_digest
 from mpicoll.machine.system import write_whole
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.file import TableFile, text_of
@@ -80,7 +82,7 @@ def _section(cpu: str | None, records: Sequence[Record]) -> dict[str, Any]:
     for of_one in of_each:
         for collective, of in of_one["algorithms"].items():
             for name in sorted(of.keys() & {name for c, name in used if c == collective}):
-                digests.setdefault(collective, {})[name] = of[name]
+                digests.setdefault(collective, {})[name] = cico_digest(cpu) if name == CICO else of[name]
     setting = {key: of_each[0][key] for key in ("mpi", "ranks", "oversubscribed")}
     return {"cpu": cpu, **setting, "algorithms": digests, **found}
 

@@ -146,13 +146,22 @@ def test_sections_that_do_not_hold_any_more(changed: dict[str, Any], why: str) -
         assert re.match(why, found.outdated())
 
 
-@pytest.mark.parametrize(("said", "why"), [(measured.CICO_DIGEST, ""), ("0", "cico has changed since it was measured")])
+CHANGED = "cico has changed since it was measured"
+
+
+@pytest.mark.parametrize(("said", "why"), [(measured.cico_digest("A"), ""), ("0", CHANGED)])
 def test_cico_as_it_was_measured(said: str, why: str) -> None:
     given = {"native": {"bcast": {"8": "cico"}}, "algorithms": {"bcast": {"cico": said}}}
     (found,) = measured.sections(written(section(**given)), "t")
     assert found.outdated() == why
     (of_none,) = measured.sections(written(section(**given | {"algorithms": {}})), "t")
-    assert of_none.outdated() == "cico has changed since it was measured"
+    assert of_none.outdated() == CHANGED
+
+
+def test_cico_goes_another_way_where_ranks_overwrite_what_they_have_read() -> None:
+    amd = "AuthenticAMD AMD EPYC, family 25 model 17 stepping 1, L2 1024K of 1, L3 32768K of 2"
+    others = (None, "unknown", amd.replace("25", "26"), amd.replace("AuthenticAMD", "HygonGenuine"))
+    assert measured.cico_digest(amd) not in {measured.cico_digest(cpu) for cpu in others}
 
 
 def test_the_hash_is_of_what_jobs_see() -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pytest
 
 import mpicoll
 from mpicoll.errors import ArgumentError
-from mpicoll.machine import shared_memory
-from mpicoll.routes.cico import PLACE
+from mpicoll.machine import caches, shared_memory
+from mpicoll.routes.cico import PLACE, Places
 from mpicoll.transports import meeting
 from tests.ranks.test_where_arrays_lie import drawn, expected_of, inputs_of, make
 
@@ -22,11 +24,13 @@ pytestmark = [
 ]
 
 
-def test_random_calls() -> None:
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_random_calls(overwrites: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kinds of arrays, of which most are cut into pieces; on shared ones, too, which have a route of their own."""
+    monkeypatch.setattr(caches, "overwrites", lambda cpu: overwrites)
     comm, common = mpicoll.Communicator(), random.Random(11)
     own = random.Random(comm.rank)
-    for i in range(120):
+    for i in range(80):
         d = drawn(common, comm.size) | {"algorithm": "cico"}
         inputs = inputs_of(d, np.random.default_rng(i), comm.size)
         expected = expected_of(d, inputs)[comm.rank]
@@ -39,6 +43,30 @@ def test_random_calls() -> None:
         if x is not None and unchanged:
             np.testing.assert_array_equal(x, inputs[comm.rank], err_msg=f"call {i}: {d}")
     comm.free()
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_what_one_rank_alone_reads_is_overwritten(overwrites: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ranks do so on this CPU. What several ranks read is not."""
+    monkeypatch.setattr(caches, "overwrites", lambda cpu: overwrites)
+    made: list[Places] = []
+    keep = Places.__init__
+
+    def kept(self: Places, *given: Any) -> None:
+        keep(self, *given)
+        made.append(self)
+
+    monkeypatch.setattr(Places, "__init__", kept)
+    with mpicoll.Communicator() as comm:
+        x = np.full((comm.size, 1000), 7, np.uint8)
+        for call, alone in ((partial(comm.alltoall, x), True), (partial(comm.allgather, x), comm.size == 2)):
+            call(algorithm="cico")
+            comm.barrier(algorithm="native")
+            [places] = made
+            used = places.halves[1 - places.turn]
+            others = [used[r] for r in range(comm.size) if r != comm.rank]
+            assert {bool(place.any()) for place in others} == {not (alone and overwrites)}
+            comm.barrier(algorithm="native")
 
 
 @pytest.mark.parametrize("count", [0, 1, PLACE // 4, PLACE // 4 + 1, PLACE])

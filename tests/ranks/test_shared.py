@@ -16,7 +16,7 @@ from mpicoll.calls.choice import NATIVE, Choice
 from mpicoll.calls.plan import Bound, Plan, Workspace
 from mpicoll.calls.select import Traits
 from mpicoll.engine import binding
-from mpicoll.machine import shared_memory
+from mpicoll.machine import caches, shared_memory
 from mpicoll.routes import cico
 from mpicoll.schedule import OUTPUT, Place, Recv, Send, Steps, one
 from mpicoll.transports import shared
@@ -243,7 +243,9 @@ def all_at_once(at: Place) -> Steps:
 
 
 @pytest.mark.usefixtures("registry")
-def test_messages_that_both_ends_have_in_different_steps() -> None:
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_messages_that_both_ends_have_in_different_steps(overwrites: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caches, "overwrites", lambda cpu: overwrites)
     mpicoll.register(mpicoll.Algorithm("bcast", "all_at_once", all_at_once, lambda at: 3))
     with mpicoll.Communicator() as comm:
         given = np.arange(LONG)

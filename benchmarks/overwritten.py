@@ -1,0 +1,123 @@
+"""What does it change if ranks overwrite what they have read in memory that they share?
+
+    mpicoll run -n 2 benchmarks/overwritten.py [SECONDS]
+
+Two communicators take turns: one whose ranks overwrite what they have read, and one whose ranks do not
+(``mpicoll/machine/caches.py``). Each makes calls by algorithms that go through shared memory, on three sets of float32
+arrays in turn, whose inputs are written just before. This goes on for some seconds, because a machine has states. A
+flag's way to the next rank and back tells them. The figures are medians of the slower rank, in microseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from statistics import geometric_mean, median
+from time import monotonic, perf_counter
+from typing import Any
+
+import numpy as np
+
+import mpicoll
+from mpicoll.machine import caches
+from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.library import library
+from mpicoll.units import size_text
+
+SECONDS = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+CALLS = [
+    ("allreduce", "cico"), ("allreduce", "ring"), ("reduce", "cico"), ("bcast", "cico"), ("bcast", "binomial_tree"),
+    ("allgather", "cico"), ("allgather", "ring"), ("alltoall", "cico"), ("alltoall", "pairwise"),
+]  # fmt: skip
+SIZES = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
+SETS, CALLS_A_TURN = 3, 4
+FAR = 0.5
+"""Microseconds of a flag's way to the next rank and back, from which on the two cores are taken to be far apart."""
+WAYS = (False, True)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def trip(comm: mpicoll.Communicator, flags: list[Array]) -> float:
+    """Microseconds of a flag's way to the next rank and back; the same on all ranks."""
+    mine, next_one = (flags[r].data for r in (comm.rank, (comm.rank + 1) % 2))
+    begin = int(mine[0])
+    comm.barrier()
+    start = perf_counter()
+    for i in range(begin + 1, begin + 101):
+        mine[0] = i
+        while next_one[0] < i:
+            pass
+    return float(comm.bcast_object((perf_counter() - start) * 1e6 / 100))
+
+
+def arrays(comm: mpicoll.Communicator, name: str, nbytes: int) -> list[tuple[Array, Array | None]]:
+    n = nbytes // 4 // comm.size * comm.size
+    block, shape = n // comm.size, (comm.size, n // comm.size)
+    of = {"allreduce": (n, n), "reduce": (n, n), "bcast": (n, None), "allgather": (block, shape)}
+    given, got = of.get(name, (shape, shape))
+    return [(np.ones(given, np.float32), None if got is None else np.empty(got, np.float32)) for _ in range(SETS)]
+
+
+def call(comm: mpicoll.Communicator, name: str, algorithm: str, x: Array, out: Array | None) -> None:
+    out_at = {} if out is None or (name == "reduce" and comm.rank) else {"out": out}
+    getattr(comm, name)(x, **out_at, algorithm=algorithm)
+
+
+def main() -> None:
+    comms = {}
+    of_this_cpu = caches.overwrites(fingerprint())
+    world = mpicoll.Communicator()
+    page = world.shared(8, np.int64)
+    flags = [page[r] for r in range(world.size)]
+    took: dict[tuple[str, str, int, bool, bool], list[float]] = defaultdict(list)
+    states = []
+    sets = {(name, size): arrays(world, name, size) for name in dict(CALLS) for size in SIZES}
+    for way in WAYS:
+        comms[way] = mpicoll.Communicator()
+        caches.overwrites = lambda cpu, way=way: way  # type: ignore[misc]
+        for name, algorithm in CALLS:  # binds the plans
+            for size in SIZES:
+                for x, out in sets[name, size]:
+                    call(comms[way], name, algorithm, x, out)
+    end = monotonic() + SECONDS
+    while world.bcast_object(monotonic() < end):
+        for name, algorithm in CALLS:
+            for size in SIZES:
+                far = trip(world, flags) >= FAR
+                states.append(far)
+                for way in WAYS:
+                    caches.overwrites = lambda cpu, way=way: way  # type: ignore[misc]
+                    times = []
+                    for i in range(CALLS_A_TURN):
+                        x, out = sets[name, size][i % SETS]
+                        x.fill(1)
+                        world.barrier()
+                        start = perf_counter()
+                        call(comms[way], name, algorithm, x, out)
+                        times.append(perf_counter() - start)
+                    slower = world.allreduce(np.array(times[1:]), op="max")
+                    took[name, algorithm, size, far, way] += list(slower * 1e6)
+    if world.rank:
+        return
+    said = f"{library()}, {world.size} ranks, {fingerprint()}"
+    print(f"{said}\nmpicoll overwrites on this CPU: {of_this_cpu}. far: {np.mean(states):.0%} of {len(states)} samples")
+    titles = [f"{f'{where}: kept':>12} {'overwritten':>12} {'x':>5}" for where in ("near", "far")]
+    print(f"{'':>25} {'size':>6} {' '.join(titles)}")
+    for name, algorithm in CALLS:
+        gains: dict[bool, list[float]] = {False: [], True: []}
+        for size in SIZES:
+            columns = []
+            for far in (False, True):
+                kept, over = (took[name, algorithm, size, far, way] for way in WAYS)
+                if kept and over:
+                    gains[far].append(median(kept) / median(over))
+                    columns.append(f"{median(kept):12.1f} {median(over):12.1f} {gains[far][-1]:5.2f}")
+                else:
+                    columns.append(" " * 31)
+            print(f"{name:>14} {algorithm:>10} {size_text(size):>6} {' '.join(columns)}")
+        means = (f"{'far' if far else 'near'} {geometric_mean(of):.2f}" for far, of in gains.items() if of)
+        print(f"{'':>25} geometric means: {', '.join(means)}")
+
+
+main()

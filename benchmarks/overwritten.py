@@ -5,7 +5,7 @@
 Two communicators take turns: one whose ranks overwrite what they have read, and one whose ranks do not
 (``mpicoll/machine/caches.py``). Each makes calls by algorithms that go through shared memory, on three sets of float32
 arrays in turn, whose inputs are written just before. This goes on for some seconds, because a machine has states. A
-flag's way to the next rank and back tells them. The figures are medians of the slower rank, in microseconds.
+flag's way to the other rank and back tells them. The figures are medians of the slower rank, in microseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 import mpicoll
 from mpicoll.machine import caches
-from mpicoll.machine.cpu import fingerprint
+from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.library import library
 from mpicoll.units import size_text
 
@@ -32,21 +32,23 @@ CALLS = [
 SIZES = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
 SETS, CALLS_A_TURN = 3, 4
 FAR = 0.5
-"""Microseconds of a flag's way to the next rank and back, from which on the two cores are taken to be far apart."""
+"""Microseconds of a flag's way to the other rank and back, from which on the two cores are taken to be far apart."""
 WAYS = (False, True)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def trip(comm: mpicoll.Communicator, flags: list[Array]) -> float:
-    """Microseconds of a flag's way to the next rank and back; the same on all ranks."""
-    mine, next_one = (flags[r].data for r in (comm.rank, (comm.rank + 1) % 2))
+    """Microseconds of a flag's way from rank 0 to rank 1 and back; the same on all ranks. 0 if ranks share cores."""
+    if comm.size > len(cpus()):
+        return 0.0
+    mine, other = (flags[r].data for r in (comm.rank, 1 - comm.rank))
     begin = int(mine[0])
     comm.barrier()
     start = perf_counter()
     for i in range(begin + 1, begin + 101):
         mine[0] = i
-        while next_one[0] < i:
+        while other[0] < i:
             pass
     return float(comm.bcast_object((perf_counter() - start) * 1e6 / 100))
 

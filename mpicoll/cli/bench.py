@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -87,7 +88,7 @@ def _handle(args: argparse.Namespace) -> int:
 
 def _launch(typed: dict[str, str | None], ranks: int) -> int:
     """Start the ranks with the same options, and tell them when Ctrl-C was pressed."""
-    from mpicoll.bench.measuring.interruption import STOP
+    from mpicoll.bench.measuring.interruption import STOP, ask
     from mpicoll.bench.measuring.progress import on_terminal
     from mpicoll.launch import launcher
 
@@ -96,13 +97,8 @@ def _launch(typed: dict[str, str | None], ranks: int) -> int:
     options = [f"-n{v}" if name == "n" else f"--{name}={v}" for name, v in typed.items() if v is not None]
     with TemporaryDirectory(prefix="mpicoll-") as folder:
         stop = Path(folder, "stop")
-
-        def interrupted() -> None:
-            stop.touch()
-            print("\nmpicoll: ends after the size under way; Ctrl-C again ends at once", file=sys.stderr)
-
         os.environ.update({**on_terminal(), STOP: str(stop)})
-        code = launcher.attended(["-m", "mpicoll", "bench", collective, *options, *wide], ranks, interrupted)
+        code = launcher.attended(["-m", "mpicoll", "bench", collective, *options, *wide], ranks, partial(ask, stop))
         return 128 + signal.SIGINT if stop.exists() else code
 
 

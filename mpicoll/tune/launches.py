@@ -10,12 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from mpicoll.bench.measuring.interruption import STOP
+from mpicoll.bench.measuring.interruption import STOP, ask
 from mpicoll.errors import LaunchError
 from mpicoll.launch import launcher
 from mpicoll.tune.cells import Cell
@@ -112,16 +113,11 @@ def launch(ranks: int, order: Order, what: str, progress: Progress) -> Found:
     with TemporaryDirectory(prefix="mpicoll-") as folder:
         stop, given, found = (Path(folder, name) for name in ("stop", "order", "found"))
         given.write_text(order.text())
-
-        def interrupted() -> None:
-            stop.touch()
-            print("\nmpicoll: ends after the size under way; Ctrl-C again ends at once", file=sys.stderr)
-
         os.environ[STOP] = str(stop)
         code = 0
         try:
             with progress.of(what, found):
-                code = launcher.attended(["-m", "mpicoll.tune.rank", str(given), str(found)], ranks, interrupted)
+                code = launcher.attended(["-m", "mpicoll.tune.rank", str(given), str(found)], ranks, partial(ask, stop))
         except KeyboardInterrupt:
             if not stop.exists():
                 raise

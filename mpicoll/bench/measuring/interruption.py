@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-__all__ = ["STOP", "seen"]
+__all__ = ["STOP", "ask", "seen"]
 
 STOP = "MPICOLL_BENCH_STOP"
 """The environment variable with the path of a file. When the file exists, the ranks are to stop."""
+
+
+def ask(file: Path) -> None:
+    """Ask the ranks to stop, and say so."""
+    file.touch()
+    print("\nmpicoll: ends after the size under way; Ctrl-C again ends at once", file=sys.stderr)
 
 
 def seen(world: Intracomm) -> bool:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from mpi4py import MPI
 
 from mpicoll.errors import StateError
+from mpicoll.fabrics.thread_job import Onlooker
+from mpicoll.launch.failure import end_job, is_first
 
-__all__ = ["all_come", "make", "shrunk"]
+__all__ = ["lost_of", "make", "shrunk", "together"]
 
 Made = TypeVar("Made", bound=MPI.Comm)
 
+_LOOK = 0.1
+"""Seconds between looks for ranks that are lost."""
+_PATIENCE = 5.0
+"""Seconds in which MPI makes a communicator, or raises an error, after a rank was lost. Else it does neither."""
 _TAG = 1 << 15
 """Above all others. Ranks can be lost only with Open MPI, which has more tags than MPI promises."""
 
@@ -41,12 +50,42 @@ def shrunk(comm: MPI.Intracomm) -> MPI.Intracomm:
     return part
 
 
-def all_come(comm: MPI.Intracomm, ranks: Sequence[int]) -> None:
-    """Wait until all of these ranks have come here. They alone call this.
+@contextmanager
+def together(comm: MPI.Intracomm, ranks: Sequence[int]) -> Iterator[None]:
+    """For these ranks to make a communicator of themselves, by ``Create_group``, which waits for ever for a rank that
+    is lost. They alone call this.
 
-    Raises MPI.Exception on each of them if one is lost and has not come: ``Create_group`` would wait for that one for
-    ever."""
+    First they wait until all have come. If one is lost before, this raises MPI.Exception on all others. If one is lost
+    afterwards and MPI does not come back, it ends the job: nothing but the end of the process ends the call."""
     others = [rank for rank in ranks if rank != comm.rank]
     sent = [comm.Isend(b"", rank, _TAG) for rank in others]
     for request in [*(comm.Irecv(bytearray(), rank, _TAG) for rank in others), *sent]:
         request.Wait()
+    over = threading.Event()
+    looks = Onlooker(target=_end_if_stuck, args=[comm, ranks, over], name="mpicoll making", daemon=True)
+    looks.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looks.join()
+
+
+def _end_if_stuck(comm: MPI.Intracomm, ranks: Sequence[int], over: threading.Event) -> None:
+    while not over.wait(_LOOK):
+        lost = [rank for rank in lost_of(comm) if rank in ranks]
+        if lost and not over.wait(_PATIENCE):
+            if is_first("stuck"):
+                said = f"rank {lost[0]} was lost while MPI made a communicator with it"
+                print(f"mpicoll: subset: {said}, and MPI still waits for it. The job ends", file=sys.stderr)
+            end_job(1)
+
+
+def lost_of(comm: MPI.Intracomm) -> list[int]:
+    """Which ranks of the communicator are lost."""
+    MPI.COMM_SELF.Iprobe()  # MPI hears of a loss only while it is called
+    mine, failed = comm.Get_group(), comm.Get_failed()
+    found = MPI.Group.Translate_ranks(failed, None, mine)
+    for group in (mine, failed):
+        group.Free()
+    return sorted(found)

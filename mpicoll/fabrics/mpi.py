@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import cache
 
@@ -24,7 +24,7 @@ from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics import mpi_messages as messages
 from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
-from mpicoll.fabrics.making import all_come, make, shrunk
+from mpicoll.fabrics.making import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIParcels
 from mpicoll.launch import elastic
 from mpicoll.launch.placement import oversubscribed
@@ -125,11 +125,10 @@ class MPIFabric(ElasticFabric):
 
     @classmethod
     def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], parent: MPIFabric | None) -> MPIFabric:
-        if elastic.is_elastic():
-            all_come(comm, ranks)
         all_ranks = comm.Get_group()
         members = all_ranks.Incl(ranks)
-        part = make(comm.Create_group, members)
+        with together(comm, ranks) if elastic.is_elastic() else nullcontext():
+            part = make(comm.Create_group, members)
         for group in (all_ranks, members):
             group.Free()
         child = cls(part, parent)
@@ -286,12 +285,7 @@ class MPIFabric(ElasticFabric):
         with self._freeing:
             if self._comm == MPI.COMM_NULL:
                 return []
-            MPI.COMM_SELF.Iprobe()  # MPI hears of a loss only while it is called
-            mine, failed = self._comm.Get_group(), self._comm.Get_failed()
-        found = MPI.Group.Translate_ranks(failed, None, mine)
-        for group in (mine, failed):
-            group.Free()
-        return sorted(found)
+            return lost_of(self._comm)
 
     def is_cut(self, e: BaseException) -> bool:
         return self._is_elastic and (

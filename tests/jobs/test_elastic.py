@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -93,8 +94,8 @@ BLOCKED = """
 """
 
 
-def elastic(n: int, *program: str) -> Done:
-    return python("-m", "mpicoll", "run", "--elastic", "-n", str(n), *program)
+def elastic(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
+    return python("-m", "mpicoll", "run", "--elastic", "-n", str(n), *program, env=env)
 
 
 @needs_ulfm
@@ -142,6 +143,24 @@ def test_a_group_of_torch_with_a_rank_that_is_lost(tmp_path: Path) -> None:
     it = elastic(2, script(tmp_path, program))
     assert it.code == 0, it.output
     assert it.output.splitlines()[0] == "lost"
+
+
+@needs_ulfm
+def test_a_rank_that_is_lost_while_mpi_makes_a_communicator(tmp_path: Path) -> None:
+    """Open MPI waits for it, or crashes. In either case the job ends soon. It goes on where MPI raises an error."""
+    program = """
+    from mpicoll.fabrics import mpi
+    if comm.rank == 2:
+        mpi.make = lambda *_: die()
+    raised(RankLost, lambda: comm.subset([0, 1, 2]) if comm.rank < 3 else comm.barrier())
+    print("raised")
+    """
+    began = time.monotonic()
+    it = elastic(4, script(tmp_path, BEGIN + program), env={"MPICOLL_TIMEOUT": "1000"})
+    assert time.monotonic() - began < 60, it.output
+    said = "mpicoll: subset: rank 2 was lost while MPI made a communicator with it, and MPI still waits for it"
+    assert (it.code == 0) == (it.output.count("raised") == 3), it.output
+    assert it.code == 0 or said in it.output or "signal" in it.output, it.output
 
 
 @needs_ulfm

@@ -25,7 +25,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.machine.caches import overwritten
+from mpicoll.machine.caches import copied, overwritten
 from mpicoll.machine.shared_memory import Block
 from mpicoll.routes.shares import combined, cut, input_and_output, starts_of
 from mpicoll.transports.meeting import Meeting
@@ -111,7 +111,7 @@ def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) 
         for block in wants:
             giving, which = table.source(rank, size, root, block)
             rows = [part(given, which, has[r]) if r == rank else place(r, which) for r in giving]
-            after += _taken(rows, part(out, block, wants), reduction, workspace)
+            after += _taken(rows, part(out, block, wants), out.size, reduction, workspace)
             if one_reader:
                 after += [step for r, row in zip(giving, rows, strict=True) if r != rank for step in overwritten(row)]
         return [copies_in, after]
@@ -126,18 +126,20 @@ def _by_slices(
     size, nbytes = len(everyones), everyones[0].size
     slices = [slice(cut(nbytes, r, size), cut(nbytes, r + 1, size)) for r in range(size)]
     mine = slices[rank]
-    combines = _taken([place[mine] for place in everyones], everyones[rank][mine], reduction, workspace)
+    combines = _taken([place[mine] for place in everyones], everyones[rank][mine], nbytes, reduction, workspace)
     combines += [step for r in range(size) if r != rank for step in overwritten(everyones[r][mine])]
     in_turn = [(rank + turn) % size for turn in range(size)] if out.size else []
     return [combines, [partial(np.copyto, out[slices[r]], everyones[r][slices[r]]) for r in in_turn]]
 
 
-def _taken(rows: list[Array], target: Array, reduction: Reduction | None, workspace: Workspace) -> list[Plan]:
-    """``target`` = the rows, combined in their order."""
+def _taken(
+    rows: list[Array], target: Array, nbytes: int, reduction: Reduction | None, workspace: Workspace
+) -> list[Plan]:
+    """``target``, a piece of an output of so many bytes, = the rows, combined in their order."""
     if target.size == 0 or (len(rows) == 1 and rows[0].ctypes.data == target.ctypes.data):  # this rank's own, in place
         return []
     if reduction is None or len(rows) == 1:
-        return [partial(np.copyto, target, rows[0])]
+        return [copied(target, rows[0], nbytes)]
     stored = kernels.storage(reduction.dtype)
     return combined([row.view(stored) for row in rows], target.view(stored), reduction, workspace)
 

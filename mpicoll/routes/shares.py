@@ -19,6 +19,7 @@ from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.errors import MessageError
+from mpicoll.machine.caches import copied
 from mpicoll.transports.transport import Array
 
 __all__ = ["PIECE", "combined", "cut", "ends_of", "input_and_output", "share_of", "starts_of"]
@@ -62,7 +63,7 @@ def share_of(
         return [*_fetched(call, rank, inputs, outputs[rank], ends)]
     starts = starts_of(call, len(inputs))
     if call.reduction is None:
-        return [partial(np.copyto, to, from_) for to, from_ in _moved(call, rank, inputs, outputs, starts)]
+        return [copied(to, from_, to.nbytes) for to, from_ in _moved(call, rank, inputs, outputs, starts)]
     stored = kernels.storage(call.reduction.dtype)
     whole, size = starts[-1], len(inputs)
     if call.collective.scatters:
@@ -160,7 +161,7 @@ def _fetched(
             raise MessageError(f"{call.operation}: expected {said}; given {(stop - start) // itemsize}")
         if stop > start:
             source = _part(inputs[giving], start, stop)
-            yield partial(np.copyto, _part(output, starts[giving], starts[giving + 1]), source)
+            yield copied(_part(output, starts[giving], starts[giving + 1]), source, source.nbytes)
 
 
 def ends_of(call: Call) -> list[int]:

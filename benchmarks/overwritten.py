@@ -1,11 +1,12 @@
-"""What does it change if ranks overwrite what they have read in memory that they share?
+"""What does it change if ranks overwrite what they have read in memory that they share, and copy by a loop?
 
     mpicoll run -n 2 benchmarks/overwritten.py [SECONDS]
 
-Two communicators take turns: one whose ranks overwrite what they have read, and one whose ranks do not
-(``mpicoll/machine/caches.py``). Each makes calls by algorithms that go through shared memory, on three sets of float32
+Two communicators take turns: one whose ranks do both, and one whose ranks do neither (``mpicoll/machine/caches.py``;
+a loop copies vectors of 2 MiB and more). Each makes calls by algorithms that go through shared memory, on three sets of float32
 arrays in turn, whose inputs are written just before. This goes on for some seconds, because a machine has states. A
-flag's way to the other rank and back tells them. The figures are medians of the slower rank, in microseconds.
+flag's way to the other rank and back tells them. The figures are medians of the slower rank, in microseconds. The first
+line has those of two ranks that write 256 KiB in turn, and read what the other one has written.
 """
 
 from __future__ import annotations
@@ -53,6 +54,24 @@ def trip(comm: mpicoll.Communicator, flags: list[Array]) -> float:
     return float(comm.bcast_object((perf_counter() - start) * 1e6 / 100))
 
 
+def handed_over(comm: mpicoll.Communicator, places: list[Array], way: bool) -> tuple[float, float]:
+    """Microseconds in which a rank writes to its place again, and in which it reads the other's."""
+    mine, other = places[comm.rank], places[1 - comm.rank]
+    own, out = np.ones_like(mine), np.empty_like(mine)
+    for _ in range(2):
+        comm.barrier()
+        start = perf_counter()
+        np.copyto(mine, own)
+        written = perf_counter()
+        comm.barrier()
+        begin = perf_counter()
+        np.copyto(out, other)
+        if way:
+            other.fill(0)
+        read = perf_counter()
+    return (written - start) * 1e6, (read - begin) * 1e6
+
+
 def arrays(comm: mpicoll.Communicator, name: str, nbytes: int) -> list[tuple[Array, Array | None]]:
     n = nbytes // 4 // comm.size * comm.size
     block, shape = n // comm.size, (comm.size, n // comm.size)
@@ -72,6 +91,9 @@ def main() -> None:
     world = mpicoll.Communicator()
     page = world.shared(8, np.int64)
     flags = [page[r] for r in range(world.size)]
+    memory = world.shared(256 << 10, np.uint8)
+    places = [memory[r] for r in range(world.size)]
+    handed: dict[tuple[bool, bool], list[tuple[float, float]]] = defaultdict(list)
     took: dict[tuple[str, str, int, bool, bool], list[float]] = defaultdict(list)
     states = []
     sets = {(name, size): arrays(world, name, size) for name in dict(CALLS) for size in SIZES}
@@ -90,6 +112,8 @@ def main() -> None:
                 states.append(far)
                 for way in WAYS:
                     caches.overwrites = lambda cpu, way=way: way  # type: ignore[misc]
+                    if world.size == 2:
+                        handed[far, way].append(handed_over(world, places, way))
                     times = []
                     for i in range(CALLS_A_TURN):
                         x, out = sets[name, size][i % SETS]
@@ -104,7 +128,11 @@ def main() -> None:
         return
     said = f"{library()}, {world.size} ranks, {fingerprint()}"
     print(f"{said}\nmpicoll overwrites on this CPU: {of_this_cpu}. far: {np.mean(states):.0%} of {len(states)} samples")
-    titles = [f"{f'{where}: kept':>12} {'overwritten':>12} {'x':>5}" for where in ("near", "far")]
+    for (far, way), both in sorted(handed.items()):
+        write, read = (median(each) for each in zip(*both, strict=True))
+        does = "overwrites it" if way else "does not"
+        print(f"{'far' if far else 'near'}, the reader {does}: to write 256 KiB {write:.1f}, to read it {read:.1f}")
+    titles = [f"{f'{where}: neither':>12} {'both':>12} {'x':>5}" for where in ("near", "far")]
     print(f"{'':>25} {'size':>6} {' '.join(titles)}")
     for name, algorithm in CALLS:
         gains: dict[bool, list[float]] = {False: [], True: []}

@@ -3,10 +3,10 @@
     mpicoll run -n 2 benchmarks/overwritten.py [SECONDS]
 
 Two communicators take turns: one whose ranks do both, and one whose ranks do neither (``mpicoll/machine/caches.py``;
-a loop copies vectors of 2 MiB and more). Each makes calls by algorithms that go through shared memory, on three sets of float32
-arrays in turn, whose inputs are written just before. This goes on for some seconds, because a machine has states. A
-flag's way to the other rank and back tells them. The figures are medians of the slower rank, in microseconds. The first
-line has those of two ranks that write 256 KiB in turn, and read what the other one has written.
+a loop copies vectors of 2 MiB and more). Each makes calls by algorithms that go through shared memory, on three sets of
+float32 arrays in turn, whose inputs are written just before. This goes on for some seconds, because a machine has
+states. A flag's way to the other rank and back tells them. The figures are medians of the slower rank, in microseconds.
+The first lines have those of two ranks that write 256 KiB in turn, and read what the other one has written.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ near each other, and where they were far apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -35,12 +34,12 @@ def overwrites(cpu: str) -> bool:
     return all(part in cpu for part in _MEASURED)
 
 
-def overwritten(read: Array) -> list[Callable[[], object]]:
+def overwritten(read: Array) -> list[partial[None]]:
     """What a rank does with memory that it has read, if its owner writes it before another rank reads it."""
     return [partial(read.view(np.uint8).fill, 0)] if overwrites(fingerprint()) and read.size else []
 
 
-def copied(target: Array, source: Array, nbytes: int) -> Callable[[], object]:
+def copied(target: Array, source: Array, nbytes: int) -> partial[Any]:
     """What copies what another rank has written: all of a vector of so many bytes, or a piece of it.
 
     The C library copies long arrays by one instruction (``rep movsb``). Into memory that is in no cache, a loop copies

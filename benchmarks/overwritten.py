@@ -5,8 +5,8 @@
 Two communicators take turns: one whose ranks do both, and one whose ranks do neither (``mpicoll/machine/caches.py``;
 a loop copies vectors of 2 MiB and more). Each makes calls by algorithms that go through shared memory, on three sets of
 float32 arrays in turn, whose inputs are written just before. This goes on for some seconds, because a machine has
-states. A flag's way to the other rank and back tells them. The figures are medians of the slower rank, in microseconds.
-The first lines have those of two ranks that write 256 KiB in turn, and read what the other one has written.
+states: two ranks write 256 KiB in turn, and read what the other one has written. How long it takes to read tells
+whether their cores are near or far. The figures are medians of the slower rank, in microseconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 import mpicoll
 from mpicoll.machine import caches
-from mpicoll.machine.cpu import cpus, fingerprint
+from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 from mpicoll.units import size_text
 
@@ -32,44 +32,32 @@ CALLS = [
 ]  # fmt: skip
 SIZES = [16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
 SETS, CALLS_A_TURN = 3, 4
-FAR = 0.5
-"""Microseconds of a flag's way to the other rank and back, from which on the two cores are taken to be far apart."""
+FAR = 11.0
+"""Microseconds in which a rank reads 256 KiB that the other one has written, from which on their cores are taken to be
+far apart. It takes 8, and 13 or 25, on an AMD EPYC, family 25 model 17."""
+TURNS = 5
 WAYS = (False, True)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def trip(comm: mpicoll.Communicator, flags: list[Array]) -> float:
-    """Microseconds of a flag's way from rank 0 to rank 1 and back; the same on all ranks. 0 if ranks share cores."""
-    if comm.size > len(cpus()):
-        return 0.0
-    mine, other = (flags[r].data for r in (comm.rank, 1 - comm.rank))
-    begin = int(mine[0])
-    comm.barrier()
-    start = perf_counter()
-    for i in range(begin + 1, begin + 101):
-        mine[0] = i
-        while other[0] < i:
-            pass
-    return float(comm.bcast_object((perf_counter() - start) * 1e6 / 100))
-
-
 def handed_over(comm: mpicoll.Communicator, places: list[Array], way: bool) -> tuple[float, float]:
     """Microseconds in which a rank writes to its place again, and in which it reads the other's."""
     mine, other = places[comm.rank], places[1 - comm.rank]
-    own, out = np.ones_like(mine), np.empty_like(mine)
-    for _ in range(2):
+    own, out = np.ones_like(mine), np.ones_like(mine)
+    writes, reads = [], []
+    for _ in range(TURNS):
         comm.barrier()
         start = perf_counter()
         np.copyto(mine, own)
-        written = perf_counter()
+        writes.append(perf_counter() - start)
         comm.barrier()
-        begin = perf_counter()
+        start = perf_counter()
         np.copyto(out, other)
         if way:
             other.fill(0)
-        read = perf_counter()
-    return (written - start) * 1e6, (read - begin) * 1e6
+        reads.append(perf_counter() - start)
+    return median(writes) * 1e6, median(reads) * 1e6
 
 
 def arrays(comm: mpicoll.Communicator, name: str, nbytes: int) -> list[tuple[Array, Array | None]]:
@@ -89,11 +77,9 @@ def main() -> None:
     comms = {}
     of_this_cpu = caches.overwrites(fingerprint())
     world = mpicoll.Communicator()
-    page = world.shared(8, np.int64)
-    flags = [page[r] for r in range(world.size)]
     memory = world.shared(256 << 10, np.uint8)
     places = [memory[r] for r in range(world.size)]
-    handed: dict[tuple[bool, bool], list[tuple[float, float]]] = defaultdict(list)
+    to_hand_over: dict[tuple[bool, bool], list[tuple[float, float]]] = defaultdict(list)
     took: dict[tuple[str, str, int, bool, bool], list[float]] = defaultdict(list)
     states = []
     sets = {(name, size): arrays(world, name, size) for name in dict(CALLS) for size in SIZES}
@@ -108,12 +94,13 @@ def main() -> None:
     while world.bcast_object(monotonic() < end):
         for name, algorithm in CALLS:
             for size in SIZES:
-                far = trip(world, flags) >= FAR
+                handed = {way: handed_over(world, places, way) for way in WAYS} if world.size == 2 else {}
+                far = bool(world.bcast_object(handed and handed[False][1] >= FAR))
                 states.append(far)
+                for way, took_so_long in handed.items():
+                    to_hand_over[far, way].append(took_so_long)
                 for way in WAYS:
                     caches.overwrites = lambda cpu, way=way: way  # type: ignore[misc]
-                    if world.size == 2:
-                        handed[far, way].append(handed_over(world, places, way))
                     times = []
                     for i in range(CALLS_A_TURN):
                         x, out = sets[name, size][i % SETS]
@@ -128,8 +115,8 @@ def main() -> None:
         return
     said = f"{library()}, {world.size} ranks, {fingerprint()}"
     print(f"{said}\nmpicoll overwrites on this CPU: {of_this_cpu}. far: {np.mean(states):.0%} of {len(states)} samples")
-    for (far, way), both in sorted(handed.items()):
-        write, read = (median(each) for each in zip(*both, strict=True))
+    for (far, way), times_of in sorted(to_hand_over.items()):
+        write, read = (median(each[i] for each in times_of) for i in range(2))
         does = "overwrites it" if way else "does not"
         print(f"{'far' if far else 'near'}, the reader {does}: to write 256 KiB {write:.1f}, to read it {read:.1f}")
     titles = [f"{f'{where}: neither':>12} {'both':>12} {'x':>5}" for where in ("near", "far")]

@@ -29,8 +29,8 @@ def overwrites(cpu: str) -> bool:
 
     To write again what another cache holds, too, takes long: that cache must give it up first. After the reader has
     overwritten it, the reader's cache alone holds it, and hands it over whole. On an EPYC (family 25 model 17), to
-    write 256 KiB again took 19 us in place of 110 where the two cores were far apart, and 7 in place of 14 where they
-    were near. To overwrite them took 2."""
+    write 256 KiB again took 19 us in place of 113 where the two cores were far apart, and 8 in place of 30 where they
+    were near. To overwrite them took 3 to 4."""
     return all(part in cpu for part in _MEASURED)
 
 

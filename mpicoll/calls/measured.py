@@ -109,7 +109,8 @@ class Section:
 
 
 def cico_digest(cpu: str | None) -> str:
-    """Another one for each change of how ``cico`` goes: a measurement does not hold for what was changed since."""
+    """Another one for each change of how ``cico`` goes on a CPU: what was measured before holds no longer. A section
+    without a CPU has what won on CPUs of both kinds."""
     return "2" if cpu is not None and overwrites(cpu) else "1"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -55,14 +56,18 @@ def together(comm: MPI.Intracomm, ranks: Sequence[int]) -> Iterator[None]:
     """For these ranks to make a communicator of themselves, by ``Create_group``, which waits for ever for a rank that
     is lost. They alone call this.
 
-    First they wait until all have come. If one is lost before, this raises MPI.Exception on all others. If one is lost
-    afterwards and MPI does not come back, it ends the job: nothing but the end of the process ends the call."""
+    First they wait until all have come. If one is lost before, this raises MPI.Exception on all others. If a rank of
+    ``comm`` is lost afterwards and MPI does not come back, it ends the job: nothing but the end of the process ends the
+    call. MPI may also wait for a rank that lives, and has given up because ``comm`` was cut."""
     others = [rank for rank in ranks if rank != comm.rank]
     sent = [comm.Isend(b"", rank, _TAG) for rank in others]
     for request in [*(comm.Irecv(bytearray(), rank, _TAG) for rank in others), *sent]:
         request.Wait()
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        yield  # only one thread may call MPI, and that one waits
+        return
     over = threading.Event()
-    looks = Onlooker(target=_end_if_stuck, args=[comm, ranks, over], name="mpicoll making", daemon=True)
+    looks = Onlooker(target=_end_if_stuck, args=[comm, over], name="mpicoll making", daemon=True)
     looks.start()
     try:
         yield
@@ -71,14 +76,14 @@ def together(comm: MPI.Intracomm, ranks: Sequence[int]) -> Iterator[None]:
         looks.join()
 
 
-def _end_if_stuck(comm: MPI.Intracomm, ranks: Sequence[int], over: threading.Event) -> None:
+def _end_if_stuck(comm: MPI.Intracomm, over: threading.Event) -> None:
     while not over.wait(_LOOK):
-        lost = [rank for rank in lost_of(comm) if rank in ranks]
-        if lost and not over.wait(_PATIENCE):
+        if lost_of(comm) and not over.wait(_PATIENCE):
             if is_first("stuck"):
-                said = f"rank {lost[0]} was lost while MPI made a communicator with it"
-                print(f"mpicoll: subset: {said}, and MPI still waits for it. The job ends", file=sys.stderr)
+                why = "a rank was lost while MPI made a communicator of some ranks, and MPI does not come back"
+                print(f"mpicoll: {why}. The job ends", file=sys.stderr)
             end_job(1)
+            os._exit(1)
 
 
 def lost_of(comm: MPI.Intracomm) -> list[int]:

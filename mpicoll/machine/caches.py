@@ -1,7 +1,8 @@
 """How memory that ranks share goes from one core's cache to another's.
 
-On an AMD EPYC, two things make it go faster (benchmarks/overwritten.py). Each was measured where the two cores were
-near each other, and where they were far apart.
+On an AMD EPYC, a reader overwrites what it has read, and a loop copies long vectors. Both make calls faster
+(benchmarks/overwritten.py). They were measured where the cores of two ranks were near each other, and where they were
+far apart.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ __all__ = ["copied", "overwrites", "overwritten"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_MEASURED = ("AuthenticAMD", "family 25 ")
+_MEASURED = ("AuthenticAMD", "family 25 model 17 ")
 """What stands in the fingerprints of CPUs on which both were measured to help."""
+_LEAST = 8 << 10
+"""Bytes of the shortest array that is overwritten: for a shorter one, NumPy's own time counts more."""
 _LONG = 2 << 20
 """Bytes of the shortest vector that is copied by a loop."""
 _WORD = np.dtype(np.int64)
@@ -35,12 +38,13 @@ def overwrites(cpu: str) -> bool:
 
 
 def overwritten(read: Array) -> list[partial[None]]:
-    """What a rank does with memory that it has read, if its owner writes it before another rank reads it."""
-    return [partial(read.view(np.uint8).fill, 0)] if overwrites(fingerprint()) and read.size else []
+    """What a rank does with memory that it has read. The caller knows that nobody reads it again before its owner has
+    written it."""
+    return [partial(read.view(np.uint8).fill, 0)] if read.nbytes >= _LEAST and overwrites(fingerprint()) else []
 
 
 def copied(target: Array, source: Array, nbytes: int) -> partial[Any]:
-    """What copies what another rank has written: all of a vector of so many bytes, or a piece of it.
+    """A copy of what another rank has written. It is a vector of ``nbytes`` bytes, or a piece of it.
 
     The C library copies long arrays by one instruction (``rep movsb``). Into memory that is in no cache, a loop copies
     faster: in pieces of 256 KiB, 16 MiB took 1.2 ms in place of 2.2."""

@@ -1,7 +1,8 @@
 """Collectives through places that the ranks of a node share: copy in, meet, and take what one wants.
 
 Every rank copies its input to a place of its own. All ranks meet. Then each one reads what it wants in the places of
-the others, and combines it in rank order straight into its output. There are two places a rank, which take turns: when
+the others, and combines it in rank order straight into its output. What nobody else reads there, it may overwrite then
+(``mpicoll/machine/caches.py``). There are two places a rank, which take turns: when
 all have come to the next meeting, nobody reads the place of the meeting before any more. So one meeting is enough for
 as much as a place holds. Longer vectors go piece by piece.
 
@@ -27,7 +28,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.machine.caches import copied, overwritten
 from mpicoll.machine.shared_memory import Block
-from mpicoll.routes.shares import combined, cut, input_and_output, starts_of
+from mpicoll.routes.shares import LINE, combined, cut, input_and_output, starts_of
 from mpicoll.transports.meeting import Meeting
 from mpicoll.transports.transport import Array
 
@@ -79,8 +80,7 @@ def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) 
     has = [table.has(r, size, root, blocks) for r in range(size)]
     wants = table.wants(rank, size, root, blocks)
     given, out = map(_as_bytes, input_and_output(call, rank, size))
-    unit = 1 if reduction is None else reduction.dtype.itemsize
-    room = PLACE // max(map(len, has)) // unit * unit
+    room = PLACE // max(map(len, has)) // LINE * LINE
     longest = max(stop - start for start, stop in pairwise(starts))
     whole = reduction is not None and table.elementwise and table.prefix is None
     sliced = whole and size > 2 and longest >= LEAST_SLICED
@@ -105,6 +105,7 @@ def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) 
             if sliced or not only_mine:
                 copies_in.append(partial(np.copyto, place(rank, block), part(given, block, has[rank])))
         if sliced:
+            assert reduction is not None
             everyones = [place(r, 0) for r in range(size)]
             return [copies_in, *_by_slices(everyones, part(out, 0, range(1)), rank, reduction, workspace)]
         after: list[Plan] = []
@@ -120,13 +121,13 @@ def _pieces(half: Sequence[Block], rank: int, call: Call, workspace: Workspace) 
 
 
 def _by_slices(
-    everyones: list[Array], out: Array, rank: int, reduction: Reduction | None, workspace: Workspace
+    everyones: list[Array], out: Array, rank: int, reduction: Reduction, workspace: Workspace
 ) -> list[list[Plan]]:
     """What this rank does of a reduction after all have copied in, and after all have combined their slices."""
     size, nbytes = len(everyones), everyones[0].size
     slices = [slice(cut(nbytes, r, size), cut(nbytes, r + 1, size)) for r in range(size)]
     mine = slices[rank]
-    combines = _taken([place[mine] for place in everyones], everyones[rank][mine], nbytes, reduction, workspace)
+    combines = _combined([place[mine] for place in everyones], everyones[rank][mine], reduction, workspace)
     combines += [step for r in range(size) if r != rank for step in overwritten(everyones[r][mine])]
     in_turn = [(rank + turn) % size for turn in range(size)] if out.size else []
     return [combines, [partial(np.copyto, out[slices[r]], everyones[r][slices[r]]) for r in in_turn]]
@@ -135,11 +136,16 @@ def _by_slices(
 def _taken(
     rows: list[Array], target: Array, nbytes: int, reduction: Reduction | None, workspace: Workspace
 ) -> list[Plan]:
-    """``target``, a piece of an output of so many bytes, = the rows, combined in their order."""
+    """``target`` = the rows, combined in their order. It is a piece of an output of ``nbytes`` bytes."""
     if target.size == 0 or (len(rows) == 1 and rows[0].ctypes.data == target.ctypes.data):  # this rank's own, in place
         return []
     if reduction is None or len(rows) == 1:
         return [copied(target, rows[0], nbytes)]
+    return _combined(rows, target, reduction, workspace)
+
+
+def _combined(rows: list[Array], target: Array, reduction: Reduction, workspace: Workspace) -> list[Plan]:
+    """``target`` = the rows, combined in their order. All are given as bytes."""
     stored = kernels.storage(reduction.dtype)
     return combined([row.view(stored) for row in rows], target.view(stored), reduction, workspace)
 

@@ -22,7 +22,7 @@ from mpicoll.errors import MessageError
 from mpicoll.machine.caches import copied
 from mpicoll.transports.transport import Array
 
-__all__ = ["PIECE", "combined", "cut", "ends_of", "input_and_output", "share_of", "starts_of"]
+__all__ = ["LINE", "PIECE", "combined", "cut", "ends_of", "input_and_output", "share_of", "starts_of"]
 
 PIECE = 128 << 10
 """Bytes that are reduced and written at once: they stay in the second-level cache meanwhile."""

@@ -1,8 +1,9 @@
 """Long messages between ranks of a node, through memory that they share.
 
 The sender has two slots for each peer. It copies a piece of the message into one of them and sends the peer a signal.
-The peer takes the piece from the slot and sends an answer: the slot is free. Signals and answers are short MPI
-messages. So MPI does the waiting, and what one rank writes before it sends a signal the other reads after it.
+The peer takes the piece from the slot, may overwrite it (``mpicoll/machine/caches.py``), and sends an answer: the slot
+is free. Signals and answers are short MPI messages. So MPI does the waiting, and what one rank writes before it sends a
+signal the other reads after it.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ class Streams:
         self._outgoing, self._incoming = {}, {}
 
     def carries(self, region: Region) -> bool:
-        """Whether a message of this region is long enough to go through shared memory."""
-        return _nbytes(region) >= LEAST
+        """Whether a message of this region is long enough to go through shared memory, and has room there."""
+        return _nbytes(region) >= LEAST and self._slot_elements > 0
 
     def send(self, step: Step, peer: int, region: Region) -> None:
         """Send the region to the peer."""

@@ -28,6 +28,7 @@ pytestmark = [
 def test_random_calls(overwrites: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kinds of arrays, of which most are cut into pieces; on shared ones, too, which have a route of their own."""
     monkeypatch.setattr(caches, "overwrites", lambda cpu: overwrites)
+    monkeypatch.setattr(caches, "_LONG", 64)
     comm, common = mpicoll.Communicator(), random.Random(11)
     own = random.Random(comm.rank)
     for i in range(80):
@@ -58,7 +59,7 @@ def test_what_one_rank_alone_reads_is_overwritten(overwrites: bool, monkeypatch:
 
     monkeypatch.setattr(Places, "__init__", kept)
     with mpicoll.Communicator() as comm:
-        x = np.full((comm.size, 1000), 7, np.uint8)
+        x = np.full((comm.size, 10_000), 7, np.uint8)
         for call, alone in ((partial(comm.alltoall, x), True), (partial(comm.allgather, x), comm.size == 2)):
             call(algorithm="cico")
             comm.barrier(algorithm="native")

@@ -233,6 +233,15 @@ def test_an_alltoallv_is_the_same_before_and_after() -> None:
         assert np.array_equal(out, np.repeat(np.arange(comm.size), shared.LEAST))
 
 
+def test_elements_longer_than_a_slot() -> None:
+    """Their messages go through MPI."""
+    with mpicoll.Communicator() as comm:
+        given = np.full(2, 7, np.dtype([("a", "u1", (shared.SLOT + 5,))]))
+        x = given.copy() if comm.rank == 0 else np.zeros_like(given)
+        comm.bcast(x, algorithm="chain")
+        assert (x == given).all()
+
+
 def all_at_once(at: Place) -> Steps:
     """The root sends everything in one step, and the others take one block after another."""
     if at.rank == at.root:

@@ -14,6 +14,7 @@ import pytest
 import mpicoll
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import MessageError
+from mpicoll.machine import caches
 from mpicoll.routes.lying import SHARED
 from mpicoll.transports import meeting
 from tests import oracle
@@ -113,13 +114,18 @@ def make(comm: mpicoll.Communicator, d: dict[str, Any], inputs: list[Any], own: 
     return result, x, not d["in place"] and name != "bcast"
 
 
-def test_random_calls() -> None:
+def test_random_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every second draw, vectors of any length are copied by a loop."""
+    monkeypatch.setattr(caches, "_LONG", 64)
+    by_a_loop = [False]
+    monkeypatch.setattr(caches, "overwrites", lambda cpu: by_a_loop[0])
     seed = int(os.environ.get("MPICOLL_SEED", "20261124"))
     print(f"MPICOLL_SEED={seed}")
     comm, common = mpicoll.Communicator(), random.Random(seed)
     own = random.Random(seed + 1 + comm.rank)
     served = set()
     for i in range(DRAWS):
+        by_a_loop[0] = i % 2 == 1
         d = drawn(common, comm.size)
         inputs = inputs_of(d, np.random.default_rng([seed, i]), comm.size)
         expected = expected_of(d, inputs)[comm.rank]

@@ -30,10 +30,10 @@ _WORD = np.dtype(np.int64)
 def overwrites(cpu: str) -> bool:
     """Whether ranks overwrite what they have read, on a CPU with this fingerprint.
 
-    To write again what another cache holds, too, takes long: that cache must give it up first. After the reader has
-    overwritten it, the reader's cache alone holds it, and hands it over whole. On an EPYC (family 25 model 17), to
-    write 256 KiB again took 19 us in place of 113 where the two cores were far apart, and 8 in place of 30 where they
-    were near. To overwrite them took 3 to 4."""
+    To write again what another rank has read takes long, and much less after that rank has overwritten it. Probably,
+    two caches hold it before, and afterwards the reader's alone, which hands it over whole. On an EPYC (family 25 model
+    17), to write 256 KiB again took 19 us in place of 113 where the two cores were far apart, and 8 in place of 30
+    where they were near. To overwrite them took 3 to 4."""
     return all(part in cpu for part in _MEASURED)
 
 

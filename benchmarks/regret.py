@@ -4,17 +4,20 @@
     mpicoll tune -n 2,3,4 -o later.json
     python benchmarks/regret.py table.json later.json
     python benchmarks/regret.py --as-unknown mpicoll/calls/select.json benchmarks/records/tune-*.json
+    python benchmarks/regret.py --by-mean table.json later.json
 
 The first file is a table, such as the one that is part of mpicoll. The others are tables of `mpicoll tune`, and their
 times count. A cell is a collective, a size and a number of ranks. As in the tuner, the kind of memory pages counts on
 which an algorithm was worse. The regret is how much longer the table's choice took than the fastest algorithm there.
-With ``--as-unknown``, the table chooses as on a CPU that it does not know.
+With ``--as-unknown``, the table chooses as on a CPU that it does not know. With ``--by-mean``, not the table's rows
+choose but its times: the algorithm runs that was fastest on average, however little it gained and however seldom it was
+measured.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
@@ -27,6 +30,8 @@ from mpicoll.tune.statistics import mean
 from mpicoll.units import size_text
 
 LITTLE, SLOWER = 0.05, 0.97
+Choice = Callable[[Cell], str]
+"""Which algorithm runs for a cell."""
 
 
 class Outcome(NamedTuple):
@@ -39,12 +44,36 @@ class Outcome(NamedTuple):
     regret: float
 
 
-def outcomes(section: Section, record: Record) -> Iterator[Outcome]:
-    """Of each cell that the record has measured with what the table chooses there."""
-    for cell in record.cells:
-        speedups = {name: mean(each) for name, each in record.speedups(cell).items()} | {cell.otherwise: 1.0}
+def speeds(cell: Cell, record: Record) -> dict[str, float]:
+    """How many times as fast as what would run otherwise each algorithm was on average."""
+    return {name: mean(each) for name, each in record.speedups(cell).items()} | {cell.otherwise: 1.0}
+
+
+def by_rows(section: Section) -> Choice:
+    """What the section's rows say."""
+
+    def choose(cell: Cell) -> str:
         rows = section.rows.get((cell.otherwise, cell.operation), ())
-        chosen = next((name for nbytes, name in rows if cell.size >= nbytes), cell.otherwise)
+        return next((name for nbytes, name in rows if cell.size >= nbytes), cell.otherwise)
+
+    return choose
+
+
+def by_mean(earlier: Record) -> Choice:
+    """What was fastest on average."""
+
+    def choose(cell: Cell) -> str:
+        found = speeds(cell, earlier)
+        return max(found, key=lambda name: found[name])
+
+    return choose
+
+
+def outcomes(choose: Choice, record: Record) -> Iterator[Outcome]:
+    """Of each cell that the record has measured with what is chosen there."""
+    for cell in record.cells:
+        speedups = speeds(cell, record)
+        chosen = choose(cell)
         best = max(speedups, key=lambda name: speedups[name])
         if chosen in speedups:
             yield Outcome(cell, chosen, speedups[chosen], best, speedups[best] / speedups[chosen] - 1)
@@ -56,9 +85,9 @@ def choosing(table: list[Section], record: Record, as_unknown: bool) -> Section 
     return (None if as_unknown else of_setting.get(record.cpu)) or of_setting.get(None)
 
 
-def lines(section: Section, record: Record) -> Iterator[str]:
+def lines(choose: Choice, record: Record) -> Iterator[str]:
     """What came out in one setting: the shares, and then the cells where it was not good."""
-    found = [*outcomes(section, record)]
+    found = [*outcomes(choose, record)]
     little = sum(each.regret <= LITTLE for each in found)
     slower = sum(each.speedup < SLOWER for each in found)
     began = sorted(launch.began for launch in record.launches.values())
@@ -80,16 +109,19 @@ def lines(section: Section, record: Record) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--as-unknown", action="store_true")
+    parser.add_argument("--by-mean", action="store_true")
     parser.add_argument("table", type=Path)
     parser.add_argument("later", type=Path, nargs="+")
     given = parser.parse_args()
     table = sections(given.table.read_text(), str(given.table))
+    earlier = {record.setting: record for record in TableFile(given.table).records()} if given.by_mean else {}
     for record in (record for file in given.later for record in TableFile(file).records()):
         section = choosing(table, record, given.as_unknown)
         if section is None:
             print(f"{record.mpi}, {record.ranks} ranks, {record.cpu}: the table has no section for it\n")
         else:
-            print(*lines(section, record), "", sep="\n")
+            choose = by_mean(earlier[record.setting]) if given.by_mean else by_rows(section)
+            print(*lines(choose, record), "", sep="\n")
 
 
 if __name__ == "__main__":

@@ -22,15 +22,20 @@ from mpicoll.bench.measuring.environment import environment
 from mpicoll.bench.session import Session
 
 SIZES = (1 << 20, 16 << 20)
+SHARED = "shared"
 CASES = (
     ("float32", "native"),
-    ("bfloat16", None),
-    ("float16", None),
+    ("bfloat16", "default"),
+    ("float16", "default"),
     ("bfloat16", "ring"),
     ("float16", "ring"),
     ("bfloat16", "bine"),
     ("float16", "bine"),
+    ("float32", SHARED),
+    ("bfloat16", SHARED),
+    ("float16", SHARED),
 )
+"""Each dtype, and the algorithm: the one that mpicoll chooses by default, there and for tensors in shared memory."""
 TURNS, SECONDS = 40, 0.01
 """The turns of each case, and about how long one turn takes."""
 
@@ -65,13 +70,16 @@ def measure(world: MPI.Intracomm, comm: mpicoll.Communicator, nbytes: int) -> No
         for (dtype, algorithm), (least, middle) in zip(CASES, found, strict=True):
             us = f"{least * 1e6:8.0f} {middle * 1e6:8.0f}"
             of_float32 = f"{found[0][0] / least:5.2f} {found[0][1] / middle:5.2f}"
-            print(f"{nbytes:9} {dtype:9} {algorithm or '(default)':10} {us}  {of_float32}")
+            print(f"{nbytes:9} {dtype:9} {algorithm:10} {us}  {of_float32}")
 
 
-def call(comm: mpicoll.Communicator, dtype: str, algorithm: str | None, nbytes: int) -> Callable[[], object]:
-    kind = getattr(torch, dtype)
-    x = torch.zeros(nbytes // kind.itemsize, dtype=kind)
-    return lambda: comm.allreduce(x, out=x, algorithm=algorithm)
+def call(comm: mpicoll.Communicator, dtype: str, algorithm: str, nbytes: int) -> Callable[[], object]:
+    empty = comm.empty if algorithm == SHARED else np.empty
+    bits = empty(nbytes, np.uint8)
+    bits[:] = 0
+    x = torch.from_numpy(bits).view(getattr(torch, dtype))
+    chosen = None if algorithm in ("default", SHARED) else algorithm
+    return lambda: comm.allreduce(x, out=x, algorithm=chosen)
 
 
 if __name__ == "__main__":

@@ -10,22 +10,25 @@ from tests.jobs.jobs import REPOSITORY, half, run, script
 
 FULL = {"MPICOLL_CHECK": "full", "MPICOLL_TIMEOUT": "3"}
 BEGIN = """
-    from datetime import timedelta
+    import numpy as np
+    import mpicoll
 
+    comm = mpicoll.Communicator({arguments})
+    rank, x = comm.rank, np.ones(4)
+    assert (comm.allreduce(x) == comm.size).all()
+"""
+TORCH = """
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("mpicoll"{arguments})
-    rank, size = dist.get_rank(), dist.get_world_size()
-    x = torch.ones(4)
-    dist.all_reduce(x)
-    assert (x == size).all()
+    dist.init_process_group("mpicoll")
+    rank, x = dist.get_rank(), torch.ones(4)
 """
 WRONG = {
-    "op": ("dist.all_reduce(x, dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)", "sum of 4", "max of 4"),
-    "root": ("dist.broadcast(x, min(rank, 1))", "root 1", "root 0"),
-    "async": ("dist.all_reduce(x if rank else x[:3], async_op=True).wait()", "sum of 4", "sum of 3"),
-    "collective": ("dist.barrier() if rank == 2 else dist.all_reduce(x)", "allreduce sum of 4", "barrier"),
+    "op": (BEGIN, "comm.allreduce(x, op='max' if rank == 1 else 'sum')", "sum of 4", "max of 4"),
+    "root": (BEGIN, "comm.bcast(x, root=min(rank, 1))", "root 1", "root 0"),
+    "async": (TORCH, "dist.all_reduce(x if rank else x[:3], async_op=True).wait()", "sum of 4", "sum of 3"),
+    "collective": (BEGIN, "comm.barrier() if rank == 2 else comm.allreduce(x)", "allreduce sum of 4", "barrier"),
 }
 
 
@@ -37,30 +40,29 @@ def test_programs_of_torch_go_on(example: str) -> None:
 
 @pytest.mark.parametrize("wrong", half(WRONG))
 def test_different_calls_end_the_job(wrong: str, tmp_path: Path) -> None:
-    call, one, other = WRONG[wrong]
-    program = script(tmp_path, BEGIN.format(arguments="") + f"    {call}\n    dist.barrier()\n")
-    result = run(3, program, env=FULL)
+    begin, call, one, other = WRONG[wrong]
+    result = run(3, script(tmp_path, begin.format(arguments="") + f"    {call}\n"), env=FULL)
     assert result.code != 0
     assert "the ranks made different calls:" in result.output
     assert one in result.output
     assert other in result.output
 
 
-@pytest.mark.parametrize("way", ["the group's timeout", "the environment's"])
+@pytest.mark.parametrize("way", ["the communicator's timeout", "the environment's"])
 def test_a_rank_that_does_not_come(way: str, tmp_path: Path) -> None:
     """It computes on. The others name it, and the job ends."""
-    own = way == "the group's timeout"
-    begin = BEGIN.format(arguments=", timeout=timedelta(seconds=3)" if own else "")
+    own = way == "the communicator's timeout"
+    begin = BEGIN.format(arguments="timeout=3" if own else "")
     rest = """
     import time
 
     if rank == 1:
         time.sleep(600)
-    dist.all_reduce(x)
+    comm.allreduce(x)
 """
     result = run(3, script(tmp_path, begin + rest), env={"MPICOLL_CHECK": "full"} if own else FULL)
     assert result.code != 0
-    assert "rank 1 did not come within 3 s, to allreduce sum of 4 float32" in result.output
+    assert "rank 1 did not come within 3 s, to allreduce sum of 4 float64" in result.output
 
 
 @pytest.mark.parametrize(

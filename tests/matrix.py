@@ -95,6 +95,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/jobs/test_ddp_messages.py":  ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_dumps.py":         ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_gpu_option.py":    ((JOBS,),         (MORE, JOBS)),
+    "tests/jobs/test_registration.py":  ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_soak.py":          ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_tune.py":          ((JOBS,),         (MORE, JOBS)),
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""One cluster for all tests; the jobs of the selected tests are in its queue before the first test looks at its own.
+"""One cluster for all tests of an environment; their jobs are in its queue before the first test looks at its own.
 
-pytest tests/cluster --environment .venv/openmpi --environment .venv/mpich
+pytest tests/cluster --environment .venv/openmpi --environment .venv/mpich -n 2 --dist loadgroup
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         folders = metafunc.config.getoption("environment", []) or [sys.prefix]
         environments = [Environment(Path(folder).absolute()) for folder in folders]
         if metafunc.definition.get_closest_marker("any_mpi"):
-            del environments[1:]
-        metafunc.parametrize("environment", environments, ids=lambda e: e.path.name, scope="session")
+            del environments[:-1]  # jobs of the first one, Open MPI, take longer
+        groups = [pytest.param(e, id=e.path.name, marks=pytest.mark.xdist_group(e.path.name)) for e in environments]
+        metafunc.parametrize("environment", groups, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -50,13 +51,17 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def queue(cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
-    """The jobs of all selected tests, by the test's identifier."""
+def queue(
+    cluster: Cluster,
+    environment: Environment,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> dict[str, Job]:
+    """The jobs of all selected tests of this environment, by the test's identifier."""
     jobs = {}
     for item in request.session.items:
         marker = item.get_closest_marker("job")
-        if marker and isinstance(item, pytest.Function):
-            environment: Environment = item.callspec.params["environment"]  # type: ignore[assignment]
+        if marker and isinstance(item, pytest.Function) and item.callspec.params["environment"] == environment:
             words = {"pmi": environment.pmi, "wrong_pmi": environment.wrong_pmi}
             template, *options = marker.args
             variables = {name: value.format(**words) for name, value in marker.kwargs.items()}
@@ -73,7 +78,7 @@ def queue(cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: py
 
 
 @pytest.fixture
-def released(environment: Environment, queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
+def released(queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
     """The test's own job, submitted with --hold: it starts as the next one, while the test looks on."""
     mine = queue[request.node.nodeid]
     mine.cluster.run("scontrol", "release", mine.number, check=True)
@@ -82,7 +87,7 @@ def released(environment: Environment, queue: dict[str, Job], request: pytest.Fi
 
 
 @pytest.fixture
-def job(environment: Environment, queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
+def job(queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
     """The test's own job, which has ended."""
     mine = queue[request.node.nodeid]
     mine.wait()

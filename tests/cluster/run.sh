@@ -32,4 +32,6 @@ while (($#)) && [[ $1 != -- ]]; do
     environments+=("--environment=$1")
     shift
 done
-exec "$python" -m pytest -q -rs --color=no -p no:cacheprovider tests/cluster "${environments[@]}" "${@:2}"
+# Jobs mostly wait, so each environment has a cluster of its own at the same time.
+exec "$python" -m pytest -q -rs --color=no -p no:cacheprovider -n "${#environments[@]}" --dist loadgroup \
+    tests/cluster "${environments[@]}" "${@:2}"

@@ -28,9 +28,9 @@ rank, x = comm.rank, np.full(2, -1.0)
 """
 TORCH = f"""{BEGIN}
 import torch
-import mpicoll.torch as dist
+import torch.distributed as dist
 
-dist.init_process_group()
+dist.init_process_group("mpicoll")
 tensor = torch.full((2,), -1.0)
 """
 
@@ -41,11 +41,6 @@ MISTAKES: dict[str, tuple[str, str, list[str]]] = {
         BEGIN,
         "comm.bcast(x, root=3 if rank == 1 else 0)",
         ["ArgumentError", "bcast: root", "0 to 2", "given 3"],
-    ),
-    "wrong root, in torch": (
-        TORCH,
-        "dist.broadcast(tensor, src=3 if rank == 1 else 0)",
-        ["ArgumentError", "broadcast: src", "[0, 1, 2]", "given 3"],
     ),
     "ranks disagree, found on the worker's thread": (
         TORCH,

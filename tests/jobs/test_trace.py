@@ -10,7 +10,15 @@ import pytest
 
 from tests.jobs.jobs import REPOSITORY, python, run, script
 
-PROGRAM = """
+BEGIN = """
+    import numpy as np
+    import mpicoll
+
+    comm, x = mpicoll.Communicator(), np.ones(100_000, np.float32)
+    rank = comm.rank
+    comm.allreduce(x)
+"""
+TORCH = """
     import time
     import torch
     import torch.distributed as dist
@@ -41,7 +49,7 @@ def of(found: list[dict[str, Any]], rank: int, words: str) -> list[dict[str, Any
 @pytest.mark.parametrize("end", ["", AT_THE_END])
 def test_all_calls_of_all_ranks(end: str, tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
-    result = run(3, script(tmp_path, PROGRAM + end), env={"MPICOLL_TRACE": str(file)})
+    result = run(3, script(tmp_path, TORCH + end), env={"MPICOLL_TRACE": str(file)})
     assert result.code == 0, result.output
     assert f"mpicoll: the trace of 3 ranks is in {file}" in result.output
     found = calls(file)
@@ -73,8 +81,8 @@ def clocks_are_the_same(by_rank: list[list[dict[str, Any]]]) -> None:
 
 def test_a_job_that_fails_leaves_a_trace(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
-    wrong = "    dist.barrier() if rank == 2 else dist.all_reduce(x)\n    dist.barrier()\n"
-    result = run(3, script(tmp_path, PROGRAM + wrong), env={"MPICOLL_TRACE": str(file)})
+    wrong = "    comm.barrier() if rank == 2 else comm.allreduce(x)\n    comm.barrier()\n"
+    result = run(3, script(tmp_path, BEGIN + wrong), env={"MPICOLL_TRACE": str(file)})
     assert result.code != 0
     last = [max((row for row in calls(file) if row["pid"] == rank), key=lambda row: row["ts"]) for rank in range(3)]
     assert [row["name"].split()[0] for row in last[:2]] == ["allreduce"] * 2

@@ -33,12 +33,23 @@ def check_failed(job: Job, how: str) -> None:
     assert ended[0] == ("rank 1 on node1", how), job.log
 
 
+WAYS = [
+    ("SIGKILL", "by signal 9", "mpirun"),
+    ("SIGKILL", "by signal 9", "srun-{pmi}"),
+    ("SIGUSR2", "by signal 12", "srun-{pmi}"),
+    ("raises", "by ValueError", "mpirun"),
+]
+
+
 @pytest.mark.parametrize(
     "how",
     [
-        pytest.param(how, marks=pytest.mark.job("multi_node", PROGRAM=f"{FAILS} {what}", LAUNCHER=launcher), id=name)
-        for what, how in {"SIGKILL": "by signal 9", "SIGUSR2": "by signal 12", "raises": "by ValueError"}.items()
-        for launcher, name in (("mpirun", f"{what}-mpirun"), ("srun-{pmi}", f"{what}-srun"))
+        pytest.param(
+            how,
+            marks=pytest.mark.job("multi_node", PROGRAM=f"{FAILS} {what}", LAUNCHER=launcher),
+            id=f"{what}-{launcher}",
+        )
+        for what, how, launcher in WAYS
     ],
 )
 def test_a_rank_that_fails(job: Job, how: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from decimal import Decimal
 from fractions import Fraction
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,21 @@ def test_16_bit_sums_are_rounded_once(comm: mpicoll.Communicator, dtype: torch.d
     assert torch.equal(mine, exact.to(dtype))
     everyone = comm.allgather(mine.view(torch.int16))
     assert all(torch.equal(everyone[r], everyone[0]) for r in range(comm.size))
+
+
+def test_the_example_of_rounding(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The route that mpicoll chooses rounds once. Sums that are rounded after each addition lose every 1."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    example = import_module("rounding")
+    found = example.sums(comm)
+    once = np.float16(2048.0 + comm.size - 1)
+    assert found["default"] == [once] * comm.size
+    assert set(found["linear"]) <= {2048.0, once}
+    assert len(found["ring"]) == comm.size
+    example.main()
+    assert len(capsys.readouterr().out.splitlines()) == (5 if comm.rank == 0 else 0)
 
 
 @pytest.mark.parametrize("n", [7, 600_000])

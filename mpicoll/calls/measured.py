@@ -23,7 +23,7 @@ from mpicoll.algorithms.digests import digest
 from mpicoll.calls.choice import CICO
 from mpicoll.collectives import COLLECTIVES, UNEVEN, even_and_uneven
 from mpicoll.errors import ArgumentError
-from mpicoll.machine.caches import overwrites
+from mpicoll.machine.caches import both_help
 
 __all__ = [
     "OTHERWISE",
@@ -111,7 +111,7 @@ class Section:
 def cico_digest(cpu: str | None) -> str:
     """Another one for each change of how ``cico`` goes on a CPU: what was measured before holds no longer. A section
     without a CPU has what won on CPUs of both kinds."""
-    return "2" if cpu is not None and overwrites(cpu) else "1"
+    return "2" if cpu is not None and both_help(cpu) else "1"
 
 
 def contents(file: Path) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from mpicoll.machine.cpu import fingerprint
 
-__all__ = ["copied", "overwrites", "overwritten"]
+__all__ = ["both_help", "copied", "overwritten"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,8 +27,8 @@ _LONG = 2 << 20
 _WORD = np.dtype(np.int64)
 
 
-def overwrites(cpu: str) -> bool:
-    """Whether ranks overwrite what they have read, on a CPU with this fingerprint.
+def both_help(cpu: str) -> bool:
+    """Whether ranks overwrite what they have read and copy long vectors by a loop, on a CPU with this fingerprint.
 
     To write again what another rank has read takes long, and much less after that rank has overwritten it. Probably,
     two caches hold it before, and afterwards the reader's alone, which hands it over whole. On an EPYC (family 25 model
@@ -40,7 +40,7 @@ def overwrites(cpu: str) -> bool:
 def overwritten(read: Array) -> list[partial[None]]:
     """What a rank does with memory that it has read. The caller knows that nobody reads it again before its owner has
     written it."""
-    return [partial(read.view(np.uint8).fill, 0)] if read.nbytes >= _LEAST and overwrites(fingerprint()) else []
+    return [partial(read.view(np.uint8).fill, 0)] if read.nbytes >= _LEAST and both_help(fingerprint()) else []
 
 
 def copied(target: Array, source: Array, nbytes: int) -> partial[Any]:
@@ -48,7 +48,7 @@ def copied(target: Array, source: Array, nbytes: int) -> partial[Any]:
 
     The C library copies long arrays by one instruction (``rep movsb``). Into memory that is in no cache, a loop copies
     faster: in pieces of 256 KiB, 16 MiB took 1.2 ms in place of 2.2."""
-    if nbytes >= _LONG and overwrites(fingerprint()):
+    if nbytes >= _LONG and both_help(fingerprint()):
         ends = [at for a in (target, source) for at in (a.ctypes.data, a.nbytes)]
         if all(end % _WORD.itemsize == 0 for end in ends):
             return partial(np.positive, source.view(_WORD), out=target.view(_WORD))

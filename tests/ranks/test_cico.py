@@ -27,7 +27,7 @@ pytestmark = [
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_random_calls(overwrites: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """All kinds of arrays, of which most are cut into pieces; on shared ones, too, which have a route of their own."""
-    monkeypatch.setattr(caches, "overwrites", lambda cpu: overwrites)
+    monkeypatch.setattr(caches, "both_help", lambda cpu: overwrites)
     monkeypatch.setattr(caches, "_LONG", 64)
     comm, common = mpicoll.Communicator(), random.Random(11)
     own = random.Random(comm.rank)
@@ -49,7 +49,7 @@ def test_random_calls(overwrites: bool, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_what_one_rank_alone_reads_is_overwritten(overwrites: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ranks do so on this CPU. What several ranks read is not."""
-    monkeypatch.setattr(caches, "overwrites", lambda cpu: overwrites)
+    monkeypatch.setattr(caches, "both_help", lambda cpu: overwrites)
     made: list[Places] = []
     keep = Places.__init__
 

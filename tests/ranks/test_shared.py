@@ -254,7 +254,7 @@ def all_at_once(at: Place) -> Steps:
 @pytest.mark.usefixtures("registry")
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_messages_that_both_ends_have_in_different_steps(overwrites: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(caches, "overwrites", lambda cpu: overwrites)
+    monkeypatch.setattr(caches, "both_help", lambda cpu: overwrites)
     mpicoll.register(mpicoll.Algorithm("bcast", "all_at_once", all_at_once, lambda at: 3))
     with mpicoll.Communicator() as comm:
         given = np.arange(LONG)

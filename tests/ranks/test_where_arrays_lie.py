@@ -118,7 +118,7 @@ def test_random_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """In every second draw, vectors of any length are copied by a loop."""
     monkeypatch.setattr(caches, "_LONG", 64)
     by_a_loop = [False]
-    monkeypatch.setattr(caches, "overwrites", lambda cpu: by_a_loop[0])
+    monkeypatch.setattr(caches, "both_help", lambda cpu: by_a_loop[0])
     seed = int(os.environ.get("MPICOLL_SEED", "20261124"))
     print(f"MPICOLL_SEED={seed}")
     comm, common = mpicoll.Communicator(), random.Random(seed)

@@ -109,7 +109,12 @@ IN_THREADS = ["tests/ranks/torch", "tests/ranks/test_random.py"]
 """Tests of ranks that are run once more with threads as ranks."""
 QUICK = ["-m", "not slow"]
 """Of two ranks on the first MPI, and of what knows no MPI: for every day."""
-WORKERS: dict[Where, list[str]] = {JOBS: ["-n", "10", "--dist", "loadgroup"], PURE: ["-n", "2", "--dist", "worksteal"]}
+PLAIN = ["-p", "no:hypothesispytest"]
+"""Without the plugin of Hypothesis, which every process would import. Its tests know no MPI."""
+WORKERS: dict[Where, list[str]] = {
+    JOBS: [*PLAIN, "-n", "8", "--dist", "loadgroup"],
+    PURE: ["-n", "2", "--dist", "worksteal"],
+}
 """What is not ranks of one job is run by several processes. Jobs wait more than they compute. A group is what shares a
 fixture."""
 YIELDS = ["env", "OMPI_MCA_mpi_yield_when_idle=1", "MPIR_CVAR_ENABLE_HEAVY_YIELD=1"]
@@ -215,6 +220,7 @@ def ranks(python: str, n: int, tests: list[str]) -> list[str]:
         str(n),
         "-m",
         "pytest",
+        *PLAIN,
         "--capture=sys",
         "--with-mpi",
         *tests,
@@ -240,7 +246,7 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
             yield f"{mpi}, {n} ranks, torch's API", ranks(python, n, ["--api", "torch", *THROUGH_TORCH])
     if not quick:
         python = str(Path(environments[0], "bin", "python").absolute())
-        yield "4 threads", [python, "-m", "pytest", "--threads", "4", *IN_THREADS]
+        yield "4 threads", [python, "-m", "pytest", *PLAIN, "--threads", "4", *IN_THREADS]
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,8 @@ DEADLINE = 90.0
 EMPTY = 3.0
 REPOSITORY = Path(__file__).parents[2]
 MPICH = find_launcher().vendor.name == "MPICH"
+NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+"""The programs import it. The process that starts them does not need to."""
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 """What Open MPI's own launcher wants to see if root starts it."""
 

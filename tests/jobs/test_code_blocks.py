@@ -27,9 +27,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import REPOSITORY, Done, done, python, run
+from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, Done, done, python, run
 
-pytest.importorskip("torch")
+pytestmark = NEEDS_TORCH
 
 PAGES = ["README.md", *sorted(str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(?:^<!-- (.*?) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

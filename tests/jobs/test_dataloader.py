@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import run, script
+from tests.jobs.jobs import NEEDS_TORCH, run, script
 
-pytest.importorskip("torch")
+pytestmark = NEEDS_TORCH
 
 SCRIPT = """
     import sys

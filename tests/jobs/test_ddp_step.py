@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import REPOSITORY, python, run
+from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, python, run
 
-pytest.importorskip("torch")
+pytestmark = NEEDS_TORCH
 
 
 def test_every_backend_has_a_row(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from mpicoll import registration
-from tests.jobs.jobs import python, script
+from tests.jobs.jobs import NEEDS_TORCH, python, script
 from tests.jobs.test_registration import BEGIN, WORKS
 
-pytest.importorskip("torch")
+pytestmark = NEEDS_TORCH
 
 
 def test_importing_torch_loads_no_mpi() -> None:

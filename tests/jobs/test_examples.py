@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 import mpicoll
+from tests.jobs.jobs import NEEDS_TORCH
 from tests.jobs.test_code_blocks import blocks, commands, said
 
-pytest.importorskip("torch")
+pytestmark = NEEDS_TORCH
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -7,11 +7,9 @@ import signal
 import sys
 from pathlib import Path
 
-import pytest
+from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, ended, run, started, until
 
-from tests.jobs.jobs import REPOSITORY, ended, run, started, until
-
-pytest.importorskip("torch")
+pytestmark = NEEDS_TORCH
 
 EXAMPLE = str(REPOSITORY / "examples" / "preemptible.py")
 MORE = 300

@@ -1,6 +1,7 @@
-"""One cluster for all tests of an environment; their jobs are in its queue before the first test looks at its own.
+"""One cluster for the tests of an environment, and one for those that depend on no MPI. All their jobs are in its queue
+before the first test looks at its own.
 
-pytest tests/cluster --environment .venv/openmpi --environment .venv/mpich -n 2 --dist loadgroup
+pytest tests/cluster --environment .venv/openmpi --environment .venv/mpich -n 3 --dist loadgroup
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "environment" in metafunc.fixturenames:
         folders = metafunc.config.getoption("environment", []) or [sys.prefix]
-        environments = [Environment(Path(folder).absolute()) for folder in folders]
-        if metafunc.definition.get_closest_marker("any_mpi"):
-            del environments[:-1]  # jobs of the first one, Open MPI, take longer
-        groups = [pytest.param(e, id=e.path.name, marks=pytest.mark.xdist_group(e.path.name)) for e in environments]
+        any_mpi = metafunc.definition.get_closest_marker("any_mpi") is not None
+        environments = [Environment(Path(folder).absolute(), any_mpi) for folder in folders[: 1 if any_mpi else None]]
+        groups = []
+        for each in environments:
+            name = "any" if any_mpi else each.path.name
+            groups.append(pytest.param(each, id=name, marks=pytest.mark.xdist_group(name)))
         metafunc.parametrize("environment", groups, scope="session")
 
 

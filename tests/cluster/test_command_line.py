@@ -14,6 +14,7 @@ from tests.cluster.cluster import Cluster
 from tests.cluster.jobs import PROGRAMS, Environment, Job
 
 
+@pytest.mark.any_mpi
 def test_a_script_piped_into_sbatch(cluster: Cluster, environment: Environment, tmp_path: Path) -> None:
     options = ["--nodes=1", "--ntasks-per-node=2", "--time=2", "--job-name=piped"]
     variables = [f"--set=PROGRAM={PROGRAMS}/bare.py", f"--set=MPICOLL_ENV={environment.path}"]

@@ -104,6 +104,7 @@ def test_a_job_that_is_stuck_says_what_it_does(launcher: str, released: Job, env
     released.wait()
 
 
+@pytest.mark.any_mpi
 @pytest.mark.job("multi_node", PROGRAM=NODE_FIRST)
 def test_nodes_that_differ_after_calls_of_their_own(job: Job) -> None:
     """Ranks of one node meet on it. Those of several nodes must not be told to come there."""

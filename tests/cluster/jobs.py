@@ -28,8 +28,6 @@ class Environment:
     """A virtual environment whose mpi4py finds an MPI: a wheel's, or the system's."""
 
     path: Path
-    any_mpi: bool = False
-    """Whether its tests depend on no MPI. They have a cluster of their own."""
 
     @cached_property
     def library(self) -> str:

@@ -32,6 +32,4 @@ while (($#)) && [[ $1 != -- ]]; do
     environments+=("--environment=$1")
     shift
 done
-# Jobs often wait. So there are several clusters at once: one for each environment, and one for what depends on no MPI.
-exec "$python" -m pytest -q -rs --color=no -p no:cacheprovider -n $((${#environments[@]} + 1)) --dist loadgroup \
-    tests/cluster "${environments[@]}" "${@:2}"
+exec "$python" -m pytest -q -rs --color=no -p no:cacheprovider tests/cluster "${environments[@]}" "${@:2}"

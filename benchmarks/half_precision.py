@@ -74,10 +74,10 @@ def measure(world: MPI.Intracomm, comm: mpicoll.Communicator, nbytes: int) -> No
 
 
 def call(comm: mpicoll.Communicator, dtype: str, algorithm: str, nbytes: int) -> Callable[[], object]:
-    empty = comm.empty if algorithm == SHARED else np.empty
-    bits = empty(nbytes, np.uint8)
-    bits[:] = 0
-    x = torch.from_numpy(bits).view(getattr(torch, dtype))
+    kind = getattr(torch, dtype)
+    x = torch.zeros(nbytes // kind.itemsize, dtype=kind)
+    if algorithm == SHARED:
+        x = torch.from_numpy(comm.zeros(nbytes, np.uint8)).view(kind)
     chosen = None if algorithm in ("default", SHARED) else algorithm
     return lambda: comm.allreduce(x, out=x, algorithm=chosen)
 

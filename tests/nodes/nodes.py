@@ -54,6 +54,8 @@ LAUNCHERS = {
     "HYDRA_HOST_FILE": f"{RUNS}",
 }
 """What tells launchers of the nodes."""
+JUMBO = ("mtu", "9000")
+"""The largest frames, as networks of clusters have them: their headers hardly count."""
 NEEDED = ("unshare", "nsenter", "ip", "tc")
 
 
@@ -180,8 +182,8 @@ def _shaping(link: Link, device: str) -> str:
     """The ``tc`` commands for one end of a cable."""
     found = []
     if link.rate is not None:
-        # The bucket must hold the largest segment that the kernel hands over at once.
-        found.append(f"tc qdisc add dev {device} root handle 1: tbf rate {link.rate} burst 128kb latency 500ms")
+        # What the bucket holds passes at once, which no real link allows. It must hold one frame.
+        found.append(f"tc qdisc add dev {device} root handle 1: tbf rate {link.rate} burst 10kb latency 500ms")
     if link.delay is not None:
         parent = "root" if link.rate is None else "parent 1:"
         found.append(f"tc qdisc add dev {device} {parent} netem delay {link.delay}")
@@ -226,7 +228,7 @@ def _network(nodes: list[str], own: bool) -> dict[str, str]:
     sh("ip", "link", "set", "switch", "up")
     for node in nodes:
         sh("ip", "netns", "add", node)
-        sh("ip", "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", node)
+        sh("ip", "link", "add", node, *JUMBO, "type", "veth", "peer", "name", "eth0", *JUMBO, "netns", node)
         sh("ip", "link", "set", node, "master", "switch", "up")
         sh("ip", "-netns", node, "address", "add", f"{addresses[node]}/24", "dev", "eth0")
         for device in ("lo", "eth0"):

@@ -29,17 +29,16 @@ _LOOKS = 0.5
 
 @dataclass(frozen=True)
 class Order:
-    """What the ranks of a launch are to do: measure these algorithms of each cell for about ``seconds``. They begin
-    with no cell after ``at_most`` seconds. ``fit`` asks for the machine of the cost model."""
+    """What the ranks of a launch are to do: measure these algorithms of each cell. They begin with no cell after
+    ``at_most`` seconds. ``fit`` asks for the machine of the cost model."""
 
     cells: Sequence[tuple[Cell, Sequence[str]]] = ()
-    seconds: float = 0.1
     at_most: float = 3600.0
     fit: bool = False
 
     def text(self) -> str:
         cells = [[*cell, [*names]] for cell, names in self.cells]
-        return json.dumps({"cells": cells, "seconds": self.seconds, "at_most": self.at_most, "fit": self.fit})
+        return json.dumps({"cells": cells, "at_most": self.at_most, "fit": self.fit})
 
 
 @dataclass(frozen=True)

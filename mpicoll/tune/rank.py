@@ -32,6 +32,8 @@ __all__ = ["main"]
 
 ROUNDS = (4, 10)
 """The fewest and the most turns of each algorithm. A launch is one sample, whatever the number of its calls."""
+SECONDS = 0.1
+"""About how long the algorithms of a cell take turns on one kind of pages."""
 
 
 class Measuring:
@@ -64,21 +66,21 @@ class Measuring:
         if machine is not None:
             self.tell(model=machine.as_dict())
 
-    def cell(self, cell: Cell, names: list[str], seconds: float) -> None:
+    def cell(self, cell: Cell, names: list[str]) -> None:
         """Let the algorithms take turns on each kind of pages."""
         for kind in kinds(self.environment["huge_pages"]):
             began = time.monotonic()
-            medians = self._medians(cell, kind, names, seconds)
+            medians = self._medians(cell, kind, names)
             self.tell(case=cell.case, size=cell.size, pages=kind, p50_us=medians, seconds=time.monotonic() - began)
 
-    def _medians(self, cell: Cell, kind: str, names: list[str], seconds: float) -> dict[str, float]:
+    def _medians(self, cell: Cell, kind: str, names: list[str]) -> dict[str, float]:
         collective, dtype, world = cell.collective, DTYPES["float32"], self.world
         count = elements(collective, cell.size, dtype, world.size)
         placement = PLACEMENTS[collective.name][0]
         case = Case(collective, count, dtype, cell.op, 0, world.rank, world.size, placement, uneven=cell.uneven)
         pairs = self.arenas[kind].buffers(case)
         runners = [Runner(pairs, [self._backend(name).bind(pair) for pair in pairs]) for name in names]
-        measure(world, runners, seconds, ROUNDS)
+        measure(world, runners, SECONDS, ROUNDS)
         for name, runner in zip(names, runners, strict=True):
             if runner.wrong:
                 what = f"{cell.case} of {cell.size} bytes among {world.size} ranks"
@@ -106,7 +108,7 @@ def main(order: Path, found: Path) -> None:
     for i, (case, size, names) in enumerate(given["cells"]):
         if seen(world) or world.bcast(i > 0 and time.monotonic() - began > given["at_most"]):
             break
-        measuring.cell(Cell(case, size), names, given["seconds"])
+        measuring.cell(Cell(case, size), names)
 
 
 if __name__ == "__main__":

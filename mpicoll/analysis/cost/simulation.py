@@ -41,7 +41,7 @@ from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, W
 from mpicoll.analysis.cost.waves import Wave, waves
 from mpicoll.schedule import Nodes, Schedule
 
-__all__ = ["MOST", "PIECE", "Costs", "Structure", "costs", "costs_of", "of_rank", "simulated"]
+__all__ = ["PIECE", "Costs", "Structure", "costs", "costs_of", "of_rank", "simulated"]
 
 Ints = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -51,8 +51,6 @@ PIECE = 1 << 20
 """Bytes of the pieces of a long message, as in transports/mpi_requests.py."""
 AT_ONCE = 1 << 14
 """Messages whose figures are computed at once."""
-MOST = 3_000_000
-"""The most messages of a schedule that are simulated. More would take minutes and gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ def simulated(
     """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes.
 
     With ``symmetric``, only one of several ranks is simulated if they do the same at the same place of the machine. A
-    sample of the schedules shows whether they do. Raises TooManyError for more than ``MOST`` messages.
+    sample of the schedules shows whether they do. Raises TooManyError for more messages than can be kept.
     """
     alike = machine.placement == "block" and machine.levels[-1].network is None
     unit = machine.period if symmetric and alike else size
@@ -138,7 +136,7 @@ class Structure:
 
     def __init__(self, schedule_of: Of, among: Symmetry, watched: Watched = iter) -> None:
         self._among, self._watched = among, watched
-        self._traffic, self._waves = waves(gathered(schedule_of, among, MOST, watched), watched)
+        self._traffic, self._waves = waves(gathered(schedule_of, among, watched), watched)
 
     def seconds(self, machine: Machine, nbytes: Times) -> Times:
         """Seconds until the last rank is done, for each size."""

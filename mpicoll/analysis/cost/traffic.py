@@ -26,7 +26,8 @@ __all__ = ["Of", "Symmetry", "TooManyError", "Traffic", "Watched", "gathered", "
 Ints = NDArray[np.int64]
 Of = Callable[[int], Schedule | Outline]
 """The schedule of a rank."""
-
+MOST = 3_000_000
+"""The most messages that are kept. To simulate more would take minutes and gigabytes."""
 
 Watched = Callable[[Iterable[Any]], Iterable[Any]]
 """Passes on what it is given, and may show the progress."""
@@ -128,10 +129,10 @@ class Traffic:
         return Traffic(**{name: a if name in whole else a[order] for name, a in each.items()})
 
 
-def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = iter) -> Traffic:
+def gathered(schedule_of: Of, among: Symmetry, watched: Watched = iter) -> Traffic:
     """The messages of the representatives. As in MPI, the first send of a pair of ranks meets their first receive.
 
-    ``watched`` may show the progress. Raises TooManyError for more than ``most`` messages, and ScheduleError if a
+    ``watched`` may show the progress. Raises TooManyError for more than ``MOST`` messages, and ScheduleError if a
     message meets no receive.
     """
     sends, receives = _Ends(), _Ends()
@@ -154,8 +155,8 @@ def gathered(schedule_of: Of, among: Symmetry, most: int, watched: Watched = ite
             else:
                 receives.add(times, (peer, rank, among.back(periods), step, n, type(action) is RecvReduce))
         first_step.append(first + len(schedule.steps))
-        if len(sends) > most:
-            raise TooManyError(f"more than {most:,} messages")
+        if len(sends) > MOST:
+            raise TooManyError(f"more than {MOST:,} messages")
     s, r = sends.sorted(among), receives.sorted(among)
     if not np.array_equal(s.pair, r.pair) or not np.array_equal(s.column(_BLOCKS), r.column(_BLOCKS)):
         what = schedule_of(0)

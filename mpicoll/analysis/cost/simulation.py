@@ -99,7 +99,7 @@ def costs_of(
         each = np.array([nbytes[i] for i in members], np.float64)
         outline = partial(chosen.outline, size=size, root=root, segments=segments, nodes=nodes)
         try:
-            found[members] = simulated(outline, size, machine, each, watched=watched)
+            found[members] = simulated(outline, size, machine, each, watched)
         except TooManyError as e:
             note = str(e)
     return Costs(found, note)
@@ -117,17 +117,15 @@ def simulated(
     size: int,
     machine: Machine,
     nbytes: Times,
-    symmetric: bool = True,
     watched: Watched = iter,
 ) -> Times:
     """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes.
 
-    With ``symmetric``, only one of several ranks is simulated if they do the same at the same place of the machine. A
-    sample of the schedules shows whether they do. Raises TooManyError for more messages than can be kept.
+    Only one of several ranks is simulated if they do the same at the same place of the machine. A sample of the
+    schedules shows whether they do. Raises TooManyError for more messages than can be kept.
     """
     alike = machine.placement == "block" and machine.levels[-1].network is None
-    unit = machine.period if symmetric and alike else size
-    among = symmetry(schedule_of, size, unit, watched)
+    among = symmetry(schedule_of, size, machine.period if alike else size, watched)
     return Structure(schedule_of, among, watched).seconds(machine, nbytes)
 
 

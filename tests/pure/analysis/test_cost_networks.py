@@ -12,7 +12,8 @@ from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.networks import Dragonfly, FatTree, Network, Torus
 from mpicoll.analysis.cost.presets import MACHINES
-from mpicoll.analysis.cost.simulation import costs, simulated
+from mpicoll.analysis.cost.simulation import Structure, costs, simulated
+from mpicoll.analysis.cost.traffic import Symmetry
 from mpicoll.errors import ArgumentError
 from mpicoll.schedule import INPUT, OUTPUT, Recv, Schedule, Send, one
 
@@ -161,11 +162,12 @@ def test_enough_links_change_nothing(each: algorithms.Algorithm, network: Networ
         pytest.skip(f"does not serve {SIZE} ranks")
     node, cluster = MACHINES["ethernet"].levels
     every = [each.schedule(rank, SIZE) for rank in range(SIZE)]
+    all_ranks = Structure(every.__getitem__, Symmetry(SIZE, SIZE))
 
     def times(outer: Level) -> list[float]:
         machine = replace(MACHINES["ethernet"], levels=(replace(node, ranks=2), outer), eager=1 << 14)
         sizes = np.array([64.0, 1e5, 1e7])
-        found: list[float] = simulated(every.__getitem__, SIZE, machine, sizes, symmetric=False).tolist()
+        found: list[float] = all_ranks.seconds(machine, sizes).tolist()
         return found
 
     assert times(replace(cluster, network=network)) == pytest.approx(times(cluster), rel=1e-12)

@@ -128,14 +128,12 @@ def temporary_registry() -> Iterator[None]:
 
 def schedule(
     collective: str, name: str, rank: int, size: int, root: int, nbytes: int, nodes: Nodes | None = None
-) -> Schedule | None:
-    """The rank's schedule for a vector of ``nbytes`` bytes; None if no algorithm has this name.
+) -> Schedule:
+    """The rank's schedule for a vector of ``nbytes`` bytes, by the algorithm of this name.
 
     A registered algorithm is proved first, if it was not for this number of ranks and this root. All ranks come to the
     same result, so ScheduleError is raised on all of them."""
-    found = find(collective, name)
-    if found is None:
-        return None
+    found = _REGISTRY[collective, name]
     proves = _PROVES.get((collective, name))
     if proves is not None:
         proves(rank, size, root, nodes)

@@ -179,7 +179,6 @@ def choice_of(name: str, call: Call, rank: int, nodes: Nodes) -> Choice:
         return Wide(NATIVE)
     size, scheduled = nodes.size, TWO_LEVEL if name == WIDE else name
     schedule = algorithms.schedule(call.collective.name, scheduled, rank, size, call.root, call.nbytes(size), nodes)
-    assert schedule is not None
     return Wide(schedule) if name == WIDE else schedule
 
 

@@ -7,7 +7,6 @@ import json
 import os
 import sys
 from dataclasses import replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Event, Thread
@@ -213,12 +212,12 @@ def _write_json(path: Path, found: dict[str, Any]) -> None:
 
 
 def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, machine: Machine, nbytes: int) -> None:
+    from mpicoll.algorithms import schedule
     from mpicoll.analysis.cost import goal
-    from mpicoll.analysis.cost.simulation import of_rank
 
+    nodes = machine.nodes(ranks)
     with writing(path, "simulate", "--goal"), path.open("w") as file:
-        schedule_of = partial(of_rank, name, algorithm, ranks, root, nbytes, machine.nodes(ranks))
-        goal.write(file, schedule_of, ranks, nbytes, machine)
+        goal.write(file, lambda r: schedule(name, algorithm, r, ranks, root, nbytes, nodes), ranks, nbytes, machine)
 
 
 # -- the fit --------------------------------------------------------------------------------------------------------

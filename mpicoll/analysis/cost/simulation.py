@@ -39,9 +39,8 @@ from mpicoll import algorithms
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, Watched, gathered, symmetry
 from mpicoll.analysis.cost.waves import Wave, waves
-from mpicoll.schedule import Nodes, Schedule
 
-__all__ = ["PIECE", "Costs", "Structure", "costs", "costs_of", "of_rank", "simulated"]
+__all__ = ["PIECE", "Costs", "Structure", "costs", "costs_of", "simulated"]
 
 Ints = NDArray[np.int64]
 Times = NDArray[np.float64]
@@ -103,13 +102,6 @@ def costs_of(
         except TooManyError as e:
             note = str(e)
     return Costs(found, note)
-
-
-def of_rank(collective: str, algorithm: str, size: int, root: int, nbytes: int, nodes: Nodes, rank: int) -> Schedule:
-    """The schedule of a rank for a vector of ``nbytes``, which is cut as a call would cut it."""
-    found = algorithms.schedule(collective, algorithm, rank, size, root, nbytes, nodes)
-    assert found is not None
-    return found
 
 
 def simulated(

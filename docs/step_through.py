@@ -10,14 +10,14 @@ from typing import Any
 
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.analysis.drawing import steps
-from mpicoll.analysis.drawing.draw import MOST_RANKS, pictured
+from mpicoll.analysis.drawing.draw import pictured
 
 RANKS = range(2, 9)
 
 
 def script() -> str:
     """The script with the data of all algorithms."""
-    return steps.script(everything(), MOST_RANKS)
+    return steps.script(everything())
 
 
 def everything() -> steps.Pictures:

@@ -12,6 +12,7 @@ from mpicoll.algorithms import Algorithm
 from mpicoll.algorithms.registry import segments as segments_alone
 from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.faults import located
+from mpicoll.analysis.drawing.picture import MOST_RANKS
 from mpicoll.analysis.drawing.trace import Tracing
 from mpicoll.analysis.proof.cases import Case, prove_schedules
 from mpicoll.collectives import COLLECTIVES
@@ -22,7 +23,6 @@ __all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "picture
 
 PICTURES = (".svg", ".png")
 FILES = (*PICTURES, ".html")
-MOST_RANKS = 16
 MOST_CELLS = 12_000
 """A picture of more cells is illegible."""
 
@@ -56,7 +56,7 @@ def draw(
         _save(found, f"{algorithm.collective} {algorithm.name}", title, file)
     else:
         with _writing():
-            page.save(found, algorithm, root, title, MOST_RANKS, file)
+            page.save(found, algorithm, root, title, file)
     if found.fault is not None:
         raise found.fault
 

@@ -22,11 +22,11 @@ SCRIPTS = ("picture.js", "address.js", "drawing.js", "stage.js", "player.js")
 STYLE = "player.css"
 
 
-def save(picture: Picture, algorithm: Algorithm, root: int, of: str, most_ranks: int, file: Path) -> None:
+def save(picture: Picture, algorithm: Algorithm, root: int, of: str, file: Path) -> None:
     """Write the page of the picture. ``of`` says what it shows of the algorithm."""
     name = f"{algorithm.collective} {algorithm.name}"
     pictures = {algorithm.collective: {algorithm.name: {picture.ranks: steps(picture, algorithm, root)}}}
-    scripts = [script(pictures, most_ranks), *((PLAYER / each).read_text(encoding="utf-8") for each in SCRIPTS)]
+    scripts = [script(pictures), *((PLAYER / each).read_text(encoding="utf-8") for each in SCRIPTS)]
     page = Template(Path(__file__).with_name("page.html").read_text(encoding="utf-8"))
     text = page.substitute(
         title=escape(f"{name}, {of}"),

@@ -13,7 +13,10 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Space
 
-__all__ = ["Arrow", "Panel", "Picture", "Shown", "meaning", "picture"]
+__all__ = ["MOST_RANKS", "Arrow", "Panel", "Picture", "Shown", "meaning", "picture"]
+
+MOST_RANKS = 16
+"""The most ranks of a picture."""
 
 Spot = tuple[int, int, int]
 """A cell of a panel: rank, strip and block."""

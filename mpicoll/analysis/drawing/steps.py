@@ -24,7 +24,7 @@ from mpicoll.analysis.cost.comparison import duration
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.simulation import costs_of
 from mpicoll.analysis.drawing.canvas import colour
-from mpicoll.analysis.drawing.picture import Arrow, Picture, Shown, Spot
+from mpicoll.analysis.drawing.picture import MOST_RANKS, Arrow, Picture, Shown, Spot
 from mpicoll.units import size_text
 
 __all__ = ["MACHINE", "SIZES", "Pictures", "script", "steps"]
@@ -39,11 +39,10 @@ Pictures = dict[str, dict[str, dict[int, dict[str, Any]]]]
 """Data of pictures by collective, algorithm and the number of ranks."""
 
 
-def script(pictures: Pictures, most_ranks: int) -> str:
-    """The data as a script, because a page that is opened from a disk may load no JSON. It may lie in an HTML file.
-    ``mpicoll draw`` can show an algorithm among ``most_ranks``."""
+def script(pictures: Pictures) -> str:
+    """The data as a script, because a page that is opened from a disk may load no JSON. It may lie in an HTML file."""
     sizes = [size_text(n) for n in SIZES]
-    data = {"machine": MACHINE.name, "sizes": sizes, "mostRanks": most_ranks, "pictures": pictures}
+    data = {"machine": MACHINE.name, "sizes": sizes, "mostRanks": MOST_RANKS, "pictures": pictures}
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return f"const SCHEDULES = {text.replace('<', chr(92) + 'u003c')};\n"
 

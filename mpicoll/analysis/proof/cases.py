@@ -82,7 +82,7 @@ def prove_schedules(
 ) -> Proof:
     """Prove these schedules of the algorithm. Raises ScheduleError, which shows the program's lines at the fault."""
     try:
-        return verify(algorithm.collective, case.size, case.root, schedules.__getitem__, algorithm.uneven, listener)
+        return verify(algorithm.collective, case.root, schedules, algorithm.uneven, listener)
     except ScheduleError as fault:
         places = [Place(rank, *case) for rank in range(case.size)]
         raise explained(fault, schedules, algorithm, places) from None

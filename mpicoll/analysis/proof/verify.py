@@ -18,7 +18,7 @@ which ranks proceed decides neither which message meets which receive, nor what 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -48,8 +48,6 @@ class Proof:
     symbols: Symbols
     results: tuple[Sequence[int], ...]
     messages: int
-    steps: int
-    """The most steps that any rank takes."""
 
     @property
     def depth(self) -> int:
@@ -75,27 +73,26 @@ class Listener:
 
 def verify(
     collective: str,
-    size: int,
     root: int,
-    schedule_of: Callable[[int], Schedule],
+    schedules: Sequence[Schedule],
     uneven: bool = False,
     listener: Listener | None = None,
 ) -> Proof:
-    """Prove the schedules ``schedule_of(0)`` to ``schedule_of(size - 1)``. With ``uneven``, prove also that they serve
-    the v-variant of the collective, where the block of each rank, and in an alltoall of each pair, has its own size.
-    The ``listener`` is told what the ranks do.
+    """Prove the schedules of all ranks. With ``uneven``, prove also that they serve the v-variant of the collective,
+    where the block of each rank, and in an alltoall of each pair, has its own size. The ``listener`` is told what the
+    ranks do.
 
     Raises ScheduleError, which names the rank, the step (from 0) and the block of the first fault. This is the fault of
     the earliest step, and among those the one of the lowest rank. Raises ArgumentError for an unknown collective and an
-    impossible size or root.
+    impossible number of ranks or root.
     """
     if collective not in COLLECTIVES:
         raise ArgumentError("verify", "collective", "one of " + ", ".join(COLLECTIVES), repr(collective))
+    size = len(schedules)
     if size < 1:
         raise ArgumentError("verify", "size", "a number of ranks, at least 1", repr(size))
     if not 0 <= root < size:
         raise ArgumentError("verify", "root", f"a rank, 0 to {size - 1}", repr(root))
-    schedules = [schedule_of(r) for r in range(size)]
     return _Proving(collective, root, schedules, uneven, listener or Listener()).run()
 
 
@@ -173,7 +170,7 @@ class _Proving:
         for it in self.ranks:
             self.check_result(it)
         results = tuple(it.holds[OUTPUT] for it in self.ranks)
-        return Proof(self.symbols, results, self.messages, max(len(it.steps) for it in self.ranks))
+        return Proof(self.symbols, results, self.messages)
 
     # -- what ranks do --------------------------------------------------------------------------------------------
 

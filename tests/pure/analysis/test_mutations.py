@@ -160,7 +160,7 @@ def mutants(algorithm: Algorithm, size: int) -> Counter[str]:
             continue
         harm = misbehaves(broken, root, algorithm.uneven, seed=i)
         try:
-            verify(algorithm.collective, size, root, broken.__getitem__, algorithm.uneven)
+            verify(algorithm.collective, root, broken, algorithm.uneven)
             rejected = False
         except ScheduleError:
             rejected = True

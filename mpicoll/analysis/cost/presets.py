@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mpicoll.analysis.cost.machines import Level, Machine
 
 __all__ = ["MACHINES"]
@@ -29,11 +31,12 @@ _LAPTOP = Machine(
     eager=256,
 )
 
-_ETHERNET = Machine(
+_ETHERNET = replace(
+    _LAPTOP,
     name="ethernet",
     source="100 GbE (IEEE 802.3) at line rate, half a ping-pong as Cisco measured it; nodes of 32 cores like laptop's",
     levels=(
-        Level(name="node", ranks=32, latency=_CORES.latency, gap=_CORES.gap, overhead=_CORES.overhead, ports=1),
+        replace(_CORES, ranks=32),
         Level(
             name="cluster",
             ranks=None,
@@ -46,12 +49,7 @@ _ETHERNET = Machine(
             ports=1,  # one adapter a node
         ),
     ),
-    reduction=_LAPTOP.reduction,
-    copy=_LAPTOP.copy,
-    reduction_overhead=_LAPTOP.reduction_overhead,
-    copy_overhead=_LAPTOP.copy_overhead,
-    step=_LAPTOP.step,
-    caches=_LAPTOP.caches,
+    eager=None,
     cores=32,
 )
 

@@ -18,7 +18,6 @@ __all__ = [
     "WIDE",
     "AlgorithmName",
     "Choice",
-    "Seen",
     "Wide",
     "algorithm_of",
 ]
@@ -85,16 +84,6 @@ reductions happen on the device, or in the memory of the node's ranks, which the
 PATHS = ("messages", "datatypes", "collectives", "reductions")
 """Paths on which an MPI library may take memory of a device, or not: messages of memory without gaps, messages of
 derived datatypes, collectives that move data, and collectives that reduce."""
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the choice of a route for memory of a device depends on, besides the call. It is the same on all ranks of
-    a communicator. ``model`` names what the device is. ``paths`` are those of ``PATHS`` that were tried with it, and
-    worked."""
-
-    model: str
-    paths: frozenset[str]
 
 
 def algorithm_of(choice: Choice) -> str:

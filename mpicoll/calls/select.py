@@ -14,25 +14,14 @@ reproducible, there is only one algorithm for each: one that combines in the ord
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mpicoll import algorithms
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import (
-    CICO,
-    DEVICE,
-    EXCHANGE,
-    IPC,
-    NATIVE,
-    STAGED,
-    WIDE,
-    Choice,
-    Seen,
-    Wide,
-)
+from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, WIDE, Choice, Wide
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
@@ -148,16 +137,16 @@ def _expected_instead(
     return f"one that serves {traits.size} ranks and root {root} ({algorithm} does not: {reason})"
 
 
-def taken_route(algorithm: str | None, reduces: bool, seen: Seen) -> str:
+def taken_route(algorithm: str | None, reduces: bool, works: Set[str]) -> str:
     """The route for a call on device memory. ``algorithm`` is what the call names, or ``native`` if it names none and
     the host's choice is that. ``reduces`` says whether it is a reduction. A route that hands device memory to the MPI
-    library is taken only if it was seen to work.
+    library is taken only if the path that it needs ``works``, of ``PATHS``.
 
     Nothing was measured on a GPU, so that a call gets no other route unless it names one. When something is measured,
-    the rows go here: they hold for one ``seen.model``, as those of the host hold for one CPU."""
+    the rows go here: they hold for one model of a GPU, as those of the host hold for one CPU."""
     route = NATIVE if algorithm == NATIVE else device_route(algorithm)[0]
     needed = {NATIVE: "reductions" if reduces else "collectives", DEVICE: "messages"}.get(route)
-    return route if needed is None or needed in seen.paths else STAGED
+    return route if needed is None or needed in works else STAGED
 
 
 def device_route(algorithm: str | None) -> tuple[str, str | None]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import CICO, DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, Seen, algorithm_of
+from mpicoll.calls.choice import CICO, DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route, taken_route
@@ -31,8 +31,9 @@ class DeviceCalls:
     def __init__(self, fabric: Fabric, choose: Callable[[str | None, Call], Choice], workspace: Workspace) -> None:
         self._fabric, self._choose, self._workspace = fabric, choose, workspace
         self._kept: dict[str, _Kept] = {}
-        self._known: Seen | None = None
-        """What is known of the MPI library. It is one for all devices: a rank may change its device, and others not."""
+        self._known: Set[str] | None = None
+        """Which of ``PATHS`` are known to work. They are one set for all devices: a rank may change its device, and
+        others not."""
         self._has_tried = False
         self.only: str | None = None
         """The device whose memory is taken; None if it may be any device's."""
@@ -62,11 +63,11 @@ class DeviceCalls:
         if algorithm is None:
             return self._by_what_is_known(kept, call, choose, record)
         route = partial(taken_route, algorithm, call.reduction is not None)
-        wanted = route(Seen(device.model, frozenset(PATHS)))
+        wanted = route({*PATHS})
         plan = self._by(wanted, kept, call, named, record)
         if plan is None:
             return self._staged(kept, call, choose, record)
-        if wanted == route(Seen(device.model, frozenset())):
+        if wanted == route(set()):
             return plan
 
         def as_seen() -> Plan:
@@ -87,11 +88,11 @@ class DeviceCalls:
         native = self._by(NATIVE, kept, call, None, record)
         if native is None or not self._fabric.library:
             return otherwise
-        works = partial(taken_route, NATIVE, call.reduction is not None)
+        reduces = call.reduction is not None
 
         def run() -> None:
-            at = self._known or self._find_out(kept.device, tries=False)
-            if works(at) == NATIVE and choose(call) == NATIVE:
+            works = self._find_out(kept.device, tries=False) if self._known is None else self._known
+            if taken_route(NATIVE, reduces, works) == NATIVE and choose(call) == NATIVE:
                 native()
             else:
                 otherwise()
@@ -137,15 +138,15 @@ class DeviceCalls:
             return plan
         return _AtFirst(settled)
 
-    def _tried(self, device: Device) -> Seen:
-        """What the MPI library does with memory of this device, and of the other ranks' devices. Collective."""
+    def _tried(self, device: Device) -> Set[str]:
+        """The paths that work with memory of this device, and of the other ranks' devices. Collective."""
         if not self._has_tried:
             self._find_out(device, tries=True)
             self._has_tried = True
         assert self._known is not None
         return self._known
 
-    def _find_out(self, device: Device, tries: bool) -> Seen:
+    def _find_out(self, device: Device, tries: bool) -> Set[str]:
         """One rank of each node finds out, and a path works if it works on all nodes. Where ranks have different
         devices, these count together. What nobody has tried is tried now if ``tries``. Collective."""
         from mpicoll.probe.seen import known, seen  # it loads MPI, which ranks that are threads do not need
@@ -153,11 +154,8 @@ class DeviceCalls:
         fabric = self._fabric
         nodes = fabric.allgather(platform.node())
         first = nodes.index(nodes[fabric.rank]) == fabric.rank
-        mine = (device.model, (seen if tries else known)(device) if first else None)
-        told = fabric.allgather(mine)
-        working = {path for path in PATHS if not any(paths is not None and paths[path] for _, paths in told)}
-        models = {model for model, _ in told}
-        self._known = Seen(models.pop() if len(models) == 1 else "", frozenset(working))
+        told = fabric.allgather((seen if tries else known)(device) if first else None)
+        self._known = {path for path in PATHS if not any(paths is not None and paths[path] for paths in told)}
         return self._known
 
     def for_message(self, b: Buffer) -> Buffer | None:

@@ -28,6 +28,7 @@ from mpicoll.machine.caches import both_help
 __all__ = [
     "OTHERWISE",
     "SCHEMA",
+    "SETTING",
     "Digests",
     "Rows",
     "Section",
@@ -48,13 +49,14 @@ Rows = Mapping[tuple[str, str], tuple[tuple[int, str], ...]]
 is a number of bytes and the algorithm that is fastest from there on. The rows of longer vectors come first."""
 Setting = tuple[str | None, str, int, bool]
 """The CPU, the MPI library with its version, the number of ranks, and whether they take turns on cores."""
+SETTING = ("cpu", "mpi", "ranks", "oversubscribed")
+"""The keys of a setting, as a section has them."""
 Digests = Mapping[str, Mapping[str, str]]
 """By collective and algorithm, the digest of what was measured."""
 
 _RANKS = 1 << 12
 """Of one node. A table that names more was not measured."""
-_SETTING = ("cpu", "mpi", "ranks", "oversubscribed")
-_KEYS = (*_SETTING, "algorithms", *OTHERWISE)
+_KEYS = (*SETTING, "algorithms", *OTHERWISE)
 _OF_THE_TUNER = ("environment", "launches", "model", "times")
 
 
@@ -154,7 +156,7 @@ def section(file: str, number: int, given: Any) -> Section:
     at = f"sections[{number}]"
     known = isinstance(given, dict) and {*_KEYS} <= {*given} <= {*_KEYS, *_OF_THE_TUNER}
     _expect(known, file, at, f"an object with {', '.join(_KEYS)}", given)
-    cpu, mpi, ranks, oversubscribed = (given[key] for key in _SETTING)
+    cpu, mpi, ranks, oversubscribed = (given[key] for key in SETTING)
     _expect(cpu is None or (isinstance(cpu, str) and cpu), file, f"{at}.cpu", "a fingerprint, or null", cpu)
     _expect(isinstance(mpi, str) and mpi, file, f"{at}.mpi", "an MPI library and its version", mpi)
     of_a_node = type(ranks) is int and 1 < ranks <= _RANKS

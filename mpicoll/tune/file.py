@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mpicoll.calls.measured import SCHEMA, contents, given_sections, section, sections
+from mpicoll.calls.measured import SCHEMA, SETTING, contents, given_sections, section, sections
 from mpicoll.machine.system import write_whole
 from mpicoll.tune.record import Record, read
 
@@ -73,7 +73,7 @@ def text_of(given: Sequence[Any]) -> str:
 
 
 def _section(given: dict[str, Any]) -> str:
-    setting = {key: given[key] for key in ("cpu", "mpi", "ranks", "oversubscribed")}
+    setting = {key: given[key] for key in SETTING}
     parts = [json.dumps(setting)[:-1]]
     for key in ("algorithms", "native", "exchange"):
         lines = [f"  {json.dumps(name)}: {json.dumps(of)}" for name, of in given[key].items()]

@@ -12,7 +12,7 @@ from mpicoll import algorithms
 from mpicoll.algorithms.digests import digest
 from mpicoll.analysis.cost.machines import from_dict
 from mpicoll.calls.choice import CICO
-from mpicoll.calls.measured import OTHERWISE, Setting, cico_digest, section
+from mpicoll.calls.measured import OTHERWISE, SETTING, Setting, cico_digest, section
 from mpicoll.collectives import even_and_uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.tune.cells import SHORTEST, Cell, kinds
@@ -120,8 +120,8 @@ class Record:
     def as_dict(self) -> dict[str, Any]:
         """The section of a table."""
         return {
-            **dict(zip(("cpu", "mpi", "ranks", "oversubscribed"), self.setting, strict=True)),
-            "algorithms": self._digests(),
+            **dict(zip(SETTING, self.setting, strict=True)),
+            "algorithms": self.digests(),
             **rows(self.cells, self.verdict, self.speed),
             "environment": self.environment,
             "model": self.model,
@@ -130,7 +130,8 @@ class Record:
                       for t in sorted(self.times)],
         }  # fmt: skip
 
-    def _digests(self) -> dict[str, dict[str, str]]:
+    def digests(self) -> dict[str, dict[str, str]]:
+        """By method and algorithm, the digest of what was measured."""
         measured = {(time.cell.operation, name) for time in self.times for name in time.p50_us}
         found: dict[str, dict[str, str]] = {}
         for operation, name in sorted(measured):

@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from mpicoll.calls.choice import CICO
-from mpicoll.calls.measured import cico_digest
+from mpicoll.calls.measured import SETTING, cico_digest
 from mpicoll.machine.system import write_whole
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.file import TableFile, text_of
@@ -70,7 +70,6 @@ def table(records: Sequence[Record]) -> str:
 
 def _section(cpu: str | None, records: Sequence[Record]) -> dict[str, Any]:
     """What these records of one MPI and number of ranks have in common."""
-    of_each = [record.as_dict() for record in records]
     cells = sorted({cell for record in records for cell in record.cells})
     found = rows(
         cells,
@@ -79,12 +78,12 @@ def _section(cpu: str | None, records: Sequence[Record]) -> dict[str, Any]:
     )
     used = {(collective, name) for by in found.values() for collective, each in by.items() for name in each.values()}
     digests: dict[str, dict[str, str]] = {}
-    for of_one in of_each:
-        for collective, of in of_one["algorithms"].items():
+    for record in records:
+        for collective, of in record.digests().items():
             for name in sorted(of.keys() & {name for c, name in used if c == collective}):
                 digests.setdefault(collective, {})[name] = cico_digest(cpu) if name == CICO else of[name]
-    setting = {key: of_each[0][key] for key in ("mpi", "ranks", "oversubscribed")}
-    return {"cpu": cpu, **setting, "algorithms": digests, **found}
+    setting = dict(zip(SETTING, records[0].setting, strict=True))
+    return {**setting, "cpu": cpu, "algorithms": digests, **found}
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from mpicoll.bench.measuring.interruption import STOP, ask
+from mpicoll.bench.measuring.progress import Lines
 from mpicoll.errors import LaunchError
 from mpicoll.launch import launcher
 from mpicoll.tune.cells import Cell
@@ -50,36 +51,24 @@ class Found:
     interrupted: bool
 
 
-class Progress:
+class Progress(Lines):
     """How much of the time has passed, as a bar on a terminal. Elsewhere it is a line for each launch."""
 
     def __init__(self, seconds: float) -> None:
-        self._began, self._total, self._bar = time.monotonic(), round(seconds), None
+        self._began, self._total = time.monotonic(), round(seconds)
+        bar: Any = None
         if sys.stderr.isatty() and find_spec("tqdm") is not None:
             from tqdm import tqdm
 
             look = "{desc} |{bar}| {n_fmt}/{total_fmt} s"
-            self._bar = tqdm(total=self._total, bar_format=look, ncols=100, leave=False, file=sys.stderr)
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.close()
-
-    def write(self, text: str) -> None:
-        if self._bar is None:
-            print(text, flush=True)
-        else:
-            self._bar.write(text, file=sys.stdout)
-            sys.stdout.flush()
+            bar = tqdm(total=self._total, bar_format=look, ncols=100, leave=False, file=sys.stderr)
+        super().__init__(bar)
 
     @contextmanager
     def of(self, what: str, found: Path) -> Iterator[None]:
         """While a launch measures ``what`` and says in a file what it has ``found``."""
         if self._bar is None:
-            print(f"# {what}", flush=True)
+            self.write(f"# {what}")
             yield
             return
         over = threading.Event()
@@ -92,7 +81,6 @@ class Progress:
             thread.join()
 
     def _follow(self, what: str, found: Path, over: threading.Event) -> None:
-        assert self._bar is not None
         while not over.wait(_LOOKS):
             last = (_lines(found) or [{}])[-1]
             at = f" ({size_text(last['size'])} is done)" if "size" in last else ""

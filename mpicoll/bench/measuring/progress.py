@@ -7,7 +7,7 @@ import sys
 from importlib.util import find_spec
 from typing import Any, Self
 
-__all__ = ["TERMINAL", "Progress", "on_terminal"]
+__all__ = ["TERMINAL", "Lines", "Progress", "on_terminal"]
 
 TERMINAL = "MPICOLL_BENCH_TERMINAL"
 """The environment variable that tells the ranks the width of the terminal. Their own stderr is a pipe."""
@@ -22,19 +22,11 @@ def on_terminal() -> dict[str, str]:
     return {TERMINAL: str(os.get_terminal_size(sys.stderr.fileno()).columns or 80)}
 
 
-class Progress:
-    """Counts the measured sizes. Writes the table's lines without disturbing the bar."""
+class Lines:
+    """Writes lines without disturbing the bar, if there is one."""
 
-    def __init__(self, total: int, mine: bool) -> None:
-        self._mine = mine
-        self._bar: Any = None
-        columns = int(os.environ.get(TERMINAL) or 0)
-        if mine and columns:
-            try:
-                from tqdm import tqdm
-            except ImportError:
-                return
-            self._bar = tqdm(total=total, unit="size", ncols=min(columns, 100), leave=False, file=sys.stderr)
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
 
     def __enter__(self) -> Self:
         return self
@@ -42,6 +34,27 @@ class Progress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.close()
+
+    def write(self, text: str) -> None:
+        if self._bar is None:
+            print(text, flush=True)
+        else:
+            self._bar.write(text, file=sys.stdout)
+            sys.stdout.flush()
+
+
+class Progress(Lines):
+    """Counts the measured sizes and writes the table's lines, on the one rank for which ``mine`` is true."""
+
+    def __init__(self, total: int, mine: bool) -> None:
+        self._mine = mine
+        columns = int(os.environ.get(TERMINAL) or 0)
+        bar: Any = None
+        if mine and columns and find_spec("tqdm") is not None:
+            from tqdm import tqdm
+
+            bar = tqdm(total=total, unit="size", ncols=min(columns, 100), leave=False, file=sys.stderr)
+        super().__init__(bar)
 
     def at(self, what: str) -> None:
         """Show what is being measured now."""
@@ -53,10 +66,5 @@ class Progress:
             self._bar.update()
 
     def write(self, text: str) -> None:
-        if not self._mine:
-            return
-        if self._bar is None:
-            print(text, flush=True)
-        else:
-            self._bar.write(text, file=sys.stdout)
-            sys.stdout.flush()
+        if self._mine:
+            super().write(text)

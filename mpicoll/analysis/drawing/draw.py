@@ -84,18 +84,18 @@ def pictured(
     cut, nodes = segments or usual_segments(algorithm), nodes or usual_nodes(algorithm, size)
     schedules = [algorithm.schedule(rank, size, root, cut, nodes) for rank in range(size)]
     tracing = Tracing(algorithm.collective, size, root, schedules[0].blocks)
-    wrong = fault = None
+    fault = None
     try:
         prove_schedules(schedules, algorithm, Case(size, root, cut, nodes), tracing)
     except ScheduleError as error:
-        wrong, fault = error, located(error, tracing, schedules)
+        fault = located(error, tracing, schedules)
     found = tracing.trace(fault.rounds if fault else tracing.rounds)
     cells = (found.rounds + 1) * size * found.blocks
     if cells > MOST_CELLS:
         options = "-n and --segments" if algorithm.pipelined else "-n"
         given = f"{size} ranks with {found.blocks} blocks each in {found.rounds} rounds: {cells} cells"
         raise ArgumentError("draw", options, f"a picture of at most {MOST_CELLS} cells", given)
-    return picture.picture(found, size, root, fault)._replace(fault=wrong)
+    return picture.picture(found, size, root, fault)
 
 
 def usual_nodes(algorithm: Algorithm, size: int) -> Nodes | None:

@@ -35,7 +35,7 @@ class Fault(NamedTuple):
     """The fault in a drawing of so many rounds. ``cells`` are those of the rank at fault. ``ended`` says that the
     schedules ended, and that what they leave is wrong."""
 
-    rank: int | None
+    error: ScheduleError
     rounds: int
     cells: tuple[Cell, ...]
     marks: tuple[Mark, ...]
@@ -48,13 +48,13 @@ def located(fault: ScheduleError, found: Tracing, schedules: Sequence[Schedule])
     if fault.step is None:
         block = 0 if found.signals else fault.block
         if rank is None or block is None:  # nothing could run
-            return Fault(rank, 0, (), (), False)
-        return Fault(rank, max(1, found.rounds), (Cell(rank, OUTPUT, block),), (), True)
+            return Fault(fault, 0, (), (), False)
+        return Fault(fault, max(1, found.rounds), (Cell(rank, OUTPUT, block),), (), True)
     ends, last = _ends(fault, found, schedules)
     marks = [_mark(end, _met(end, found, fault), found.signals) for end in ends if _begins(end, found) <= last]
     own = {cell for mark in marks for cell in (*mark.reads, *mark.combines, *mark.writes) if cell.rank == rank}
     at_block = {cell for cell in own if fault.block in (None, cell.block) or found.signals}
-    return Fault(rank, 1 + last, tuple(sorted(at_block or own)), tuple(marks), False)
+    return Fault(fault, 1 + last, tuple(sorted(at_block or own)), tuple(marks), False)
 
 
 def _begins(end: End, found: Tracing) -> int:

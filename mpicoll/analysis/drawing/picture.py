@@ -108,7 +108,8 @@ def picture(found: Trace, size: int, root: int, fault: Fault | None = None) -> P
         at_fault = scene.seen(fault.cells if fault else ())
         title = "the fault" if fault and not fault.ended else "after"
         panels.append(Panel(title, scene.cells(holds, fresh), arrows, frozenset(at_fault)))
-    return Picture(found.collective, size, found.blocks, scene.names, tuple(panels))
+    error = None if fault is None else fault.error
+    return Picture(found.collective, size, found.blocks, scene.names, tuple(panels), error)
 
 
 class _Scene:

@@ -121,7 +121,7 @@ class Record:
         """The section of a table."""
         return {
             **dict(zip(SETTING, self.setting, strict=True)),
-            "algorithms": self.digests(),
+            "algorithms": self.digests(self.cpu),
             **rows(self.cells, self.verdict, self.speed),
             "environment": self.environment,
             "model": self.model,
@@ -130,13 +130,13 @@ class Record:
                       for t in sorted(self.times)],
         }  # fmt: skip
 
-    def digests(self) -> dict[str, dict[str, str]]:
-        """By method and algorithm, the digest of what was measured."""
+    def digests(self, cpu: str | None) -> dict[str, dict[str, str]]:
+        """By method and algorithm, the digest of what was measured, for a section of this CPU, or of several."""
         measured = {(time.cell.operation, name) for time in self.times for name in time.p50_us}
         found: dict[str, dict[str, str]] = {}
         for operation, name in sorted(measured):
             if name == CICO:
-                found.setdefault(operation, {})[name] = cico_digest(self.cpu)
+                found.setdefault(operation, {})[name] = cico_digest(cpu)
             elif name not in OTHERWISE and (known := algorithms.find(even_and_uneven(operation)[0].name, name)):
                 found.setdefault(operation, {})[name] = digest(known, self.ranks)
         return found

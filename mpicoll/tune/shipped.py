@@ -15,8 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from mpicoll.calls.choice import CICO
-from mpicoll.calls.measured import SETTING, cico_digest
+from mpicoll.calls.measured import SETTING
 from mpicoll.machine.system import write_whole
 from mpicoll.tune.cells import Cell
 from mpicoll.tune.file import TableFile, text_of
@@ -79,9 +78,9 @@ def _section(cpu: str | None, records: Sequence[Record]) -> dict[str, Any]:
     used = {(collective, name) for by in found.values() for collective, each in by.items() for name in each.values()}
     digests: dict[str, dict[str, str]] = {}
     for record in records:
-        for collective, of in record.digests().items():
+        for collective, of in record.digests(cpu).items():
             for name in sorted(of.keys() & {name for c, name in used if c == collective}):
-                digests.setdefault(collective, {})[name] = cico_digest(cpu) if name == CICO else of[name]
+                digests.setdefault(collective, {})[name] = of[name]
     setting = dict(zip(SETTING, records[0].setting, strict=True))
     return {**setting, "cpu": cpu, "algorithms": digests, **found}
 

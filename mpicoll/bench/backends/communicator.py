@@ -26,13 +26,14 @@ def open_shared(session: Session) -> ArrayLevel:
     if session.on_gpu:
         raise Unavailable("arrays in shared memory are not on a GPU")
     opened = ArrayLevel(session)
-    x = opened.new_shared(1 << 20)
+    new = partial(opened.comm.empty, dtype=np.uint8)
+    x = new(1 << 20)
     for _ in range(2):  # in the first call, the ranks learn that there are such arrays
         opened.comm.allreduce(x, out=x)
     if opened.route() != SHARED:
         opened.close()
         raise Unavailable("the ranks cannot share arrays")
-    opened.new = opened.new_shared
+    opened.new = new
     return opened
 
 
@@ -45,10 +46,6 @@ class ArrayLevel:
         self.comm = Communicator(session.world)
         self._algorithm = algorithm
         self._on_gpu = session.on_gpu
-
-    def new_shared(self, nbytes: int) -> Any:
-        """Memory that the ranks share, where they can."""
-        return self.comm.empty(nbytes, np.uint8)
 
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         case = buffers.case

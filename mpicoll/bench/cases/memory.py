@@ -7,7 +7,7 @@ libraries that read another rank's memory directly move short vectors in half th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -57,7 +57,7 @@ class Buffers:
     case: Case
     x: Raw | None
     out: Raw | None
-    writes: list[Callable[[], object]] = field(default_factory=list)
+    writes: Sequence[Callable[[], object]] = ()
 
     def rewrite(self) -> None:
         for write in self.writes:
@@ -137,20 +137,19 @@ class Arena:
                 out = x[own]
             else:
                 out = x
-        pair = Buffers(case, x if case.has_input else None, out if case.has_output else None)
-        pair.writes = self._writes(pair)
-        return pair
+        x, out = x if case.has_input else None, out if case.has_output else None
+        return Buffers(case, x, out, self._writes(case, x, out))
 
-    def _writes(self, pair: Buffers) -> list[Callable[[], object]]:
-        case, writes = pair.case, list[Callable[[], object]]()
+    def _writes(self, case: Case, x: Raw | None, out: Raw | None) -> list[Callable[[], object]]:
+        writes: list[Callable[[], object]] = []
         if not case.collective.moves:
-            return []
+            return writes
         gives = case.name != "bcast" or case.at_root
-        inside = case.in_place and case.collective.gets != "p" and pair.x is not None and gives
-        if pair.out is not None and not inside:
-            writes.append(partial(pair.out.fill if self._host else pair.out.fill_, POISON))
-        if pair.x is not None and gives:
-            writes += self._fill(pair.x, given(case))
+        inside = case.in_place and case.collective.gets != "p" and x is not None and gives
+        if out is not None and not inside:
+            writes.append(partial(out.fill if self._host else out.fill_, POISON))
+        if x is not None and gives:
+            writes += self._fill(x, given(case))
         return writes if self._host else [*writes, _finish]
 
     def _fill(self, raw: Raw, period: Array) -> list[Callable[[], object]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,9 +18,6 @@ from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
 from mpicoll.torch.groups.world import GivenGroup, is_no_group, joined, member, world
 from mpicoll.torch.private import profiler
-
-if TYPE_CHECKING:
-    from mpicoll.calls.plan import Bound
 
 __all__ = ["Caller", "caller_of", "checked_timeout", "joined_caller", "renamed"]
 
@@ -122,13 +119,6 @@ class Caller:
         return None if given is None and in_group is None else self.root("src", given, in_group)
 
     # -- what the call does -------------------------------------------------------------------------------------------
-
-    def plan(self, names: dict[str, str], collective: str, x: Any, out: Any = None, **arguments: Any) -> Bound:
-        """The Communicator's plan for its ``collective``. Errors call its arguments by the caller's ``names``."""
-        try:
-            return self.group.engine.plan(collective, x, out, **arguments)
-        except ArgumentError as e:
-            raise renamed(e, self.operation, names) from None
 
     def do(
         self,

@@ -20,7 +20,7 @@ What these and the collectives of lists have in common:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -210,13 +210,8 @@ def all_to_all_single(
     if output_rows is None and input_rows is None and output.numel() != input.numel():
         given = f"{output.numel()} (shape {tuple(output.shape)})"
         raise caller.error("output", f"{input.numel()} elements for input of {input.numel()}", given)
-    g, counts = caller.group, {"sendcounts": sent, "recvcounts": expected}
-    plan = caller.plan(_EXCHANGED, "alltoallv", input, output, **counts, algorithm=algorithm)
-
-    def run(_keep: Any = (input, output)) -> None:
-        g.engine.carry_out(plan, "all_to_all_single")
-
-    return caller.do(run, [output], async_op)
+    counts = sent, expected
+    return carried_out(caller, "alltoallv", input, output, async_op, algorithm, _EXCHANGED, counts=counts)
 
 
 def carried_out(
@@ -229,16 +224,31 @@ def carried_out(
     names: dict[str, str],
     op: Any = None,
     root: int = 0,
+    counts: Sequence[Sequence[int]] = (),
+    outs: Sequence[torch.Tensor] | None = None,
+    then: Callable[[], None] | None = None,
+    given: Sequence[torch.Tensor] = (),
 ) -> Work | None:
-    """Carry out a collective from ``x`` to ``out``, or in place. ``names`` are the caller's names of the two."""
-    g, operation, result = caller.group, caller.operation, x if out is None else out
-    assert result is not None
-    plan = caller.plan(names, collective, x, out, op=op, root=root, algorithm=algorithm)
+    """Carry out a collective from ``x`` to ``out``, or in place. ``names`` are the caller's names of its arguments.
+
+    ``counts`` are those of an alltoallv. If the program gets ``outs`` instead of ``out``, ``then`` writes them at the
+    end. What is in ``given`` is read, as :meth:`ProcessGroup.in_turn` says.
+    """
+    g, operation = caller.group, caller.operation
+    try:
+        plan = g.engine.plan(collective, x, out, op, root, algorithm, *counts)
+    except ArgumentError as e:
+        raise renamed(e, operation, names) from None
 
     def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
         g.engine.carry_out(plan, operation)
+        if then is not None:
+            then()
 
-    return caller.do(run, [result], async_op)
+    if outs is None:
+        written = x if out is None else out
+        outs = [] if written is None else [written]
+    return caller.do(run, outs, async_op, given)
 
 
 def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:

@@ -7,8 +7,8 @@ other collectives, such as the meaning of ``group`` and ``async_op``, is in :mod
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import prod
-from typing import Any
 
 import torch
 from torch.distributed import ReduceOp
@@ -47,15 +47,9 @@ def all_gather(
         return None
     caller.memory("tensor", tensor)
     outs = caller.outputs("tensor_list", tensor_list, tensor)
-    g = caller.group
-    flat = _flat(g, tensor, g.size(), *tensor.shape)
-    plan = caller.plan(_GATHERED, "allgather", tensor, flat, algorithm=algorithm)
-
-    def run(_keep: Any = tensor) -> None:  # a plan holds addresses: this keeps the memory
-        g.engine.carry_out(plan, "all_gather")
-        _copy_out(flat, outs)
-
-    return caller.do(run, outs, async_op)
+    flat = _flat(caller.group, tensor, len(outs), *tensor.shape)
+    copy = partial(_copy_out, flat, outs)
+    return carried_out(caller, "allgather", tensor, flat, async_op, algorithm, _GATHERED, outs=outs, then=copy)
 
 
 def gather(
@@ -79,20 +73,16 @@ def gather(
     caller.memory("tensor", tensor)
     g, root = caller.group, caller.root("dst", dst, group_dst, default=0)
     outs: list[torch.Tensor] = []
-    flat = None
+    flat = copy = None
     if g.rank() == root:
         outs = caller.outputs("gather_list", gather_list, tensor)
-        flat = _flat(g, tensor, g.size(), *tensor.shape)
+        flat = _flat(g, tensor, len(outs), *tensor.shape)
+        copy = partial(_copy_out, flat, outs)
     else:
         caller.no_list("gather_list", gather_list, "destination", root)
-    plan = caller.plan(_GATHERED, "gather", tensor, flat, root=root, algorithm=algorithm)
-
-    def run(_keep: Any = tensor) -> None:
-        g.engine.carry_out(plan, "gather")
-        if flat is not None:
-            _copy_out(flat, outs)
-
-    return caller.do(run, outs, async_op, [tensor])
+    return carried_out(
+        caller, "gather", tensor, flat, async_op, algorithm, _GATHERED, root=root, outs=outs, then=copy, given=[tensor]
+    )
 
 
 def scatter(
@@ -166,17 +156,13 @@ def all_to_all(
     first = next((x for x in outs_given if isinstance(x, torch.Tensor)), torch.empty(0))
     outs = caller.outputs("output_tensor_list", output_tensor_list, first, shapes=False)
     ins = caller.tensors("input_tensor_list", input_tensor_list, first, shapes=False)
-    g, sent, expected = caller.group, [x.numel() for x in ins], [x.numel() for x in outs]
-    flat_in, flat_out = (_flat(g, first, sum(counts)) for counts in (sent, expected))
+    sent, expected = counts = [x.numel() for x in ins], [x.numel() for x in outs]
+    flat_in, flat_out = (_flat(caller.group, first, sum(elements)) for elements in (sent, expected))
     torch.cat([x.detach().reshape(-1) for x in ins], out=flat_in)
-    counts = {"sendcounts": sent, "recvcounts": expected}
-    plan = caller.plan(_EXCHANGED, "alltoallv", flat_in, flat_out, **counts, algorithm=algorithm)
-
-    def run(_keep: Any = flat_in) -> None:
-        g.engine.carry_out(plan, "all_to_all")
-        _copy_out(torch.split(flat_out, expected), outs)
-
-    return caller.do(run, outs, async_op)
+    copy = partial(_copy_out, torch.split(flat_out, expected), outs)
+    return carried_out(
+        caller, "alltoallv", flat_in, flat_out, async_op, algorithm, _EXCHANGED, counts=counts, outs=outs, then=copy
+    )
 
 
 def _flat(group: ProcessGroup, like: torch.Tensor, *shape: int) -> torch.Tensor:

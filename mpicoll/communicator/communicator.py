@@ -143,10 +143,8 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
         with limited("subset"):
             try:
                 return self._made_of(engine.fabric.subset(mine))
-            except Exception as e:
-                if isinstance(e, (engine.failure, RankLost)):  # of MPI, or of the new communicator
-                    raise engine.error("subset", e) from e
-                raise
+            except (engine.failure, RankLost) as e:  # of MPI, or of the new communicator
+                raise engine.error("subset", e) from e
 
     def shrink(self) -> Communicator:
         """Make a communicator of the ranks that are left, in the same order. Collective among them.

@@ -14,7 +14,7 @@ from typing import Any
 from mpicoll.calls.record import Begun, Pending
 from mpicoll.engine import kinds
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
-from mpicoll.fabrics.fabric import Transfer
+from mpicoll.fabrics.fabric import NeverRaised, Transfer
 from mpicoll.guard.watch import watcher
 from mpicoll.guard.watch.report import show
 from mpicoll.launch import lifetime
@@ -77,9 +77,8 @@ class UnderWay:
     Every so many bytes, those that are complete by now are let go: all together hold no more than ``LEAST``, or twice
     what is really under way."""
 
-    def __init__(self, failure: type[Exception] | tuple[()], rank: int = 0) -> None:
-        self.failure: type[Exception] = failure or _Nothing
-        self.rank = rank
+    def __init__(self, failure: type[Exception], rank: int) -> None:
+        self.failure, self.rank = failure, rank
         self.lost = ""
         """Why nothing can be waited for any more, empty while it can."""
         self.timeout: float | None = None
@@ -123,10 +122,6 @@ class UnderWay:
             return message.failed(e)
         _of_losses.append(array)  # MPI may still write to it
         return lost
-
-
-class _Nothing(Exception):
-    """In the place of the fabric's own error, where a fabric has none."""
 
 
 _kept: set[Request] = set()
@@ -359,7 +354,7 @@ def _tell_unfinished() -> None:
     left: dict[UnderWay, list[str]] = {}
     lives = lifetime.lives()
     for request in gc.get_objects():  # once, at the end, so that no message costs more
-        if type(request) is not Request or not (lives or request._under_way.failure is _Nothing):
+        if type(request) is not Request or not (lives or request._under_way.failure is NeverRaised):
             continue
         if what := request.unfinished():
             left.setdefault(request._under_way, []).append(what)

@@ -25,7 +25,7 @@ from mpicoll.machine.patience import Patience
 from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.schedule import Nodes
 
-__all__ = ["Data", "ElasticFabric", "Envelope", "Fabric", "Nobody", "Parcels", "Transfer"]
+__all__ = ["Data", "ElasticFabric", "Envelope", "Fabric", "NeverRaised", "Nobody", "Parcels", "Transfer"]
 
 
 class Transfer(ABC):
@@ -140,6 +140,10 @@ class Parcels(ABC):
         """Receive an object. Raises TimeoutError if none comes while ``patience`` lasts, which may raise, too."""
 
 
+class NeverRaised(Exception):
+    """The ``failure`` of a fabric that reports no errors."""
+
+
 class Fabric(ABC):
     """The ranks of one communicator, seen from one of them. No collective can take a message for one of its own."""
 
@@ -160,7 +164,7 @@ class Fabric(ABC):
     """Whether collectives are carried out where arrays lie, if all ranks can open their memory."""
     rules: Rules
     """The rules by which algorithms are chosen. They are equal on all ranks."""
-    failure: type[Exception] | tuple[()]
+    failure: type[Exception]
     """What is raised when the fabric itself reports an error."""
     most_tag: int
     """The largest tag of a message."""

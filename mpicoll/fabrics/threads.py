@@ -16,7 +16,7 @@ from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
-from mpicoll.fabrics.fabric import Data, Envelope, Fabric, Parcels, Transfer
+from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, Parcels, Transfer
 from mpicoll.fabrics.mailboxes import Awaited, Group, Message
 from mpicoll.fabrics.thread_job import Job, Seat
 from mpicoll.machine.patience import Patience
@@ -33,7 +33,7 @@ class ThreadFabric(Fabric):
 
     library = ""
     shares = settled = True
-    failure = ()
+    failure = NeverRaised
     nobody, anybody, any_tag = -(2**31), -(2**31) + 1, -(2**31) + 2
     most_tag = 2**31 - 1
     any_thread = True

@@ -20,7 +20,7 @@ import mpicoll
 from mpicoll.calls.record import Pending
 from mpicoll.engine import requests
 from mpicoll.errors import ArgumentError, MessageError, StateError
-from mpicoll.fabrics.fabric import Transfer
+from mpicoll.fabrics.fabric import NeverRaised, Transfer
 from mpicoll.launch import lifetime
 
 MPI_TAGS = 32767
@@ -182,7 +182,7 @@ def receive(under_way: requests.UnderWay, transfer: Transfer) -> requests.Reques
 
 
 def test_what_a_thread_waits_for_is_not_tested() -> None:
-    under_way, transfer = requests.UnderWay(()), Invented()
+    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
     transfer.came = 4
     request = receive(under_way, transfer)
     thread = threading.Thread(target=request.wait)
@@ -196,7 +196,7 @@ def test_what_a_thread_waits_for_is_not_tested() -> None:
 
 
 def test_two_threads_wait_for_one_message() -> None:
-    under_way, transfer = requests.UnderWay(()), Invented()
+    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
     transfer.came = 4
     request = receive(under_way, transfer)
     ended: list[bool] = []
@@ -216,7 +216,7 @@ def test_two_threads_wait_for_one_message() -> None:
 
 
 def test_what_went_wrong_is_told_to_who_asks() -> None:
-    under_way, transfer = requests.UnderWay(()), Invented()
+    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
     request = receive(under_way, transfer)
     transfer.came = 3
     transfer.here.set()
@@ -277,7 +277,7 @@ def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
         def cancel(self, begun: object) -> bool:
             return False
 
-    under_way = requests.UnderWay(())
+    under_way = requests.UnderWay(NeverRaised, 0)
     under_way.timeout = 0.01
     finished: list[bool] = []
     request = receive(under_way, AtTheEnd())

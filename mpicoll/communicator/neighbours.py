@@ -11,7 +11,7 @@ from mpicoll.calls import results
 from mpicoll.calls.plan import Bound
 from mpicoll.calls.record import Record
 from mpicoll.communicator.face import Face
-from mpicoll.engine.copies import copied_to_host, written_back
+from mpicoll.engine.copies import written_back
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 
 __all__ = ["Neighbours"]
@@ -77,8 +77,7 @@ class Neighbours(Face):
         if memory_overlaps(send, recv):
             expected = f"memory that does not overlap {argument}'s"
             raise ArgumentError(operation, "out", expected, "memory that overlaps it")
-        there = send if self._engine.fabric.usable(send) else copied_to_host(send)
-        here = recv if self._engine.fabric.usable(recv) else copied_to_host(recv)
+        there, here = map(self._engine.as_usable, (send, recv))
         run = self._engine.fabric.bind_neighbours(operation, there, here, block)
         record = Record(f"{operation} of {block} {send.dtype}", block * send.dtype.itemsize, block, str(send.dtype))
         self._engine.carry_out(Bound(run, record), operation)

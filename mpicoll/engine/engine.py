@@ -79,7 +79,7 @@ class Engine(Collectives, MessageCalls):
     def _native(self, call: Call) -> tuple[Transfer, Plan, object] | None:
         """The call as one of MPI's own, what is to be done at its end, and what it reads until then. Memory that MPI
         cannot use as it lies is copied now, and back at the end."""
-        recv, (sent, received) = call.recv, map(self._usable, (call.send, call.recv))
+        recv, (sent, received) = call.recv, (b and self.as_usable(b) for b in (call.send, call.recv))
         begun = self.fabric.begin(replace(call, send=sent, recv=received))
         if begun is None:
             return None
@@ -88,8 +88,9 @@ class Engine(Collectives, MessageCalls):
             after = sequence(after, partial(written_back, recv, received))
         return transfer, after, (sent, received)
 
-    def _usable(self, b: Buffer | None) -> Buffer | None:
-        return b if b is None or self.fabric.usable(b) else copied_to_host(b)
+    def as_usable(self, b: Buffer) -> Buffer:
+        """The buffer, or a copy of it where MPI cannot use it as it lies."""
+        return b if self.fabric.usable(b) else copied_to_host(b)
 
     def _handed(self, run: Callable[[Engine], None]) -> Transfer:
         """The call as one that a thread carries out."""

@@ -209,12 +209,9 @@ class Objects(Face):
         if found is None:
             self._engine.checked_tag(operation, tag)
             receives = operation == "recv_object"
-            if peer is None and receives:
-                of, whom = None, "any rank"
-            else:
-                of = checked_rank(peer, self.size, operation, "source" if receives else "dest")
-                whom = f"rank {of}"
-            what = f"{'came from' if receives else 'was taken by'} {whom} (tag {tag})"
+            any_rank = peer is None and receives
+            of = None if any_rank else checked_rank(peer, self.size, operation, "source" if receives else "dest")
+            what = f"{'came from' if receives else 'was taken by'} {self._engine.named(of)} (tag {tag})"
             to_mpi, look = tag, None
             if self._engine.tells_kinds:
                 to_mpi = kinds.on_wire(tag, kinds.OBJECT)

@@ -122,7 +122,7 @@ class MessageCalls(Base):
     def _outgoing(self, operation: str, x: ArrayLike, dest: int | None, tag: int | None) -> BoundMessage:
         to, tag = self._peer(operation, dest, "dest"), self.checked_tag(operation, tag)
         given = self._memory(operation, x)
-        where = f"was taken by {self._named(to)} (tag {tag})"
+        where = f"was taken by {self.named(to)} (tag {tag})"
 
         def bound(wire: Buffer) -> Message:
             to_mpi = kinds.on_wire(tag, wire.dtype.name) if self.tells_kinds else tag
@@ -191,7 +191,7 @@ class MessageCalls(Base):
         wires = [b.part(0, b.count) for b in (given, taken)] if plain else []
         transfer = self.fabric.both(wires[0], to, sendtag, wires[1], of, which) if wires else None
         if transfer is not None and self.under_way.timeout is None and of != self.fabric.nobody:
-            what = f"{self.whence(of, which)}, or none was taken by {self._named(to)} (tag {sendtag})"
+            what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
             both = self._bound(operation, what, wires[1], transfer, True)
             known = at is not None and at[0] is not None and type(at[2]) in _KEYS
             if known and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
@@ -266,13 +266,13 @@ class MessageCalls(Base):
         any_tag = tag is None or _is(tag, self.fabric.any_tag)
         return of, None if any_tag else self.checked_tag(operation, tag, argument)
 
-    def _named(self, rank: int | None) -> str:
+    def named(self, rank: int | None) -> str:
         if rank is None:
             return "any rank"
         return "nobody" if rank == self.fabric.nobody else f"rank {rank}"
 
     def whence(self, of: int | None, tag: int | None) -> str:
-        return f"came from {self._named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
+        return f"came from {self.named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
 
     def _nobody(self, b: Buffer) -> Transfer:
         return Nobody(self.fabric.nobody, self.fabric.any_tag, b.count)

@@ -36,10 +36,10 @@ _FINISHED = finished()
 class TorchCalls(ProcessGroup):
     """A group with torch's methods for collectives and messages."""
 
-    reducer_waits = False
+    reducer_waits: bool
     """Whether the backward pass waits a moment for each of DDP's all-reduces."""
 
-    buckets: Buckets | None = None
+    buckets: Buckets
     """DDP's, which move to shared memory."""
 
     _calls = 0
@@ -87,7 +87,7 @@ class TorchCalls(ProcessGroup):
     def allreduce(self, tensors: Tensors, opts: Any = DEFAULTS) -> Any:
         tensor = _only(tensors, "all_reduce")
         is_bucket = opts.asyncOp and reducer.called_by_reducer()
-        if is_bucket and self.buckets is not None:
+        if is_bucket:
             self.buckets.take(tensor, self)
         work = collectives.all_reduce(tensor, opts.reduceOp, self, opts.asyncOp)
         if work is None:

@@ -244,12 +244,13 @@ def test_long_lists(group: Any, mebibytes: int, shares: bool, monkeypatch: pytes
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("switch", ["", "off"])
 def test_buckets_of_ddp(switch: str, view: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(buckets.SWITCH, switch)
     torch.manual_seed(0)
     models = [nn.Sequential(nn.Linear(300, 800), nn.ReLU(), nn.Linear(800, 400)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    plain, group = dist.new_group(), dist.new_group()
-    cast(RegisteredGroup, plain).buckets = None
+    monkeypatch.setenv(buckets.SWITCH, "off")
+    plain = dist.new_group()
+    monkeypatch.setenv(buckets.SWITCH, switch)
+    group = dist.new_group()
     routes = []
     ddps = [
         DistributedDataParallel(m, process_group=g, bucket_cap_mb=1, gradient_as_bucket_view=view)

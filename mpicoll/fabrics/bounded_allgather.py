@@ -39,24 +39,23 @@ class BoundedAllgather:
         if not any(test(requests) for _ in range(SPINS)):
             patience = Patience(seconds)
             while not test(requests):
-                if not patience.lasts() and not self._all_here():
-                    return self._given_up()
+                if not patience.lasts() and (missing := self._missing()):
+                    return self._given_up(missing)
         found: list[int | None] = [*self._all.tolist()]
         probe = self._somebody_gave_up
         if probe() or probe() or probe():  # MPICH takes in one message at a look, and says what was there before it
             found[self._rank] = None
         return found
 
-    def _all_here(self) -> bool:
-        """Whether the last numbers have come at the last moment. Looks at each, which a look at all does not tell."""
-        self._missing = [rank for rank, receive in zip(self._others, self._receives, strict=True) if not receive.Test()]
-        return not self._missing
+    def _missing(self) -> list[int]:
+        """Whose numbers have not come, not even by now. Looks at each one, which a look at all does not tell."""
+        return [rank for rank, receive in zip(self._others, self._receives, strict=True) if not receive.Test()]
 
-    def _given_up(self) -> list[int | None]:
+    def _given_up(self, missing: list[int]) -> list[int | None]:
         """Tell all ranks that this one waits no longer."""
         found: list[int | None] = [*self._all.tolist()]
         for rank, receive in zip(self._others, self._receives, strict=True):
-            if rank in self._missing:
+            if rank in missing:
                 receive.Cancel()
                 found[rank] = None
             self.comm.Isend([None, 0, MPI.BYTE], rank, GAVE_UP).Free()

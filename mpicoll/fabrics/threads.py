@@ -49,9 +49,7 @@ class ThreadFabric(Fabric):
     @classmethod
     def of(cls, seat: Seat) -> ThreadFabric:
         """A new fabric over all ranks of the seat's job. Collective."""
-        whole = cls(seat.job, seat.job.world, seat.rank, seat.job.size).split(0, seat.rank)
-        assert whole is not None
-        return whole
+        return cls(seat.job, seat.job.world, seat.rank, seat.job.size).node()
 
     @staticmethod
     def address(array: Any) -> int:
@@ -194,7 +192,7 @@ class ThreadFabric(Fabric):
 
     # -- fabrics made of this one -------------------------------------------------------------------------------------
 
-    def node(self) -> Fabric:
+    def node(self) -> ThreadFabric:
         whole = self.split(0, self.rank)
         assert whole is not None
         return whole

@@ -107,7 +107,7 @@ class CollectiveWork(Work):
         if (turn := self.turn) is None:
             failure = _failure_of(self._run)
             self._run = _nothing  # drop the tensors that it read
-            self._settle(failure)
+            self.settle(failure)
             return
 
         def run_there() -> None:
@@ -115,7 +115,7 @@ class CollectiveWork(Work):
             turn.take(self._run)
 
         with ExitStack() as stack:  # the future's callbacks, too, work on the group's queues
-            self._settle(_failure_of(run_there))
+            self.settle(_failure_of(run_there))
 
     def let_go(self) -> None:
         """Wait until devices have come to the end of the collective, and drop the tensors that it read."""
@@ -134,11 +134,7 @@ class CollectiveWork(Work):
         if self._exception is None:
             self._exception, self.failed_unseen = failure, not self._future_taken
 
-    def give_up(self, why: Exception) -> None:
-        """Make the collective fail with ``why``, unless it is complete."""
-        self._settle(why)
-
-    def _settle(self, failure: Exception | None) -> None:
+    def settle(self, failure: Exception | None) -> None:
         """Note how the collective ended. Only the first call counts."""
         if not self._unsettled.acquire(blocking=False):
             return

@@ -86,10 +86,10 @@ class Worker:
         The thread ends when it comes out of the collective in which it is now. Nobody waits for that.
         """
         if (under_way := self._under_way) is not None:
-            under_way.give_up(why)
+            under_way.settle(why)
         with suppress(queue.Empty):
             while (work := self._queue.get_nowait()) is not None:
-                work.give_up(why)
+                work.settle(why)
         self._queued.clear()
         self._served.set()  # nobody waits for what is not carried out any more
         self._queue.put(None)

@@ -19,7 +19,7 @@ import torch
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work, seconds_of
 from mpicoll.torch.private import CallbackWork, work_of_future
 
-__all__ = ["Handle", "MessageHandle", "finished", "handle_of", "in_future"]
+__all__ = ["Handle", "MessageHandle", "Several", "finished", "handle_of", "in_future"]
 
 
 def finished(result: Sequence[torch.Tensor] = ()) -> Any:
@@ -128,11 +128,8 @@ class Several(Work):
         return next(filter(None, (work.exception() for work in self._works)), None)
 
 
-def handle_of(works: Sequence[Work]) -> Handle:
-    """One handle for all these operations."""
-    if len(works) != 1:
-        return Handle(Several(works))
-    work = works[0]
+def handle_of(work: Work) -> Handle:
+    """The handle of an operation."""
     if isinstance(work, CollectiveWork):
         return CollectiveHandle(work)
     return MessageHandle(work) if isinstance(work, MessageWork) else Handle(work)

@@ -15,7 +15,7 @@ from mpicoll.engine.requests import Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.buckets import Buckets
-from mpicoll.torch.backend.handles import MessageHandle, finished, handle_of, in_future
+from mpicoll.torch.backend.handles import MessageHandle, Several, finished, handle_of, in_future
 from mpicoll.torch.backend.simple_forms import DEFAULTS, also_simple
 from mpicoll.torch.functions import barriers, collectives, lists
 from mpicoll.torch.functions.caller import Caller
@@ -55,7 +55,7 @@ class TorchCalls(ProcessGroup):
             return _FINISHED
         if self._coalescing is not None:
             self._coalescing.append(work)
-        return handle_of([work])
+        return handle_of(work)
 
     def _handle_of_all(self, works: Sequence[Work | None], tensors: Tensors) -> Any:
         """One Work for several collectives: one more in the queue, which raises what one of them raised."""
@@ -72,7 +72,7 @@ class TorchCalls(ProcessGroup):
 
     def _end_coalescing(self, device: torch.device | None = None) -> Any:
         works, self._coalescing = self._coalescing or [], None
-        return handle_of(works)
+        return handle_of(works[0] if len(works) == 1 else Several(works))
 
     def _set_sequence_number_for_group(self) -> None:
         self._calls = 0

@@ -55,7 +55,7 @@ def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> 
 
     settler = threading.Thread(target=lambda: work.carry_out())
     work = Observed(fail, [])
-    handle = handle_of([work])
+    handle = handle_of(work)
     settler.start()
     with pytest.raises(MessageError, match="in the collective"):
         handle.wait()

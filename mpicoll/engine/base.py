@@ -151,10 +151,6 @@ class Base:
         if self.closed:
             raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
 
-    def hold_to(self, device: str) -> None:
-        """Refuse memory of other devices than this one, such as ``cuda:0``, from now on. The host's is taken."""
-        self.binding.devices.only = device
-
     def break_off(self, plan: object, operation: str, e: BaseException) -> None:
         """Close the communicator, because the plan has raised ``e``, or whatever else has made a call.
 

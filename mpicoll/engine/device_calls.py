@@ -36,7 +36,7 @@ class DeviceCalls:
         others not."""
         self._has_tried = False
         self.only: str | None = None
-        """The device whose memory is taken; None if it may be any device's."""
+        """The device whose memory is taken, as ``cuda:0``; None if it may be any device's."""
 
     def check(self, b: Buffer, operation: str, argument: str) -> None:
         """Raise DeviceError if the buffer lies on another device than the one that is taken."""

@@ -39,7 +39,7 @@ class ProcessGroup:
     ) -> None:
         self.comm, self.engine, self.device = comm, engine_of(comm), device
         if device is not None:
-            self.engine.hold_to(str(device))
+            self.engine.binding.devices.only = str(device)
         self.ranks = tuple(ranks)
         self.rank_of = {rank: place for place, rank in enumerate(self.ranks)}
         """The rank in this group of each global rank."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -26,7 +25,7 @@ from mpicoll.guard import nans
 from mpicoll.guard.agreement import Agreement, same_settings
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.traced import TracedRecorder
-from mpicoll.guard.recorder import FREED, Queued, Recorder
+from mpicoll.guard.recorder import FREED, Recorder
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 
@@ -42,14 +41,8 @@ Hook = Callable[[Call, Record, Plan], Plan]
 class Base:
     """A fabric, what was bound over it, and whether it can still be used."""
 
-    rank: int
-    """This process's rank in the communicator, 0 to size - 1."""
-    size: int
-    """The number of ranks in the communicator."""
     closed: str
     """Why the communicator cannot be used any more. Empty while it can."""
-    queued: deque[Queued]
-    """Calls that wait for another thread to make them, for those who ask what this process does."""
     lost = False
     """Whether it is closed because ranks were lost: those that are left can ``shrink`` it."""
 
@@ -81,7 +74,7 @@ class Base:
             rules = replace(rules, reproducible=reproducible)
         self.binding = Binding(fabric, rules)
         self.recorder = TracedRecorder() if rules.trace else Recorder()
-        self.under_way.begun, self.queued = self.recorder.messages, self.recorder.queued
+        self.under_way.begun = self.recorder.messages
         self._timeout = rules.timeout if timeout is None else float(timeout)
         self._given = check, check_nan, reproducible
         check = check or rules.check

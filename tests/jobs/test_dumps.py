@@ -194,7 +194,7 @@ def test_what_is_handed_in_and_has_not_begun(tmp_path: Path) -> None:
     works = [dist.all_reduce(x, async_op=True)]
     works.append(dist.broadcast(x, 0, async_op=True))
     works.append(dist.all_reduce(x, async_op=True))
-    while len(dist.group.WORLD.engine.queued) > 2:
+    while len(dist.group.WORLD.engine.recorder.queued) > 2:
         time.sleep(0.01)
     (here / "handed in").touch()
     works[-1].wait()

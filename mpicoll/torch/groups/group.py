@@ -45,7 +45,7 @@ class ProcessGroup:
         """The rank in this group of each global rank."""
         self.group_name = name
         self.timeout = timeout
-        self.worker, self.queues = Worker(self.engine.queued), Queues()
+        self.worker, self.queues = Worker(self.engine.recorder.queued), Queues()
         self.inside = 0
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
         self.callers: dict[str, Any] = {}

@@ -15,7 +15,7 @@ from mpicoll.torch.uncompiled import uncompiled
 if TYPE_CHECKING:
     from mpicoll.torch.backend.registered_group import RegisteredGroup
 
-__all__ = ["DeviceBackend", "serve_devices"]
+__all__ = ["DeviceBackend", "Supports", "serve_devices"]
 
 _CUSTOM = torch.distributed.ProcessGroup.BackendType.CUSTOM
 
@@ -33,13 +33,18 @@ FORWARDED = {
 """By the name of a method that torch's C++ calls, the name of the group's method that does it."""
 
 
-class DeviceBackend(Backend):  # type: ignore[misc]
-    """torch's C++ calls the methods, and the group of mpicoll's carries them out."""
+class Supports:
+    """What torch asks of a group, and of its backends."""
 
     supports_coalescing = True
     supports_splitting = True
     supports_time_estimate = _supports_time_estimate = supports_shrinking = False
     supports_window = supports_reconfigure = supports_abort_hooks = supports_completion_hooks = False
+
+
+class DeviceBackend(Supports, Backend):  # type: ignore[misc]
+    """torch's C++ calls the methods, and the group of mpicoll's carries them out."""
+
     # There is no supports_tensor_alloc: torch 2.15 would call allocate_tensor with options that it cannot convert.
 
     def __init__(self, group: Any) -> None:

@@ -14,7 +14,7 @@ from mpicoll.errors import StateError
 from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.buckets import Buckets
 from mpicoll.torch.backend.call_hooks import CallHooks
-from mpicoll.torch.backend.device_backend import serve_devices
+from mpicoll.torch.backend.device_backend import Supports, serve_devices
 from mpicoll.torch.backend.torch_calls import TorchCalls
 from mpicoll.torch.functions.caller import checked_timeout
 from mpicoll.torch.functions.memory import new
@@ -25,13 +25,9 @@ __all__ = ["RegisteredGroup"]
 _TorchsGroup: Any = dist.ProcessGroup  # torch's stubs lack its overloads, and the methods that only C++ calls
 
 
-class RegisteredGroup(CallHooks, TorchCalls, _TorchsGroup):  # type: ignore[misc]
+class RegisteredGroup(CallHooks, TorchCalls, Supports, _TorchsGroup):  # type: ignore[misc]
     """A group that is mpicoll's and torch's at once. Methods and their arguments are torch's."""
 
-    supports_coalescing = True
-    supports_splitting = True
-    supports_time_estimate = _supports_time_estimate = supports_shrinking = False
-    supports_window = supports_reconfigure = supports_abort_hooks = supports_completion_hooks = False
     options = None
     """torch asks for this where a group stands in for its backend. There are no options."""
 

@@ -104,7 +104,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
     def node(self) -> Communicator:
         """A communicator of the ranks that run on this rank's node. The first use is collective."""
         if self._node is None:
-            with self._engine.making("node", "node"):
+            with self._engine.making("node"):
                 self._node = self._made_of(self._engine.fabric.node())
         return self._node
 
@@ -123,7 +123,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
         """
         mine = None if color is None else checked_int(color, 0, MOST_INT, "split", "color", "None or ")
         place = checked_int(key, -MOST_INT, MOST_INT, "split", "key")
-        with self._engine.making("split", "split"):
+        with self._engine.making("split"):
             part = self._engine.fabric.split(mine, place)
             return None if part is None else self._made_of(part)
 

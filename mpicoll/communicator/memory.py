@@ -71,8 +71,8 @@ class Memory(Face):
         if not fabric.one_node:
             raise StateError("shared: the ranks are on several nodes: comm.node.shared(...) is what each node has")
         given = f"{whole} of {wanted}"
-        with self._engine.making("shared", "shared"):
-            all_given = [bytes(each).decode() for each in fabric.parcels.allgather(given.encode())]
+        with self._engine.making("shared"):
+            all_given = fabric.allgather(given)
             memory = fabric.together(max(nbytes, 1)) if len(set(all_given)) == 1 else None
         for rank, theirs in enumerate(all_given):
             if theirs != given:

@@ -133,10 +133,10 @@ class Collectives(Base):
         recorder.under_way = False
 
     @contextmanager
-    def making(self, operation: str, description: str) -> Iterator[None]:
+    def making(self, operation: str) -> Iterator[None]:
         """Around a collective that has no plan: it is recorded, and all ranks make it, if they agree on calls."""
         self.check_open(operation)
-        recorder, record = self.recorder, Record(description)
+        recorder, record = self.recorder, Record(operation)
         recorder.begin(record)
         try:
             if self.agreement is not None:

@@ -44,7 +44,7 @@ def register() -> None:
 def _make_group(options: Any, backend_options: Any = None) -> Any:
     from mpicoll.torch.backend.make import make
 
-    return make(options, backend_options)
+    return make(options)
 
 
 _told: list[tuple[str | None, str | None]] = [(None, None)]

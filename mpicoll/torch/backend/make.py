@@ -18,7 +18,7 @@ from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
 __all__ = ["bound_device", "make"]
 
 
-def make(options: Any, backend_options: Any = None) -> RegisteredGroup | DeviceBackend:
+def make(options: Any) -> RegisteredGroup | DeviceBackend:
     """A whole group, or a backend for some devices of a group that is torch's own. All ranks of the group call this.
 
     Raises LaunchError if torch's rank or world size is not MPI's.

@@ -106,7 +106,7 @@ def scatter(tensors: Sequence[torch.Tensor], src: int = 0, group: GivenGroup = N
     """The source's ``tensors[rank]``. The other ranks pass a list of any tensors of the same shape and dtype."""
     caller = joined_caller("scatter", group)
     g, root = caller.group, caller.root("src", src, None)
-    xs = _for_each_rank(caller, "tensors", tensors)
+    xs = caller.tensors("tensors", tensors)
     return _linear(_scatter(g, root), _gather(g, root), _like(caller, xs[0]), xs)[0]
 
 
@@ -144,7 +144,7 @@ def all_to_all(
     """All ranks' ``input_tensor_list[rank]``, in the memory of the tensors of ``output_tensor_list``."""
     caller = joined_caller("all_to_all", group)
     g = caller.group
-    xs = _for_each_rank(caller, "input_tensor_list", input_tensor_list, shapes=False)
+    xs = caller.tensors("input_tensor_list", input_tensor_list, shapes=False)
     outs = caller.outputs("output_tensor_list", output_tensor_list, xs[0], shapes=False)
     return _linear(_all_to_all(g), _all_to_all(g), outs, xs)
 
@@ -266,9 +266,3 @@ def _like(caller: Caller, x: Any, n: int = 1) -> list[torch.Tensor]:
     """``n`` new tensors like ``x``, the argument ``tensor``."""
     tensor = caller.tensor("tensor", x).detach()
     return [tensor.new_empty(tensor.shape) for _ in range(n)]
-
-
-def _for_each_rank(caller: Caller, argument: str, xs: Any, shapes: bool = True) -> list[torch.Tensor]:
-    """``xs`` as a list, if it is one tensor for each rank, of one dtype and device, and of one shape if ``shapes``."""
-    first = xs[0] if isinstance(xs, Sequence) and len(xs) and isinstance(xs[0], torch.Tensor) else torch.empty(0)
-    return caller.tensors(argument, xs, first, shapes)

@@ -52,10 +52,13 @@ class Caller:
         as_buffer(tensor, self.operation, argument)
         return tensor
 
-    def tensors(self, argument: str, xs: Any, like: torch.Tensor, shapes: bool = True) -> list[torch.Tensor]:
+    def tensors(
+        self, argument: str, xs: Any, like: torch.Tensor | None = None, shapes: bool = True
+    ) -> list[torch.Tensor]:
         """``xs`` as a list, if it is one tensor for each rank of the group.
 
-        All of them have the dtype and the device of ``like``, and its shape if ``shapes``.
+        All of them have the dtype and the device of ``like``, which is the first one if it is None, and its shape if
+        ``shapes``.
         """
         size = self.group.size()
         if not isinstance(xs, Sequence) or len(xs) != size:
@@ -64,6 +67,7 @@ class Caller:
         for i, x in enumerate(xs):
             at = f"{argument}[{i}]"
             self.tensor(at, x)
+            like = x if like is None else like
             if x.dtype != like.dtype:
                 raise DtypeError(self.operation, at, f"dtype {like.dtype}", str(x.dtype))
             if x.device != like.device:
@@ -72,7 +76,9 @@ class Caller:
                 raise self.error(at, f"shape {tuple(like.shape)}", f"{tuple(x.shape)}")
         return list(xs)
 
-    def outputs(self, argument: str, xs: Any, like: torch.Tensor, shapes: bool = True) -> list[torch.Tensor]:
+    def outputs(
+        self, argument: str, xs: Any, like: torch.Tensor | None = None, shapes: bool = True
+    ) -> list[torch.Tensor]:
         """The same as :meth:`tensors`, if each of them can be written to."""
         tensors = self.tensors(argument, xs, like, shapes)
         for i, x in enumerate(tensors):

@@ -152,12 +152,10 @@ def all_to_all(
     caller = caller_of("all_to_all", group)
     if caller is None:
         return None
-    outs_given = output_tensor_list if isinstance(output_tensor_list, Sequence) else ()
-    first = next((x for x in outs_given if isinstance(x, torch.Tensor)), torch.empty(0))
-    outs = caller.outputs("output_tensor_list", output_tensor_list, first, shapes=False)
-    ins = caller.tensors("input_tensor_list", input_tensor_list, first, shapes=False)
+    outs = caller.outputs("output_tensor_list", output_tensor_list, shapes=False)
+    ins = caller.tensors("input_tensor_list", input_tensor_list, outs[0], shapes=False)
     sent, expected = counts = [x.numel() for x in ins], [x.numel() for x in outs]
-    flat_in, flat_out = (_flat(caller.group, first, sum(elements)) for elements in (sent, expected))
+    flat_in, flat_out = (_flat(caller.group, outs[0], sum(elements)) for elements in (sent, expected))
     torch.cat([x.detach().reshape(-1) for x in ins], out=flat_in)
     copy = partial(_copy_out, torch.split(flat_out, expected), outs)
     return carried_out(

@@ -19,18 +19,14 @@ __all__ = ["DeviceBackend", "Supports", "serve_devices"]
 
 _CUSTOM = torch.distributed.ProcessGroup.BackendType.CUSTOM
 
-FORWARDED = {
-    name: name
-    for name in (
-        "allgather", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced", "allreduce",
-        "allreduce_coalesced", "alltoall", "all_to_all_single", "barrier", "broadcast", "gather", "gather_single",
-        "recv", "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single",
-        "reduce_scatter_single_coalesced", "scatter", "send", "abort", "shutdown", "set_timeout",
-        "eager_connect_single_device", "getBackendName", "_get_sequence_number_for_group",
-        "_set_sequence_number_for_group",
-    )
-} | {"start_coalescing": "_start_coalescing", "end_coalescing": "_end_coalescing"}  # fmt: skip
-"""By the name of a method that torch's C++ calls, the name of the group's method that does it."""
+FORWARDED = (
+    "allgather", "allgather_coalesced", "all_gather_single", "all_gather_single_coalesced", "allreduce",
+    "allreduce_coalesced", "alltoall", "all_to_all_single", "barrier", "broadcast", "gather", "gather_single", "recv",
+    "recv_anysource", "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_single_coalesced", "scatter",
+    "send", "start_coalescing", "end_coalescing", "abort", "shutdown", "set_timeout", "eager_connect_single_device",
+    "getBackendName", "_get_sequence_number_for_group", "_set_sequence_number_for_group",
+)  # fmt: skip
+"""Methods that torch's C++ calls, and that the group has, too."""
 
 
 class Supports:
@@ -75,8 +71,8 @@ def _forwarded(name: str) -> Callable[..., Any]:
     return call
 
 
-for _name, _ours in FORWARDED.items():
-    setattr(DeviceBackend, _name, _forwarded(_ours))
+for _name in FORWARDED:
+    setattr(DeviceBackend, _name, _forwarded(_name))
 uncompiled(DeviceBackend)
 
 

@@ -44,7 +44,7 @@ class TorchCalls(ProcessGroup):
 
     _calls = 0
     _coalescing: list[Work] | None = None
-    """The operations since ``_start_coalescing``; None while nothing is coalesced."""
+    """The operations since ``start_coalescing``; None while nothing is coalesced."""
 
     # -- what a call returns ------------------------------------------------------------------------------------------
 
@@ -67,12 +67,15 @@ class TorchCalls(ProcessGroup):
 
         return self._handle(self.in_turn("coalesced", run, tensors, True) if under_way else None)
 
-    def _start_coalescing(self, device: torch.device | None = None) -> None:
+    def start_coalescing(self, device: torch.device | None = None) -> None:
         self._coalescing = []
 
-    def _end_coalescing(self, device: torch.device | None = None) -> Any:
+    def end_coalescing(self, device: torch.device | None = None) -> Any:
         works, self._coalescing = self._coalescing or [], None
         return handle_of(works[0] if len(works) == 1 else Several(works))
+
+    # torch calls a backend by those names, and a group by these.
+    _start_coalescing, _end_coalescing = start_coalescing, end_coalescing
 
     def _set_sequence_number_for_group(self) -> None:
         self._calls = 0

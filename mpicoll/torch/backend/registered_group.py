@@ -41,8 +41,7 @@ class RegisteredGroup(CallHooks, TorchCalls, Supports, _TorchsGroup):  # type: i
         device: torch.device | None = None,
     ) -> None:
         _TorchsGroup.__init__(self, comm.rank, comm.size)
-        self._name, self._desc, self._store = name, "", store
-        self._splits = 0
+        self._store, self._splits = store, 0
         TorchCalls.__init__(self, comm, ranks, name, timeout, device)
         if device is not None:
             self.bound_device_id = device  # torch's new_group gives it to other groups
@@ -52,34 +51,23 @@ class RegisteredGroup(CallHooks, TorchCalls, Supports, _TorchsGroup):  # type: i
 
     # -- names and properties -----------------------------------------------------------------------------------------
 
-    @property
-    def group_name(self) -> str:
-        """The name that torch gave the group."""
-        return self._name
-
-    @group_name.setter
-    def group_name(self, name: str) -> None:
-        self._name = name
-
-    @property
-    def group_desc(self) -> str:
-        """The description that torch gave the group."""
-        return self._desc
+    group_name = group_desc = ""
+    """The name and the description that torch gave the group. In torch's own class they are properties of C++."""
 
     def _set_group_name(self, name: str) -> None:
-        self._name = name
+        self.group_name = name
 
     def _set_group_desc(self, desc: str) -> None:
-        self._desc = desc
+        self.group_desc = desc
 
     # C++ calls these names.
     setGroupName, setGroupDesc = _set_group_name, _set_group_desc
 
     def getGroupName(self) -> str:
-        return self._name
+        return self.group_name
 
     def getGroupDesc(self) -> str:
-        return self._desc
+        return self.group_desc
 
     def getBackendName(self) -> str:
         return "mpicoll"
@@ -135,10 +123,10 @@ class RegisteredGroup(CallHooks, TorchCalls, Supports, _TorchsGroup):  # type: i
         comm = self.comm.subset(ranks)
         if comm is None:
             return None
-        name = group_name or f"{self._name}:split:{self._splits}"
+        name = group_name or f"{self.group_name}:split:{self._splits}"
         members, timeout = [self.ranks[r] for r in ranks], timeout or self.timeout
         part = RegisteredGroup(comm, members, name, timeout, self._store, self.device)
-        part._desc = group_desc or ""
+        part.group_desc = group_desc or ""
         return part
 
     splitGroup = split_group

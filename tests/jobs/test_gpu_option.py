@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
@@ -100,7 +99,7 @@ def test_what_job_scripts_set(package: Path, monkeypatch: pytest.MonkeyPatch) ->
         ["bash", "-c", f"eval {shlex.quote(cuda_ucx.exports())}; env"], capture_output=True, text=True, check=True
     )
     given = dict(line.partition("=")[::2] for line in shown.stdout.splitlines())
-    wanted = cuda_ucx.variables(os.environ)
+    wanted = cuda_ucx.variables()
     assert wanted["UCX_MODULE_DIR"] == str(package / "ucx")
     assert {name: given.get(name) for name in wanted} == wanted
     monkeypatch.setattr(cuda_ucx, "version_of", lambda name: None)

@@ -78,6 +78,14 @@ class Command:
             given = {k: v for k, v in given.items() if not PLACES.fullmatch(k)}
         return given | self.adds
 
+    def start(self, output: int | None = None) -> subprocess.Popen[bytes]:
+        """Start the launcher, which reads nothing. It gets a session of its own: a Ctrl-C in the terminal reaches this
+        process alone. ``output`` is where its ranks print, if not where this process does."""
+        return subprocess.Popen(
+            self.argv, env=self.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+
 
 def of_no_rank() -> dict[str, str]:
     """This process's environment, without what a launcher says in it to a rank."""
@@ -267,10 +275,7 @@ def attended(program: Sequence[str], nprocs: int, interrupted: Callable[[], None
     try:
         try:
             with _noting_ctrl_c(early):  # raised before the launcher is known, it would leave ranks that nobody ends
-                # The launcher gets a session of its own. So a Ctrl-C in the terminal reaches this process alone.
-                launcher = subprocess.Popen(
-                    launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, start_new_session=True
-                )
+                launcher = launch.start()
             if early:
                 raise KeyboardInterrupt
             return launcher.wait()
@@ -368,12 +373,7 @@ def _launch_and_wait(meeting: Path, nprocs: int, seconds: float | None, output: 
     code = None
     try:
         with open(lifeline, "r+b", buffering=0):  # when it is closed, all ranks that still run are killed
-            # The launcher gets a session of its own. So a Ctrl-C in the terminal reaches this process alone, which
-            # then ends the ranks.
-            launcher = subprocess.Popen(
-                launch.argv, env=launch.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                start_new_session=True,
-            )  # fmt: skip
+            launcher = launch.start(output)
             try:
                 code = launcher.wait(seconds)
             except subprocess.TimeoutExpired:

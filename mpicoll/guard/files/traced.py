@@ -20,23 +20,24 @@ MOST = 100_000
 _PIECE = 1 << 22
 """Characters after which what is told goes on in another message."""
 
-Event = tuple[str, int, Record, Site, int, float, float]
-"""Communicator, number, call, site, thread, begin and duration."""
+Event = tuple[str, int, Record, Site, int, float]
+"""Communicator, number, call, site, thread and begin."""
 
 
 class Events:
     """The calls of a process, on all its communicators."""
 
     def __init__(self) -> None:
-        self._ended: deque[Event] = deque(maxlen=MOST)
+        self._ended: deque[tuple[Event, float]] = deque(maxlen=MOST)
+        """Calls, and how long they took."""
         self._under_way: dict[TracedRecorder, Event] = {}
         self._threads: dict[int, str] = {}
-        self._to_tell: list[tuple[Event, str]] = []
+        self._to_tell: list[tuple[Event, float, str]] = []
         self.tables: dict[str, str] = {}
         """Of each communicator, whose table of measurements its algorithms are chosen by."""
 
     def begin(self, recorder: TracedRecorder, event: Event) -> None:
-        """A call begins. Its duration is not known yet."""
+        """A call begins."""
         thread = event[4]
         if thread not in self._threads:
             self._threads[thread] = threading.current_thread().name
@@ -46,20 +47,19 @@ class Events:
         """Note that the call ends. It does not count if it was never made."""
         event = self._under_way.pop(recorder, None)
         if event is not None and counts:
-            self._ended.append((*event[:6], monotonic() - event[5]))
+            self._ended.append((event, monotonic() - event[5]))
 
     def told(self, first: int) -> EventList:
         """All of them as plain values, from number ``first`` on. What does not fit into one message is told when
         somebody asks for ``rest``."""
         if first == 0:
-            now = monotonic()
-            under_way = [(*event[:6], now - event[5]) for event in [*self._under_way.values()]]
-            self._to_tell = [(event, "done") for event in [*self._ended]]
-            self._to_tell += [(event, "under way") for event in under_way]
+            now, under_way = monotonic(), [*self._under_way.values()]
+            self._to_tell = [(event, seconds, "done") for event, seconds in [*self._ended]]
+            self._to_tell += [(event, now - event[5], "under way") for event in under_way]
         told: list[protocol.Event] = []
         size = 0
-        for event, state in self._to_tell[first:]:
-            told.append(_plain(event, state))
+        for event, seconds, state in self._to_tell[first:]:
+            told.append(_plain(event, seconds, state))
             size += len(str(told[-1]))
             if size >= _PIECE:
                 break
@@ -69,8 +69,8 @@ class Events:
         return EventList(socket.gethostname(), main, [*self._threads.items()], told, rest, [*self.tables.items()])
 
 
-def _plain(event: Event, state: str) -> protocol.Event:
-    name, number, call, site, thread, begun, seconds = event
+def _plain(event: Event, seconds: float, state: str) -> protocol.Event:
+    name, number, call, site, thread, begun = event
     return name, number, call.description, call.nbytes, call.route, place_of(site), thread, begun, seconds, state
 
 
@@ -95,7 +95,7 @@ class TracedRecorder(Recorder):
         if self._events is not None:
             at = self._next - 1
             site, thread = (self._codes[at], self._places[at]), threading.get_ident()
-            self._events.begin(self, (self._name, self._first + at, record, site, thread, monotonic(), 0.0))
+            self._events.begin(self, (self._name, self._first + at, record, site, thread, monotonic()))
 
     @property
     def under_way(self) -> bool:

@@ -11,6 +11,8 @@ __all__ = ["kept_by_all", "recording"]
 
 _VERSION = "2.10"
 """The version of the format that torch 2.13 writes."""
+_DESCRIPTION = "mpicoll"
+"""What is said of each group."""
 _BACKEND = "gloo"
 """torchfrtrace refuses names of backends that it does not know."""
 
@@ -60,13 +62,9 @@ def recording(snapshot: dict[str, Any], since: dict[str, int]) -> dict[str, Any]
     groups = {each["name"]: each["ranks"] for each in snapshot["communicators"]}
     return {
         "version": _VERSION,
-        "pg_config": {name: {"name": name, "desc": _group(name)[1], "ranks": str(r)} for name, r in groups.items()},
+        "pg_config": {name: {"name": name, "desc": _DESCRIPTION, "ranks": str(r)} for name, r in groups.items()},
         "entries": sorted(entries, key=lambda entry: entry["time_created_ns"]),
     }
-
-
-def _group(name: str) -> tuple[str, str]:
-    return name, "mpicoll"
 
 
 def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
@@ -76,7 +74,7 @@ def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]
     return {
         "record_id": 0,  # where first records differ among ranks, torchfrtrace drops all that are older, of any group
         "pg_id": 0,
-        "process_group": _group(communicator["name"]),
+        "process_group": (communicator["name"], _DESCRIPTION),
         "collective_seq_id": call["number"],
         "p2p_seq_id": 0,
         "op_id": call["number"],

@@ -355,7 +355,7 @@ class Judge:
 
     async def _dump(self, why: str) -> None:
         """Let all processes write their files."""
-        since = {each.name: kept_by_all(max(each.calls.values(), default=0)) for each in self._communicators.values()}
+        since = {each.name: kept_by_all(each.most()) for each in self._communicators.values()}
         self._say_once(report.files(await self._processes.ask(self._processes, WriteFiles(why, since))))
         if self._trace is not None:
             self._say_once(await self._trace.write(self._processes, self._processes.ask, SECONDS_TO_ANSWER))

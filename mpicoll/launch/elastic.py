@@ -33,7 +33,6 @@ __all__ = [
     "fails",
     "go_on_with",
     "gone_without",
-    "has_ended",
     "is_elastic",
     "join",
     "left",

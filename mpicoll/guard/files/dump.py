@@ -14,10 +14,7 @@ from mpicoll.guard.watch.protocol import Files
 from mpicoll.guard.watch.watched import Watched
 from mpicoll.machine.system import write_whole
 
-__all__ = ["JSON", "PICKLE", "Dump"]
-
-JSON, PICKLE = "rank{}.json", "torch_rank_{}"
-"""The names of a rank's files."""
+__all__ = ["Dump"]
 
 
 class Dump:
@@ -35,8 +32,8 @@ class Dump:
         try:
             known = snapshot(self._rank, why, self._communicators())
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            write_whole(self._folder / PICKLE.format(self._rank), pickle.dumps(recording(known, since)))
-            write_whole(self._folder / JSON.format(self._rank), json.dumps(known, indent=1).encode())
+            write_whole(self._folder / f"torch_rank_{self._rank}", pickle.dumps(recording(known, since)))
+            write_whole(self._folder / f"rank{self._rank}.json", json.dumps(known, indent=1))
         except Exception as e:  # whatever it is, it must not hide what the files are for
             files = Files("", f"{self._folder}: {type(e).__name__}: {e}")
         if not self._given:

@@ -17,7 +17,7 @@ from mpicoll.guard.recorder import BROKEN, Made, Queued
 from mpicoll.guard.sites import Site, frames_now, line_of
 from mpicoll.guard.watch.watched import Watched
 
-__all__ = ["DONE", "ENDED_MIDWAY", "UNDER_WAY", "snapshot"]
+__all__ = ["DONE", "snapshot"]
 
 DONE, UNDER_WAY, ENDED_MIDWAY = "done", "under way", "ended midway"
 """What can be said of a call. The last one means that it raised an exception."""

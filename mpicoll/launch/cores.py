@@ -72,7 +72,7 @@ def take() -> None:
     threads = max(1, len(cores) // ranks)
     if "share" in order:
         os.sched_setaffinity(0, share(cores, rank_here(), ranks))
-    elif len(os.sched_getaffinity(0)) < (os.cpu_count() or 1):
+    elif len(cpus()) < (os.cpu_count() or 1):
         # The launcher has bound it, perhaps together with others.
         threads = max(1, min(len(cores), len(physical(range(os.cpu_count() or 1))) // ranks))
     if ranks > 1:
@@ -85,7 +85,7 @@ def _report(shared: list[list[int]] | None, ranks: int) -> None:
     """Say where this rank runs. If the ranks of the node share these cores, one of them speaks for all."""
     threads = f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
     if shared is None:
-        own = ranges(sorted(os.sched_getaffinity(0)))
+        own = ranges(sorted(cpus()))
         said = f"rank {launched_rank()} on {platform.node()}: cores {own}, {threads}"
     elif rank_here() == 0:
         each = dict.fromkeys(ranges(sorted(share(shared, rank, ranks))) for rank in range(ranks))

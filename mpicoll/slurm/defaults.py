@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,9 +31,9 @@ def files() -> list[Path]:
     return [Path("/etc/mpicoll/slurm.toml"), Path(own, "mpicoll/slurm.toml")]
 
 
-def read(options: Iterable[str], sites: Iterable[str], variables: Iterable[str]) -> Defaults:
+def read(options: Collection[str], sites: Collection[str], variables: Collection[str]) -> Defaults:
     """What these files say. The arguments are all names that may be there. Raises ArgumentError for anything else."""
-    found, options, sites, variables = Defaults(), list(options), list(sites), list(variables)
+    found = Defaults()
     for file in files():
         if not file.is_file():
             continue

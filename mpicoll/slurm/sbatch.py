@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from itertools import takewhile
@@ -132,7 +132,7 @@ def script(template: str, site: str, options: Mapping[str, str], variables: Mapp
 
 def variables(template: str) -> list[str]:
     """The variables of a template."""
-    return list(_variables(list(_composed(TEMPLATES[template], "auto"))))
+    return [*_variables(_composed(TEMPLATES[template], "auto"))]
 
 
 def text(lines: list[Line]) -> str:
@@ -225,7 +225,7 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
     return filled
 
 
-def _variables(lines: list[Line]) -> dict[str, None]:
+def _variables(lines: Iterable[Line]) -> dict[str, None]:
     known = dict.fromkeys(found["name"] for line in lines if (found := _VARIABLE.fullmatch(line.text)))
     known.pop("SITE", None)  # that is --site
     return known

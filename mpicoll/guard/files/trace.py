@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from mpicoll.guard.watch.protocol import Clock, EventList, EventsFrom, Question
+from mpicoll.guard.watch.protocol import Clock, EventList, EventsFrom
 from mpicoll.machine.system import write_whole
 
 __all__ = ["Trace"]
@@ -22,40 +22,35 @@ _SECONDS_TO_TELL = 60.0
 Reading = tuple[float, float]
 """A time by the clock of this process, and how much later it was then by a rank's clock."""
 
-A = TypeVar("A")
-
-
-class Ask(Protocol):
-    """Asks ranks, and returns the answers of those that answer in time."""
-
-    async def __call__(self, ranks: Iterable[int], question: Question[A], seconds: float = ..., /) -> dict[int, A]: ...
+Ask = Callable[..., Awaitable[dict[int, Any]]]
+"""Puts a question to ranks, and returns the answers of those that answer in time: ``Processes.ask``."""
 
 
 class Trace:
-    """Gathers the events of all ranks, in the process of the job's judge, and writes them to ``file``."""
+    """Asks all ranks for their events, in the process of the job's judge, and writes them to ``file``."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, ask: Ask) -> None:
+        self._file, self._ask = file, ask
         self._clocks: dict[int, list[Reading]] = {}
         self._written = 0, ""
         """How many calls the file has, and what was said of it."""
 
-    async def read_clock(self, rank: int, ask: Ask) -> None:
+    async def read_clock(self, rank: int) -> None:
         """Compare a rank's clock with that of this process."""
         readings = []
         for _ in range(_LOOKS):
             before = monotonic()
-            answers = await ask([rank], Clock())
+            answers = await self._ask([rank], Clock())
             if rank not in answers:
                 return
             readings.append((before, answers[rank], monotonic()))
         self._clocks.setdefault(rank, []).append(difference(readings))
 
-    async def write(self, ranks: Iterable[int], ask: Ask, seconds: float = _SECONDS_TO_TELL) -> str:
+    async def write(self, ranks: Iterable[int], seconds: float = _SECONDS_TO_TELL) -> str:
         """Write what all these ranks tell. Returns a line that says where it is, or why it could not be written."""
         ranks = [*ranks]
-        await asyncio.gather(*(self.read_clock(rank, ask) for rank in ranks))
-        all_told = await asyncio.gather(*(_told(rank, ask, seconds) for rank in ranks))
+        await asyncio.gather(*map(self.read_clock, ranks))
+        all_told = await asyncio.gather(*(self._told(rank, seconds) for rank in ranks))
         told = {rank: of for rank, of in zip(ranks, all_told, strict=True) if of is not None}
         calls = sum(len(of.events) for of in told.values())
         if calls < self._written[0]:  # at the end, ranks that were asked again have left
@@ -68,16 +63,13 @@ class Trace:
         self._written = calls, f"mpicoll: the trace of {all_ranks} is in {self._file}"
         return self._written[1]
 
-
-async def _told(rank: int, ask: Ask, seconds: float) -> EventList | None:
-    """What a rank tells, in one or more messages. None if it does not answer."""
-    answers = await ask([rank], EventsFrom(0), seconds)
-    told = answers.get(rank)
-    while told is not None and told.rest is not None:
-        answers = await ask([rank], EventsFrom(told.rest), seconds)
-        more = answers.get(rank)
-        told = more and replace(more, events=told.events + more.events)
-    return told
+    async def _told(self, rank: int, seconds: float) -> EventList | None:
+        """What a rank tells, in one or more messages. None if it does not answer."""
+        told: EventList | None = (await self._ask([rank], EventsFrom(0), seconds)).get(rank)
+        while told is not None and told.rest is not None:
+            more = (await self._ask([rank], EventsFrom(told.rest), seconds)).get(rank)
+            told = more and replace(more, events=told.events + more.events)
+        return told
 
 
 def difference(readings: list[tuple[float, float, float]]) -> Reading:

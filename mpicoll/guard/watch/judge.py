@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 from mpicoll.guard.files.flight import kept_by_all
@@ -85,15 +86,16 @@ class _Calls:
 
 class Judge:
     """Knows all processes of the job by their ranks in its world. A process must answer within ``timeout()`` seconds
-    while others wait for its end. What takes long is done in ``tasks``. ``trace`` is written at the end of the job, if
-    there is one."""
+    while others wait for its end. What takes long is done in ``tasks``. ``trace`` is a file, written at
+    the end of the job, if there is one."""
 
     def __init__(
-        self, token: str, timeout: Callable[[], float], tasks: asyncio.TaskGroup, trace: Trace | None = None
+        self, token: str, timeout: Callable[[], float], tasks: asyncio.TaskGroup, trace: Path | None = None
     ) -> None:
-        self._token, self._timeout, self._tasks, self._trace = token, timeout, tasks, trace
+        self._token, self._timeout, self._tasks = token, timeout, tasks
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
+        self._trace = Trace(trace, self._processes.ask) if trace is not None else None
         self._communicators: dict[str, _Calls] = {}
         self._ending = self._dismissed = False
         self._dumping = asyncio.Lock()
@@ -120,7 +122,7 @@ class Judge:
         rank = hello.rank
         here = self._processes[rank] = Connected(writer, hello.process)
         if self._trace is not None:
-            self._tasks.create_task(self._trace.read_clock(rank, self._processes.ask))
+            self._tasks.create_task(self._trace.read_clock(rank))
         while (message := await heard(reader)) is not None:
             here.silent = 0.0
             match message:
@@ -191,7 +193,7 @@ class Judge:
             await asyncio.gather(*(self._judge(each) for each in [*self._communicators.values()] if each.ranks))
             await self._judge_silence()
         if self._trace is not None and not self._dismissed:
-            self._say_once(await self._trace.write(self._processes, self._processes.ask))
+            self._say_once(await self._trace.write(self._processes))
         self.dismiss()
 
     def dismiss(self) -> None:
@@ -358,7 +360,7 @@ class Judge:
         since = {each.name: kept_by_all(each.most()) for each in self._communicators.values()}
         self._say_once(report.files(await self._processes.ask(self._processes, WriteFiles(why, since))))
         if self._trace is not None:
-            self._say_once(await self._trace.write(self._processes, self._processes.ask, SECONDS_TO_ANSWER))
+            self._say_once(await self._trace.write(self._processes, SECONDS_TO_ANSWER))
 
     async def _dump_for(self, asking: int, wish: Dump) -> None:
         """All ranks may ask at once. Files serve everybody who has asked before they were begun."""

@@ -17,7 +17,6 @@ from typing import Any
 from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.files.demand import when_asked
 from mpicoll.guard.files.dump import Dump
-from mpicoll.guard.files.trace import Trace
 from mpicoll.guard.files.traced import Events
 from mpicoll.guard.watch import report
 from mpicoll.guard.watch.channel import LIMIT
@@ -47,9 +46,8 @@ class Thread:
         self.events = Events()
         dump = Dump(rank, folder, blake2b(meeting.token.encode(), digest_size=4).hexdigest(), all_watched)
         self.member = Member(rank, meeting, dump.write, self.events.told)
-        self._token, self._sock = meeting.token, sock
+        self._token, self._sock, self._trace = meeting.token, sock, trace
         self._longest = lambda: max((each.timeout for each in all_watched()), default=timeout)
-        self._trace = Trace(trace) if trace is not None else None
         self._judge: Judge | None = None
         self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
         self._loop = self._runner.get_loop()

@@ -109,7 +109,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
         return {rank: read(json.loads(each), EventList) for rank, each in told.items()}
 
     file = tmp_path / "trace.json"
-    said = asyncio.run(Trace(file).write([0, 1, 2], ask))
+    said = asyncio.run(Trace(file, ask).write([0, 1, 2]))
     assert said == f"mpicoll: the trace of {'3' if len(answers) == 3 else '2 of 3'} ranks is in {file}"
     rows = [row for row in json.loads(file.read_text())["traceEvents"] if row["ph"] == "X"]
     for rank in answers:
@@ -132,10 +132,10 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
     async def ask(ranks: Iterable[int], question: Question[Any], seconds: float = 0.0) -> dict[int, Any]:
         return dict.fromkeys(ranks, events.told(0)) if here and isinstance(question, EventsFrom) else {}
 
-    trace = Trace(tmp_path / "trace.json")
-    said = asyncio.run(trace.write([0, 1], ask))
+    trace = Trace(tmp_path / "trace.json", ask)
+    said = asyncio.run(trace.write([0, 1]))
     written = (tmp_path / "trace.json").read_text()
     here = False
-    assert asyncio.run(trace.write([0, 1], ask)) == said
+    assert asyncio.run(trace.write([0, 1])) == said
     assert (tmp_path / "trace.json").read_text() == written
     assert written.count("barrier") >= 10

@@ -74,9 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         argcomplete.autocomplete(whole)
     args, unknown = whole.parse_known_args(argv)
-    command = vars(args).pop("command")  # what is left are the command's own arguments
+    args.parser = whole.commands[vars(args).pop("command")]  # whose name is no argument of its own
     if unknown:
-        whole.commands[command].refuse(unknown)
+        args.parser.refuse(unknown)
     try:
         code: int = args.handler(args)
     except MpicollError as error:

@@ -52,7 +52,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, as python -m does")
     parser.add_argument("-c", dest="code", nargs=argparse.REMAINDER, help="run code, as python -c does")
     parser.add_argument("script", nargs=argparse.REMAINDER, help="the script, and the arguments to pass to it")
-    parser.set_defaults(handler=_run, parser=parser)
+    parser.set_defaults(handler=_run)
 
 
 def _words(text: str) -> list[str]:

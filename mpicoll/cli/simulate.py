@@ -81,7 +81,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )
     p.add_argument("--goal", metavar="FILE", help="write one algorithm for one size as GOAL text, for LogGOPSim")
     p.add_argument("--fit", action="store_true", help="measure this machine")
-    p.set_defaults(handler=_handle, parser=p)
+    p.set_defaults(handler=_handle)
 
 
 def _sizes(text: str) -> list[int]:

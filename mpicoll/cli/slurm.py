@@ -53,7 +53,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--explain", action="store_true", help="explain each value of the script, instead of printing it"
     )
     instead = ". Pass other options of sbatch to sbatch itself: sbatch --mail-type=END job.sbatch"
-    p.set_defaults(handler=_handle, parser=p, instead=instead)
+    p.set_defaults(handler=_handle, instead=instead)
 
 
 def _variable(text: str) -> tuple[str, str]:

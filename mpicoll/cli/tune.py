@@ -53,7 +53,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--plot", metavar="FILE", type=Path, help="draw what the table has; the name chooses PNG, PDF or SVG"
     )
     p.add_argument("--why", action="store_true", help="say which algorithm a call would take here, and why")
-    p.set_defaults(handler=_handle, parser=p)
+    p.set_defaults(handler=_handle)
 
 
 def _numbers(text: str) -> list[int]:

@@ -48,7 +48,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="the numbers of ranks: N or FIRST:LAST (1:16)",
     )
     placed(p, "several ways")
-    p.set_defaults(handler=_handle, parser=p)
+    p.set_defaults(handler=_handle)
 
 
 def _sizes(text: str) -> range:

@@ -16,7 +16,7 @@ from mpicoll.schedule import Nodes
 
 __all__ = ["register", "unproved"]
 
-_NO_SCHEDULES = ("native", "exchange", "wide")
+_NO_SCHEDULES = ("native", "exchange", "cico", "wide", "staged", "device", "ipc")
 """Names that ``algorithm=`` accepts although they are no schedules."""
 
 

@@ -12,7 +12,7 @@ import mpicoll
 from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm, find
 from mpicoll.algorithms.registry import segments
-from mpicoll.calls import select
+from mpicoll.calls import choice, select
 from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one
 
@@ -32,6 +32,8 @@ def star(at: Place) -> Steps:
     yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
 
 
+BUILT_IN = (choice.NATIVE, choice.EXCHANGE, choice.CICO, choice.WIDE, choice.STAGED, choice.DEVICE, choice.IPC)
+"""What ``algorithm=`` takes besides schedules."""
 STAR = Algorithm("allreduce", "star", star)
 
 
@@ -123,7 +125,7 @@ def test_serving_blocks_of_different_sizes_is_proved_too() -> None:
     assert "relay" not in select.names("alltoallv")
 
 
-@pytest.mark.parametrize("name", ["ring", "native", "exchange"])
+@pytest.mark.parametrize("name", ["ring", *BUILT_IN])
 def test_a_name_is_given_once(name: str) -> None:
     assert refused(replace(STAR, name=name)).given == repr(name)
 

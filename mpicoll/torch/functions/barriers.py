@@ -10,7 +10,6 @@ import numpy as np
 
 from mpicoll.errors import TimeoutError
 from mpicoll.torch.functions.caller import caller_of, checked_timeout
-from mpicoll.torch.functions.collectives import carried_out
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import PAUSE, Work, complete_before
 from mpicoll.torch.groups.world import GivenGroup
@@ -43,7 +42,9 @@ def barrier(
     caller = caller_of("barrier", group)
     if caller is None:
         return None
-    return carried_out(caller, "barrier", None, None, async_op, algorithm, {})
+    engine = caller.group.engine
+    plan = engine.plan("barrier", algorithm=algorithm)
+    return caller.do(lambda: engine.carry_out(plan, "barrier"), [], async_op)
 
 
 def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:

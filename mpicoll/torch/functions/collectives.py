@@ -247,7 +247,8 @@ def carried_out(
 
     if outs is None:
         written = x if out is None else out
-        outs = [] if written is None else [written]
+        assert written is not None
+        outs = [written]
     return caller.do(run, outs, async_op, given)
 
 

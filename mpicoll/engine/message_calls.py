@@ -31,6 +31,9 @@ EXACT = frozenset((int, type(None)))
 """Types of ranks and tags by which a message is found again. Of others, such as True, some are wrong and equal to a
 right one."""
 
+_KEYS = frozenset((tuple, type(None)))
+"""Types of the key of a sendrecv's output: None if that is the input."""
+
 
 class MessageCalls(Base):
     """How an engine makes messages."""
@@ -111,9 +114,9 @@ class MessageCalls(Base):
     def _bind_message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> BoundMessage:
         self.check_open(operation)
         bind = self._incoming if receives else self._outgoing
-        bound = bind(operation, x, peer, tag)
-        if isinstance(bound, Message) and type(peer) in EXACT and type(tag) in EXACT:
-            self.bound_messages.keep((operation, self.key(x), peer, tag), bound)
+        bound, key = bind(operation, x, peer, tag), self.key(x)
+        if isinstance(bound, Message) and key is not None and type(peer) in EXACT and type(tag) in EXACT:
+            self.bound_messages.keep((operation, key, peer, tag), bound)
         return bound
 
     def _outgoing(self, operation: str, x: ArrayLike, dest: int | None, tag: int | None) -> BoundMessage:
@@ -190,7 +193,8 @@ class MessageCalls(Base):
         if transfer is not None and self.under_way.timeout is None and of != self.fabric.nobody:
             what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
             both = self._bound(operation, what, wires[1], transfer, True)
-            if at is not None and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
+            known = at is not None and at[0] is not None and type(at[2]) in _KEYS
+            if known and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
                 self.bound_messages.keep(at, both)
             return both
 

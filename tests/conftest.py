@@ -5,6 +5,7 @@ A rank whose test failed would go on to the next one while the others wait for i
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -34,6 +35,11 @@ class Ranks:
     def note(self, outcome: str, nodeid: str) -> None:
         if self.notes:
             print(outcome, nodeid, file=self.notes)
+
+    def pytest_collection_finish(self) -> None:
+        """What is imported stays, so that a collection of garbage need not look at it again and again."""
+        gc.collect()
+        gc.freeze()
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self.note("running", nodeid)

@@ -13,10 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster, missing
-from tests.cluster.jobs import MINUTES, Environment, Job, submit
-
-FIRST = 2**32 - 16
-"""A priority above all that Slurm gives. Merely released, a job would wait for all that are in the queue."""
+from tests.cluster.jobs import FIRST, MINUTES, Environment, Job, submit
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,13 +27,28 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "any_mpi: nothing depends on the MPI, so one environment is enough")
 
 
+def given_environments(config: pytest.Config) -> list[Environment]:
+    return [Environment(Path(folder).absolute()) for folder in config.getoption("environment", []) or [sys.prefix]]
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "environment" in metafunc.fixturenames:
-        folders = metafunc.config.getoption("environment", []) or [sys.prefix]
-        environments = [Environment(Path(folder).absolute()) for folder in folders]
+        these = given_environments(metafunc.config)
         if metafunc.definition.get_closest_marker("any_mpi"):
-            del environments[1:]
-        metafunc.parametrize("environment", environments, ids=lambda e: e.path.name, scope="session")
+            del these[1:]
+        metafunc.parametrize("environment", these, ids=lambda e: e.path.name, scope="session")
+
+
+@pytest.hookimpl(trylast=True)  # after pytest has sorted them by environment
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """Tests that look at a job which has ended come last. While the others wait, such jobs run."""
+    items.sort(key=lambda item: "job" in item.fixturenames)
+
+
+@pytest.fixture
+def environments(pytestconfig: pytest.Config) -> list[Environment]:
+    """All of them, for a test that looks at a job of each at the same time."""
+    return given_environments(pytestconfig)
 
 
 @pytest.fixture(scope="session")

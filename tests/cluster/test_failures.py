@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.cluster import Cluster
-from tests.cluster.jobs import MINUTES, PROGRAMS, Environment, Job, submit
+from tests.cluster.jobs import FIRST, MINUTES, PROGRAMS, Environment, Job, submit
 
 SECONDS = 60 * MINUTES / 2
 """Well before Slurm would end it."""
@@ -117,29 +117,38 @@ def test_nodes_that_differ_after_calls_of_their_own(job: Job) -> None:
     assert "has ended before its program has" not in job.log, job.log
 
 
-def test_a_node_that_is_lost(environment: Environment, cluster: Cluster, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("queue")
+def test_a_node_that_is_lost(environments: list[Environment], tmp_path: Path) -> None:
     """It answers nobody, and no connection is closed. A cluster of its own: other tests need both nodes of theirs."""
-    launcher = "mpirun" if environment.pmi == "pmix" else "srun-pmi2"
-    with Cluster(patience=30) as own:  # by then the ranks have said what they see
-        job = submit(
-            own,
-            tmp_path,
-            f"--time={MINUTES}",
-            "--no-requeue",
-            "slurm/multi_node.sbatch",
-            MPICOLL_ENV=str(environment.path),
-            MPICOLL_TIMEOUT="8",
-            PROGRAM=f"{PROGRAMS}/busy.py",
-            LAUNCHER=launcher,
-        )
-        job.says("rank 0 is busy")
+    nodes = [(f"node{2 * i + 1}", f"node{2 * i + 2}") for i in range(len(environments))]
+    with Cluster(2 * len(environments), patience=30) as own:  # by then the ranks have said what they see
+        jobs = []
+        for environment, pair in zip(environments, nodes, strict=True):
+            (folder := tmp_path / pair[0]).mkdir()
+            job = submit(
+                own,
+                folder,
+                f"--time={MINUTES}",
+                f"--nodelist={','.join(pair)}",
+                "--no-requeue",
+                "slurm/multi_node.sbatch",
+                MPICOLL_ENV=str(environment.path),
+                MPICOLL_TIMEOUT="8",
+                PROGRAM=f"{PROGRAMS}/busy.py",
+                LAUNCHER="mpirun" if environment.pmi == "pmix" else "srun-pmi2",
+            )
+            jobs.append(job)
+        for job in jobs:
+            job.says("rank 0 is busy")
         lost = time.time()
-        own.lose("node2")
-        job.says("does not answer: it is stopped or stuck, or its node is lost")
-        job.wait()
-        assert job.state in ("FAILED", "NODE_FAIL"), job.log
-        assert "went on" not in job.log
-        assert datetime.fromisoformat(job["EndTime"]).timestamp() - lost <= SECONDS, job.log
+        for _, second in nodes:
+            own.lose(second)
+        for job in jobs:
+            job.says("does not answer: it is stopped or stuck, or its node is lost")
+            job.wait()
+            assert job.state in ("FAILED", "NODE_FAIL"), job.log
+            assert "went on" not in job.log
+            assert datetime.fromisoformat(job["EndTime"]).timestamp() - lost <= SECONDS, job.log
 
 
 def test_ranks_on_two_nodes_outlive_one(environment: Environment, cluster: Cluster, tmp_path: Path) -> None:
@@ -150,6 +159,7 @@ def test_ranks_on_two_nodes_outlive_one(environment: Environment, cluster: Clust
         cluster,
         tmp_path,
         f"--time={MINUTES}",
+        f"--priority={FIRST}",
         f"{PROGRAMS}/elastic.sbatch",
         MPICOLL_ENV=str(environment.path),
         PROGRAM=f"{PROGRAMS}/outlives.py",

@@ -12,22 +12,36 @@ YIELDS = 400
 """Looks between which other programs may have the core. After these, the rank sleeps between two looks."""
 PAUSE = 5e-5
 """Seconds of sleep. An MPI may move data only while a rank looks, so that a longer sleep would slow long messages."""
+TURN = 1e-3
+"""Seconds. A rank that yields for longer has waited for the turn of a program that computes, and the next yield would
+take as long. A rank that wakes up is given the core at once."""
+WAITS, FEW = 100, 2
+"""After such a turn, so many waits sleep after a few looks."""
 
 
 class Patience:
     """Waits a little between two looks, for up to ``seconds`` together. Where it takes longer, it calls ``meanwhile``,
     too, which may raise."""
 
+    _soon = 0
+    """So many waits from now on sleep soon."""
+
     def __init__(self, seconds: float, meanwhile: Callable[[], object] | None = None) -> None:
         self._meanwhile = meanwhile
         self._deadline = time.monotonic() + seconds
         self._looks = 0
+        if Patience._soon:
+            Patience._soon -= 1
+            self._looks = YIELDS - FEW
 
     def lasts(self) -> bool:
         """Wait a little before the next look. False if time is up."""
         self._looks += 1
         if self._looks <= YIELDS:
+            before = time.monotonic()
             os.sched_yield()
+            if time.monotonic() - before > TURN:
+                self._looks, Patience._soon = YIELDS, WAITS
             return True
         if time.monotonic() > self._deadline:
             return False

@@ -1,0 +1,60 @@
+"""How a rank waits: beside a program that computes, it sleeps soon."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import pytest
+
+from mpicoll.machine import patience
+from mpicoll.machine.patience import FEW, TURN, WAITS, YIELDS, Patience
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], tuple[int, int]]:
+    """Lets a rank wait until it has slept once, where a yield lasts so many seconds. Gives the yields and sleeps."""
+    counts, now = {"yield": 0, "sleep": 0}, [0.0]
+    lasts = [0.0]
+
+    def passes(what: str, seconds: float) -> None:
+        counts[what] += 1
+        now[0] += seconds
+
+    monkeypatch.setattr(os, "sched_yield", lambda: passes("yield", lasts[0]))
+    monkeypatch.setattr(time, "sleep", lambda seconds: passes("sleep", seconds))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(Patience, "_soon", 0)
+
+    def wait(seconds: float) -> tuple[int, int]:
+        lasts[0] = seconds
+        counts.update({"yield": 0, "sleep": 0})
+        waiting = Patience(10.0)
+        while not counts["sleep"]:
+            assert waiting.lasts()
+        return counts["yield"], counts["sleep"]
+
+    return wait
+
+
+def test_a_rank_yields_before_it_sleeps(waits: Callable[[float], tuple[int, int]]) -> None:
+    assert waits(TURN / 10) == waits(TURN / 10) == (YIELDS, 1)
+
+
+def test_a_rank_that_has_lost_the_core_for_long_sleeps(waits: Callable[[float], tuple[int, int]]) -> None:
+    assert waits(2 * TURN) == (1, 1)
+
+
+def test_so_do_the_next_waits_and_then_it_yields_again(waits: Callable[[float], tuple[int, int]]) -> None:
+    waits(2 * TURN)
+    assert [waits(TURN / 10) for _ in range(WAITS)] == [(FEW, 1)] * WAITS
+    assert waits(TURN / 10) == (YIELDS, 1)
+
+
+def test_time_is_up(waits: Callable[[float], tuple[int, int]]) -> None:
+    waiting = Patience(3 * patience.PAUSE)
+    looks = 0
+    while waiting.lasts():
+        looks += 1
+    assert looks - YIELDS in (3, 4)  # sleeps; their sum is rounded

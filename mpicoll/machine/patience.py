@@ -11,7 +11,8 @@ __all__ = ["Patience"]
 YIELDS = 400
 """Looks between which other programs may have the core. After these, the rank sleeps between two looks."""
 PAUSE = 5e-5
-"""Seconds of sleep. An MPI may move data only while a rank looks, so that a longer sleep would slow long messages."""
+"""The most seconds of sleep. An MPI may move data only while a rank looks, so that a longer one would slow long
+messages. It is a tenth of what the rank has waited, if that is less."""
 TURN = 1e-3
 """Seconds. A rank that yields for longer has waited for the turn of a program that computes, and the next yield would
 take as long. A rank that wakes up is given the core at once."""
@@ -28,7 +29,8 @@ class Patience:
 
     def __init__(self, seconds: float, meanwhile: Callable[[], object] | None = None) -> None:
         self._meanwhile = meanwhile
-        self._deadline = time.monotonic() + seconds
+        self._since = time.monotonic()
+        self._deadline = self._since + seconds
         self._looks = 0
         if Patience._soon:
             Patience._soon -= 1
@@ -43,9 +45,10 @@ class Patience:
             if time.monotonic() - before > TURN:
                 self._looks, Patience._soon = YIELDS, WAITS
             return True
-        if time.monotonic() > self._deadline:
+        now = time.monotonic()
+        if now > self._deadline:
             return False
         if self._meanwhile is not None:
             self._meanwhile()
-        time.sleep(PAUSE)
+        time.sleep(min(PAUSE, (now - self._since) / 10))
         return True

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
+from mpicoll.machine.blocks import LEAST
+from mpicoll.routes.lying import SHARED
 from mpicoll.transports import meeting
 
 NEEDED = [
@@ -23,7 +24,7 @@ NEEDED = [
 def sharing() -> Iterator[mpicoll.Communicator]:
     """One whose ranks say where their arrays lie. They do so from the first call on in which one is shared."""
     with mpicoll.Communicator() as made:
-        x = made.zeros(LEAST_IN_TURNS, np.uint8)
+        x = made.zeros(LEAST, np.uint8)
         for route in ("exchange", SHARED):
             made.allreduce(x, out=x)
             assert made.last_route == route

@@ -27,12 +27,10 @@ from mpicoll.routes.shares import ends_of, input_and_output, share_of
 from mpicoll.transports.meeting import FROM, MOST_ENDS, Meeting, Posted
 from mpicoll.transports.transport import Array
 
-__all__ = ["LEAST_IN_TURNS", "SHARED", "Lying", "serves"]
+__all__ = ["SHARED", "Lying", "serves"]
 
 SHARED = "shared"
 """The name of this way in records."""
-LEAST_IN_TURNS = 128 << 10
-"""Bytes of the shortest call that is carried out so where ranks take turns on cores."""
 
 
 def serves(call: Call, size: int, crowded: bool) -> bool:
@@ -50,8 +48,6 @@ def serves(call: Call, size: int, crowded: bool) -> bool:
         # A factor may be another on each rank, which alone knows it.
         and (reduction is None or reduction.op.factor is None)
         and shortest >= LEAST  # a shorter array does not lie in shared memory
-        # In a gather and in a scatter, a rank has only its own block to copy.
-        and (not crowded or (shortest if table.rooted else longest) >= LEAST_IN_TURNS)
     )
 
 

@@ -14,13 +14,13 @@ import mpicoll
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import blocks
-from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
+from mpicoll.routes.lying import SHARED
 from mpicoll.routes.shares import PIECE
 from mpicoll.transports.meeting import Meeting
 from tests import oracle
 from tests.sharing import NEEDED, sharing
 
-LONG = LEAST_IN_TURNS
+LONG = blocks.LEAST
 """Elements: enough of them for any dtype."""
 MIB = 1 << 20
 

@@ -21,10 +21,10 @@ from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import blocks
-from mpicoll.routes.lying import LEAST_IN_TURNS, SHARED
+from mpicoll.routes.lying import SHARED
 from tests.sharing import NEEDED, sharing
 
-LONG = LEAST_IN_TURNS
+LONG = blocks.LEAST
 """Elements: enough of them for any dtype."""
 MIB = 1 << 20
 

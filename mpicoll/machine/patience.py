@@ -11,8 +11,8 @@ __all__ = ["Patience"]
 YIELDS = 400
 """Looks between which other programs may have the core. After these, the rank sleeps between two looks."""
 PAUSE = 5e-5
-"""The most seconds of sleep. An MPI may move data only while a rank looks, so that a longer one would slow long
-messages. It is a tenth of what the rank has waited, if that is less."""
+"""Seconds. A rank sleeps for a tenth of the time that it has waited so far, but not longer than this: an MPI may move
+data only while a rank looks, so that longer sleeps would slow long messages."""
 TURN = 1e-3
 """Seconds. A rank that yields for longer has waited for the turn of a program that computes, and the next yield would
 take as long. A rank that wakes up is given the core at once."""

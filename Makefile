@@ -7,7 +7,7 @@ SITE := docs/_build/html
 PORT ?= 8000
 ARGS ?=
 CALLS ?= 100000
-# Tests start some thousand processes. Without this, each of them would compile mpicoll and the tests anew, where it is set.
+# Where this is set, each of some thousand processes that tests start would compile mpicoll and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help environments test test-all quick soak test-torch torch-suite slurm-test nodes-test lint compare docs site gpu-check clean

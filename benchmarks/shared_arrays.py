@@ -12,6 +12,7 @@ the call. The figures are medians in microseconds, of the slower rank.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -29,7 +30,7 @@ from mpicoll.units import size_text
 
 NAMES = ["allreduce", "reduce", "reduce_scatter", "bcast", "allgather", "gather", "scatter", "alltoall"]
 COPYING = NAMES[3:]
-SIZES = sorted([*(1 << k for k in range(14, 27, 2)), 32 << 20])
+SIZES = [1 << k for k in (14, 16, 18, 20, 22, 24, 25, 26)]
 ROUNDS, UNTIMED, SETS = 6, 3, 3
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
@@ -62,8 +63,8 @@ def ours(comm: mpicoll.Communicator, name: str, algorithm: str | None = None) ->
 
 
 def lengths(name: str, nbytes: int, size: int) -> tuple[int, int]:
-    """How many elements the input and the output have, of which the longer has so many bytes."""
-    table, whole = COLLECTIVES[name], -(nbytes // -4 // size) * size
+    """How many elements the input and the output have, of which the longer has at least so many bytes."""
+    table, whole = COLLECTIVES[name], math.ceil(nbytes / 4 / size) * size
     given, gotten = (
         whole if blocks == "p" or not table.by_rank else whole // size for blocks in (table.gives, table.gets)
     )

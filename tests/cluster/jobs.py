@@ -22,7 +22,7 @@ MINUTES = 10
 STANDSTILL = 60.0 * (MINUTES + 2)
 """Seconds in which some job of the queue begins or ends, if Slurm itself works."""
 FIRST = 2**32 - 16
-"""A priority above all that Slurm gives. With another one, a job would wait for all that are in the queue."""
+"""A priority above all that Slurm gives. Below it, a job would wait for all that are in the queue."""
 
 
 @dataclass(frozen=True)

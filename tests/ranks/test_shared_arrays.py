@@ -20,7 +20,7 @@ from mpicoll.transports.meeting import Meeting
 from tests import oracle
 from tests.sharing import NEEDED, sharing
 
-LONG = blocks.LEAST
+LONG = 8 * blocks.LEAST
 """Elements: enough of them for any dtype."""
 MIB = 1 << 20
 
@@ -40,7 +40,7 @@ def shared(comm: mpicoll.Communicator, given: Any) -> Any:
     return made
 
 
-@pytest.mark.parametrize("count", [LONG, LONG + 1, 3 * PIECE + 5])
+@pytest.mark.parametrize("count", [blocks.LEAST, LONG, LONG + 1, 3 * PIECE + 5])
 @pytest.mark.parametrize(
     ("dtype", "op"),
     [

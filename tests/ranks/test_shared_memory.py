@@ -24,7 +24,7 @@ from mpicoll.machine import blocks
 from mpicoll.routes.lying import SHARED
 from tests.sharing import NEEDED, sharing
 
-LONG = blocks.LEAST
+LONG = 8 * blocks.LEAST
 """Elements: enough of them for any dtype."""
 MIB = 1 << 20
 

@@ -78,14 +78,17 @@ class CollectiveHandle(Handle):
     _ours: CollectiveWork
 
     def __init__(self, ours: CollectiveWork) -> None:
-        # While a thread hands a failure to C++, by its number. It must not call ours.wait(), which would note that
-        # the program has seen the failure.
-        handing_on: dict[int, Exception] = {}
+        # While a thread hands the end to C++, by its number: the failure, or None. It must not call ours.wait(), which
+        # would note that the program waits, or that it has seen the failure.
+        handing_on: dict[int, Exception | None] = {}
 
         def wait(_: timedelta) -> bool:
-            if handing_on and (failure := handing_on.get(get_ident())) is not None:
+            if get_ident() not in handing_on:
+                ours.wait()
+            elif (failure := handing_on[get_ident()]) is not None:
                 raise failure
-            ours.wait()
+            else:
+                ours.join()
             future.wait()  # otherwise C++ might complete its future before it has a result
             return True
 
@@ -95,9 +98,8 @@ class CollectiveHandle(Handle):
 
         def complete(failure: Exception | None) -> None:
             if failure is None:
-                future.set_result(ours.result())
-            else:
-                handing_on[get_ident()] = failure
+                future.set_result(ours.join())
+            handing_on[get_ident()] = failure
             with suppress(Exception):  # the wait raises the failure, and stores it in C++'s future on the way
                 CallbackWork.wait(self)
             handing_on.clear()

@@ -123,7 +123,6 @@ def measured(
     comm: mpicoll.Communicator, meeting: MPI.Intracomm, direct: MPI.Intracomm, name: str, nbytes: int
 ) -> list[float]:
     """The median of each way."""
-    calls = max(4, min(60, (16 << 20) // nbytes))
     these = lengths(name, nbytes, comm.size)
     # A little longer: where arrays of one length are ordinary ones, shared ones are passed over for a while.
     longer = lengths(name, nbytes + 64 * comm.size, comm.size)
@@ -144,11 +143,18 @@ def measured(
     ]
     if name in COPYING:
         ways.append([copying(comm, name, these) for _ in range(SETS)])
+    medians = in_turn(meeting, ways, nbytes)
+    assert nbytes < 1 << 20 or comm.last_route == "shared"
+    return medians
+
+
+def in_turn(meeting: MPI.Intracomm, ways: list[list[Bound]], nbytes: int) -> list[float]:
+    """The median seconds of each way of a call, of the slowest rank."""
+    calls = max(4, min(60, (16 << 20) // nbytes))
     found: list[list[float]] = [[] for _ in ways]
     for _ in range(ROUNDS):
         for way, mine in zip(ways, found, strict=True):
             mine += times(meeting, way, calls)
-    assert nbytes < 1 << 20 or comm.last_route == "shared"
     medians = []
     for mine in found:
         slowest = np.array(mine)
@@ -181,4 +187,5 @@ def main() -> None:
             sys.stdout.flush()
 
 
-main()
+if __name__ == "__main__":
+    main()

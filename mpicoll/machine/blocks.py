@@ -20,7 +20,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from mpicoll.machine.shared_memory import Block, Mapping, fill, give_back, mapped, mark_of, new_file
+from mpicoll.machine.pages import give_back
+from mpicoll.machine.shared_memory import Block, Mapping, fill, mapped, mark_of, new_file
 
 __all__ = ["LEAST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "may_adopt", "opened", "own_at"]
 

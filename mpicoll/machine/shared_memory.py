@@ -7,9 +7,7 @@ own shared memory is opened in the same way.
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import mmap
 import os
 import weakref
 from contextlib import suppress
@@ -18,24 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpicoll.machine.system import free_memory, huge_pages
+from mpicoll.machine.pages import HUGE, keep_from_children, map_file, unmap, use_huge_pages
+from mpicoll.machine.system import free_memory
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Block", "Mapping", "fill", "give_back", "mapped", "mark_of", "new_file", "share"]
+__all__ = ["Block", "Mapping", "fill", "mapped", "mark_of", "new_file", "share"]
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
 BUDGET = 32 << 20
 """The most bytes that a rank makes for all its communicators together. A communicator holds its memory until it is
 freed, and a program may have hundreds of communicators."""
-HUGE = 2 << 20
-"""Bytes of a huge page."""
-_MADV_POPULATE_WRITE = 23
-"""Linux's number, which Python does not name."""
-_KEEP_SIZE, _PUNCH_HOLE = 1, 2
-"""Linux's flags of fallocate, which Python does not name either."""
 _NAME = "mpicoll-"
 _MEANT = f"/memfd:{_NAME}", "/dev/shm/torch_"
 """How the names of files begin that may be opened: mpicoll's, and torch's. Some random digits follow."""
@@ -86,30 +79,11 @@ def fill(file: int, nbytes: int) -> bool:
             return False
     try:
         os.ftruncate(file, nbytes)
-        if nbytes >= HUGE:
-            _use_huge_pages(file, nbytes)
+        use_huge_pages(file, nbytes)
         os.posix_fallocate(file, 0, nbytes)
     except (OSError, OverflowError):  # the latter if a file cannot be so long
         return False
     return True
-
-
-def give_back(file: int, nbytes: int) -> bool:
-    """Give a file's memory back to the system. It keeps its length, and whoever has mapped it reads zeros. False if the
-    system does not take it."""
-    return bool(_c.fallocate(file, _PUNCH_HOLE | _KEEP_SIZE, 0, nbytes) == 0)
-
-
-def _use_huge_pages(file: int, nbytes: int) -> None:
-    """Fill the file with huge pages, if the system allows that: then it takes less time to find an address's page. To
-    fill it with small pages is left to the caller."""
-    if huge_pages("shmem_enabled") in (None, "never", "deny"):
-        return
-    address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
-    if address != _FAILED:
-        if _c.madvise(address, nbytes, mmap.MADV_HUGEPAGE) == 0:
-            _c.madvise(address, nbytes, _MADV_POPULATE_WRITE)
-        _c.munmap(address, nbytes)
 
 
 def mark_of(pid: int, file: int) -> int:
@@ -190,14 +164,11 @@ class Mapping:
     open, and a forked child would keep the memory. Only if the memory is ``inherited``, a child may use it."""
 
     def __init__(self, file: int, nbytes: int, inherited: bool = False) -> None:
-        address = _c.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, file, 0)
-        if address == _FAILED:
-            raise OSError(ctypes.get_errno(), "mmap")
-        self.address, self.nbytes = address, nbytes
-        weakref.finalize(self, _unmap, os.getpid(), address, nbytes).atexit = False
+        self.address, self.nbytes = map_file(file, nbytes), nbytes
+        weakref.finalize(self, _unmap, os.getpid(), self.address, nbytes).atexit = False
         if not inherited:
-            _c.madvise(address, nbytes, mmap.MADV_DONTFORK)
-        self.__array_interface__ = {"version": 3, "data": (address, False), "shape": (nbytes,), "typestr": "|u1"}
+            keep_from_children(self.address, nbytes)
+        self.__array_interface__ = {"version": 3, "data": (self.address, False), "shape": (nbytes,), "typestr": "|u1"}
 
 
 _own: weakref.WeakSet[Mapping] = weakref.WeakSet()
@@ -206,13 +177,4 @@ _own: weakref.WeakSet[Mapping] = weakref.WeakSet()
 
 def _unmap(process: int, address: int, nbytes: int) -> None:
     if os.getpid() == process:  # a forked child may have something else at this address
-        _c.munmap(address, nbytes)
-
-
-_c = ctypes.CDLL(None, use_errno=True)
-_c.mmap.restype = ctypes.c_void_p
-_FAILED = ctypes.c_void_p(-1).value
-_c.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_c.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
-_c.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_c.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        unmap(address, nbytes)

@@ -1,0 +1,96 @@
+"""Files in memory, as a process maps them, and their huge pages."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpicoll.machine import pages
+from mpicoll.machine.pages import HUGE, LEAST
+from mpicoll.machine.shared_memory import Mapping, fill
+from mpicoll.machine.system import huge_pages
+
+LENGTHS = (1, 16 << 10, LEAST - 1, LEAST, LEAST + 1, 3 * HUGE + 12_345)
+LINUX = tuple(int(n) for n in platform.release().split("-")[0].split(".")[:2])
+
+
+@pytest.fixture
+def file() -> Iterator[int]:
+    made = os.memfd_create("mpicoll-test")
+    yield made
+    os.close(made)
+
+
+def addresses() -> tuple[int, int]:
+    """How many mappings of the file this process has, and how many bytes it has reserved for no memory."""
+    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    none = [[int(end, 16) for end in line[0].split("-")] for line in lines if line[1] == "---p"]
+    return sum("mpicoll-test" in line[-1] for line in lines), sum(stop - start for start, stop in none)
+
+
+def mapped_by_huge_pages(address: int) -> int:
+    """Bytes of the mapping at this address that are mapped by huge pages."""
+    of_it = Path("/proc/self/smaps").read_text().split(f"{address:x}-")[1]
+    [line] = [line for line in of_it.split("VmFlags")[0].splitlines() if line.startswith("ShmemPmdMapped:")]
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.parametrize("nbytes", LENGTHS)
+def test_all_of_a_file_is_there_and_nothing_beside_it(file: int, nbytes: int) -> None:
+    before = addresses()
+    assert fill(file, nbytes)
+    stat = os.fstat(file)
+    assert (stat.st_size, stat.st_blocks * 512 >= nbytes) == (nbytes, True)
+    whole, again = Mapping(file, nbytes), Mapping(file, nbytes)
+    assert addresses() == (before[0] + 2, before[1])
+    values = np.arange(nbytes, dtype=np.uint8)
+    np.asarray(whole)[:] = values
+    np.testing.assert_array_equal(np.asarray(again), values)
+    del whole, again
+    assert addresses() == before
+
+
+@pytest.mark.skipif(huge_pages("shmem_enabled") in (None, "deny"), reason="this system has no huge pages for files")
+@pytest.mark.skipif(huge_pages("shmem_enabled") == "never" and LINUX < (6, 1), reason="from Linux 6.1 on")
+@pytest.mark.parametrize("nbytes", LENGTHS)
+def test_long_files_have_huge_pages(file: int, nbytes: int) -> None:
+    assert fill(file, nbytes)
+    one, other = Mapping(file, nbytes), Mapping(file, nbytes)
+    for mapping in (one, other):
+        np.asarray(mapping).fill(1)
+        found = mapped_by_huge_pages(mapping.address)
+        assert found % HUGE == 0
+        assert (0 < found <= nbytes) if nbytes >= LEAST else found == 0  # the system may be short of some
+
+
+def test_without_huge_pages(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "huge_pages", lambda which: "deny")
+    assert fill(file, LEAST)
+    mapping = Mapping(file, LEAST)
+    np.asarray(mapping).fill(1)
+    assert mapped_by_huge_pages(mapping.address) == 0
+    assert os.fstat(file).st_blocks * 512 == LEAST
+
+
+def test_memory_that_was_given_back_has_huge_pages_again(file: int) -> None:
+    assert fill(file, LEAST)
+    mapping = Mapping(file, LEAST)
+    np.asarray(mapping).fill(1)
+    had = mapped_by_huge_pages(mapping.address)
+    assert pages.give_back(file, LEAST)
+    assert os.fstat(file).st_blocks == 0
+    assert fill(file, LEAST)
+    assert not np.asarray(mapping).any()
+    assert mapped_by_huge_pages(mapping.address) == had
+
+
+def test_a_file_that_cannot_be_mapped_leaves_no_address() -> None:
+    before = addresses()
+    with open(os.devnull) as unfit, pytest.raises(OSError, match="mmap"):
+        pages.map_file(unfit.fileno(), LEAST)
+    assert addresses() == before

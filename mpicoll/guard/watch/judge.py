@@ -186,7 +186,7 @@ class Judge:
 
     async def look_on(self) -> None:
         """Judge again and again what is known. Returns when all processes have left."""
-        while not (self._ending or self._dismissed or self._all_have_left()):
+        while self._ending or not (self._dismissed or self._all_have_left()):
             if not await happens(self._leaving, LOOK):
                 self._processes.time_passes(LOOK)
             self._leaving.clear()
@@ -292,6 +292,8 @@ class Judge:
             if self._ending or each.compared >= each.calls.get(asking, 0):
                 break
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
+        while self._ending:  # the rank would end the job before anybody has said why
+            await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
         self._processes.tell(asking, wish)
 
     async def _compare(self, each: _Calls) -> None:
@@ -379,7 +381,7 @@ class Judge:
     async def _end(self, each: _Calls, number: int | None, why: Why) -> None:
         """Say why, let all processes write their files, and end the job. Where ranks can be lost, a call may fail
         instead, on all ranks."""
-        if self._ending:
+        if self._ending or self._dismissed:
             return
         self._ending = True
         accounts, missing = await self._accounts(each, number)
@@ -396,6 +398,7 @@ class Judge:
         if job_ends:
             self._processes.tell_all(End(silent))
             await asyncio.sleep(0.1)  # until it is on its way
+            self._ending, self._dismissed = False, True
             ending.end(silent)
         else:
             calls = [(each.ranks.index(rank), account.description or "no call") for rank, account in accounts.items()]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from mpicoll.guard.recorder import FREED, LENGTH
-from mpicoll.guard.watch import ending
+from mpicoll.guard.watch import ending, processes
 from mpicoll.guard.watch.channel import connect, say
-from mpicoll.guard.watch.protocol import State, Told
+from mpicoll.guard.watch.member import Member
+from mpicoll.guard.watch.processes import SECONDS_TO_ANSWER
+from mpicoll.guard.watch.protocol import AccountOf, Compare, Leave, State, Told
 from mpicoll.guard.watch.report import Why
 from tests.pure.guard.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
@@ -46,6 +51,42 @@ def test_a_difference_while_ranks_are_in_the_call(capfd: Output) -> None:
     )
     assert "\n  rank 1      call 3: bcast, at" in said
     assert ends == [[]]
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_nobody_goes_before_the_end_is_said(asks: bool, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank whose call has failed asks for a comparison, or all leave, while others still say what they called."""
+    told: list[Any] = []
+    gone_at_end: list[list[Any]] = []
+    obey, ask = Member._obey, processes.Processes.ask
+
+    def note(self: Member, message: object) -> None:
+        told.append(message)
+        obey(self, message)
+
+    async def slowly(self: Any, ranks: Any, question: Any, seconds: float = SECONDS_TO_ANSWER) -> Any:
+        if isinstance(question, AccountOf):
+            await looks(20)
+        return await ask(self, ranks, question, seconds)
+
+    monkeypatch.setattr(Member, "_obey", note)
+    monkeypatch.setattr(processes.Processes, "ask", slowly)
+    monkeypatch.setattr(
+        ending, "end", lambda _: gone_at_end.append([m for m in told if isinstance(m, (Compare, Leave))])
+    )
+
+    async def scene(it: Job) -> None:
+        it.make(times=3)
+        await until(lambda: it.compared() == 3)
+        it.make("barrier", "bcast")
+        watched = it.ranks[1].member.watched["c"]
+        asking = asyncio.ensure_future(it.ranks[1].member.compare(watched) if asks else it.all_leave())
+        await until(lambda: bool(gone_at_end))
+        asking.cancel()  # the job has ended
+
+    play(scene)
+    assert gone_at_end == [[]]
+    assert Why.DIFFERENT.value in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("more", [0, 1, LENGTH - 4, LENGTH - 3, LENGTH])

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mpicoll.collectives import COLLECTIVES, UNEVEN, Collective, even_and_uneven
+from mpicoll.machine.pages import HUGE
 
-__all__ = ["CASES", "HUGE", "OURS", "SHORTEST", "Cell", "huge_bytes", "kinds", "new_arrays", "sizes"]
+__all__ = ["CASES", "OURS", "SHORTEST", "Cell", "huge_bytes", "kinds", "new_arrays", "sizes"]
 
 OURS = "max"
 """A reduction of floats that no MPI library computes rightly. There schedules are compared with ``exchange``."""
@@ -23,8 +24,6 @@ CASES = (*_ORDER, *(f"{name}:{OURS}" for name in _ORDER if COLLECTIVES[name].red
 mpicoll's own, and the methods for uneven blocks: an MPI library may carry these out in another way."""
 SHORTEST = 256
 """Bytes of the shortest vector that is measured where one algorithm is to serve all sizes."""
-HUGE = 2 << 20
-"""The bytes of a huge page."""
 
 
 class Cell(NamedTuple):

@@ -26,7 +26,8 @@ from mpicoll.bench.measuring.timing import Runner, measure
 from mpicoll.bench.session import Session, open_session
 from mpicoll.errors import ArgumentError
 from mpicoll.machine.cpu import UNKNOWN, fingerprint
-from mpicoll.tune.cells import HUGE, Cell, huge_bytes, kinds, new_arrays
+from mpicoll.machine.pages import HUGE
+from mpicoll.tune.cells import Cell, huge_bytes, kinds, new_arrays
 
 __all__ = ["main"]
 

@@ -292,8 +292,6 @@ class Judge:
             if self._ending or each.compared >= each.calls.get(asking, 0):
                 break
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
-        while self._ending:  # the rank would end the job before anybody has said why
-            await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
         self._processes.tell(asking, wish)
 
     async def _compare(self, each: _Calls) -> None:

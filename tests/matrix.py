@@ -9,6 +9,7 @@ environments.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -17,9 +18,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from tests.processes import job
+from tests.processes import Job, job
 
 HERE = Path(__file__).parent
 SILENCE = 900.0
@@ -117,6 +119,8 @@ WORKERS: dict[Where, list[str]] = {
 }
 """What is not ranks of one job is run by several processes. Jobs wait more than they compute. A group is what shares a
 fixture."""
+MEANWHILE = ["nice", "-n", "19"]
+"""What knows no MPI runs beside all others, and has the cores only while these wait."""
 YIELDS = ["env", "OMPI_MCA_mpi_yield_when_idle=1", "MPIR_CVAR_ENABLE_HEAVY_YIELD=1"]
 """Where more ranks run than there are cores, those that wait let others run."""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "RES_OPTIONS": "timeout:1 attempts:1"}
@@ -181,17 +185,21 @@ def wait(process: subprocess.Popen[str], notes: Path) -> int | None:
                 return None
 
 
-def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
-    """One launch; returns its counts of passed, failed and skipped."""
-    print(f"{title}: ", end="", flush=True)
-    with tempfile.TemporaryDirectory(prefix="mpicoll-tests-") as name:
-        folder = Path(name)
-        (folder / "ranks").mkdir()
-        env = {**ENVIRONMENT, **os.environ, "MPICOLL_OUTCOMES": str(folder / "ranks")}
-        with job(argv, folder / "output", env, HERE.parent) as started:
-            code = wait(started.process, folder / "ranks")
-            seconds = started.seconds()
-        counts = outcomes(folder / "ranks")
+@dataclass
+class Launch:
+    """A command that runs tests."""
+
+    job: Job
+    output: Path
+    notes: Path
+    """Where each rank notes what became of its tests."""
+
+    def ended(self, title: str, selected: bool) -> Counter[str]:
+        """Wait for it; returns its counts of passed, failed and skipped."""
+        print(f"{title}: ", end="", flush=True)
+        code = wait(self.job.process, self.notes)
+        seconds = self.job.seconds()
+        counts = outcomes(self.notes)
         nothing = counts["passed"] + counts["failed"] == 0
         if code == 5 and nothing and selected:  # pytest's code for no tests
             print("nothing selected")
@@ -200,11 +208,28 @@ def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
             counts["failed"] = 1
         print(", ".join(f"{counts[k]} {k}" for k in ("passed", "failed", "skipped")), f"in {seconds:.0f} s")
         if counts["failed"]:
-            lines = (folder / "output").read_text(errors="replace").splitlines()
+            lines = self.output.read_text(errors="replace").splitlines()
             print("\n".join([line for line in lines if not FRAMES.match(line)][-TAIL:]))
             how = f"was killed: no test began or ended for {SILENCE:.0f} s" if code is None else f"ended with {code}"
-            print(f"{title} {how}. Last seen:\n{standing(folder / 'ranks')}", flush=True)
-    return counts
+            print(f"{title} {how}. Last seen:\n{standing(self.notes)}", flush=True)
+        return counts
+
+
+@contextlib.contextmanager
+def begun(argv: list[str]) -> Iterator[Launch]:
+    """Start such a command; leaving kills what is left of it."""
+    with tempfile.TemporaryDirectory(prefix="mpicoll-tests-") as name:
+        output, notes = Path(name, "output"), Path(name, "ranks")
+        notes.mkdir()
+        env = {**ENVIRONMENT, **os.environ, "MPICOLL_OUTCOMES": str(notes)}
+        with job(argv, output, env, HERE.parent) as started:
+            yield Launch(started, output, notes)
+
+
+def launch(title: str, argv: list[str], selected: bool) -> Counter[str]:
+    """Run such a command; returns its counts."""
+    with begun(argv) as it:
+        return it.ended(title, selected)
 
 
 def ranks(python: str, n: int, tests: list[str]) -> list[str]:
@@ -259,9 +284,13 @@ def main() -> int:
         chosen = [*QUICK, *chosen]
     # A test that takes this long prints where every thread of its rank is.
     options = ["-q", "--color=no", "-p", "no:cacheprovider", "-o", f"faulthandler_timeout={SILENCE / 3:.0f}", *chosen]
+    several = {title: [*command, *options] for title, command in launches(environments, quick, everywhere)}
+    last = next(title for title in several if title.endswith(PURE))
     total: Counter[str] = Counter()
-    for title, command in launches(environments, quick, everywhere):
-        total += launch(title, [*command, *options], bool(chosen))
+    with begun([*MEANWHILE, *several.pop(last)]) as meanwhile:
+        for title, command in several.items():
+            total += launch(title, command, bool(chosen))
+        total += meanwhile.ended(last, bool(chosen))
     print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
     return 1 if total["failed"] or not total["passed"] else 0
 

@@ -24,6 +24,7 @@ DEADLINE = 90.0
 """What a job may take where an empty one takes ``EMPTY``: a machine that is busy, or slow, is given more."""
 EMPTY = 3.0
 REPOSITORY = Path(__file__).parents[2]
+STARTUP = Path(__file__).parent / "startup"
 MPICH = find_launcher().vendor.name == "MPICH"
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 """The programs import it. The process that starts them does not need to."""
@@ -57,7 +58,7 @@ def script(folder: Path, text: str, name: str = "script.py") -> str:
 @contextmanager
 def started(*argv: str, env: dict[str, str] | None = None) -> Iterator[tuple[Job, Path]]:
     """``argv`` while it runs, and the file that takes its output."""
-    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(REPOSITORY), str(STARTUP), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder, "output")
         set_here = {"PYTHONPATH": path, "MPICOLL_DUMP": folder}

@@ -38,7 +38,7 @@ help:
 	@touch $@
 
 environments:
-	@$(MAKE) --no-print-directory -j2 $(OPENMPI)/.ready $(MPICH)/.ready
+	@$(MAKE) -s -j2 $(OPENMPI)/.ready $(MPICH)/.ready
 
 test: environments
 	$(PYTHON) -m tests.matrix $(OPENMPI) $(MPICH) -- $(ARGS)

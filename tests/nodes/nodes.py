@@ -42,7 +42,9 @@ ENVIRONMENT = {
     "TMPDIR": f"{STATE}/tmp",  # of each node its own
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",  # the nodes share a few cores: a rank that spins keeps others from running
+    # The nodes share a few cores: a rank that spins keeps others from running.
+    "OMPI_MCA_mpi_yield_when_idle": "1",
+    "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1",
 }
 LAUNCHERS = {
     "PRTE_MCA_plm_ssh_agent": f"{ENTER}",

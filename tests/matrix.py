@@ -151,7 +151,7 @@ def places(columns: tuple[int, ...], everywhere: bool) -> dict[Where, list[str]]
             for where in row[:end]:
                 if where != MORE and file not in found.setdefault(where, []):
                     found[where].append(file)
-    return found
+    return dict(sorted(found.items(), key=lambda it: str(it[0])))
 
 
 def outcomes(folder: Path) -> Counter[str]:
@@ -260,7 +260,7 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
         python = str(Path(environment, "bin", "python").absolute())
         mpi = Path(environment).name
         found = places(columns[i % 2], everywhere)
-        for n in sorted(where for where in found if isinstance(where, int)):
+        for n in (where for where in found if isinstance(where, int)):
             if n == 2 or not quick:
                 yield f"{mpi}, {n} rank{'s' * (n > 1)}", ranks(python, n, found[n])
         if everywhere or (i == 0 and not quick):

@@ -117,21 +117,24 @@ def test_calls_of_shared_arrays_that_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize("field", half(fuzzed.FIELDS))
 def test_a_field_that_differs(field: str) -> None:
     """After random calls that are equal. The table names the rank. If the MPI itself ends the job first, what is told
-    of the ranks' last collectives does."""
+    of the ranks' last collectives does. Where a longer message comes, Open MPI writes beyond the end of its memory.
+    Ranks crash then, or one hangs in a table of Python's. When time is up, it is told that this one does not answer."""
     seed = int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30)))
     print("MPICOLL_SEED =", seed)
-    result = run(3, fuzzed.__file__, field, str(seed))
+    result = run(3, fuzzed.__file__, field, str(seed), env={"MPICOLL_TIMEOUT": "20"})
     assert result.code != 0, result.output
     odd = result.output.split(fuzzed.ODD)[1].split(":")[0].strip()
     if DIFFERENT in result.output:
         table = re.findall(r"  ranks? ([-\d, ]+?) +call \d+: (.*?), at ", result.output.split(DIFFERENT)[1])
         words = dict(table)
         assert [words[who] for who in words].count(words[odd]) == 1 < len(words), result.output
+    elif "does not answer" in result.output:
+        assert not MPICH, result.output
     else:
         assert re.search(rf"^  rank {odd}  ", result.output, re.MULTILINE), result.output
         if MPICH:
             assert "Fatal error" in result.output, result.output
-        else:  # Open MPI writes beyond the end of its memory where a longer message comes
+        else:
             assert result.code in (128 + signal.SIGSEGV, 128 + signal.SIGABRT), result.output
     said_once(result)
 

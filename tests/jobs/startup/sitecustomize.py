@@ -1,4 +1,4 @@
-"""What every Python that tests start does first: it looks for garbage less often.
+"""What every Python that these tests start does first: it looks for garbage less often.
 
 Most of these programs end after a second, in which they import thousands of objects that stay. To look at these again
 and again took 7 % of all jobs' time.

@@ -209,11 +209,10 @@ if [[ -n ${unfit:-} ]]; then
 elif [[ $SITE == ethernet ]] && card=$(compgen -G '/sys/class/infiniband/*' || compgen -G '/sys/class/cxi/*'); then
     echo "site ethernet takes TCP only, but $HOSTNAME has a faster network (${card%%$'\n'*}): see SITE"
 fi
-# What is wrong with the job's nodes and ranks. A problem does not end the job here, because some programs run with it.
+# Where the ranks are, and what is wrong with them and their nodes. The job ends here if the ranks do not find each other,
+# and not for another problem, because some programs run with it.
 doctor=$RESULTS/doctor${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}.txt
-launch -m mpicoll doctor > "$doctor" 2>&1 || echo "mpicoll: the doctor has found a problem: see $doctor"
-# If the ranks do not find each other, the job ends here.
-if ! launch -m mpicoll.launch.placement; then
+if ! launch -m mpicoll doctor --log > "$doctor"; then
     problem="the ranks did not start, or do not find each other"
     case $LAUNCHER in
         mpirun | "srun-$pmi") die "$problem: the lines above say why" ;;

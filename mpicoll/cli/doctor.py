@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 
 from mpicoll.cli.arguments import writing
@@ -15,7 +16,8 @@ _TEXT = """\
 Says what this machine and this job will do: how the ranks were started, whether they find each other, which cores,
 memory and GPUs they have, and which algorithms mpicoll takes. Each problem comes with its remedy. Started as the ranks
 of a job, with mpicoll run, mpirun or srun, it looks at all ranks, and one of them prints the report. The exit code is 1
-if there is a problem. With --dump, it asks a job that runs what it does.
+if there is a problem, and with --log only if MPI does not connect the ranks. With --dump, it asks a job that runs what
+it does.
 """
 
 
@@ -27,6 +29,11 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     """Add ``doctor`` to the command line."""
     p = subparsers.add_parser("doctor", help="find out what is wrong with a machine or a job", description=_TEXT)
     p.add_argument("--json", metavar="FILE", help="write the findings to this file as JSON; - prints them instead")
+    p.add_argument(
+        "--log",
+        action="store_true",
+        help="for job scripts: print where the ranks are and what is wrong to stderr as well, for the job's log",
+    )
     p.add_argument(
         "--dump",
         metavar="PID|job:JOB",
@@ -59,6 +66,9 @@ def _handle(args: argparse.Namespace) -> int:
             with writing(file, "doctor", "--json"):
                 file.write_text(as_json + "\n")
         print(report.text(), end="", flush=True)
+    if args.log:
+        print(report.short(), end="", file=sys.stderr, flush=True)
+        return 1 if report.mpi is None else 0
     return 1 if report.problems else 0
 
 

@@ -30,7 +30,7 @@ __all__ = ["CONNECTED", "Facts", "examine", "judge"]
 
 CONNECTED = "connected"
 """What the child says when MPI has started in it."""
-SECONDS = 300.0
+SECONDS = 600.0
 """How long MPI may take to start, and then to bring all facts to rank 0. Big jobs take minutes to start."""
 GRACE = 30.0
 """How much longer the other ranks wait: if they ended first, the launcher might end rank 0 before it reports."""
@@ -129,10 +129,9 @@ def judge(everyone: Sequence[Facts], failure: LaunchError | None = None) -> Repo
 
 def _of_ranks(by_rank: Mapping[int, Facts]) -> Iterator[Finding]:
     """What there is to say of each rank by itself, and of the ranks of each node."""
-    on_node: dict[str, list[Seat]] = {}
+    on_node: dict[str, dict[int, Facts]] = {}
     for rank, f in by_rank.items():
-        seat = Seat(rank, frozenset(f.machine.cores), f.machine.omp_threads)
-        on_node.setdefault(f.machine.node, []).append(seat)
+        on_node.setdefault(f.machine.node, {})[rank] = f
     for rank, f in by_rank.items():
         here = len(on_node[f.machine.node])
         found = [*job.judge_start(f.start, f.world)]
@@ -140,8 +139,11 @@ def _of_ranks(by_rank: Mapping[int, Facts]) -> Iterator[Finding]:
             found += job.judge_world(f.world, here)
         found += [*machine.judge(f.machine, here, len(on_node)), *gpu.judge(f.gpu)]
         yield from (replace(finding, ranks=(rank,)) for finding in found)
-    for seats in on_node.values():
-        yield from job.judge_cores(seats)
+    for there in on_node.values():
+        yield from job.judge_cores(
+            [Seat(rank, frozenset(f.machine.cores), f.machine.omp_threads) for rank, f in there.items()]
+        )
+        yield from gpu.judge_places({rank: f.gpu for rank, f in there.items()})
 
 
 def _differences(by_rank: Mapping[int, Facts]) -> Iterator[Finding]:

@@ -22,6 +22,8 @@ TOPICS = (
     "open files", "huge pages", "GPU", "CPU", "versions", "settings", "algorithm",
 )  # fmt: skip
 """What findings are about, in the report's order."""
+_PLACES = ("cores", "GPU")
+"""Those that say where the ranks are."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,20 @@ class Report:
 
     def text(self) -> str:
         """A line for each finding, and one for each remedy."""
+        return self._text(self.findings)
+
+    def short(self) -> str:
+        """Where the ranks are and what is wrong, in the same lines."""
+        return self._text(f for f in self.findings if f.level != "ok" or f.topic in _PLACES)
+
+    def _text(self, findings: Iterable[Finding]) -> str:
         where = f"{count(len(self.nodes), 'rank')} on {count(len(set(self.nodes.values())), 'node')}"
         which = f"{self.mpi}, {where}" if self.mpi else "one process alone"
         lines = [f"mpicoll {mpicoll.__version__}, {which}", ""]
-        for f in self.findings:
-            lines.append(f"{f.level:8} {f.topic:14} {self._who(f.ranks)}{f.text}")
+        several = len(set(self.nodes.values())) > 1
+        for f in findings:
+            ranks = f.ranks or (tuple(sorted(self.nodes)) if several and f.topic == "cores" else ())
+            lines.append(f"{f.level:8} {f.topic:14} {self._who(ranks)}{f.text}")
             if f.remedy:
                 lines.append(f"{'':8} {'':14} -> {f.remedy}")
         return "\n".join([*lines, "", f"{count(self.problems, 'problem')}, {count(self.warnings, 'warning')}", ""])

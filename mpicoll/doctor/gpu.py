@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mpicoll.doctor.finding import Finding, Level
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import rank_here
+from mpicoll.launch.cores import numa_nodes
+from mpicoll.machine.cpu import cpus
 from mpicoll.machine.system import version_of
 from mpicoll.probe.asking import SECONDS, SECONDS_OF_ALL_JOBS, ask
 from mpicoll.probe.kept import NOT_TRIED
 
-__all__ = ["Gpu", "judge", "look"]
+__all__ = ["Gpu", "judge", "judge_places", "look", "numa_of"]
 
+_GPUS, _BUS = Path("/proc/driver/nvidia/gpus"), Path("/sys/bus/pci/devices")
 TRIES = SECONDS_OF_ALL_JOBS + SECONDS
 """How many seconds it may take to find out what MPI does with GPU memory. The other ranks wait for that in MPI."""
 
@@ -45,6 +49,12 @@ class Gpu:
     failed: tuple[tuple[str, str], ...] = ()
     segments: str = ""
     """The variable that lets torch allocate expandable segments, empty if none does."""
+    visible: str | None = None
+    """CUDA_VISIBLE_DEVICES."""
+    numa: int | None = None
+    """The NUMA node of the GPU that the rank takes."""
+    far: bool = False
+    """Whether the rank has no core on that NUMA node."""
 
 
 def look() -> Gpu:
@@ -57,6 +67,8 @@ def look() -> Gpu:
         torch = _answer("torch", failed) if version_of("torch") else {}
         mpi = _answer("mpi", failed)
     tries = _answer("paths", failed, TRIES) if mpi.get("takes") and torch.get("available") and not rank_here() else {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numa = numa_of(visible, rank_here())
     return Gpu(
         driver=driver.get("version"),
         devices=tuple(driver.get("devices", ())),
@@ -69,7 +81,24 @@ def look() -> Gpu:
         paths=tuple(tries.get("paths", {}).items()),
         kept=tries.get("file", ""),
         failed=tuple(failed),
+        visible=visible,
+        numa=numa,
+        far=numa is not None and numa not in numa_nodes(cpus()),
     )
+
+
+def numa_of(visible: str | None, rank: int) -> int | None:
+    """The NUMA node of the GPU that this rank of the node takes: the one with its number among those that it sees.
+    None if it has none, or the system does not say it."""
+    there = sorted(folder.name for folder in _GPUS.glob("*"))  # by their places on the bus, as CUDA_VISIBLE_DEVICES
+    numbers = [*range(len(there))] if visible is None else [int(n) for n in visible.split(",") if n.isdecimal()]
+    if not numbers or max(numbers) >= len(there):
+        return None
+    try:
+        node = int((_BUS / there[numbers[rank % len(numbers)]].lower() / "numa_node").read_text())
+    except (OSError, ValueError):
+        return None
+    return node if node >= 0 else None  # -1: the machine has one, or does not tell
 
 
 def _answer(question: str, failed: list[tuple[str, str]], seconds: float = SECONDS) -> dict[str, Any]:
@@ -116,6 +145,21 @@ def judge(gpu: Gpu) -> Iterator[Finding]:
     elif gpu.mpi_takes is False:
         remedy = "For arrays on GPUs, use NCCL, or an MPI that was built for CUDA"
         yield Finding("GPU", "warning", "the MPI library takes no GPU memory: arrays go through host memory", remedy)
+
+
+def judge_places(gpus: Mapping[int, Gpu]) -> Iterator[Finding]:
+    """What there is to say of the GPUs that the ranks of one node see."""
+    ranks, of_all = tuple(gpus), gpus.values()
+    if any(gpu.visible for gpu in of_all):
+        each = " | ".join(str(gpu.visible) for gpu in of_all)
+        yield Finding("GPU", "ok", f"the ranks see GPUs {each}", ranks=ranks)
+    if any(gpu.numa is not None for gpu in of_all):
+        each = " | ".join(str(gpu.numa) for gpu in of_all)
+        yield Finding("GPU", "ok", f"the NUMA nodes of their GPUs are {each}", ranks=ranks)
+    far = tuple(rank for rank, gpu in gpus.items() if gpu.far)
+    if far:
+        remedy = "Bind each rank to cores beside its GPU: BIND=numa in job scripts"
+        yield Finding("GPU", "warning", "no core on the NUMA node of the GPU", remedy, far)
 
 
 def _judge_torch(gpu: Gpu) -> Iterator[Finding]:

@@ -139,7 +139,6 @@ class Seat:
 def judge_cores(seats: Sequence[Seat]) -> Iterator[Finding]:
     """What there is to say of the ranks of one node. The ranks that may use no other cores than some rank's must find
     room on these."""
-    ranks = tuple(seat.rank for seat in seats)
     found = False
     for cores in sorted({seat.cores for seat in seats}, key=sorted):
         within = [seat for seat in seats if seat.cores <= cores]
@@ -148,22 +147,28 @@ def judge_cores(seats: Sequence[Seat]) -> Iterator[Finding]:
             found = True
             yield finding
     if not found:
-        bound = " | ".join(ranges(sorted(seat.cores)) for seat in seats)
         threads = "".join(f", OMP_NUM_THREADS={n}" for n in dict.fromkeys(seat.threads for seat in seats) if n)
-        yield Finding("cores", "ok", f"{count(len(seats), 'rank')} a node, on cores {bound}{threads}", ranks=ranks)
+        text = f"{count(len(seats), 'rank')} a node, on cores {_bound(seats)}{threads}"
+        yield Finding("cores", "ok", text, ranks=tuple(seat.rank for seat in seats))
+
+
+def _bound(seats: Sequence[Seat]) -> str:
+    """The cores of each rank."""
+    return " | ".join(ranges(sorted(seat.cores)) for seat in seats)
 
 
 def _judge_room(cores: int, seats: list[Seat]) -> Finding | None:
     """What is wrong with these ranks on so many cores."""
     ranks = tuple(seat.rank for seat in seats)
+    where = f"{count(cores, 'core')}: {_bound(seats)}"
     if len(seats) > cores:
         remedy = "Start fewer ranks, ask for more cores, or let the launcher bind each rank to cores of its own"
-        return Finding("cores", "problem", f"{len(seats)} ranks take turns on {count(cores, 'core')}", remedy, ranks)
+        return Finding("cores", "problem", f"{len(seats)} ranks take turns on {where}", remedy, ranks)
     threads = sum(seat.threads or len(seat.cores) for seat in seats)
     if threads <= cores:
         return None
     remedy = f"export OMP_NUM_THREADS={cores // len(seats)}, or give each rank more cores"
-    text = f"{count(len(seats), 'rank')} with {threads} threads together on {count(cores, 'core')}"
-    if all(seat.threads is None for seat in seats):
-        return Finding("cores", "warning", f"{text}, because OMP_NUM_THREADS is not set", remedy, ranks)
-    return Finding("cores", "problem", f"{text} (OMP_NUM_THREADS)", remedy, ranks)
+    is_set = any(seat.threads is not None for seat in seats)
+    why = "OMP_NUM_THREADS" if is_set else "OMP_NUM_THREADS is not set"
+    text = f"{count(len(seats), 'rank')} with {threads} threads together ({why}) on {where}"
+    return Finding("cores", "problem" if is_set else "warning", text, remedy, ranks)

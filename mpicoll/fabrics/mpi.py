@@ -27,7 +27,7 @@ from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIParcels
 from mpicoll.launch import elastic
-from mpicoll.launch.placement import oversubscribed
+from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 from mpicoll.machine.shared_memory import Block, share

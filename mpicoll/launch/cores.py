@@ -11,14 +11,20 @@ import platform
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpicoll.launch.alone import launched_rank, rank_here, ranks_here
 from mpicoll.machine.cpu import cpus
 from mpicoll.machine.vendors import PLACES
 from mpicoll.units import count, ranges
 
-__all__ = ["ORDER", "mine", "numa_nodes", "physical", "places_ranks", "share", "take"]
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["ORDER", "mine", "numa_nodes", "oversubscribed", "physical", "places_ranks", "share", "take"]
 
 ORDER = "MPICOLL_CORES"
 """The variable in which ``mpicoll run`` tells ranks to take their ``share``, and to ``report`` it."""
@@ -54,6 +60,15 @@ def physical(cpus: Iterable[int]) -> list[list[int]]:
 def mine() -> list[list[int]]:
     """The cores that this process may use."""
     return physical(cpus())
+
+
+def oversubscribed(comm: MPI.Comm) -> bool:
+    """Whether these ranks of one node take turns on its CPUs, with each other or with other ranks that the launcher has
+    started there. Collective."""
+    masks: list[int] = comm.allgather(sum(1 << cpu for cpu in cpus()))
+    all_cpus = reduce(or_, masks).bit_count()
+    bound_apart = all_cpus == sum(mask.bit_count() for mask in masks) and ranks_here() <= (os.cpu_count() or 1)
+    return not bound_apart and max(comm.size, ranks_here()) > all_cpus
 
 
 def share(cores: Sequence[Sequence[int]], rank: int, ranks: int) -> set[int]:

@@ -40,13 +40,14 @@ def check_two_nodes(job: Job, cluster: Cluster) -> None:
     said = ranks(job)
     assert [(r["rank"], r["size"]) for r in said] == [(rank, 4) for rank in range(4)], job.log
     assert Counter(r["host"] for r in said) == {"node1": 2, "node2": 2}
-    for line in ("node1: ranks 0-1", "node2: ranks 2-3"):
-        bound = re.search(rf"^{line}, bound to cores ([\d,-]+) \| ([\d,-]*\d)\b", job.log, re.MULTILINE)
-        assert bound, job.log
-        assert not cores(bound[1]) & cores(bound[2])
-    found = job.results("doctor.txt").read_text()
-    assert re.search(r"^mpicoll .*, 4 ranks on 2 nodes$", found, re.MULTILINE), found
-    assert "0 problems" in found
+    for found in (job.log, job.results("doctor.txt").read_text()):
+        assert re.search(r"^mpicoll .*, 4 ranks on 2 nodes$", found, re.MULTILINE), found
+        assert "0 problems" in found
+        where = re.findall(
+            r"^ok +cores +(.*): 2 ranks a node, on cores ([\d,-]+) \| ([\d,-]*\d)\b", found, re.MULTILINE
+        )
+        assert ", ".join(ranks for ranks, *_ in where) == "ranks 0-1 on node1, ranks 2-3 on node2", found
+        assert not any(cores(first) & cores(second) for _, first, second in where), found
     if cluster.own_networks:
         # Each node's sum depends on all that the other holds. With --exclusive nobody else sent this.
         assert all(r["sent"] >= r["bytes"] for r in said), said

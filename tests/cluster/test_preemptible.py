@@ -8,6 +8,7 @@ import pytest
 
 from tests.cluster.jobs import PROGRAMS, Job
 
+BARE = f"{PROGRAMS}/bare.py"
 STOPPED_ONCE = f"{PROGRAMS}/stopped_once.py"
 TRAINS = "4 ranks, steps 0 to"
 REQUEUED = "stopped before its end: to the queue again"
@@ -64,7 +65,7 @@ def test_a_signal_before_the_program_starts(released: Job) -> None:
 
 
 @pytest.mark.any_mpi
-@pytest.mark.job("preemptible", PROGRAM="-m mpicoll.launch.placement")
+@pytest.mark.job("preemptible", PROGRAM=BARE)
 def test_a_program_that_never_says_that_it_finished(job: Job) -> None:
     assert job.state == "FAILED", job.log
     assert job["Restarts"] == "0"

@@ -87,7 +87,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> str:
     outputs = [
         python("-c", "import mpicoll; mpicoll.Communicator()", env=nowhere).output,
         python(script(folder, ON_A_GPU, "gpu.py")).output,
-        done(*on_a_core, "-m", "mpicoll.launch.placement").output,
+        done(*on_a_core, "-m", "mpicoll", "doctor").output,
         run(2, *bench, env={"GLOO_SOCKET_IFNAME": "ib7"}).output,
         template(folder, env=nowhere),
         template(folder, env={"MPICOLL_ENV": "/nowhere"}),

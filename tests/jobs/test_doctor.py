@@ -20,7 +20,8 @@ from mpicoll.machine.peer_memory import can_read, mark
 from tests.jobs.jobs import AS_ROOT, REPOSITORY, Done, done, others_launchers, python, run, script
 
 DOCTOR = ("-m", "mpicoll", "doctor")
-ONE_CORE = ("taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-m", "mpicoll", "run", "-n", "2")
+ONE = str(min(os.sched_getaffinity(0)))
+ONE_CORE = ("taskset", "-c", ONE, sys.executable, "-m", "mpicoll", "run", "-n", "2")
 QUIET = {"OMP_NUM_THREADS": "1"}
 
 
@@ -50,6 +51,27 @@ def test_two_ranks() -> None:
     assert sum(line.startswith("algorithm all-reduce of ") for line in found) == 3
     assert not any(line.startswith(("MPI ", "launcher ", "versions ")) for line in lines(result, "problem"))
     assert result.code == (1 if lines(result, "problem") else 0), result.output
+
+
+def test_the_report_for_a_log(tmp_path: Path) -> None:
+    """Where the ranks are, and what is wrong with them. A problem does not end the job."""
+    file = tmp_path / "doctor.txt"
+    result = done("bash", "-c", f'"$@" > {file}', "bash", *ONE_CORE, *DOCTOR, "--log")
+    assert result.code == 0, result.output
+    assert lines(result, "problem") == [f"cores 2 ranks take turns on 1 core: {ONE} | {ONE}"]
+    assert {line.split()[0] for line in lines(result, "ok")} == {"GPU"}
+    whole = replace(result, output=file.read_text())
+    assert lines(whole, "problem") == lines(result, "problem")
+    assert any(line.startswith("MPI ") for line in lines(whole, "ok")), whole.output
+
+
+def test_a_log_of_ranks_that_are_alone(tmp_path: Path) -> None:
+    """As srun without --mpi starts them."""
+    step = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "4"}
+    result = done("bash", "-c", f'"$@" > {tmp_path}/doctor.txt', "bash", sys.executable, *DOCTOR, "--log", env=step)
+    assert result.code == 1, result.output
+    (problem,) = (line for line in lines(result, "problem") if line.startswith("MPI "))
+    assert "alone in its MPI world although it was started as one of 4" in problem
 
 
 def test_json_alone_is_printed() -> None:
@@ -104,7 +126,7 @@ def test_no_mpi() -> None:
 def test_more_ranks_than_cores() -> None:
     result = done(*ONE_CORE, *DOCTOR)
     assert result.code == 1, result.output
-    assert "cores 2 ranks take turns on 1 core" in lines(result, "problem")
+    assert f"cores 2 ranks take turns on 1 core: {ONE} | {ONE}" in lines(result, "problem")
 
 
 def test_the_page_shows_what_is_printed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import re
 import shlex
 import signal
 import sys
@@ -362,3 +363,12 @@ def test_the_environment_of_a_job(elsewhere: Path, monkeypatch: pytest.MonkeyPat
     assert environment["OMPI_ALLOW_RUN_AS_ROOT"] == "0"
     assert environment["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] == "1"
     assert not {"OMPI_COMM_WORLD_SIZE", "PMI_RANK"} & environment.keys()
+
+
+def test_variables_of_torchrun(tmp_path: Path) -> None:
+    """They are the launcher's, whatever was inherited."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    program = script(tmp_path, f"import os, sys; sys.stdout.write(str([os.environ[n] for n in {names}]) + '\\n')")
+    result = run(3, program, env={"RANK": "7", "LOCAL_RANK": "7"})
+    assert result.code == 0, result.output
+    assert sorted(re.findall(r"\[.*\]", result.output)) == [f"['{rank}', '3', '{rank}']" for rank in range(3)]

@@ -20,7 +20,7 @@ ROOM = re.compile(r"^\| `(\w+)`[^|]*\|[^|]*\| ([^|]*) \|", re.MULTILINE)
 # Who may know mpi4py: what talks to MPI, and what mpicoll is measured against.
 MPI4PY = (
     "machine.gpu", "machine.library",
-    "launch.lifetime", "launch.placement", "launch.program",  # program: mpi4py's own runner, which loads no MPI
+    "launch.lifetime", "launch.program",  # program: mpi4py's own runner, which loads no MPI
     "transports.memory", "transports.mpi_requests", "transports.on_device", "transports.shared", "transports.step",
     "routes.devices.scheduled", "routes.exchange", "routes.large", "routes.native", "routes.scheduled",
     "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",

@@ -81,13 +81,13 @@ def test_ranks_that_take_turns_on_cores(
 ) -> None:
     from mpi4py import MPI
 
-    from mpicoll.launch import placement
+    from mpicoll.launch import cores
 
     world = MPI.COMM_WORLD
-    monkeypatch.setattr(placement, "cpus", lambda: set(allowed(world.rank, world.size)))
-    monkeypatch.setattr(placement, "ranks_here", lambda: launched or 1)
+    monkeypatch.setattr(cores, "cpus", lambda: set(allowed(world.rank, world.size)))
+    monkeypatch.setattr(cores, "ranks_here", lambda: launched or 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    assert placement.oversubscribed(world) == expected
+    assert cores.oversubscribed(world) == expected
 
 
 def test_ranks_with_different_cpus_have_no_table(monkeypatch: pytest.MonkeyPatch) -> None:

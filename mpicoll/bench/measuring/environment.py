@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.bench.session import Session
-from mpicoll.launch.placement import oversubscribed
+from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.machine.library import library

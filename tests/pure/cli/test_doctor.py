@@ -100,24 +100,24 @@ def test_in_order(facts: list[Facts]) -> None:
         # the launcher
         (alone(tasks=4), "warning launcher this is one process, but Slurm has allocated the job for 4 ranks"),
         # cores
-        (job(4, cores=(0, 1)), "problem cores 4 ranks take turns on 2 cores"),
-        (job(2, cores=(0,)), "problem cores 2 ranks take turns on 1 core"),
-        (changed(job(3), 2, machine={"cores": (1,)}), "problem cores ranks 1-2: 2 ranks take turns on 1 core"),
+        (job(4, cores=(0, 1)), "problem cores 4 ranks take turns on 2 cores: 0-1 | 0-1 | 0-1 | 0-1"),
+        (job(2, cores=(0,)), "problem cores 2 ranks take turns on 1 core: 0 | 0"),
+        (changed(job(3), 2, machine={"cores": (1,)}), "problem cores ranks 1-2: 2 ranks take turns on 1 core: 1 | 1"),
         (
             changed(job(4, nodes=2), 3, machine={"cores": (0,)}),
-            "problem cores ranks 2-3 on node2: 2 ranks take turns on 1 core",
+            "problem cores ranks 2-3 on node2: 2 ranks take turns on 1 core: 0 | 0",
         ),
         (
             job(2, cores=(0, 1), omp_threads=None),
-            "warning cores 2 ranks with 4 threads together on 2 cores, because OMP_NUM_THREADS is not set",
+            "warning cores 2 ranks with 4 threads together (OMP_NUM_THREADS is not set) on 2 cores: 0-1 | 0-1",
         ),
         (
             job(2, cores=(0, 1), omp_threads=2),
-            "problem cores 2 ranks with 4 threads together on 2 cores (OMP_NUM_THREADS)",
+            "problem cores 2 ranks with 4 threads together (OMP_NUM_THREADS) on 2 cores: 0-1 | 0-1",
         ),
         (
             changed(job(), 1, machine={"omp_threads": 8}),
-            "problem cores rank 1: 1 rank with 8 threads together on 1 core (OMP_NUM_THREADS)",
+            "problem cores rank 1: 1 rank with 8 threads together (OMP_NUM_THREADS) on 1 core: 1",
         ),
         # memory
         (
@@ -313,3 +313,27 @@ def test_only_one_rank_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr(examination, "examine", lambda: None)
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_the_numa_nodes_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On a machine with four GPUs, two on each socket, whose ranks 1 and 2 are on the wrong one."""
+    for i in range(4):
+        (tmp_path / f"gpus/0000:{i}A:00.0").mkdir(parents=True)
+        (tmp_path / f"bus/0000:{i}a:00.0").mkdir(parents=True)
+        (tmp_path / f"bus/0000:{i}a:00.0/numa_node").write_text(f"{i // 2}\n")
+    monkeypatch.setattr(gpu, "_GPUS", tmp_path / "gpus")
+    monkeypatch.setattr(gpu, "_BUS", tmp_path / "bus")
+    assert [gpu.numa_of(None, rank) for rank in range(5)] == [0, 0, 1, 1, 0]
+    assert gpu.numa_of("2,1", 0) == 1
+    assert [gpu.numa_of(visible, 0) for visible in ("", "9", "GPU-uuid")] == [None] * 3
+    facts = job(4)
+    for rank in range(4):
+        node = gpu.numa_of(None, rank)
+        facts = changed(facts, rank, gpu={"visible": "0,1,2,3", "numa": node, "far": node != rank % 2})
+    report = judge(facts)
+    assert findings(report) == ["warning GPU ranks 1-2: no core on the NUMA node of the GPU"]
+    said = report.short()
+    assert "GPU            the ranks see GPUs 0,1,2,3 | 0,1,2,3 | 0,1,2,3 | 0,1,2,3\n" in said
+    assert "GPU            the NUMA nodes of their GPUs are 0 | 0 | 1 | 1\n" in said
+    assert "cores          4 ranks a node, on cores 0 | 1 | 2 | 3, OMP_NUM_THREADS=1\n" in said
+    assert "huge pages" not in said

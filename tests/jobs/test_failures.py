@@ -134,9 +134,10 @@ def test_one_ranks_mistake_ends_the_job(tmp_path: Path, mistake: str, start: obj
 
 
 def test_shapes_that_differ_between_ranks(tmp_path: Path) -> None:
-    """Whoever finds it first, the watcher or the MPI library: each rank's call is told."""
-    text = "comm.allgather(np.zeros(2 + rank))"
-    result = run(3, script(tmp_path, f"{BEGIN}{text}\ncomm.barrier()\nprint('went on')\n"))
+    """Whoever finds it first, the watcher or the MPI library: each rank's call is told. MPICH ends the job as soon as
+    rank 0 has the block of rank 1, so both let the last rank make its call."""
+    text = "comm.barrier()\ntime.sleep(0 if rank == 2 else 0.5)\ncomm.allgather(np.zeros(2 + rank))"
+    result = run(3, script(tmp_path, f"{BEGIN}import time\n{text}\ncomm.barrier()\nprint('went on')\n"))
     assert result.code != 0, result.output
     assert "allgather of 3 float64" in result.output
     assert "allgather of 4 float64" in result.output

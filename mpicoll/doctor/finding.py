@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any, Literal
 
 import mpicoll
@@ -99,22 +98,22 @@ class Report:
         where = f"{count(len(self.nodes), 'rank')} on {count(len(set(self.nodes.values())), 'node')}"
         which = f"{self.mpi}, {where}" if self.mpi else "one process alone"
         lines = [f"mpicoll {mpicoll.__version__}, {which}", ""]
-        several = len(set(self.nodes.values())) > 1
         for f in findings:
-            ranks = f.ranks or (tuple(sorted(self.nodes)) if several and f.topic == "cores" else ())
-            lines.append(f"{f.level:8} {f.topic:14} {self._who(ranks)}{f.text}")
+            lines.append(f"{f.level:8} {f.topic:14} {self._who(f)}{f.text}")
             if f.remedy:
                 lines.append(f"{'':8} {'':14} -> {f.remedy}")
         return "\n".join([*lines, "", f"{count(self.problems, 'problem')}, {count(self.warnings, 'warning')}", ""])
 
-    def _who(self, ranks: tuple[int, ...]) -> str:
-        """The ranks, with their nodes where there are several: ``ranks 0-1 on node1: ``."""
+    def _who(self, finding: Finding) -> str:
+        """The ranks, with their nodes where there are several: ``ranks 0-1 on node1: ``. Empty for all ranks, but for
+        what the cores of several nodes are: it says where each rank is."""
+        several = len(set(self.nodes.values())) > 1
+        ranks = finding.ranks or (sorted(self.nodes) if several and finding.topic == "cores" else ())
         if not ranks:
             return ""
-        several = len(set(self.nodes.values())) > 1
-        parts = []
-        for node, whom in groupby(ranks, key=self.nodes.__getitem__):
-            numbers = list(whom)
-            name = named(numbers)
-            parts.append(f"{name} on {node}" if several else name)
-        return ", ".join(parts) + ": "
+        if not several:
+            return f"{named(ranks)}: "
+        on_node: dict[str, list[int]] = {}
+        for rank in ranks:
+            on_node.setdefault(self.nodes[rank], []).append(rank)
+        return ", ".join(f"{named(there)} on {node}" for node, there in on_node.items()) + ": "

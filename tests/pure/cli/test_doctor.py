@@ -337,3 +337,20 @@ def test_the_numa_nodes_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert "GPU            the NUMA nodes of their GPUs are 0 | 0 | 1 | 1\n" in said
     assert "cores          4 ranks a node, on cores 0 | 1 | 2 | 3, OMP_NUM_THREADS=1\n" in said
     assert "huge pages" not in said
+
+
+@pytest.mark.parametrize(
+    ("order", "where"),
+    [
+        ("1122", "ranks 0-1 on node1, ranks 2-3 on node2"),
+        ("1212", "ranks 0, 2 on node1, ranks 1, 3 on node2"),
+    ],
+)
+def test_the_cores_of_several_nodes_say_where_each_rank_is(order: str, where: str) -> None:
+    facts = job(4)
+    for rank, node in enumerate(order):
+        cores = (order[:rank].count(node),)
+        facts = changed(facts, rank, machine={"node": f"node{node}", "cores": cores})
+    report = judge(facts)
+    assert f"ok       cores          {where}: 2 ranks a node, on cores 0 | 1, OMP_NUM_THREADS=1\n" in report.short()
+    assert f" {where}: " not in report.text().replace(f"cores          {where}: ", "")

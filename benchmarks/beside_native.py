@@ -6,8 +6,10 @@
 
 For each record, this prints how many cells were slower than LEAST times the MPI's speed, and the microseconds that
 mpicoll's call took longer, by size. A cell is a collective, a size and a placement. What a call costs in Python is not
-counted as slower. A file of `cold_calls.py` for the same MPI and number of ranks says what that is after arrays of the
+counted as slower. Files of `cold_calls.py` for the same MPI and number of ranks say what that is after arrays of the
 cell's size were filled. Without one, it is what the shortest calls take longer.
+
+Records of the same MPI, number of ranks and table are taken together: a cell's times are the medians over them.
 """
 
 from __future__ import annotations
@@ -36,25 +38,32 @@ def medians(record: dict[str, Any]) -> dict[Cell, tuple[float, float]]:
     return {cell: (of["mpi"], of["mpicoll"]) for cell, of in found.items() if {"mpi", "mpicoll"} <= of.keys()}
 
 
-def costs(longer: dict[Cell, float], cold: dict[str, float] | None) -> dict[Cell, float]:
+def over(records: list[dict[Cell, tuple[float, float]]]) -> dict[Cell, tuple[float, float]]:
+    """The medians over some records."""
+    return {cell: (median(of[cell][0] for of in records), median(of[cell][1] for of in records)) for cell in records[0]}
+
+
+def costs(longer: dict[Cell, float], colds: list[dict[str, float]]) -> dict[Cell, float]:
     """The microseconds of each cell that a call costs in Python."""
-    if cold is None:
+    if not colds:
         call = median(us for (_, size, _), us in longer.items() if size <= SHORT)
         return dict.fromkeys(longer, call)
-    by_size = sorted((int(size), us) for size, us in cold.items())
+    by_size = sorted((int(size), median(cold[size] for cold in colds)) for size in colds[0])
     return {cell: next((us for size, us in by_size if size >= cell[1]), by_size[-1][1]) for cell in longer}
 
 
-def lines(record: dict[str, Any], colds: list[dict[str, Any]]) -> Iterator[str]:
-    found, about = medians(record), record["environment"]
+def lines(records: list[dict[str, Any]], colds: list[dict[str, Any]]) -> Iterator[str]:
+    found, about = over([medians(record) for record in records]), records[0]["environment"]
     longer = {cell: ours - bare for cell, (bare, ours) in found.items()}
-    of_setting = (cold["longer_us"] for cold in colds if (cold["mpi"], cold["ranks"]) == (about["mpi"], about["ranks"]))
-    call = costs(longer, next(of_setting, None))
+    of_setting = [cold["longer_us"] for cold in colds if (cold["mpi"], cold["ranks"]) == (about["mpi"], about["ranks"])]
+    call = costs(longer, of_setting)
     speeds = {
         cell: max(bare / ours, min(1.0, bare / max(ours - call[cell], 0.1))) for cell, (bare, ours) in found.items()
     }
     slower = [cell for cell, speed in speeds.items() if speed < LEAST]
-    yield f"{about['mpi']}, {about['ranks']} ranks, {about['fingerprint']}, {record['started']}"
+    started = ", ".join(record["started"] for record in records)
+    yield f"{about['mpi']}, {about['ranks']} ranks, {about['fingerprint']}, {started}"
+    yield f"table: {about['table'] or 'none'}"
     yield (
         f"{len(speeds)} cells: {geometric_mean(speeds.values()):.3f} times the MPI's speed (geometric mean); "
         f"less than {LEAST} in {len(slower)}, less than 0.9 in {sum(speed < 0.9 for speed in speeds.values())}"
@@ -81,5 +90,10 @@ parser.add_argument("records", nargs="+")
 parser.add_argument("--cold", nargs="*", default=[])
 given = parser.parse_args()
 of_python = [loaded(name) for name in given.cold]
+settings: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
 for name in given.records:
-    print(*lines(loaded(name), of_python), "", sep="\n")
+    record = loaded(name)
+    about = record["environment"]
+    settings.setdefault((about["mpi"], about["ranks"], about["table"]), []).append(record)
+for records in settings.values():
+    print(*lines(records, of_python), "", sep="\n")

@@ -16,6 +16,7 @@ from tests.cluster.cluster import Cluster
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
+STARTUP = Path(__file__).parents[1] / "startup"
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 MINUTES = 10
 """What a job may take before Slurm ends it as TIMEOUT. Each takes seconds on a quiet machine."""
@@ -108,7 +109,7 @@ def submit(cluster: Cluster, folder: Path, *argv: str, **variables: str) -> Job:
     """``sbatch *argv`` from ``folder``, with ``variables`` in its environment."""
     for name in ("slurm", "examples"):
         (folder / name).symlink_to(REPOSITORY / name)
-    words = [f"{name}={value}" for name, value in variables.items()]
+    words = [f"{name}={value}" for name, value in {"PYTHONPATH": str(STARTUP), **variables}.items()]
     done = cluster.run("env", *words, "sbatch", "--parsable", *argv, cwd=folder, capture_output=True)
     assert done.returncode == 0, done.stderr
     return Job(cluster, done.stdout.strip(), folder)

@@ -24,7 +24,7 @@ DEADLINE = 90.0
 """What a job may take where an empty one takes ``EMPTY``: a machine that is busy, or slow, is given more."""
 EMPTY = 3.0
 REPOSITORY = Path(__file__).parents[2]
-STARTUP = Path(__file__).parent / "startup"
+STARTUP = REPOSITORY / "tests" / "startup"
 MPICH = find_launcher().vendor.name == "MPICH"
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 """The programs import it. The process that starts them does not need to."""

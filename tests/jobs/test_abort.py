@@ -8,6 +8,8 @@ import pytest
 
 from tests.jobs.jobs import run, script
 
+pytestmark = pytest.mark.usefixtures("usual_end")
+
 PROGRAM = """
     import sys
     import time

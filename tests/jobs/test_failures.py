@@ -17,6 +17,8 @@ import pytest
 from mpicoll.launch import launcher
 from tests.jobs.jobs import Done, done, half, run, script
 
+pytestmark = pytest.mark.usefixtures("usual_end")
+
 BEGIN = """
 import sys
 import numpy as np

@@ -95,6 +95,7 @@ def test_without_thread_support(tmp_path: Path) -> None:
     assert "mpicoll 0 2 2.0" in result.output
 
 
+@pytest.mark.usefixtures("usual_end")
 def test_end_without_destroy(tmp_path: Path) -> None:
     """What is pending is completed, though nobody waits for it."""
     program = (

@@ -14,9 +14,9 @@ import time
 
 import pytest
 
-from tests.jobs import soaked
-from tests.jobs.jobs import started, until
+from tests.jobs.jobs import REPOSITORY, started, until
 
+SOAKED = str(REPOSITORY / "tests" / "jobs" / "soaked.py")
 RANKS = 3
 CALLS = int(os.environ.get("MPICOLL_SOAK", "3000"))
 
@@ -26,7 +26,7 @@ def test_soak() -> None:
     seed = int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30)))
     print(f"{CALLS} calls, MPICOLL_SEED = {seed}")
     rng = random.Random(seed)
-    argv = [sys.executable, "-m", "mpicoll", "run", "-n", str(RANKS), soaked.__file__, str(CALLS), str(seed)]
+    argv = [sys.executable, "-m", "mpicoll", "run", "-n", str(RANKS), SOAKED, str(CALLS), str(seed)]
     with started(*argv, env={"MPICOLL_TIMEOUT": "30"}) as (it, output):
         until(
             lambda: output.read_text().count(" is ") == RANKS or it.process.poll() is not None,

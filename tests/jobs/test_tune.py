@@ -15,7 +15,7 @@ from tests.jobs.jobs import Done, ended, python, run, script, started, until
 
 pytestmark = pytest.mark.slow
 
-SHORT = ("tune", "allreduce", "-n", "2", "--min", "16K", "--max", "64K", "--budget", "10s")
+SHORT = ("tune", "allreduce", "-n", "2", "--min", "16K", "--max", "64K", "--budget", "5s")
 CHOICE = """
     import mpicoll
     import numpy as np
@@ -51,7 +51,7 @@ def choosing(home: dict[str, str], name: str) -> None:
 def test_from_nothing_to_a_choice(home: dict[str, str], tmp_path: Path) -> None:
     first = mpicoll(*SHORT, "--plot", str(tmp_path / "table.png"), home=home)
     assert first.code == 0, first.output
-    assert "of which this run takes 10 s at most" in first.output
+    assert "of which this run takes 5 s at most" in first.output
     assert (tmp_path / "table.png").read_bytes().startswith(b"\x89PNG")
     (record,) = TableFile(table_of(home)).records()
     assert record.ranks == 2
@@ -96,7 +96,7 @@ def test_ctrl_c_keeps_what_was_measured(home: dict[str, str]) -> None:
 
 
 def test_two_tuners_at_once(home: dict[str, str]) -> None:
-    argv = [sys.executable, "-m", "mpicoll", "tune", "-n", "2", "--max", "16K", "--budget", "10s"]
+    argv = [sys.executable, "-m", "mpicoll", "tune", "-n", "2", "--max", "16K", "--budget", "5s"]
     with started(*argv, "allreduce", env=home) as (one, of_one), started(*argv, "bcast", env=home) as (two, of_two):
         for it, output in ((one, of_one), (two, of_two)):
             done = ended(it, output)

@@ -24,7 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "job(template, *options, **variables): the job that the test looks at")
-    config.addinivalue_line("markers", "any_mpi: nothing depends on the MPI, so one environment is enough")
+    config.addinivalue_line("markers", "any_mpi: nothing depends on the MPI, so one environment is enough: the first")
+    config.addinivalue_line("markers", "last_mpi: the same, where another test has much of it in the first one")
 
 
 def given_environments(config: pytest.Config) -> list[Environment]:
@@ -36,6 +37,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         these = given_environments(metafunc.config)
         if metafunc.definition.get_closest_marker("any_mpi"):
             del these[1:]
+        if metafunc.definition.get_closest_marker("last_mpi"):
+            del these[:-1]
         metafunc.parametrize("environment", these, ids=lambda e: e.path.name, scope="session")
 
 

@@ -10,7 +10,9 @@ from tests.cluster.jobs import PROGRAMS, Job
 
 BARE = f"{PROGRAMS}/bare.py"
 STOPPED_ONCE = f"{PROGRAMS}/stopped_once.py"
-TRAINS = "4 ranks, steps 0 to"
+FEW = "--ntasks-per-node=1"
+"""A rank of this program imports 2.5 s of torch, and each job starts it twice."""
+TRAINS = "2 ranks, steps 0 to"
 REQUEUED = "stopped before its end: to the queue again"
 
 
@@ -28,7 +30,7 @@ def check_went_on(job: Job) -> None:
     stopped = re.search(r"stopped after step (\d+)", job.log)
     assert stopped, job.log
     first = int(stopped[1])
-    assert re.findall(r"4 ranks, steps (\d+) to (\d+)", job.log) == [
+    assert re.findall(r"2 ranks, steps (\d+) to (\d+)", job.log) == [
         ("0", "1000000000"),
         (str(first), str(first + 100)),
     ]
@@ -36,7 +38,7 @@ def check_went_on(job: Job) -> None:
 
 
 @pytest.mark.any_mpi
-@pytest.mark.job("preemptible", "--hold", PROGRAM=STOPPED_ONCE, LAUNCHER="mpirun")
+@pytest.mark.job("preemptible", "--hold", FEW, PROGRAM=STOPPED_ONCE, LAUNCHER="mpirun")
 def test_a_signal_and_another_while_it_stops(released: Job) -> None:
     released.says(TRAINS)
     signal(released)
@@ -44,7 +46,8 @@ def test_a_signal_and_another_while_it_stops(released: Job) -> None:
     check_went_on(released)
 
 
-@pytest.mark.job("preemptible", "--hold", PROGRAM=STOPPED_ONCE, LAUNCHER="srun-{pmi}")
+@pytest.mark.last_mpi
+@pytest.mark.job("preemptible", "--hold", FEW, PROGRAM=STOPPED_ONCE, LAUNCHER="srun-{pmi}")
 def test_preempted_by_slurm(released: Job) -> None:
     released.says(TRAINS)
     urgent = ["--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"]
@@ -53,7 +56,7 @@ def test_preempted_by_slurm(released: Job) -> None:
 
 
 @pytest.mark.any_mpi
-@pytest.mark.job("preemptible", "--hold", PROGRAM=STOPPED_ONCE, MAX_RESTARTS="0")
+@pytest.mark.job("preemptible", "--hold", FEW, PROGRAM=STOPPED_ONCE, MAX_RESTARTS="0")
 def test_a_signal_before_the_program_starts(released: Job) -> None:
     """Does not end the job; what does is that there may be no restart."""
     released.says("results in ")

@@ -27,7 +27,17 @@ from mpicoll.collectives import canonical, even_and_uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.schedule import Nodes
 
-__all__ = ["Traits", "between_memories", "choice_of", "device_route", "explained", "names", "select", "taken_route"]
+__all__ = [
+    "Traits",
+    "between_memories",
+    "choice_of",
+    "device_route",
+    "explained",
+    "names",
+    "preferred",
+    "select",
+    "taken_route",
+]
 
 
 TWO_LEVEL = "two_level"
@@ -108,7 +118,7 @@ def explained(
         if expected:
             raise ArgumentError(operation, "algorithm", expected, repr(algorithm))
         return algorithm, "the call names it"
-    wanted = _preferred_for(even_and_uneven(operation)[0].name, traits.rules.preferred)
+    wanted = preferred(operation, traits.rules.preferred)
     if wanted is not None and not _expected_instead(wanted, operation, reduction, traits, root):
         return wanted, "MPICOLL_ALGORITHM names it"
     return _best(operation, reduction, nbytes, traits)
@@ -226,8 +236,9 @@ def between_memories(operation: str) -> str:
     return next(algorithms.algorithms(table.name)).name
 
 
-def _preferred_for(collective: str, text: str) -> str | None:
-    """The algorithm that the text of MPICOLL_ALGORITHM names for the collective, None where it names none."""
+def preferred(operation: str, text: str) -> str | None:
+    """The algorithm that the text of MPICOLL_ALGORITHM names for this operation, None where it names none."""
+    collective = even_and_uneven(operation)[0].name
     name = _read(text).get(collective)
     if name is not None and name not in names(collective):
         expected = f"for {collective} one of {', '.join(names(collective))}"

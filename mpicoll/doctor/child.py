@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import explained
+from mpicoll.calls.tables import Table
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
 from mpicoll.doctor.examination import CONNECTED
 from mpicoll.doctor.job import SIZES, World
 from mpicoll.errors import ArgumentError, LaunchError, StateError
+from mpicoll.guard.files.places import checked_folder, checked_trace
 from mpicoll.launch.lifetime import checked_world
 from mpicoll.machine.peer_memory import Mark, can_read, mark
+from mpicoll.units import named
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -66,8 +69,7 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
     node.Free()
     level = next(name for name in _LEVELS if getattr(MPI, f"THREAD_{name}") == MPI.Query_thread())
     found = World(world.rank, world.size, library(), level, shares, reads)
-    wrong: str = world.bcast(_wrong_setting())
-    if wrong:
+    if wrong := _wrong_settings(world):  # then no rank may make a Communicator: the others would wait for it
         return replace(found, refused=wrong)
     try:
         comm = Communicator()
@@ -76,10 +78,31 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
         return replace(found, refused=str(error))
 
 
-def _wrong_setting() -> str:
-    """What is wrong with the variables that a Communicator reads when it is made."""
+def _wrong_settings(world: MPI.Intracomm) -> str:
+    """What is wrong with the variables that a Communicator reads when it is made, and on which ranks. Rank 0's values
+    count for all of them, but one rank may have no such folder. Collective."""
+    rules: Rules | str = world.bcast(_rules())
+    wrong = rules if isinstance(rules, str) else _wrong_place(rules, world.rank)
+    each = world.allgather(wrong)
+    who = [rank for rank, said in enumerate(each) if said]
+    text = each[who[0]] if who else ""
+    return text if len(who) in (0, world.size) else f"{text}, on {named(who)}"
+
+
+def _rules() -> Rules | str:
     try:
-        Rules.of_environment()
+        return replace(Rules.of_environment(), table=Table())
+    except ArgumentError as error:
+        return str(error)
+
+
+def _wrong_place(rules: Rules, rank: int) -> str:
+    """Why this rank cannot write the files that the rules ask for."""
+    try:
+        if rules.dump:
+            checked_folder(rules.dump)
+        if rules.trace and rank == 0:
+            checked_trace(rules.trace, rank)
     except ArgumentError as error:
         return str(error)
     return ""

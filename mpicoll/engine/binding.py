@@ -16,7 +16,7 @@ from mpicoll.calls.choice import CICO, NATIVE, Choice
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
-from mpicoll.calls.select import Traits, choice_of, select
+from mpicoll.calls.select import Traits, choice_of, preferred, select
 from mpicoll.engine.device_calls import DeviceCalls
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.machine import blocks
@@ -53,7 +53,7 @@ class Binding:
                 return partial(self._packed, call, algorithm, record), False
             call = call.without_arrays()
             plan = self._bound(call, chosen, partial(self._choose, algorithm, record=record))
-        if algorithm is None and not self._fabric.rules.preferred:
+        if algorithm is None and preferred(call.operation, self._fabric.rules.preferred) is None:
             plan = self._fabric.where_it_lies(call, plan, record, self._workspace)
         return plan, plain
 

@@ -65,6 +65,16 @@ def test_a_rank_that_does_not_come(way: str, tmp_path: Path) -> None:
     assert "rank 1 did not come within 3 s, to allreduce sum of 4 float64" in result.output
 
 
+def test_a_rank_that_has_ended(tmp_path: Path) -> None:
+    """Nobody waits for the timeout: it will not come."""
+    program = BEGIN.format(arguments="") + "    if rank != 1:\n        comm.allreduce(x)\n"
+    result = run(3, script(tmp_path, program), env={"MPICOLL_CHECK": "full", "MPICOLL_TIMEOUT": "600"})
+    assert result.code != 0
+    assert "mpicoll: a rank has come to its end, and others wait for it. The job ends" in result.output
+    assert "rank 1      has not come and has ended its program" in result.output
+    assert "TimeoutError" not in result.output
+
+
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
     [

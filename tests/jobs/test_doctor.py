@@ -152,7 +152,9 @@ def test_the_algorithm_that_is_named() -> None:
     assert [line.partition(": ")[2] for line in found] == ["ring (MPICOLL_ALGORITHM names it)"] * 3
 
 
-@pytest.mark.parametrize("variable", [("MPICOLL_ALGORITHM", "allreduce:rang"), ("MPICOLL_CHECK", "all")])
+@pytest.mark.parametrize(
+    "variable", [("MPICOLL_ALGORITHM", "allreduce:rang"), ("MPICOLL_CHECK", "all"), ("MPICOLL_TRACE", "/nowhere/x")]
+)
 def test_a_setting_that_is_wrong(variable: tuple[str, str]) -> None:
     result = run(2, *DOCTOR, env=dict([variable]))
     assert result.code == 1

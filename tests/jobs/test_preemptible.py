@@ -12,7 +12,7 @@ from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, ended, run, started, until
 pytestmark = NEEDS_TORCH
 
 EXAMPLE = str(REPOSITORY / "examples" / "preemptible.py")
-MORE = 1500
+MORE = 1000
 """Steps after the one at which it was stopped."""
 
 

@@ -40,6 +40,18 @@ def shared(comm: mpicoll.Communicator, given: Any) -> Any:
     return made
 
 
+def test_only_a_collective_with_an_algorithm_of_its_own_is_not_made_where_arrays_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MPICOLL_ALGORITHM", "bcast:linear")
+    with sharing() as comm:
+        x = shared(comm, np.ones(LONG, np.float32))
+        comm.allreduce(x, out=x)
+        assert comm.last_route == SHARED
+        comm.bcast(x)
+        assert comm.last_route == "linear"
+
+
 @pytest.mark.parametrize("count", [blocks.LEAST, LONG, LONG + 1, 3 * PIECE + 5])
 @pytest.mark.parametrize(
     ("dtype", "op"),

@@ -114,6 +114,6 @@ def table(c: Comparison) -> str:
 def duration(seconds: float) -> str:
     """The time as three digits and a unit."""
     for unit, scale in (("s", 1.0), ("ms", 1e-3)):
-        if seconds >= scale:
+        if seconds >= 0.9995 * scale:  # 0.9996 ms is 1 ms in three digits
             return f"{seconds / scale:.3g} {unit}"
     return f"{seconds / 1e-6:.3g} us"

@@ -10,6 +10,7 @@ from typing import Any
 
 from mpi4py import MPI
 
+from mpicoll import units
 from mpicoll.bench.backends import Backend
 from mpicoll.bench.backends.communicator import ArrayLevel
 from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement, elements
@@ -145,7 +146,7 @@ def _table(backends: dict[str, Backend]) -> str | None:
 def _how_long(options: Options, sizes: int) -> str:
     seconds = sizes * options.seconds
     about = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.2g} s"
-    return f"# about {about} for {sizes} sizes, {options.seconds:g} s each; long calls take longer"
+    return f"# about {about} for {units.count(sizes, 'size')}, {options.seconds:g} s each; long calls take longer"
 
 
 def _case(options: Options, session: Session, collective: Collective, size: int, placement: Placement) -> Case:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from mpicoll.bench.report.rows import Row, grouped
-from mpicoll.units import size_text
+from mpicoll.units import count, size_text
 
 __all__ = ["verdict"]
 
@@ -45,7 +45,11 @@ def _said(found: Sequence[tuple[str, int, float]]) -> str:
     if len(ranges) <= _MOST_RANGES:
         return f"the fastest is {', then '.join(ranges)}." if ranges else ""
     often = Counter(backend for backend, _, _ in found).most_common()
-    return "the fastest changes from size to size: " + ", ".join(f"{name} at {n} sizes" for name, n in often) + "."
+    return (
+        "the fastest changes from size to size: "
+        + ", ".join(f"{name} at {count(n, 'size')}" for name, n in often)
+        + "."
+    )
 
 
 def _range(backend: str, found: Iterable[tuple[str, int, float]]) -> str:
@@ -55,4 +59,4 @@ def _range(backend: str, found: Iterable[tuple[str, int, float]]) -> str:
     where = "" if last == "0" else f" at {first}" if first == last else f" from {first} to {last}"
     low, high = f"{min(ratios):.2g}", f"{max(ratios):.2g}"
     among = f"up to {high}" if min(ratios) < 1 else low if low == high else f"{low} to {high}"
-    return f"{backend}{where} ({among} times as fast as the next)"
+    return f"{backend}{where} ({'about' if high == '1' else f'{among} times'} as fast as the next)"

@@ -263,14 +263,22 @@ class Judge:
         has not told its last ones, numbers say nothing: there, whether they wait in a call."""
         numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
         made = each.calls.get(rank, 0)
-        if made == each.most() if numbers else each.longest() == SHORT:
+        fewer = numbers and made < each.most()
+        if not fewer and each.longest() == SHORT:
             return False
         others = [other for other in each.ranks if other != rank]
-        accounts = await self._processes.ask(others, AccountOf(each.name, None))
+        accounts = [
+            (other, account)
+            for other, account in (await self._processes.ask(others, AccountOf(each.name, None))).items()
+            if account is not None
+        ]
         if why == Why.HAS_FAILED:  # while one of them has not come, the others may wait for that one
-            there = [a for other, a in accounts.items() if a and each.states.get(other) == OPEN]
+            there = [account for other, account in accounts if each.states.get(other) == OPEN]
             return bool(there) and all(a.waits and a.stuck > _SECONDS_OF_A_FAILURE for a in there)
-        return any(account.begun > made if numbers else account.waits for account in accounts.values() if account)
+        if not numbers:
+            return any(account.waits for _, account in accounts)
+        # Ranks that agree on their calls count one only when they have agreed. They wait to agree on one more.
+        return any(a.begun > made and (fewer or (a.waits and a.seconds > 0)) for _, a in accounts)
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""
@@ -353,7 +361,8 @@ class Judge:
         """Show the table if a rank waits."""
         accounts, missing = await self._accounts(each, None)
         if any(account.seconds > 0 for account in accounts.values()):
-            report.show(report.text(why, each.ranks, accounts, missing))
+            ended = why == Why.SLOW and any(account.leaving for account in accounts.values())
+            report.show(report.text(Why.SLOW_AND_ENDED if ended else why, each.ranks, accounts, missing))
 
     async def _dump(self, why: str) -> None:
         """Let all processes write their files."""

@@ -10,7 +10,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
-from mpicoll.guard.recorder import BROKEN, CLOSED, FREED
+from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch.protocol import Account, Files
 from mpicoll.launch import last_calls
 from mpicoll.units import alike, named, rows
@@ -32,10 +32,12 @@ class Why(Enum):
     TIME_IS_UP = "a call was not complete in time"
     MEANWHILE = "ranks wait in another communicator, too"
     SLOW = "a call has been under way for long. Nothing is wrong if a rank is still busy"
+    SLOW_AND_ENDED = "a call has been under way for long, and a rank has come to its end"
 
     def said(self, job_ends: bool = True) -> str:
         """In words, which say that the job ends if it does, and if this is the reason."""
-        return self.value if self in (Why.MEANWHILE, Why.SLOW) or not job_ends else f"{self.value}. The job ends"
+        goes_on = self in (Why.MEANWHILE, Why.SLOW, Why.SLOW_AND_ENDED) or not job_ends
+        return self.value if goes_on else f"{self.value}. The job ends"
 
     def title(self, ranks: Sequence[int], job_ends: bool = True) -> str:
         """The first line of a table of these ranks."""
@@ -104,6 +106,8 @@ def _line(account: Account, furthest: int) -> _Line:
         return _Line(f"{account.message}, at {account.where}: waits", True)
     if account.waits and description is not None:
         return _Line(f"call {number}: {description}, at {site}: waits", True)
+    if furthest and account.leaving and account.state == OPEN and description is not None:
+        return _Line(f"has ended its program: its last call was {number}: {description}, at {site}")
     if description is None and 0 <= number < account.begun:
         does = f"call {number}: it has made {account.begun - number - 1} calls since, and has forgotten this one"
     elif description is None:

@@ -59,6 +59,14 @@ def test_a_rank_that_makes_no_more_calls() -> None:
     assert "which is broken. It is at" in lines(account(state=BROKEN, waits=False))[1]
 
 
+def test_a_rank_that_has_ended_is_not_where_its_last_call_was() -> None:
+    """While another one waits for a message from it."""
+    waits = account(waits=False, message="recv: no message came from rank 1 (tag 0)")
+    ended = account(waits=False, leaving=True)
+    assert lines(waits, ended)[2] == "  rank 1  has ended its program: its last call was 3: barrier, at a.py:1 in f"
+    assert lines(ended, account(), latest=False)[1] == "  rank 0  call 3: barrier, at a.py:1 in f"
+
+
 def test_why_a_rank_is_silent() -> None:
     assert why_silent(False, False, False) == "has never been reached"
     assert why_silent(True, True, True) == "its process has ended"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import signal
@@ -91,6 +92,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{bar}mpicoll: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # whoever reads what is printed has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _print_no_more()
+        print(f"mpicoll: what it prints or writes finds no room: {error}", file=sys.stderr)
+        return 2
     return code
+
+
+def _print_no_more() -> None:
+    """Let Python find nothing wrong with stdout at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

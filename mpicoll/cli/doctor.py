@@ -57,6 +57,8 @@ def _handle(args: argparse.Namespace) -> int:
     report = examine()
     if report is None:
         return 0
+    if args.log:  # first: the folder of the report may be full
+        print(report.short(), end="", file=sys.stderr, flush=True)
     as_json = json.dumps(report.as_dict(), indent=1)
     if args.json == "-":
         print(as_json, flush=True)
@@ -67,7 +69,6 @@ def _handle(args: argparse.Namespace) -> int:
                 file.write_text(as_json + "\n")
         print(report.text(), end="", flush=True)
     if args.log:
-        print(report.short(), end="", file=sys.stderr, flush=True)
         return 1 if report.mpi is None else 0
     return 1 if report.problems else 0
 

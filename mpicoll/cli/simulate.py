@@ -132,7 +132,10 @@ def _compare(args: argparse.Namespace) -> int:
     if goal and (names is None or len(names) != 1 or len(sizes) != 1):
         raise _bad("--goal", "one of --algorithms and one size in --sizes", f"{args.algorithms} and {len(sizes)} sizes")
     processes = len(os.sched_getaffinity(0)) if ranks >= MANY else 1
-    found = compared(args.collective, names, ranks, root, machine, sizes, _watched, processes)
+    try:
+        found = compared(args.collective, names, ranks, root, machine, sizes, _watched, processes)
+    except MemoryError:
+        raise _bad("-n", "a number of ranks whose messages fit into memory", ranks) from None
     print(f"# {args.collective}, {ranks} ranks on {machine.name}: {machine.source}")
     print(table(found))
     if plot:

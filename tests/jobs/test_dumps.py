@@ -242,7 +242,7 @@ def test_messages_and_asynchronous_calls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pid", [os.getpid(), 1 << 22 | 1], ids=["no rank", "no process"])
 def test_a_process_that_cannot_be_asked(pid: int) -> None:
-    with pytest.raises(ArgumentError, match="ask_for_dump: pid: expected a rank's process"):
+    with pytest.raises(ArgumentError, match="doctor: --dump: expected a rank's process"):
         ask_for_dump(pid)
 
 
@@ -262,7 +262,7 @@ def test_a_job_that_cannot_be_asked(
         (tmp_path / "scancel").write_text(f"#!/bin/sh\n{scancel}\n")
         (tmp_path / "scancel").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ArgumentError, match=rf"ask_slurm_job: job: expected a job of Slurm's .*given 81 \({says}\)"):
+    with pytest.raises(ArgumentError, match=rf"doctor: --dump: expected a job of Slurm's .*given 81 \({says}\)"):
         ask_slurm_job("81")
 
 

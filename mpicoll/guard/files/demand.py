@@ -71,7 +71,7 @@ def ask_for_dump(pid: int) -> Path:
             time.sleep(0.05)
     except OSError as e:
         raise _refused(f"{pid} ({e.strerror})") from e
-    raise TimeoutError(f"ask_for_dump: process {pid} wrote nothing within {_SECONDS_TO_WRITE:g} s")
+    raise TimeoutError(f"doctor: --dump: process {pid} wrote nothing within {_SECONDS_TO_WRITE:g} s")
 
 
 def ask_slurm_job(job: str) -> None:
@@ -86,11 +86,11 @@ def ask_slurm_job(job: str) -> None:
         try:
             said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         except FileNotFoundError:
-            raise ArgumentError("ask_slurm_job", "job", expected, f"{job} (there is no scancel here)") from None
+            raise ArgumentError("doctor", "--dump", expected, f"{job} (there is no scancel here)") from None
         if said.returncode or said.stderr:
             problem = said.stderr.strip() or f"scancel ended with {said.returncode}"
-            raise ArgumentError("ask_slurm_job", "job", expected, f"{job} ({problem})")
+            raise ArgumentError("doctor", "--dump", expected, f"{job} ({problem})")
 
 
 def _refused(given: str) -> ArgumentError:
-    return ArgumentError("ask_for_dump", "pid", "a rank's process, which has made a Communicator", given)
+    return ArgumentError("doctor", "--dump", "a rank's process, which has made a Communicator", given)

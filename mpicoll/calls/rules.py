@@ -16,6 +16,8 @@ __all__ = [
     "checked_check",
     "checked_timeout",
     "chosen_table",
+    "overlaps",
+    "shares_buckets",
     "timeout",
 ]
 
@@ -96,6 +98,23 @@ def timeout() -> float:
         return checked_timeout(float(given), "mpicoll", "MPICOLL_TIMEOUT")
     except ValueError as e:  # no number, or not a right one; the error shows the text
         raise ArgumentError("mpicoll", "MPICOLL_TIMEOUT", _SECONDS, repr(given)) from e
+
+
+def shares_buckets() -> bool:
+    """MPICOLL_SHARE as this process has it: whether DDP's buckets move to memory that ranks share."""
+    given = os.environ.get("MPICOLL_SHARE", "")
+    if given not in ("", "off"):
+        raise ArgumentError("mpicoll", "MPICOLL_SHARE", "off, or nothing", repr(given))
+    return not given
+
+
+def overlaps() -> bool | None:
+    """MPICOLL_DDP_OVERLAP as this process has it: whether DDP's backward pass goes on while all-reduces are under way.
+    None if it is for mpicoll to say."""
+    given = os.environ.get("MPICOLL_DDP_OVERLAP", "")
+    if given not in ("", "0", "1"):
+        raise ArgumentError("mpicoll", "MPICOLL_DDP_OVERLAP", "0 or 1, or nothing", repr(given))
+    return given == "1" if given else None
 
 
 def _trace() -> str:

@@ -1,7 +1,7 @@
 """The process that becomes the rank, as a child of the doctor: MPI may end it, or never let it go on.
 
-``python -m mpicoll.doctor.child FILE`` gets the doctor's facts through the connection that has this file number. It
-answers CONNECTED or an error, and then the facts of all ranks, which rank 0 alone has.
+``python -m mpicoll.doctor.child FILE PARENT`` gets the doctor's facts through the connection that has this file number,
+from the process PARENT. It answers CONNECTED or an error, and then the facts of all ranks, which rank 0 alone has.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from mpicoll.arrays.dtypes import DTYPES, reduction
-from mpicoll.calls.rules import Rules
+from mpicoll.calls.rules import Rules, overlaps, shares_buckets
 from mpicoll.calls.select import explained
-from mpicoll.calls.tables import Table
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
 from mpicoll.doctor.examination import CONNECTED
@@ -38,9 +37,11 @@ _PR_SET_PDEATHSIG = 1
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 
 
-def main(file: int) -> None:
-    """Be the rank."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # end with the doctor, even where MPI waits
+def main(file: int, parent: int) -> None:
+    """Be the rank, and end with the doctor, the process ``parent``, even where MPI waits."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it has ended before that
+        return
     os.set_inheritable(file, False)  # the connection ends with this process, even if a child of it goes on
     with Connection(file) as doctor:
         facts, of_doctor = doctor.recv()
@@ -91,7 +92,9 @@ def _wrong_settings(world: MPI.Intracomm) -> str:
 
 def _rules() -> Rules | str:
     try:
-        return replace(Rules.of_environment(), table=Table())
+        shares_buckets()
+        overlaps()
+        return Rules.of_environment()
     except ArgumentError as error:
         return str(error)
 
@@ -115,4 +118,4 @@ def _chosen(comm: Communicator) -> tuple[tuple[int, str, str], ...]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

@@ -73,7 +73,8 @@ def _of_rank(facts: Facts, seconds: float) -> list[Facts] | LaunchError | None:
     here, there = multiprocessing.Pipe()
     os.set_inheritable(there.fileno(), True)
     # The child needs the files that the launcher has opened for the rank. What it prints is no part of the report.
-    child = subprocess.Popen([*_RANK, str(there.fileno())], stdin=subprocess.DEVNULL, stdout=_STDERR, close_fds=False)
+    argv = [*_RANK, str(there.fileno()), str(os.getpid())]
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=_STDERR, close_fds=False)
     there.close()
     try:
         with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already, as _next will see

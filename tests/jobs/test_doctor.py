@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes.util
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -162,9 +163,15 @@ def test_the_algorithm_that_is_named() -> None:
     assert [line.partition(": ")[2] for line in found] == ["ring (MPICOLL_ALGORITHM names it)"] * 3
 
 
-@pytest.mark.parametrize(
-    "variable", [("MPICOLL_ALGORITHM", "allreduce:rang"), ("MPICOLL_CHECK", "all"), ("MPICOLL_TRACE", "/nowhere/x")]
-)
+WRONG = {
+    "MPICOLL_ALGORITHM": "allreduce:rang",
+    "MPICOLL_CHECK": "all",
+    "MPICOLL_SHARE": "on",
+    "MPICOLL_TRACE": "/nowhere/x",
+}
+
+
+@pytest.mark.parametrize("variable", WRONG.items(), ids=WRONG)
 def test_a_setting_that_is_wrong(variable: tuple[str, str]) -> None:
     result = run(2, *DOCTOR, env=dict([variable]))
     assert result.code == 1
@@ -238,6 +245,19 @@ def test_mpi_ends_another_rank(tmp_path: Path) -> None:
     assert result.code != 0
     assert "rank 1 on" in result.output
     assert "LaunchError: the process ended with signal SIGABRT before MPI had started" in result.output
+
+
+def test_a_rank_ends_with_its_doctor() -> None:
+    """Although that has ended before the rank could ask for it. MPI might wait in it for ever, at work."""
+    here, there = multiprocessing.Pipe()
+    os.set_inheritable(there.fileno(), True)
+    argv = [sys.executable, "-m", "mpicoll.doctor.child", str(there.fileno()), str(os.getppid())]
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, close_fds=False)
+    there.close()
+    assert child.wait(60) == 0
+    assert here.poll()
+    with pytest.raises(EOFError):
+        here.recv()
 
 
 def test_mpi_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:

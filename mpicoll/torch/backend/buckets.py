@@ -6,32 +6,24 @@ So a bucket moves when it comes for the second time. Nothing but torch looks at 
 
 from __future__ import annotations
 
-import os
-
 import torch
 
-from mpicoll.errors import ArgumentError
+from mpicoll.calls.rules import shares_buckets
 from mpicoll.machine import blocks
 from mpicoll.torch.functions.memory import move
 from mpicoll.torch.groups.group import ProcessGroup
 
-__all__ = ["SWITCH", "Buckets"]
+__all__ = ["Buckets"]
 
-SWITCH = "MPICOLL_SHARE"
-"""The environment variable that decides. off: no memory moves without being asked."""
 MOST = 1024
 """Addresses that are remembered."""
 
 
 class Buckets:
-    """The buckets that a group's rank has reduced. Raises ArgumentError if the environment variable has another
-    value."""
+    """The buckets that a group's rank has reduced. With MPICOLL_SHARE=off, no memory moves without being asked."""
 
     def __init__(self) -> None:
-        given = os.environ.get(SWITCH, "")
-        if given not in ("", "off"):
-            raise ArgumentError("init_process_group", SWITCH, "off, or nothing", repr(given))
-        self._on = not given
+        self._on = shares_buckets()
         self._seen: set[int] = set()
 
     def take(self, tensor: torch.Tensor, group: ProcessGroup) -> None:

@@ -8,27 +8,21 @@ another rank waits before it comes to that all-reduce. To wait for longer would 
 
 from __future__ import annotations
 
-import os
 import sys
 
-from mpicoll.errors import ArgumentError
+from mpicoll.calls.rules import overlaps
 from mpicoll.launch.alone import cores_of_a_rank
 
-__all__ = ["MOMENT", "SWITCH", "called_by_reducer", "waits"]
-
-SWITCH = "MPICOLL_DDP_OVERLAP"
-"""The environment variable that decides. 1: the backward pass never waits. 0: it does, with however many cores."""
+__all__ = ["MOMENT", "called_by_reducer", "waits"]
 
 MOMENT = 0.1
 """Seconds for which the backward pass waits for an all-reduce. If all ranks are there, it takes far less."""
 
 
 def waits() -> bool:
-    """Whether the backward pass waits. Raises ArgumentError if the environment variable has another value."""
-    given = os.environ.get(SWITCH, "")
-    if given not in ("", "0", "1"):
-        raise ArgumentError("init_process_group", SWITCH, "0 or 1, or nothing", repr(given))
-    return given == "0" if given else cores_of_a_rank() < 2
+    """Whether the backward pass waits, as MPICOLL_DDP_OVERLAP says: if that is 0, with however many cores."""
+    wish = overlaps()
+    return cores_of_a_rank() < 2 if wish is None else not wish
 
 
 def called_by_reducer() -> bool:

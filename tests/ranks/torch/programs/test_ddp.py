@@ -145,7 +145,7 @@ def test_join_of_uneven_inputs(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("overlap", ["0", "1"])
 def test_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch, rank: int, size: int) -> None:
-    monkeypatch.setenv(reducer.SWITCH, overlap)
+    monkeypatch.setenv("MPICOLL_DDP_OVERLAP", overlap)
     monkeypatch.setattr(reducer, "MOMENT", 60.0)  # so that whoever waits, waits to the end
     group = dist.new_group()
     if size > 1:
@@ -158,7 +158,7 @@ def test_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(reducer.SWITCH, "yes")
+    monkeypatch.setenv("MPICOLL_DDP_OVERLAP", "yes")
     with pytest.raises(ArgumentError, match="MPICOLL_DDP_OVERLAP: expected 0 or 1, or nothing; given 'yes'"):
         reducer.waits()
 

@@ -202,7 +202,7 @@ def test_monitored_barrier_without_a_timeout(ours_on_the_cpu: DeviceBackend) -> 
 @pytest.mark.parametrize("overlap", ["0", "1"])
 def test_ddp_with_and_without_overlap(overlap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment variable decides whether the backward pass waits, as in a whole group."""
-    monkeypatch.setenv(reducer.SWITCH, overlap)
+    monkeypatch.setenv("MPICOLL_DDP_OVERLAP", overlap)
     monkeypatch.setattr(reducer, "MOMENT", 60.0)  # so that whoever waits, waits to the end
     dist.init_process_group("cpu:mpicoll,cuda:gloo", "mpi://")
     assert backward_waits(dist.get_rank(), overlap == "0") == (overlap == "0")

@@ -247,9 +247,9 @@ def test_buckets_of_ddp(switch: str, view: bool, monkeypatch: pytest.MonkeyPatch
     torch.manual_seed(0)
     models = [nn.Sequential(nn.Linear(300, 800), nn.ReLU(), nn.Linear(800, 400)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
-    monkeypatch.setenv(buckets.SWITCH, "off")
+    monkeypatch.setenv("MPICOLL_SHARE", "off")
     plain = dist.new_group()
-    monkeypatch.setenv(buckets.SWITCH, switch)
+    monkeypatch.setenv("MPICOLL_SHARE", switch)
     group = dist.new_group()
     routes = []
     ddps = [
@@ -271,7 +271,7 @@ def test_buckets_of_ddp(switch: str, view: bool, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_switch_that_says_neither(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(buckets.SWITCH, "0")
+    monkeypatch.setenv("MPICOLL_SHARE", "0")
     with pytest.raises(ArgumentError, match="MPICOLL_SHARE: expected off, or nothing; given '0'"):
         buckets.Buckets()
 

@@ -95,10 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print_no_more()
         return 1
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno != errno.ENOSPC or under_launcher():
             raise
         _print_no_more()
-        print(f"mpicoll: what it prints or writes finds no room: {error}", file=sys.stderr)
+        print(f"mpicoll: there is no room for what it prints: {error}", file=sys.stderr)
         return 2
     return code
 

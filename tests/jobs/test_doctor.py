@@ -71,7 +71,7 @@ def test_there_is_no_room_for_the_report() -> None:
     result = done("bash", "-c", '"$@" > /dev/full', "bash", sys.executable, *DOCTOR, "--log")
     assert result.code == 2, result.output
     assert any(line.startswith("GPU ") for line in lines(result, "ok")), result.output
-    assert result.output.count("mpicoll: what it prints or writes finds no room: ") == 1
+    assert result.output.count("mpicoll: there is no room for what it prints: ") == 1
     assert "Traceback" not in result.output
     assert "Exception" not in result.output
 

@@ -45,11 +45,8 @@ def _said(found: Sequence[tuple[str, int, float]]) -> str:
     if len(ranges) <= _MOST_RANGES:
         return f"the fastest is {', then '.join(ranges)}." if ranges else ""
     often = Counter(backend for backend, _, _ in found).most_common()
-    return (
-        "the fastest changes from size to size: "
-        + ", ".join(f"{name} at {count(n, 'size')}" for name, n in often)
-        + "."
-    )
+    each = ", ".join(f"{name} at {count(n, 'size')}" for name, n in often)
+    return f"the fastest changes from size to size: {each}."
 
 
 def _range(backend: str, found: Iterable[tuple[str, int, float]]) -> str:

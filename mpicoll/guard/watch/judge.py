@@ -232,10 +232,14 @@ class Judge:
             each.warned = False
         if each.least() > each.compared and not each.are(BROKEN):
             await self._compare(each)
-        for rank in each.ranks:
-            if (why := self._makes_no_more(each, rank)) and await self._is_missed(each, rank, why):
+        no_more = {rank: why for rank in each.ranks if (why := self._makes_no_more(each, rank))}
+        for rank, why in no_more.items():
+            if await self._is_missed(each, rank, why):
                 midway = each.are(BROKEN, CLOSED)  # then the numbers of calls differ, and say nothing
                 await self._end(each, None if midway else each.calls.get(rank, 0), why)
+        left = [why for why in no_more.values() if why in (Why.HAS_LEFT, Why.HAS_FREED)]
+        if left and await self._wait_to_agree(each):
+            await self._end(each, each.most(), left[0])
         if each.name not in self._communicators:
             return  # its ranks were lost meanwhile, or it has failed
         over = all(each.states.get(rank, OPEN) != OPEN for rank in each.ranks)
@@ -263,22 +267,23 @@ class Judge:
         has not told its last ones, numbers say nothing: there, whether they wait in a call."""
         numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
         made = each.calls.get(rank, 0)
-        fewer = numbers and made < each.most()
-        if not fewer and each.longest() == SHORT:
+        if made == each.most() if numbers else each.longest() == SHORT:
             return False
         others = [other for other in each.ranks if other != rank]
-        accounts = [
-            (other, account)
-            for other, account in (await self._processes.ask(others, AccountOf(each.name, None))).items()
-            if account is not None
-        ]
+        accounts = await self._processes.ask(others, AccountOf(each.name, None))
         if why == Why.HAS_FAILED:  # while one of them has not come, the others may wait for that one
-            there = [account for other, account in accounts if each.states.get(other) == OPEN]
+            there = [a for other, a in accounts.items() if a and each.states.get(other) == OPEN]
             return bool(there) and all(a.waits and a.stuck > _SECONDS_OF_A_FAILURE for a in there)
-        if not numbers:
-            return any(account.waits for _, account in accounts)
-        # Ranks that agree on their calls count one only when they have agreed. They wait to agree on one more.
-        return any(a.begun > made and (fewer or (a.waits and a.seconds > 0)) for _, a in accounts)
+        return any(account.begun > made if numbers else account.waits for account in accounts.values() if account)
+
+    async def _wait_to_agree(self, each: _Calls) -> bool:
+        """Whether ranks wait to agree on a call that those do not make which make no more. They count it only when they
+        have agreed on it."""
+        waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
+        if not waiting or each.are(BROKEN, CLOSED):
+            return False
+        accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
+        return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in accounts.values() if a)
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""

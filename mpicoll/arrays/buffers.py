@@ -253,8 +253,16 @@ def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
     stream = interface.get("stream")
     if stream is not None:
         torch.cuda.ExternalStream(stream).synchronize()
-    buffer = _of_torch(torch.as_tensor(x, device="cuda"), operation, argument)
+    buffer = _of_torch(torch.as_tensor(_ForTorch(x, interface), device="cuda"), operation, argument)
     return replace(buffer, writable=buffer.writable and not interface["data"][1])
+
+
+class _ForTorch:
+    """Memory of a GPU as torch takes it. torch refuses an interface which says that nobody may write there."""
+
+    def __init__(self, x: Any, interface: Mapping[str, Any]) -> None:
+        self.__cuda_array_interface__ = {**interface, "data": (interface["data"][0], False)}
+        self.keep = x
 
 
 def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:

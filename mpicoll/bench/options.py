@@ -12,6 +12,7 @@ from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, reduction
 from mpicoll.bench.backends import BACKENDS
 from mpicoll.bench.report.style import check_drawable
 from mpicoll.calls import select
+from mpicoll.calls.choice import DEVICE, IPC, STAGED
 from mpicoll.collectives import COLLECTIVES, canonical
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
@@ -81,6 +82,7 @@ def read(given: Mapping[str, str | None]) -> Options:
     if low > high:
         raise bad("--min", f"no more than --max ({size_text(high)})", text("min"))
     collectives = _collectives(text("collective"))
+    device = _names(text("device"), "--device", "device", DEVICES)[0]
     options = Options(
         collectives=collectives,
         ranks=ranks,
@@ -91,8 +93,8 @@ def read(given: Mapping[str, str | None]) -> Options:
         dtype=dtype,
         op=_op(text("op"), dtype, collectives),
         root=_number(text("root"), "--root", 0, ranks - 1, f"a rank below {ranks}"),
-        device=_names(text("device"), "--device", "device", DEVICES)[0],
-        algorithms=_algorithms(given["algorithms"], collectives),
+        device=device,
+        algorithms=_algorithms(given["algorithms"], collectives, device),
         seconds=_number(text("seconds"), "--seconds", 1e-3, 3600, "seconds from 0.001 to 3600", float),
         json=output("bench", "--json", given["json"]),
         csv=output("bench", "--csv", given["csv"]),
@@ -143,11 +145,13 @@ def _op(text: str, dtype: Dtype, collectives: Sequence[str]) -> str:
     return op
 
 
-def _algorithms(text: str | None, collectives: Sequence[str]) -> tuple[str, ...]:
-    """Names that at least one of the collectives knows."""
+def _algorithms(text: str | None, collectives: Sequence[str], device: str) -> tuple[str, ...]:
+    """Names that at least one of the collectives knows. On a GPU they include routes."""
     if text is None:
         return ()
     known = dict.fromkeys(a for c in collectives for a in select.names(c))
+    if device != "cpu":
+        known |= dict.fromkeys((STAGED, DEVICE, IPC))
     return _names(text, "--algorithms", "algorithm", tuple(known))
 
 

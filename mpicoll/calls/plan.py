@@ -69,14 +69,16 @@ def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...
                 if x.is_cpu:
                     return (x.data_ptr(), x.numel(), x.dtype)
                 return (x.data_ptr(), x.numel(), x.dtype, x.device.index) if x.is_cuda else None
+            if (torch := loaded_torch()) is not None:
+                if not _TENSORS:
+                    _TENSORS.update((torch.Tensor, torch.nn.Parameter))
+                    return key(x)
+                if isinstance(x, torch.Tensor):  # a tensor on a GPU has an interface, which does not say all of it
+                    return None
             if (interface := getattr(x, "__cuda_array_interface__", None)) is not None:
                 return _key_of_interface(x, interface)
         except (RuntimeError, ValueError, BufferError):
-            return None  # it has no memory; binding the call raises an error that says what is wrong with the array
-        torch = loaded_torch()
-        if torch is not None and not _TENSORS:
-            _TENSORS.update((torch.Tensor, torch.nn.Parameter))
-            return key(x)
+            pass  # it has no memory; binding the call raises an error that says what is wrong with the array
         return None
 
     return key

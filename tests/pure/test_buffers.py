@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mpicoll.arrays.buffers import as_buffer, memory_overlaps
+from mpicoll.calls import plan
 from mpicoll.errors import ArgumentError
 
 
@@ -73,3 +74,21 @@ def test_numpys_interface() -> None:
     fixed = np.ones(2)
     fixed.flags.writeable = False
     assert not as_buffer(Interface(fixed), "bcast", "x").writable
+
+
+class AsOnAGpu(torch.Tensor):
+    """A tensor with the interface that torch's own have on a GPU. It does not say that a view conjugates."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"data": (self.data_ptr(), False), "shape": tuple(self.shape), "typestr": "<c8", "version": 3}
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["the first tensor", "a later one"])
+def test_a_tensor_s_key_is_never_that_of_its_interface(known: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "_TENSORS", {torch.Tensor} if known else set())
+    key = plan.key_by(lambda x: x.ctypes.data)
+    x = torch.zeros(3, dtype=torch.complex64)
+    assert key(x.as_subclass(AsOnAGpu).conj()) is None
+    assert key(x.as_subclass(AsOnAGpu)) is None
+    assert key(x) == (x.data_ptr(), 3, torch.complex64)

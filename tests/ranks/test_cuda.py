@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ import mpicoll
 import mpicoll.torch as dist
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.errors import ArgumentError, DeviceError
+from mpicoll.errors import ArgumentError, DeviceError, MpicollError, StateError
 from tests import oracle
 from tests.ranks.torch.cases import (
     FUNCTIONS,
@@ -142,6 +143,36 @@ def test_what_speaks_cupys_interface(comm: mpicoll.Communicator, op: str) -> Non
     out = torch.zeros(comm.size, 2, device="cuda")
     comm.allgather(LikeCuPy(torch.full((2,), float(comm.rank), device="cuda"), read_only=True), out=LikeCuPy(out))
     assert out.tolist() == [[r, r] for r in range(comm.size)]
+
+
+@pytest.mark.parametrize("own_stream", [False, True], ids=["default stream", "side stream"])
+def test_cupys_arrays(comm: mpicoll.Communicator, own_stream: bool) -> None:
+    """In place, and as the library of a result. What CuPy's stream computes before the call goes in."""
+    cupy = pytest.importorskip("cupy")
+    with cupy.cuda.Stream(non_blocking=True) if own_stream else cupy.cuda.Stream.null:
+        for _ in range(20):
+            x = cupy.arange(100_000, dtype=np.float32) * 0 + comm.rank + 1
+            result = comm.allreduce(x, "max")
+            comm.allreduce(x, "sum", out=x)
+            torch.cuda.synchronize()
+            assert type(result) is type(x)
+            assert cupy.unique(result).tolist() == [comm.size]
+            assert cupy.unique(x).tolist() == [comm.size * (comm.size + 1) / 2]
+
+
+def test_jaxs_arrays(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their library makes the result, and nothing is written into them."""
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # else a rank takes most of the memory
+    jnp = pytest.importorskip("jax.numpy")
+    x = jnp.full(1000, comm.rank + 1.0, jnp.bfloat16)
+    result = comm.allreduce(x)
+    torch.cuda.synchronize()
+    assert type(result) is type(x)
+    assert result.dtype == jnp.bfloat16
+    assert (np.asarray(result) == comm.size * (comm.size + 1) / 2).all()
+    with pytest.raises(ArgumentError, match="allreduce: x: expected an array that can be written to"):
+        comm.allreduce(x, out=x)
+    assert (np.asarray(x) == comm.rank + 1).all()
 
 
 def test_nan_and_rounding(size: int) -> None:
@@ -327,6 +358,56 @@ def test_wrong_arrays_for_the_communicator(comm: mpicoll.Communicator) -> None:
         comm.allreduce(x[:3], out=x[1:])
     assert (x == 5).all()
     assert (host == 5).all()
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+def test_a_stream_that_captures_a_graph(size: int, async_op: bool) -> None:
+    """The call is refused before data moves, and so is a wait. The group can be used afterwards."""
+    x = torch.ones(4, device="cuda")
+    pending = dist.all_reduce(x, async_op=True)
+    assert pending is not None
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        with pytest.raises(StateError, match="the current stream is capturing a CUDA graph"):
+            dist.all_reduce(x, async_op=async_op)
+        with pytest.raises(StateError, match="the current stream is capturing a CUDA graph"):
+            pending.wait()
+    pending.wait()
+    dist.all_reduce(x)
+    assert x.tolist() == [size**2] * 4
+
+
+def test_a_forked_process(comm: mpicoll.Communicator) -> None:
+    """It gets an error with a name, and its parent goes on."""
+    x = torch.ones(4, device="cuda")
+    comm.allreduce(x, out=x)
+    child = os.fork()
+    if not child:
+        try:
+            comm.allreduce(x, out=x)
+        except MpicollError as e:
+            os._exit(0 if "fork" in str(e) else 2)
+        except BaseException:
+            os._exit(3)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    comm.allreduce(x, out=x)
+    assert x.tolist() == [comm.size**2] * 4
+
+
+@pytest.mark.parametrize("n", [1000, 30_000_000])
+def test_ipc_where_memory_comes_and_goes(comm: mpicoll.Communicator, n: int) -> None:
+    """New memory at an address at which there was other memory, which a peer had opened. None of it stays taken."""
+    left = []
+    for i in range(8):
+        x = torch.full((n + i,), comm.rank + i, dtype=torch.float32, device="cuda")
+        comm.allreduce(x, "sum", out=x, algorithm="ipc")
+        assert x.unique().tolist() == [comm.size * (comm.size - 1) / 2 + comm.size * i]
+        del x
+        torch.cuda.empty_cache()
+        comm.barrier()
+        left.append(torch.cuda.mem_get_info()[0])
+        comm.barrier()
+    assert left[-1] > left[1] - 4 * n
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")

@@ -49,7 +49,8 @@ class ArrayLevel:
 
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         case = buffers.case
-        if self._algorithm and self._algorithm not in select.names(case.operation):
+        on_host = select.device_route(self._algorithm)[1] if self._on_gpu else self._algorithm
+        if on_host and on_host not in select.names(case.operation):
             raise Unavailable(f"{case.operation} has no algorithm named {self._algorithm}")
         tensors = self._on_gpu or case.dtype.storage is not None  # then NumPy does not have the dtype
         if tensors and find_spec("torch") is None:

@@ -124,6 +124,12 @@ def test_known_algorithms_are_listed() -> None:
         options(algorithms="rong")
 
 
+def test_a_gpu_s_routes_are_algorithms_there() -> None:
+    assert options(algorithms="ipc,native", device="cuda").algorithms == ("ipc", "native")
+    with pytest.raises(ArgumentError, match=r"--algorithms: expected one of native.*given 'ipc'"):
+        options(algorithms="ipc")
+
+
 def test_a_picture_needs_matplotlib(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("mpicoll.bench.report.style.find_spec", lambda _: None)
     with pytest.raises(ArgumentError, match=r"--plot: expected matplotlib.*pip install matplotlib"):

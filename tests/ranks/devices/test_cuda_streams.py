@@ -17,6 +17,10 @@ from mpicoll.devices.cuda import Cuda, CudaEvent, CudaQueue
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 
 
+class Seen(Exception):
+    """What was to be seen was seen."""
+
+
 class InventedTorch:
     """What ``torch.cuda`` is asked for."""
 
@@ -31,6 +35,7 @@ class InventedTorch:
             Stream=lambda device: SimpleNamespace(),
             stream=self.stream,
         )
+        self.taken: list[tuple[int, bool]] = []
 
     class Tensor:
         pass
@@ -38,6 +43,10 @@ class InventedTorch:
     @staticmethod
     def device(name: str) -> str:
         return name
+
+    def as_tensor(self, x: Any, device: str) -> None:
+        self.taken.append(x.__cuda_array_interface__["data"])
+        raise Seen
 
     @contextmanager
     def stream(self, stream: Any) -> Iterator[None]:
@@ -96,9 +105,20 @@ def test_a_queue_waits_for_an_event(torch: InventedTorch) -> None:
 
 
 class OnAGpu:
+    read_only = False
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        return {"data": (4096, False), "shape": (1,), "typestr": "<f4", "strides": None, "version": 3}
+        return {"data": (4096, self.read_only), "shape": (1,), "typestr": "<f4", "strides": None, "version": 3}
+
+
+def test_memory_that_may_only_be_read(torch: InventedTorch) -> None:
+    """torch takes no interface which says so."""
+    x = OnAGpu()
+    x.read_only = True
+    with pytest.raises(Seen):
+        as_buffer(x, "allreduce", "x")
+    assert torch.taken == [(4096, False)]
 
 
 def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) -> None:

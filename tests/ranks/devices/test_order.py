@@ -90,7 +90,7 @@ class Program:
 
 def reshaped(x: Any, like: Any) -> Any:
     """``x`` as a vector. It has no gaps."""
-    if hasattr(x, "layout"):
+    if hasattr(x, "_as"):
         return x._as(x.layout.reshape(-1))
     return x.reshape(-1)
 

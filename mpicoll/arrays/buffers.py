@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.arrays import interfaces
 from mpicoll.arrays.dtypes import DTYPES, Dtype
 from mpicoll.arrays.owners import owner_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
@@ -51,6 +52,9 @@ class Buffer:
     device: str
     plain: bool
     writable: bool
+    elsewhere: bool = False
+    """Whether its library works on another stream than torch's current one. Such a program sees a result only where
+    the host has waited for it."""
 
     @property
     def count(self) -> int:
@@ -250,19 +254,9 @@ def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
     if torch is None or not torch.cuda.is_available() or torch.cuda._is_in_bad_fork():
         expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
         raise DeviceError(operation, argument, expected, f"{type(x).__name__} with a __cuda_array_interface__")
-    stream = interface.get("stream")
-    if stream is not None:
-        torch.cuda.ExternalStream(stream).synchronize()
-    buffer = _of_torch(torch.as_tensor(_ForTorch(x, interface), device="cuda"), operation, argument)
-    return replace(buffer, writable=buffer.writable and not interface["data"][1])
-
-
-class _ForTorch:
-    """Memory of a GPU as torch takes it. torch refuses an interface which says that nobody may write there."""
-
-    def __init__(self, x: Any, interface: Mapping[str, Any]) -> None:
-        self.__cuda_array_interface__ = {**interface, "data": (interface["data"][0], False)}
-        self.keep = x
+    tensor, elsewhere = interfaces.as_tensor(torch, x, interface)
+    buffer = _of_torch(tensor, operation, argument)
+    return replace(buffer, writable=buffer.writable and not interface["data"][1], elsewhere=elsewhere)
 
 
 def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
@@ -292,8 +286,10 @@ def _of_dlpack(x: Any, operation: str, argument: str) -> Buffer:
         except (RuntimeError, BufferError, TypeError, ValueError) as e:
             refusals[name] = e
         else:
-            described = _of_numpy if isinstance(array, np.ndarray) else _of_torch
-            return described(array, operation, argument)
+            if isinstance(array, np.ndarray):
+                return _of_numpy(array, operation, argument)
+            buffer = _of_torch(array, operation, argument)
+            return replace(buffer, writable=buffer.writable and interfaces.may_be_written(x))
     reasons = "; ".join(f"{name} says: {error}" for name, error in refusals.items())
     given = f"{type(x).__name__} ({reasons})"
     expected = "a DLPack array that NumPy or torch can take"
@@ -318,10 +314,12 @@ def _read_only(x: Any) -> NDArray[Any]:
 
 def library_of(x: Any) -> Any:
     """The library of an array that is neither NumPy's nor torch's, if it takes arrays by DLPack: the namespace that the
-    array names, as the array API standard has it. None for all other arrays."""
+    array names, as the array API standard has it, or else its package (CuPy's name none). None for all other arrays."""
+    if not hasattr(x, "__dlpack__"):
+        return None
     namespace = getattr(x, "__array_namespace__", None)
-    library = None if namespace is None else namespace()
-    return library if library is not np and hasattr(library, "from_dlpack") else None
+    library = sys.modules.get(type(x).__module__.partition(".")[0]) if namespace is None else namespace()
+    return library if library not in (np, loaded_torch()) and hasattr(library, "from_dlpack") else None
 
 
 def memory_overlaps(a: Buffer, b: Buffer) -> bool:

@@ -6,8 +6,8 @@ mpicoll allocates from torch's caches, so that a program's own memory and mpicol
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,10 +16,10 @@ import numpy as np
 from mpicoll.arrays.buffers import Buffer, loaded_torch
 from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.arrays.kernels import COMBINE
-from mpicoll.devices.cuda_peers import exported, opened
+from mpicoll.devices.cuda_peers import close, exported, opened
 from mpicoll.devices.device import Device, Event, Handle, Queue
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
-from mpicoll.machine.cuda import supported
+from mpicoll.machine.cuda import hidden_from_captures, supported
 
 __all__ = ["Cuda"]
 
@@ -49,10 +49,11 @@ class Cuda(Device):
     def queue(self) -> CudaQueue:
         return CudaQueue(self._torch, self._torch.cuda.Stream(self._device))
 
-    def using(self, queue: Queue) -> AbstractContextManager[None]:
+    @contextmanager
+    def using(self, queue: Queue) -> Iterator[None]:
         assert isinstance(queue, CudaQueue)
-        stream: AbstractContextManager[None] = self._torch.cuda.stream(queue.stream)
-        return stream
+        with hidden_from_captures(), self._torch.cuda.stream(queue.stream):
+            yield
 
     def allocate(self, nbytes: int, queue: Queue) -> _Memory:
         torch = self._torch
@@ -102,6 +103,10 @@ class Cuda(Device):
     def model(self) -> str:
         return f"{self._torch.cuda.get_device_name(self._device)}, CUDA {supported()}"
 
+    @cached_property
+    def identity(self) -> str:
+        return str(self._torch.cuda.get_device_properties(self._device).uuid)
+
     def again(self) -> Callable[[], Cuda]:
         return partial(Cuda, self.name)
 
@@ -109,13 +114,17 @@ class Cuda(Device):
         return address
 
     def export(self, address: int) -> Handle | None:
-        found = exported(address)
+        with self._torch.cuda.device(self._device):
+            found = exported(address)
         return None if found is None else Handle(os.getpid(), *found)
 
     def open(self, handle: Handle) -> int | None:
         with self._torch.cuda.device(self._device):
-            start = opened(handle.allocation)
-        return None if start is None else start + handle.offset
+            return opened(handle.allocation)
+
+    def close(self, start: int) -> None:
+        with self._torch.cuda.device(self._device):
+            close(start)
 
 
 class CudaQueue(Queue):
@@ -165,13 +174,15 @@ class CudaEvent(Event):
 
     def wait(self) -> None:
         try:
-            self.event.synchronize()
+            with hidden_from_captures():
+                self.event.synchronize()
         except RuntimeError as e:
             raise DeviceFailure(f"the GPU reports: {e}") from e
 
     def is_past(self) -> bool:
         try:
-            return bool(self.event.query())
+            with hidden_from_captures():
+                return bool(self.event.query())
         except RuntimeError as e:
             raise DeviceFailure(f"the GPU reports: {e}") from e
 
@@ -216,10 +227,11 @@ def _term(torch: Any, rows: Sequence[Any], i: int, reduction: Reduction, factors
 
 
 def _divided(torch: Any, x: Any, divisor: int) -> Any:
-    if x.is_floating_point():
-        return x / divisor
     if x.is_complex():
-        return torch.view_as_complex(torch.view_as_real(x) / divisor)
+        return torch.view_as_complex(_divided(torch, torch.view_as_real(x), divisor))
+    if x.is_floating_point():
+        # By a number, torch multiplies with its inverse on a GPU, which rounds twice.
+        return x / torch.full((), divisor, dtype=x.dtype, device=x.device)
     return torch.div(x, divisor, rounding_mode="trunc")
 
 

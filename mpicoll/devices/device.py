@@ -125,6 +125,11 @@ class Device(ABC):
         """What the device is, and its driver, as ``NVIDIA H200, CUDA 13.0``. The MPI library treats all devices of
         a model alike."""
 
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """What no other device of the node is called, and each process calls this one."""
+
     @abstractmethod
     def again(self) -> Callable[[], Device]:
         """Makes a Device of this device, or of one that is like it, in another process. It can be pickled."""
@@ -139,4 +144,9 @@ class Device(ABC):
 
     @abstractmethod
     def open(self, handle: Handle) -> int | None:
-        """The address in this process of another process's memory; None if it cannot be opened."""
+        """Where the allocation of another process's handle begins in this process; None if it cannot be opened. A
+        process opens an allocation once at a time."""
+
+    @abstractmethod
+    def close(self, start: int) -> None:
+        """Give up an allocation that was opened: as long as it is open, its owner cannot give it back."""

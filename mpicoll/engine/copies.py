@@ -1,11 +1,11 @@
-"""Copies in host memory of what MPI cannot use where it lies."""
+"""Copies in host memory of what MPI cannot use where it lies, and the end of work on a device."""
 
 from __future__ import annotations
 
 from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.devices.registry import device_named
 
-__all__ = ["copied_to_host", "written_back"]
+__all__ = ["copied_to_host", "settled", "written_back"]
 
 
 def copied_to_host(b: Buffer) -> Buffer:
@@ -15,7 +15,7 @@ def copied_to_host(b: Buffer) -> Buffer:
     device = device_named(b.device)
     queue, host = device.current(), host_buffer(device.pinned(b.nbytes), b.shape, b.dtype)
     queue.copy(device.view(host), device.view(b))
-    queue.record().wait()
+    settled(b)
     return host
 
 
@@ -25,6 +25,11 @@ def written_back(b: Buffer, host: Buffer) -> None:
         b.assign(host)
         return
     device = device_named(b.device)
-    queue = device.current()
-    queue.copy(device.view(b), device.view(host))
-    queue.record().wait()
+    device.current().copy(device.view(b), device.view(host))
+    settled(b)
+
+
+def settled(*buffers: Buffer | None) -> None:
+    """Wait until the devices of these buffers have done what this thread has handed in."""
+    for name in {b.device for b in buffers if b is not None and b.device != "cpu"}:
+        device_named(name).current().record().wait()

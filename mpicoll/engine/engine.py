@@ -16,7 +16,7 @@ from mpicoll.calls.record import Pending, Record, record_of
 from mpicoll.calls.select import select
 from mpicoll.engine.aside import Aside, Handed
 from mpicoll.engine.collectives import Collectives
-from mpicoll.engine.copies import copied_to_host, written_back
+from mpicoll.engine.copies import copied_to_host, settled, written_back
 from mpicoll.engine.message_calls import MessageCalls
 from mpicoll.engine.requests import Message, Request
 from mpicoll.errors import ArgumentError
@@ -67,7 +67,9 @@ class Engine(Collectives, MessageCalls):
             def run(engine: Engine) -> None:
                 plan = engine.plan(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
                 engine.carry_out(plan, operation)
+                settled(call.send, call.recv)
 
+            settled(call.send, call.recv)  # the thread has another queue
             native = self._handed(run), sequence(), None
         transfer, after, copies = native
         request = self._recorded(record, transfer, after, (x, out, copies))

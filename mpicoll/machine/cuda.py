@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-__all__ = ["driver", "supported"]
+__all__ = ["driver", "hidden_from_captures", "number_of", "supported"]
+
+_DEVICE_ORDINAL = 9  # of CUpointer_attribute
+_RELAXED = 2  # of CUstreamCaptureMode
 
 
 @cache
@@ -20,3 +25,23 @@ def supported() -> str:
     number = ctypes.c_int()
     driver().cuDriverGetVersion(ctypes.byref(number))
     return f"{number.value // 1000}.{number.value % 1000 // 10}"
+
+
+def number_of(address: int) -> int | None:
+    """The number of the GPU whose memory this is, as this process counts the GPUs. None if it is no GPU's."""
+    number = ctypes.c_int()
+    failed = driver().cuPointerGetAttribute(ctypes.byref(number), _DEVICE_ORDINAL, ctypes.c_uint64(address))
+    return None if failed else number.value
+
+
+@contextmanager
+def hidden_from_captures() -> Iterator[None]:
+    """What this thread does with a GPU meanwhile breaks no capture of a CUDA graph. By default, CUDA takes an event
+    that another thread waits for as a mistake of the thread that captures."""
+    mode = ctypes.c_int(_RELAXED)
+    exchange = driver().cuThreadExchangeStreamCaptureMode
+    exchange(ctypes.byref(mode))
+    try:
+        yield
+    finally:
+        exchange(ctypes.byref(mode))

@@ -41,7 +41,7 @@ class Simulated(Device):
         self.name = f"simulated:{next(_numbers)}"
         self.costs, self._mpi = costs or Costs(), mpi
         self._arena = Arena(capacity)
-        self._peers: dict[tuple[int, bytes], Reserved | None] = {}
+        self._peers: dict[int, Reserved] = {}
         self._seed = itertools.count(seed * 1000)
         self._queues: weakref.WeakSet[SimulatedQueue] = weakref.WeakSet()
         self._default = self.queue()
@@ -89,7 +89,7 @@ class Simulated(Device):
         return any(range_.owns(address) for range_ in self._ranges())
 
     def _ranges(self) -> list[Reserved]:
-        return [self._arena, *filter(None, list(self._peers.values()))]
+        return [self._arena, *list(self._peers.values())]
 
     def current(self) -> SimulatedQueue:
         return self._here.__dict__.get("queue") or self._default
@@ -143,6 +143,10 @@ class Simulated(Device):
     def model(self) -> str:
         return "simulated"
 
+    @property
+    def identity(self) -> str:
+        return f"{os.getpid()}:{id(self)}"
+
     def again(self) -> Callable[[], Simulated]:
         return Simulated
 
@@ -158,12 +162,15 @@ class Simulated(Device):
 
     def open(self, handle: Handle) -> int | None:
         if handle.process == os.getpid() and handle.allocation == str(self._arena.file).encode():
-            return self._arena.start + handle.offset
-        key = handle.process, handle.allocation
-        if key not in self._peers:
-            self._peers[key] = self._opened(handle)
-        peer = self._peers[key]
-        return None if peer is None else peer.start + handle.offset
+            return self._arena.start
+        peer = self._opened(handle)
+        if peer is None:
+            return None
+        self._peers[peer.start] = peer
+        return peer.start
+
+    def close(self, start: int) -> None:
+        self._peers.pop(start, None)
 
     def _opened(self, handle: Handle) -> Reserved | None:
         if self.fails("open"):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from mpicoll.arrays.buffers import as_buffer, memory_overlaps
+from mpicoll.arrays.buffers import as_buffer, library_of, memory_overlaps
+from mpicoll.arrays.interfaces import may_be_written
 from mpicoll.calls import plan
 from mpicoll.errors import ArgumentError
 
@@ -92,3 +95,37 @@ def test_a_tensor_s_key_is_never_that_of_its_interface(known: bool, monkeypatch:
     assert key(x.as_subclass(AsOnAGpu).conj()) is None
     assert key(x.as_subclass(AsOnAGpu)) is None
     assert key(x) == (x.data_ptr(), 3, torch.complex64)
+
+
+class SpeaksDlpack:
+    """An array of another library, which speaks DLPack as it was before version 1, or as it is now."""
+
+    def __init__(self, x: np.ndarray[Any, Any], version: int) -> None:
+        self.x, self.version = x, version
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self.version == 0 and options:
+            raise TypeError("unexpected options")
+        return self.x.__dlpack__(**options)
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("flag", [False, True])
+def test_who_may_write_by_dlpack(version: int, flag: bool) -> None:
+    x = np.ones(3)
+    x.flags.writeable = flag
+    assert may_be_written(SpeaksDlpack(x, version)) == (version == 1 and flag)
+
+
+def test_the_library_of_an_array_that_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its package is its library, if it takes arrays by DLPack."""
+    x = SpeaksDlpack(np.ones(3), 1)
+    assert library_of(x) is None
+    package = ModuleType("invented")
+    monkeypatch.setitem(sys.modules, "invented", package)
+    monkeypatch.setattr(SpeaksDlpack, "__module__", "invented.arrays")
+    assert library_of(x) is None
+    package.__dict__["from_dlpack"] = np.from_dlpack
+    assert library_of(x) is package
+    assert library_of(np.ones(3)) is None
+    assert library_of(torch.ones(3)) is None

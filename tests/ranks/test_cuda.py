@@ -154,7 +154,6 @@ def test_cupys_arrays(comm: mpicoll.Communicator, own_stream: bool) -> None:
             x = cupy.arange(100_000, dtype=np.float32) * 0 + comm.rank + 1
             result = comm.allreduce(x, "max")
             comm.allreduce(x, "sum", out=x)
-            torch.cuda.synchronize()
             assert type(result) is type(x)
             assert cupy.unique(result).tolist() == [comm.size]
             assert cupy.unique(x).tolist() == [comm.size * (comm.size + 1) / 2]
@@ -311,7 +310,7 @@ def test_memory_is_given_back(size: int) -> None:
         return torch.cuda.memory_allocated()
 
     few = calls(10)
-    assert calls(200) <= few + 2 * 400_000
+    assert calls(200) <= few + 2 * 400_384  # torch gives whole blocks of 512 bytes
 
 
 # -- mistakes ---------------------------------------------------------------------------------------------------------
@@ -392,6 +391,27 @@ def test_a_forked_process(comm: mpicoll.Communicator) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     comm.allreduce(x, out=x)
     assert x.tolist() == [comm.size**2] * 4
+
+
+@pytest.mark.parametrize("operation", ["iallreduce", "allreduce"])
+def test_a_call_of_another_thread_follows_the_current_stream(comm: mpicoll.Communicator, operation: str) -> None:
+    """An average has no call of MPI's that does not block. So a thread carries it out."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(5):
+            x = _written_late(1000, comm.rank + 1.0)
+            request = getattr(comm, operation)(x, "avg", out=x)
+            if operation == "iallreduce":
+                request.wait()
+            assert x.unique().tolist() == [(comm.size + 1) / 2]
+
+
+def test_long_calls_of_ranks_that_share_a_gpu(comm: mpicoll.Communicator) -> None:
+    one = torch.cuda.device_count() == 1
+    for n, route in ((1000, "staged"), (1_000_000, "ipc" if one else "staged")):
+        x = torch.full((n,), comm.rank + 1.0, device="cuda")
+        comm.allreduce(x, out=x)
+        assert x.unique().tolist() == [comm.size * (comm.size + 1) / 2]
+        assert comm.last_route.startswith((route, "native"))
 
 
 @pytest.mark.parametrize("n", [1000, 30_000_000])

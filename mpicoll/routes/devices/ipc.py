@@ -7,6 +7,7 @@ they tell each other whether this is possible. If it is not, the call takes anot
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -15,39 +16,24 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device, Handle, Queue
-from mpicoll.routes.devices.failures import Tell, failure_before, raise_any
+from mpicoll.routes.devices.failures import failure_before, raise_any
+from mpicoll.routes.devices.peers import Peers
 from mpicoll.routes.devices.scratch import Scratch
 from mpicoll.routes.shares import input_and_output, starts_of
 
-__all__ = ["Peers", "bind", "serves"]
+__all__ = ["bind", "serves"]
 
 
 class _Told(NamedTuple):
-    """What a rank tells the others: its memory, its factor of a premul_sum, and whether others can open its memory."""
+    """What a rank tells the others: its memory, its factor of a premul_sum, whether others can open its memory, and
+    which of its process's allocations are no more."""
 
     given: Handle | None
     out: Handle | None
     factor: Any
     possible: bool
-
-
-class Peers:
-    """The ranks of a communicator, and whose memory they have opened."""
-
-    def __init__(self, rank: int, size: int, device: Device, tell: Tell) -> None:
-        self.rank, self.size, self.device, self.tell = rank, size, device, tell
-        self._known: set[tuple[int, bytes]] = set()
-
-    def opened(self, handles: Sequence[Handle | None], own: int | None) -> list[int | None] | None:
-        """The address of each rank's memory. None, on all ranks, if one cannot open another's."""
-        addresses = [own if r == self.rank else h and self.device.open(h) for r, h in enumerate(handles)]
-        used = {(h.process, h.allocation) for h in handles if h is not None}
-        if not used <= self._known:
-            possible = all(a is not None for a, h in zip(addresses, handles, strict=True) if h is not None)
-            if not all(self.tell(possible)):
-                return None
-            self._known |= used
-        return addresses
+    process: int
+    ended: list[bytes]
 
 
 def serves(call: Call, device: Device) -> bool:
@@ -92,12 +78,16 @@ class _Plan:
 
     def _told(self, queue: Queue) -> list[_Told]:
         """What all ranks tell when their inputs are ready, and their results may be written."""
-        call, export = self._call, self._peers.device.export
-        given = None if self._given is None else export(self._given.address)
-        out = None if call.recv is None or not self._sliced else export(call.recv.address)
+        call, peers = self._call, self._peers
+        ended = peers.ended()
+        given = None if self._given is None else peers.lend(self._given.address)
+        out = None if call.recv is None or not self._sliced else peers.lend(call.recv.address)
         possible = (self._given is None or given is not None) and (not self._sliced or out is not None)
         factor = None if call.reduction is None else call.reduction.op.factor
-        told = self._peers.tell((failure_before(queue.record()), _Told(given, out, factor, possible)))
+        mine = _Told(given, out, factor, possible, os.getpid(), ended)
+        told = peers.tell((failure_before(queue.record()), mine))
+        for _, each in told:
+            peers.close(each.process, each.ended)
         raise_any(call.operation, [failure for failure, _ in told])
         return [each for _, each in told]
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mpicoll.arrays import interfaces
 from mpicoll.arrays.buffers import as_buffer
-from mpicoll.devices import registry
+from mpicoll.devices import cuda, registry
 from mpicoll.devices.cuda import Cuda, CudaEvent, CudaQueue
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 
@@ -35,17 +36,17 @@ class InventedTorch:
             Stream=lambda device: SimpleNamespace(),
             stream=self.stream,
         )
-        self.taken: list[tuple[int, bool]] = []
+        self.taken: list[tuple[int, bool, str]] = []
 
     class Tensor:
         pass
 
     @staticmethod
-    def device(name: str) -> str:
-        return name
+    def device(name: str, number: int | None = None) -> str:
+        return name if number is None else f"{name}:{number}"
 
     def as_tensor(self, x: Any, device: str) -> None:
-        self.taken.append(x.__cuda_array_interface__["data"])
+        self.taken.append((*x.__cuda_array_interface__["data"], device))
         raise Seen
 
     @contextmanager
@@ -59,6 +60,8 @@ class InventedTorch:
 def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[InventedTorch]:
     made = InventedTorch()
     monkeypatch.setitem(sys.modules, "torch", made)
+    monkeypatch.setattr(cuda, "hidden_from_captures", nullcontext)
+    monkeypatch.setattr(interfaces, "number_of", lambda address: 1)
     registry._cuda.clear()
     yield made
     registry._cuda.clear()
@@ -81,7 +84,7 @@ def test_a_stream_that_captures_a_graph(torch: InventedTorch) -> None:
         device.current()
 
 
-def test_events() -> None:
+def test_events(torch: InventedTorch) -> None:
     class Failed:
         def query(self) -> bool:
             raise RuntimeError("an illegal memory access")
@@ -113,12 +116,12 @@ class OnAGpu:
 
 
 def test_memory_that_may_only_be_read(torch: InventedTorch) -> None:
-    """torch takes no interface which says so."""
+    """torch takes no interface which says so. It gets the number of the GPU, or would copy to the current one."""
     x = OnAGpu()
     x.read_only = True
     with pytest.raises(Seen):
         as_buffer(x, "allreduce", "x")
-    assert torch.taken == [(4096, False)]
+    assert torch.taken == [(4096, False, "cuda:1")]
 
 
 def test_a_process_that_was_forked_after_cuda_had_begun(torch: InventedTorch) -> None:

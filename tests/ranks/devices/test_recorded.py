@@ -8,11 +8,13 @@ import pytest
 import mpicoll
 from mpicoll import algorithms
 from mpicoll.calls.choice import PATHS
+from mpicoll.engine import device_calls
 from mpicoll.guard.files.snapshot import snapshot
 from mpicoll.guard.watch.watched import Watched
 from mpicoll.probe import seen
 from mpicoll.routes.devices import staged
 from tests.devices.on import OnSimulated
+from tests.devices.simulated import Simulated
 
 pytestmark = pytest.mark.mpi
 
@@ -46,6 +48,22 @@ def test_what_was_asked_for(comm: mpicoll.Communicator, algorithm: str | None, r
     on = OnSimulated()
     assert called(comm, on, algorithm) == route
     assert called(comm, on, algorithm) == route  # by the plan of the first call
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_long_calls_of_ranks_that_share_a_device(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    monkeypatch.setattr(device_calls, "IPC_FROM", 800)
+    monkeypatch.setattr(Simulated, "identity", "the one" if shared else f"that of rank {comm.rank}")
+    on, alone = OnSimulated(), comm.size == 1
+    for count, route in ((99, "staged:native"), (100, "ipc" if shared or alone else "staged:native")):
+        for _ in range(2):
+            assert called(comm, on, None, count) == route
+    assert called(comm, on, "staged", 100) == "staged:native"
+    x, out = on.array(np.ones(50), "float64"), on.array(np.zeros(50 * comm.size), "float64")
+    comm.allgatherv(x, [50] * comm.size, out=out)
+    assert np.all(on.values(out) == 1)
 
 
 def test_device_alone_names_its_schedule(comm: mpicoll.Communicator) -> None:

@@ -41,7 +41,7 @@ def environment(session: Session) -> dict[str, Any]:
         "binding": bindings,
         "oversubscribed": oversubscribed(session.node),
         "huge_pages": huge_pages(),
-        "gpus": world.allgather(_gpu(session)) if session.on_gpu else [],
+        "gpus": [*dict(world.allgather(_gpu(session))).values()] if session.on_gpu else [],
         "gpu_sharing": session.sharing if session.on_gpu else None,
         "driver": _driver(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -67,10 +67,12 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def _gpu(session: Session) -> str:
+def _gpu(session: Session) -> tuple[str, str]:
+    """What no other GPU is called, and the name of its model."""
     import torch
 
-    return torch.cuda.get_device_name(session.device)
+    found = torch.cuda.get_device_properties(session.device)
+    return str(found.uuid), found.name
 
 
 def _driver() -> str | None:

@@ -18,7 +18,8 @@ DDP's all-reduces, so that nothing can be hidden, or it continues while a thread
 forces each way: in line, without any thread, and on a thread that nothing waits for. It runs both once more on an
 emulated slow wire. There every byte of a bucket takes in addition as long as on 10 Gb/s Ethernet, without using a core.
 
-If a node has a GPU for each rank, NCCL is measured, too, and all tensors are in GPU memory.
+If a node has GPUs, all tensors are in GPU memory. The ranks take its GPUs in turns. If it has one for each rank, NCCL
+is measured, too.
 """
 
 from __future__ import annotations
@@ -170,17 +171,17 @@ def on_a_thread(group: Any) -> Any:
 
 
 def device_of(node: MPI.Comm) -> torch.device:
-    """This rank's GPU if its node has one for each rank, else the CPU."""
-    if torch.cuda.device_count() < node.size:
+    """One of the node's GPUs if it has some, else the CPU."""
+    if not torch.cuda.device_count():
         return torch.device("cpu")
-    torch.cuda.set_device(node.rank)
-    return torch.device("cuda", node.rank)
+    torch.cuda.set_device(node.rank % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
 
 
-def groups_on(device: torch.device) -> dict[str, Any]:
+def groups_on(device: torch.device, node: MPI.Comm) -> dict[str, Any]:
     """A group for each line of the table. The others are compared with the first."""
     groups = {"gloo": dist.new_group(backend="gloo"), "mpicoll": dist.group.WORLD}
-    if device.type == "cuda":
+    if device.type == "cuda" and torch.cuda.device_count() >= node.size:
         groups["nccl"] = dist.new_group(backend="nccl")
     for name, way in ((IN_LINE, in_line), (THREAD, on_a_thread)):
         groups[f"mpicoll{name}"] = way(dist.new_group())
@@ -275,7 +276,7 @@ def main() -> None:
     started = datetime.now(UTC).isoformat(timespec="seconds")
     here = environment(Session(MPI.COMM_WORLD, node, str(device)))
     where = f"{here['cpu']}, {here['cores']} cores, {here['ranks']} ranks, {here['mpi']}, torch {here['torch']}"
-    groups = groups_on(device)
+    groups = groups_on(device, node)
     rows: list[Row] = []
     if dist.get_rank() == 0:
         print(f"# {where}\n# times in ms; batches of {given.batch} rows a rank\n{HEAD}", flush=True)

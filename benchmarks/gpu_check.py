@@ -1,11 +1,13 @@
-"""Run the CUDA tests and a short form of the study of MPI and NCCL on this machine's GPU, and record the results.
+"""Run the CUDA tests and some benchmarks on this machine's GPUs, and record the results.
 
     python benchmarks/gpu_check.py [--wheels DIR] [--out DIR] [--ranks 2]
 
-This needs a Python that has torch, mpi4py, an MPI wheel and pytest. Or give ``--wheels``, a directory of wheels. They
-are installed beside what this Python has, in an environment that is removed at the end. Nothing is downloaded. On a
-machine without a GPU, the program says so and ends with exit code 0. Each step has a deadline and its own process
-group, so a step that hangs counts as failed. All steps together take 8 minutes at most.
+The benchmarks are mpicoll's routes side by side, steps of DistributedDataParallel, and a short form of the study of MPI
+and NCCL. This needs a Python that has torch, mpi4py, an MPI wheel and pytest. Or give ``--wheels``, a directory of
+wheels. They are installed beside what this Python has, in an environment that is removed at the end. Nothing is
+downloaded. If there is libucx-cu13 beside the wheel of Open MPI, the MPI passes messages of GPU memory. On a machine
+without a GPU, the program says so and ends with exit code 0. Each step has a deadline and its own process group, so a
+step that hangs counts as failed. All steps together take 10 minutes at most.
 """
 
 from __future__ import annotations
@@ -21,12 +23,16 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STUDY = REPOSITORY / "benchmarks" / "mpi_vs_nccl" / "study.py"
+DDP = REPOSITORY / "benchmarks" / "ddp_step.py"
 COLLECTIVES = "allreduce,allgather,reduce_scatter,bcast,alltoall"
+TESTED = 3
+"""Ranks of the tests: by this number, division is not exact."""
 PROBE = """
 import json, torch
 found = {"gpu": None}
@@ -108,31 +114,38 @@ def environment(wheels: Path | None, where: Path) -> str:
     return str(python)
 
 
-def check(python: str, ranks: int, out: Path) -> list[Step]:
-    """Run the tests, then the study. If it fails, its missing parts run again without NCCL. At most 420 seconds."""
-    tests = ["-m", "pytest", "tests", "-m", "cuda", "--with-mpi", "-q", "-rs", "-p", "no:cacheprovider"]
-    steps = [run("tests", [python, "-m", "mpicoll", "run", f"-n{ranks}", *tests], 140)]
+def check(python: str, ranks: int, out: Path) -> Iterator[Step]:
+    """Run the tests and the benchmarks. If the study fails, its missing parts run again without NCCL."""
+    asked = [python, "-c", "from mpicoll.launch.cuda_ucx import exports; print(exports())"]
+    gpu = bool(subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=60).stdout.strip())
+    started = [python, "-m", "mpicoll", "run", *(["--gpu"] if gpu else [])]
+    tests = ["-m", "pytest", "tests/ranks", "-m", "cuda", "--with-mpi", "-q", "-rs", "-p", "no:cacheprovider"]
+    yield run("tests", [*started, f"-n{TESTED}", *tests], 200)
+    routes = "staged,ipc,device" if gpu else "staged,ipc"
+    bench = ["-m", "mpicoll", "bench", "allreduce,allgather", "--device=cuda", "--backends=mpicoll", "-f16"]
+    bench += [f"--algorithms={routes}", "-b1K", "-e64M", "--seconds=0.2", f"--json={out / 'routes.json'}"]
+    yield run("routes", [*started, f"-n{ranks}", *bench], 60)
+    ddp = [str(DDP), "--sizes=1,25,100", "--buckets=25", "--seconds=2", f"--json={out / 'ddp-step.json'}"]
+    yield run("ddp-step", [*started, f"-n{ranks}", *ddp], 60)
     study = [python, str(STUDY), "--device=cuda", f"-n{ranks}", f"--out={out}", f"--collectives={COLLECTIVES}"]
-    study += ["--dtypes=float32", "--max=64M", "--factor=8", "--seconds=0.5", "--deadline=60"]
-    for backends, deadline in (("mpicoll,mpi,nccl,gloo", 190), ("mpicoll,mpi,gloo", 80)):
-        steps.append(run(f"study of {backends}", [*study, f"--backends={backends}"], deadline))
-        if steps[-1].code == 0:
-            break
-    return steps
+    study += ["--dtypes=float32", "--max=64M", "--factor=8", "--seconds=0.3", "--deadline=60"]
+    for backends, deadline in (("mpicoll,mpi,nccl,gloo", 190), ("mpicoll,mpi,gloo", 70)):
+        last = run(f"study of {backends}", [*study, f"--backends={backends}"], deadline)
+        yield last
+        if last.code == 0:
+            return
 
 
-def write(found: dict[str, object], steps: list[Step], ranks: int, out: Path) -> None:
+def write(found: dict[str, object], steps: list[Step], out: Path) -> None:
     """Write the summary, and what each step printed."""
-    lines = [f"# GPU check, {datetime.date.today().isoformat()}", "", f"- ranks: {ranks}"]
+    lines = [f"# GPU check, {datetime.date.today().isoformat()}", ""]
     lines += [f"- {key}: {value}" for key, value in found.items()]
     lines += [f"- Python: {platform.python_version()}", "", "| step | result | seconds |", "|---|---|---|"]
     lines += [f"| {s.name} | {s.verdict} | {s.seconds:.0f} |" for s in steps]
     (out / "summary.md").write_text("\n".join(lines) + "\n")
-    for i, step in enumerate(steps):
-        name = "tests" if step.name == "tests" else f"study-{i}"
-        (out / f"{name}.txt").write_text(
-            step.output.replace(str(REPOSITORY), ".").replace(str(out), "OUT").replace("\0", "")
-        )
+    for step in steps:
+        text = step.output.replace(str(REPOSITORY), ".").replace(str(out), "OUT").replace("\0", "")
+        (out / f"{step.name.partition(' ')[0]}.txt").write_text(text)
 
 
 def main() -> int:
@@ -148,12 +161,15 @@ def main() -> int:
     print(f"{found['gpu']}, torch {found['torch']}, NCCL {found.get('nccl', 'none')}", flush=True)
     out = (args.out or REPOSITORY / "benchmarks" / "records" / f"gpu-{datetime.date.today().isoformat()}").resolve()
     out.mkdir(parents=True, exist_ok=True)
+    found |= {"ranks of the tests": TESTED, "ranks of the benchmarks": args.ranks}
+    steps: list[Step] = []
     with tempfile.TemporaryDirectory(prefix="mpicoll-gpu-") as temporary:
-        steps = check(environment(args.wheels, Path(temporary) / "venv"), args.ranks, out)
-    write(found, steps, args.ranks, out)
+        for step in check(environment(args.wheels, Path(temporary) / "venv"), args.ranks, out):
+            steps.append(step)
+            write(found, steps, out)  # what is there is kept if this program is ended
     print(steps[-1].output)
     print(f"The record is in {out}.")
-    return 0 if steps[0].code == 0 and steps[-1].code == 0 else 1
+    return 0 if all(step.code == 0 for step in [*steps[:3], steps[-1]]) else 1
 
 
 if __name__ == "__main__":

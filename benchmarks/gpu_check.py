@@ -119,8 +119,8 @@ def check(python: str, ranks: int, out: Path) -> Iterator[Step]:
     asked = [python, "-c", "from mpicoll.launch.cuda_ucx import exports; print(exports())"]
     gpu = bool(subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, timeout=60).stdout.strip())
     started = [python, "-m", "mpicoll", "run", *(["--gpu"] if gpu else [])]
-    tests = ["-m", "pytest", "tests/ranks", "-m", "cuda", "--with-mpi", "-q", "-rs", "-p", "no:cacheprovider"]
-    yield run("tests", [*started, f"-n{TESTED}", *tests], 200)
+    tests = ["-m", "pytest", "tests/ranks", "-m", "cuda", "--with-mpi", "-q", "-rs", "--disable-warnings"]
+    yield run("tests", [*started, f"-n{TESTED}", *tests, "-p", "no:cacheprovider"], 200)
     routes = "staged,ipc,device" if gpu else "staged,ipc"
     bench = ["-m", "mpicoll", "bench", "allreduce,allgather", "--device=cuda", "--backends=mpicoll", "-f16"]
     bench += [f"--algorithms={routes}", "-b1K", "-e64M", "--seconds=0.2", f"--json={out / 'routes.json'}"]

@@ -152,8 +152,8 @@ def taken_route(algorithm: str | None, reduces: bool, works: Set[str]) -> str:
     the host's choice is that. ``reduces`` says whether it is a reduction. A route that hands device memory to the MPI
     library is taken only if the path that it needs ``works``, of ``PATHS``.
 
-    Nothing was measured on a GPU, so that a call gets no other route unless it names one. When something is measured,
-    the rows go here: they hold for one model of a GPU, as those of the host hold for one CPU."""
+    Nothing was measured on several GPUs, so that a call gets no other route unless it names one, or its ranks share a
+    GPU (``device_calls.IPC_FROM``)."""
     route = NATIVE if algorithm == NATIVE else device_route(algorithm)[0]
     needed = {NATIVE: "reductions" if reduces else "collectives", DEVICE: "messages"}.get(route)
     return route if needed is None or needed in works else STAGED

@@ -41,7 +41,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     )  # fmt: skip
     parser.add_argument(
         "--gpu", action="store_true",
-        help="let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda` (never run on a GPU)",
+        help="let the wheel of Open MPI take GPU memory, through the UCX of the extra `cuda`",
     )  # fmt: skip
     parser.add_argument(
         "--report-bindings", action="store_true",

@@ -179,6 +179,11 @@ class DeviceCalls:
         self._known = {path for path in PATHS if not any(paths is not None and paths[path] for paths in told)}
         return self._known
 
+    def free(self) -> None:
+        """Give up the memory of other processes."""
+        for kept in self._kept.values():
+            kept.peers.free()
+
     def for_message(self, b: Buffer) -> Buffer | None:
         """A device's buffer, as MPI can send or receive it where it lies. None where this rank does not know that MPI
         takes messages of such memory. What the caller has queued is done when this returns."""

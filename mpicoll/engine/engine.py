@@ -105,8 +105,10 @@ class Engine(Collectives, MessageCalls):
         return Handed(self._aside, run)
 
     def free(self) -> None:
-        if self._aside is not None and not self.closed:
-            self._aside.finish()
+        if not self.closed:
+            if self._aside is not None:
+                self._aside.finish()
+            self.binding.devices.free()
         super().free()
 
     def _recorded(self, record: Record, transfer: Transfer, finish: Plan, arrays: object) -> Request:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from mpicoll.devices.device import Device, Handle
@@ -36,7 +38,13 @@ class Peers:
         self._open: set[_Allocation] = set()
         self._lent: dict[bytes, int] = {}
         """The allocations of this rank that others may have open: an address in each."""
-        weakref.finalize(self, _close, device, self._open).atexit = False
+        self._end = weakref.finalize(self, _unused.append, (device, self._open))
+        self._end.atexit = False
+
+    def free(self) -> None:
+        """Give up all that is open."""
+        self._end()
+        _close_unused()
 
     def lend(self, address: int) -> Handle | None:
         """A handle of this rank's memory. None if nobody else can open it."""
@@ -94,11 +102,23 @@ class _Opened:
 
 _of_process: dict[_Allocation, _Opened] = {}
 _lock = threading.Lock()
-os.register_at_fork(after_in_child=_of_process.clear)  # a child has nothing open
+_unused: deque[tuple[Device, set[_Allocation]]] = deque()
+"""What a communicator had open that is no more. The garbage collector may have come while the lock was held, so it is
+closed later."""
+
+
+def _forget() -> None:
+    """A forked child has nothing open."""
+    _of_process.clear()
+    _unused.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _opened(device: Device, handle: Handle, allocation: _Allocation, first: bool) -> int | None:
     """Where an allocation begins in this process, which opens it if it is not open."""
+    _close_unused()
     with _lock:
         if allocation not in _of_process:
             start = device.open(handle)
@@ -108,6 +128,12 @@ def _opened(device: Device, handle: Handle, allocation: _Allocation, first: bool
         found = _of_process[allocation]
         found.users += first
         return found.start
+
+
+def _close_unused() -> None:
+    with suppress(IndexError):
+        while True:
+            _close(*_unused.popleft())
 
 
 def _close(device: Device, allocations: Iterable[_Allocation]) -> None:

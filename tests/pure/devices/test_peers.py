@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -72,8 +73,20 @@ def test_communicators_share_what_is_open(devices: list[Any]) -> None:
     assert devices[1].opened == [1_050_000]
     one.close(70, [b"50"])
     assert devices[1].opened == [1_050_000]
-    del two, each  # the communicator was freed
+    two.free()
+    two.free()
     assert devices[1].opened == []
+
+
+def test_a_communicator_that_is_dropped(devices: list[Any]) -> None:
+    """The garbage collector closes nothing. The next call of any communicator does."""
+    devices[0].numbers = {5: 50, 6: 60}
+    owner, one, two = made(0, devices), made(1, devices), made(1, devices)
+    assert one.opened([owner.lend(5000), None], None) is not None
+    del one
+    gc.collect()
+    assert two.opened([owner.lend(6000), None], None) is not None
+    assert devices[1].opened == [1_060_000]
 
 
 @pytest.mark.parametrize(("number", "all_can"), [(666, True), (50, False)])

@@ -24,7 +24,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, WIDE, Choice, Wide
 from mpicoll.calls.rules import Rules
 from mpicoll.collectives import canonical, even_and_uneven
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, misspelt
 from mpicoll.schedule import Nodes
 
 __all__ = [
@@ -116,7 +116,10 @@ def explained(
     if algorithm is not None:
         expected = _expected_instead(algorithm, operation, reduction, traits, root)
         if expected:
-            raise ArgumentError(operation, "algorithm", expected, repr(algorithm))
+            known = names(operation)
+            unknown = isinstance(algorithm, str) and algorithm not in known
+            given = misspelt(algorithm, known) if unknown else repr(algorithm)
+            raise ArgumentError(operation, "algorithm", expected, given)
         return algorithm, "the call names it"
     wanted = preferred(operation, traits.rules.preferred)
     if wanted is not None and not _expected_instead(wanted, operation, reduction, traits, root):

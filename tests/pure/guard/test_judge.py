@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from threading import get_ident
+from time import monotonic
 from typing import Any
 
 import pytest
 
+from mpicoll.calls.record import Pending
 from mpicoll.guard.recorder import FREED, LENGTH
 from mpicoll.guard.watch import ending, processes
 from mpicoll.guard.watch.channel import connect, say
@@ -337,6 +340,33 @@ def test_communicators_closed_with_mpi_are_compared() -> None:
 
     play(scene)
     assert len(ends) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("peer", "here"), [(1, True), (1, False), (2, True), (None, True)])
+def test_a_message_of_a_rank_that_has_left(peer: int | None, here: bool, capfd: Output) -> None:
+    """It never comes. Who waits in another thread than the main one may end all the same."""
+    said = ""
+
+    def says(why: Why) -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return why.value in said
+
+    async def scene(it: Job) -> None:
+        it.make()
+        it.ranks[1].member.leave()
+        begun = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", peer), monotonic()
+        it.ranks[0].member.watched["c"].waits.append((begun, get_ident() if here else 0))
+        in_vain = peer == 1 and here
+        await until(lambda: says(Why.HAS_LEFT if in_vain else Why.SLOW_AND_ENDED))
+        await (until(lambda: bool(ends)) if in_vain else looks(10))
+        assert bool(ends) is in_vain
+        it.ranks[0].member.watched["c"].waits.clear()
+        await it.all_leave()
+
+    play(scene)
+    assert "rank 0  recv: no message came from rank 1 (tag 0), at " in said
 
 
 @pytest.mark.parametrize("others_wait", [True, False])

@@ -12,7 +12,7 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.choice import CICO, DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
-from mpicoll.calls.select import between_memories, device_route, taken_route
+from mpicoll.calls.select import between_memories, device_route, preferred, taken_route
 from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
 from mpicoll.errors import DeviceError
@@ -97,8 +97,10 @@ class DeviceCalls:
         Ranks may find plans of different ages. So each run decides, by what is the same on all of them then."""
         otherwise = self._staged(kept, call, choose, record)
         native = self._by(NATIVE, kept, call, None, record)
+        rules = self._fabric.rules
+        is_free = preferred(call.operation, rules.preferred) is None and not rules.reproducible
         is_long = call.nbytes(self._fabric.size) >= IPC_FROM
-        on_one_device = self._ipc(kept, call, otherwise, record) if is_long else None
+        on_one_device = self._ipc(kept, call, otherwise, record) if is_free and is_long else None
         if (native is None and on_one_device is None) or not self._fabric.library:
             return otherwise
         reduces = call.reduction is not None

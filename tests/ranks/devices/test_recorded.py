@@ -61,6 +61,13 @@ def test_long_calls_of_ranks_that_share_a_device(
         for _ in range(2):
             assert called(comm, on, None, count) == route
     assert called(comm, on, "staged", 100) == "staged:native"
+    rules = {"MPICOLL_ALGORITHM": "allreduce:ring", "MPICOLL_REPRODUCIBLE": "1"}
+    for name, route in zip(rules, ("staged:ring", "staged:exchange"), strict=True):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(name, rules[name])
+            another = mpicoll.Communicator()
+        assert called(another, on, None, 100) == route
+        another.free()
     x, out = on.array(np.ones(50), "float64"), on.array(np.zeros(50 * comm.size), "float64")
     comm.allgatherv(x, [50] * comm.size, out=out)
     assert np.all(on.values(out) == 1)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mpicoll.calls.call import Call
 
-__all__ = ["Begun", "Pending", "Record", "Wait", "description_of", "record_of", "told"]
+__all__ = ["Begun", "Pending", "Record", "description_of", "record_of", "told"]
 
 
 class Record:
@@ -51,18 +51,14 @@ class Pending(NamedTuple):
     dtype: str
     missing: str
     """What is the matter while it has not happened: ``no message came from rank 0 (tag 0)``."""
-    peer: int | None = None
-    """The rank without which it cannot happen; None if any rank may do, or all must."""
 
     @classmethod
-    def message(cls, operation: str, what: str, elements: int, dtype: str, peer: int | None) -> Pending:
-        return cls(operation, what, elements, dtype, f"no message {what}", peer)
+    def message(cls, operation: str, what: str, elements: int, dtype: str) -> Pending:
+        return cls(operation, what, elements, dtype, f"no message {what}")
 
 
 Begun = tuple[Pending, float]
 """What was begun, and when, in seconds of ``time.monotonic``. Each time it is another object."""
-Wait = tuple[Begun, int]
-"""What a thread waits for, and the number of that thread."""
 
 
 def record_of(call: Call, algorithm: str | None, size: int) -> Record:

@@ -6,7 +6,6 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from pickle import UnpicklingError
-from threading import get_ident
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -105,9 +104,8 @@ class Objects(Face):
             self._engine.check_open(pending.operation)
         under_way = self._engine.under_way
         begun = pending, monotonic()
-        wait = begun, get_ident()
         under_way.begun.append(begun)
-        under_way.waits.append(wait)
+        under_way.waits.append(begun)
         seconds = under_way.timeout
         try:
             patience = None if seconds is None else Patience(seconds, awaited.meanwhile)
@@ -120,7 +118,7 @@ class Objects(Face):
             self._engine.end_midway(pending.operation, e)
             raise self._engine.error(pending.operation, e) from e
         finally:
-            under_way.waits.remove(wait)
+            under_way.waits.remove(begun)
 
     @overload
     def bcast_object(self, obj: None = None, root: int = ...) -> Any: ...
@@ -219,7 +217,7 @@ class Objects(Face):
                 to_mpi = kinds.on_wire(tag, kinds.OBJECT)
                 if receives:
                     look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, tag, self._engine.fabric.probe)
-            found = _Awaited(Pending.message(operation, what, 1, kinds.OBJECT, of), of, to_mpi, look)
+            found = _Awaited(Pending.message(operation, what, 1, kinds.OBJECT), of, to_mpi, look)
             if exact:
                 self._awaited.keep((operation, peer, tag), found)
         return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from threading import get_ident
 from time import monotonic
 from typing import Any
 
@@ -86,14 +85,14 @@ class MessageCalls(Base):
         under_way = self.under_way
         begun = message.pending, monotonic()
         under_way.begun.append(begun)
-        waits, wait = under_way.waits, (begun, get_ident())
-        waits.append(wait)
+        waits = under_way.waits
+        waits.append(begun)
         try:
             now()
         except self.failure as e:
             raise under_way.error(message, x, e) from e
         finally:
-            waits.remove(wait)
+            waits.remove(begun)
         if message.receives and (arrived := message.transfer.arrived()) != message.count:
             raise message.wrong(arrived, message.transfer.source())
 
@@ -128,7 +127,7 @@ class MessageCalls(Base):
         def bound(wire: Buffer) -> Message:
             to_mpi = kinds.on_wire(tag, wire.dtype.name) if self.tells_kinds else tag
             transfer = self._nobody(wire) if to == self.fabric.nobody else self.fabric.outgoing(wire, to, to_mpi)
-            return self._bound(operation, where, wire, transfer, False, to)
+            return self._bound(operation, where, wire, transfer, False)
 
         def copied() -> Request:
             wire = self.binding.devices.for_message(given) or copied_to_host(given)
@@ -143,12 +142,12 @@ class MessageCalls(Base):
 
         def bound(wire: Buffer) -> Message:
             if of == self.fabric.nobody:
-                return self._bound(operation, whence, wire, self._nobody(wire), True, None)
+                return self._bound(operation, whence, wire, self._nobody(wire), True)
             if not self.tells_kinds:
-                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True, of)
+                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True)
             kind = wire.dtype.name
             to_mpi = None if which is None else kinds.on_wire(which, kind)
-            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True, of)
+            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True)
             message.kind = kind
             if which is not None:
                 message.meanwhile = partial(kinds.look_for_others, operation, kind, of, which, self.fabric.probe)
@@ -193,7 +192,7 @@ class MessageCalls(Base):
         transfer = self.fabric.both(wires[0], to, sendtag, wires[1], of, which) if wires else None
         if transfer is not None and self.under_way.timeout is None and of != self.fabric.nobody:
             what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
-            both = self._bound(operation, what, wires[1], transfer, True, of)
+            both = self._bound(operation, what, wires[1], transfer, True)
             known = at is not None and at[0] is not None and type(at[2]) in _KEYS
             if known and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
                 self.bound_messages.keep(at, both)
@@ -210,12 +209,11 @@ class MessageCalls(Base):
 
     def probe(self, source: int | None, tag: int | None) -> Envelope:
         """Wait for a message that a receive would take. It is still to be received."""
-        of, which = self.origin("probe", source, tag)
-        pending = Pending.message("probe", self.whence(of, which), 0, "object", of)
+        pending = Pending.message("probe", self.whence(*self.origin("probe", source, tag)), 0, "object")
         under_way, begun = self.under_way, (pending, monotonic())
-        patience, wait = Patience(under_way.timeout or float("inf")), (begun, get_ident())
+        patience = Patience(under_way.timeout or float("inf"))
         under_way.begun.append(begun)
-        under_way.waits.append(wait)
+        under_way.waits.append(begun)
         try:
             while (found := self.iprobe(source, tag, "probe")) is None:
                 if not patience.lasts():
@@ -223,7 +221,7 @@ class MessageCalls(Base):
                     self.close(why)
                     raise TimeoutError(why)
         finally:
-            under_way.waits.remove(wait)
+            under_way.waits.remove(begun)
         return found
 
     def iprobe(self, source: int | None, tag: int | None, operation: str = "iprobe") -> Envelope | None:
@@ -279,10 +277,8 @@ class MessageCalls(Base):
     def _nobody(self, b: Buffer) -> Transfer:
         return Nobody(self.fabric.nobody, self.fabric.any_tag, b.count)
 
-    def _bound(
-        self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool, peer: int | None
-    ) -> Message:
-        pending = Pending.message(operation, what, wire.count, wire.dtype.name, peer)
+    def _bound(self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool) -> Message:
+        pending = Pending.message(operation, what, wire.count, wire.dtype.name)
         return Message(pending, transfer, receives, in_time=self.under_way.timeout is not None)
 
 

@@ -8,11 +8,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from ctypes import py_object, pythonapi
-from threading import get_ident
 from time import monotonic
 from typing import Any
 
-from mpicoll.calls.record import Begun, Pending, Wait
+from mpicoll.calls.record import Begun, Pending
 from mpicoll.engine import kinds
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
@@ -90,7 +89,7 @@ class UnderWay:
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
         self.begun: deque[Begun] = deque(maxlen=1)
         """What was begun last, as the communicator's recorder keeps it."""
-        self.waits: list[Wait] = []
+        self.waits: list[Begun] = []
         """What threads wait for now."""
         self._since = 0  # bytes that were dropped since it looked
         self._limit = LEAST
@@ -188,7 +187,7 @@ class Request:
         under_way = self._under_way
         if under_way.lost:
             self._check_not_lost()
-        waits, wait = under_way.waits, (self._since, get_ident())
+        waits, wait = under_way.waits, self._since
         waits.append(wait)
         try:
             if under_way.timeout is not None:

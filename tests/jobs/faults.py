@@ -61,20 +61,6 @@ FAULTS = {
         "if rank == 1: sys.exit()", (HAS_LEFT, "rank 1", "has not come and has ended its program"), 600
     ),
     "exit 0": Fault("if rank == 0: sys.exit(0)", (HAS_LEFT, "rank 0", "has not come and has ended its program"), 600),
-    "the sender of a message ends": Fault(
-        """
-from mpicoll.guard.watch import watched
-
-watched._VERY_LONG = 2.0
-if rank == 1:
-    sys.exit()
-if rank == 0:
-    comm.recv(x, 1)
-time.sleep(600)
-""",
-        (HAS_LEFT, "recv: no message came from rank 1 (tag 0)", "rank 1  has ended its program"),
-        600,
-    ),
     "_exit 0": Fault("if rank == 1: os._exit(0)", (), 600, any_mpi=False),
     "rank 0, _exit 0": Fault("if rank == 0: os._exit(0)", (), 600),
     "raises": Fault("if rank == 1: raise KeyError('of the program')", ("KeyError: 'of the program'",), 600),

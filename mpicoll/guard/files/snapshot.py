@@ -54,7 +54,7 @@ def _communicator(each: Watched) -> dict[str, Any]:
     calls = [_call(call) for call in made]
     if calls and (under_way or state == BROKEN):
         calls[-1]["state"] = UNDER_WAY if under_way else ENDED_MIDWAY
-    waits = [f"{pending.operation}: {pending.missing}" for (pending, _), _ in [*each.waits]]
+    waits = [f"{pending.operation}: {pending.missing}" for pending, _ in [*each.waits]]
     messages = [_message(begun) for begun in [*recorder.messages]]
     return {
         "name": each.name,

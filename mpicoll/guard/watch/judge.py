@@ -225,8 +225,6 @@ class Judge:
         longest = each.longest()
         if longest == TIME_IS_UP:
             await self._end(each, None, Why.TIME_IS_UP)
-        elif longest >= WARN and await self._waits_in_vain(each):
-            await self._end(each, None, Why.HAS_LEFT)
         elif longest >= WARN and not each.warned:
             each.warned = True
             await self._warn(Why.SLOW, each)
@@ -286,14 +284,6 @@ class Judge:
             return False
         accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
         return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in accounts.values() if a)
-
-    async def _waits_in_vain(self, each: _Calls) -> bool:
-        """Whether a rank's main thread has waited for long for a message of a rank that has come to its end. Threads
-        may wait so until their program ends, too."""
-        waiting = [rank for rank, wait in each.waits.items() if wait >= WARN]
-        ended = {rank for rank, process in self._processes.items() if process.leaving and rank in each.ranks}
-        accounts = await self._processes.ask(waiting, AccountOf(each.name, None)) if ended else {}
-        return any(account.awaits in ended and account.stuck > 0 for account in accounts.values() if account)
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""

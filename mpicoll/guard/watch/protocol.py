@@ -211,8 +211,6 @@ class Account:
     """Whether the rank is in this call now."""
     message: str | None
     """The message that it waits for."""
-    awaits: int | None
-    """The rank of the world without which the main thread's message cannot come or be taken, None if there is none."""
     seconds: float
     """How long its oldest wait has lasted."""
     stuck: float

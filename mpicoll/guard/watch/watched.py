@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, field
 
-from mpicoll.calls.record import Wait
+from mpicoll.calls.record import Begun
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
 from mpicoll.guard.sites import place_of, whereabouts
@@ -59,7 +58,7 @@ class Watched:
     name: str
     ranks: list[int]
     recorder: Recorder
-    waits: list[Wait]
+    waits: list[Begun]
     """What threads wait for besides collectives."""
     timeout: float
     """Seconds in which a call must end."""
@@ -109,16 +108,9 @@ class Watched:
             description=made.record.description if made else None,
             site=place_of(made.site) if made else None,
             waits=recorder.under_way and number == begun - 1,
-            message=f"{waits[0][0][0].operation}: {waits[0][0][0].missing}" if waits else None,
-            awaits=self._awaits(waits),
+            message=f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,
             seconds=seconds,
             stuck=0.0 if self.agrees else seconds,  # where ranks agree, their waits end by themselves
             where=whereabouts(),
             leaving=leaving,
         )
-
-    def _awaits(self, waits: list[Wait]) -> int | None:
-        """The rank of the world without which the program's main thread cannot go on, None if it does not wait so."""
-        main = threading.main_thread().ident
-        peer = next((pending.peer for (pending, _), thread in waits if thread == main), None)
-        return self.ranks[peer] if peer is not None and 0 <= peer < len(self.ranks) else None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from mpicoll.calls.record import Wait
+from mpicoll.calls.record import Begun
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.places import checked_trace
@@ -45,7 +45,7 @@ _naming = threading.Lock()
 
 
 def watch(
-    fabric: Fabric, recorder: Recorder, waits: list[Wait], timeout: float, agrees: bool, cut: Cut | None
+    fabric: Fabric, recorder: Recorder, waits: list[Begun], timeout: float, agrees: bool, cut: Cut | None
 ) -> Watched | None:
     """Watch over the calls of a communicator. Collective. Returns None where its ranks have no common world."""
     ranks = fabric.in_world()

@@ -9,7 +9,6 @@ import sys
 from contextlib import ExitStack
 from dataclasses import replace
 from subprocess import PIPE
-from threading import get_ident
 from time import monotonic
 
 import pytest
@@ -105,7 +104,7 @@ def test_waits_that_follow_each_other_are_not_one(capfd: Output) -> None:
     async def scene(it: Job) -> None:
         waits = it.ranks[0].member.watched["c"].waits
         for _ in range(400):
-            waits.append(((Pending.message("recv", "came from rank 1", 1, "int64", 1), monotonic()), get_ident()))
+            waits.append((Pending.message("recv", "came from rank 1", 1, "int64"), monotonic()))
             await asyncio.sleep(0.004)
             waits.clear()
 

@@ -25,7 +25,7 @@ help:
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
 	@echo "make docs       the algorithms' page and pictures from the registry, then the manual, served on this machine"
 	@echo "make site       the manual as a site, in $(SITE)"
-	@echo "make gpu-check  the CUDA tests and the comparison with NCCL, with this PYTHON's own packages"
+	@echo "make gpu-check  the CUDA tests and benchmarks on a GPU, with this PYTHON's own packages"
 	@echo "make clean      remove the environments and caches"
 
 # Python compiles what it imports, a part of what is installed.

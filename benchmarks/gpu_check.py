@@ -7,7 +7,7 @@ and NCCL. This needs a Python that has torch, mpi4py, an MPI wheel and pytest. O
 wheels. They are installed beside what this Python has, in an environment that is removed at the end. Nothing is
 downloaded. If there is libucx-cu13 beside the wheel of Open MPI, the MPI passes messages of GPU memory. On a machine
 without a GPU, the program says so and ends with exit code 0. Each step has a deadline and its own process group, so a
-step that hangs counts as failed. All steps together take 10 minutes at most.
+step that hangs counts as failed. All steps together take a quarter of an hour at most.
 """
 
 from __future__ import annotations

@@ -52,9 +52,8 @@ class Buffer:
     device: str
     plain: bool
     writable: bool
-    elsewhere: bool = False
-    """Whether its library works on another stream than torch's current one. Such a program sees a result only where
-    the host has waited for it."""
+    stream: int | None = None
+    """The number of the stream on which its library works, as CUDA's interface says it; None where nobody says it."""
 
     @property
     def count(self) -> int:
@@ -254,9 +253,9 @@ def _of_cuda_interface(x: Any, operation: str, argument: str) -> Buffer:
     if torch is None or not torch.cuda.is_available() or torch.cuda._is_in_bad_fork():
         expected = "GPU memory that this process can reach (torch with CUDA must be imported)"
         raise DeviceError(operation, argument, expected, f"{type(x).__name__} with a __cuda_array_interface__")
-    tensor, elsewhere = interfaces.as_tensor(torch, x, interface)
-    buffer = _of_torch(tensor, operation, argument)
-    return replace(buffer, writable=buffer.writable and not interface["data"][1], elsewhere=elsewhere)
+    buffer = _of_torch(interfaces.as_tensor(torch, x, interface), operation, argument)
+    writable = buffer.writable and not interface["data"][1]
+    return replace(buffer, writable=writable, stream=interface.get("stream"))
 
 
 def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
@@ -275,6 +274,7 @@ def _of_owner(x: Any, interface: Mapping[str, Any], device: str) -> Buffer:
         device=device,
         plain=contiguous,
         writable=not interface["data"][1] and (contiguous or not _repeats(shape, strides, layout.itemsize)),
+        stream=interface.get("stream"),
     )
 
 
@@ -319,7 +319,8 @@ def library_of(x: Any) -> Any:
         return None
     namespace = getattr(x, "__array_namespace__", None)
     library = sys.modules.get(type(x).__module__.partition(".")[0]) if namespace is None else namespace()
-    return library if library not in (np, loaded_torch()) and hasattr(library, "from_dlpack") else None
+    taker = None if library in (np, loaded_torch()) else getattr(library, "from_dlpack", None)
+    return None if taker in (None, np.from_dlpack) else library
 
 
 def memory_overlaps(a: Buffer, b: Buffer) -> bool:

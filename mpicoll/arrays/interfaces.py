@@ -10,20 +10,16 @@ from mpicoll.machine.cuda import number_of
 
 __all__ = ["as_tensor", "may_be_written"]
 
-_DEFAULT_STREAM = 1
-"""What an interface calls the default stream, which torch knows by another number."""
-
 _FLAGS, _READ_ONLY = 24, 1
 """Where the flags of DLPack's DLManagedTensorVersioned lie, and the one that says that nobody may write."""
 
 
-def as_tensor(torch: Any, x: Any, interface: Mapping[str, Any]) -> tuple[Any, bool]:
-    """A tensor over the memory of a ``__cuda_array_interface__``, and whether its library works on another stream than
-    torch's current one, which goes on after that stream."""
+def as_tensor(torch: Any, x: Any, interface: Mapping[str, Any]) -> Any:
+    """A tensor over the memory of a ``__cuda_array_interface__``. Nothing waits for the stream of its library."""
     address, _ = interface["data"]
     where = number_of(address) if address else None
     device = torch.device("cuda", torch.cuda.current_device() if where is None else where)
-    return torch.as_tensor(_ForTorch(x, interface), device=device), _follows(torch, device, interface.get("stream"))
+    return torch.as_tensor(_ForTorch(x, interface), device=device)
 
 
 class _ForTorch:
@@ -32,19 +28,6 @@ class _ForTorch:
     def __init__(self, x: Any, interface: Mapping[str, Any]) -> None:
         self.__cuda_array_interface__ = {**interface, "data": (interface["data"][0], False)}
         self.keep = x
-
-
-def _follows(torch: Any, device: Any, stream: int | None) -> bool:
-    """Let torch's current stream go on after this one. Whether it is another one."""
-    if stream is None:
-        return False
-    default = stream == _DEFAULT_STREAM
-    there = torch.cuda.default_stream(device) if default else torch.cuda.ExternalStream(stream, device)
-    here = torch.cuda.current_stream(device)
-    if there == here:
-        return False
-    here.wait_stream(there)
-    return True
 
 
 def may_be_written(x: Any) -> bool:

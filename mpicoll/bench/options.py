@@ -146,12 +146,14 @@ def _op(text: str, dtype: Dtype, collectives: Sequence[str]) -> str:
 
 
 def _algorithms(text: str | None, collectives: Sequence[str], device: str) -> tuple[str, ...]:
-    """Names that at least one of the collectives knows. On a GPU they include routes."""
+    """Names that at least one of the collectives knows. On a GPU, routes are among them, as ``staged:ring``."""
     if text is None:
         return ()
     known = dict.fromkeys(a for c in collectives for a in select.names(c))
     if device != "cpu":
-        known |= dict.fromkeys((STAGED, DEVICE, IPC))
+        asked = (name.strip() for name in text.split(","))
+        by_route = [each for each in asked if (at := each.partition(":"))[0] in (STAGED, DEVICE) and at[2] in known]
+        known |= dict.fromkeys((STAGED, DEVICE, IPC, *by_route))
     return _names(text, "--algorithms", "algorithm", tuple(known))
 
 

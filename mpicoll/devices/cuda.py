@@ -23,6 +23,9 @@ from mpicoll.machine.cuda import hidden_from_captures, supported
 
 __all__ = ["Cuda"]
 
+_DEFAULT_STREAM = 1
+"""What the interface of an array calls the default stream, which torch knows by another number."""
+
 
 class Cuda(Device):
     """A GPU that torch sees."""
@@ -54,6 +57,15 @@ class Cuda(Device):
         assert isinstance(queue, CudaQueue)
         with hidden_from_captures(), self._torch.cuda.stream(queue.stream):
             yield
+
+    def follow(self, stream: int) -> bool:
+        torch, here = self._torch, self.current().stream
+        default = stream == _DEFAULT_STREAM
+        there = torch.cuda.default_stream(self._device) if default else torch.cuda.ExternalStream(stream, self._device)
+        if there == here:
+            return False
+        here.wait_stream(there)
+        return True
 
     def allocate(self, nbytes: int, queue: Queue) -> _Memory:
         torch = self._torch

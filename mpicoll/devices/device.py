@@ -99,6 +99,11 @@ class Device(ABC):
     def using(self, queue: Queue) -> AbstractContextManager[None]:
         """Let this queue be the current one of this thread in a ``with`` statement."""
 
+    def follow(self, stream: int) -> bool:
+        """Let the current queue go on after this stream of another library, by the number in the interface of its
+        arrays. Whether it is another queue than the current one. Raises StateError as ``current`` does."""
+        return False
+
     @abstractmethod
     def allocate(self, nbytes: int, queue: Queue) -> Memory:
         """Memory of the device, which is given back in the queue's turn. Raises MemoryError if there is none."""

@@ -13,6 +13,7 @@ def copied_to_host(b: Buffer) -> Buffer:
     if b.device == "cpu":
         return b.on_host()
     device = device_named(b.device)
+    _follow(b)
     queue, host = device.current(), host_buffer(device.pinned(b.nbytes), b.shape, b.dtype)
     queue.copy(device.view(host), device.view(b))
     settled(b)
@@ -30,6 +31,16 @@ def written_back(b: Buffer, host: Buffer) -> None:
 
 
 def settled(*buffers: Buffer | None) -> None:
-    """Wait until the devices of these buffers have done what this thread has handed in."""
-    for name in {b.device for b in buffers if b is not None and b.device != "cpu"}:
+    """Wait until the devices of these buffers have done what this thread has handed in, and what their libraries
+    have."""
+    there = [b for b in buffers if b is not None and b.device != "cpu"]
+    for b in there:
+        _follow(b)
+    for name in {b.device for b in there}:
         device_named(name).current().record().wait()
+
+
+def _follow(b: Buffer) -> None:
+    """Let the current queue go on after the stream on which the buffer's library works."""
+    if b.stream is not None:
+        device_named(b.device).follow(b.stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route, preferred, taken_route
 from mpicoll.devices.device import Device
 from mpicoll.devices.registry import device_named
+from mpicoll.engine.copies import settled
 from mpicoll.errors import DeviceError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.guard import sites
@@ -62,9 +63,8 @@ class DeviceCalls:
         else:
             packed = packing.packed(call, kept.packs)
             plan = packing.around(device, call, packed, kept.packs, self._plain(kept, packed, algorithm, record))
-        if call.recv is not None and call.recv.elsewhere:
-            return sequence(plan, partial(_wait_for_caller, device))
-        return plan
+        streams = {b.stream for b in buffers if b.stream is not None}
+        return _around_streams(device, streams, plan) if streams else plan
 
     def _plain(self, kept: _Kept, call: Call, algorithm: str | None, record: Record) -> Plan:
         """The plan of a call on plain memory."""
@@ -198,7 +198,7 @@ class DeviceCalls:
             kept.sends = not known(kept.device)["messages"]
         if not kept.sends:
             return None
-        _wait_for_caller(kept.device)
+        settled(b)
         return replace(b, address=kept.device.for_mpi(b.address, b.nbytes))
 
     def _kept_for(self, b: Buffer) -> _Kept:
@@ -233,6 +233,19 @@ def _recorded(record: Record, route: str, plan: Plan) -> Plan:
     for another route may find that it must go through host memory."""
     record.route = route
     return sequence(partial(setattr, record, "route", route), plan)
+
+
+def _around_streams(device: Device, streams: Collection[int], plan: Plan) -> Plan:
+    """The plan, after the streams on which other libraries work. If one is not the current one, nobody but the host can
+    let its work come after the result."""
+
+    def run() -> None:
+        elsewhere = [device.follow(stream) for stream in streams]
+        plan()
+        if any(elsewhere):
+            _wait_for_caller(device)
+
+    return run
 
 
 def _wait_for_caller(device: Device) -> None:

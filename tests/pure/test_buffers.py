@@ -125,7 +125,9 @@ def test_the_library_of_an_array_that_names_none(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "invented", package)
     monkeypatch.setattr(SpeaksDlpack, "__module__", "invented.arrays")
     assert library_of(x) is None
-    package.__dict__["from_dlpack"] = np.from_dlpack
+    package.__dict__["from_dlpack"] = np.from_dlpack  # it is not the package's own
+    assert library_of(x) is None
+    package.__dict__["from_dlpack"] = lambda x: x
     assert library_of(x) is package
     assert library_of(np.ones(3)) is None
     assert library_of(torch.ones(3)) is None

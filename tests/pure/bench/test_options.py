@@ -125,7 +125,11 @@ def test_known_algorithms_are_listed() -> None:
 
 
 def test_a_gpu_s_routes_are_algorithms_there() -> None:
-    assert options(algorithms="ipc,native", device="cuda").algorithms == ("ipc", "native")
+    names = ("ipc", "native", "staged:ring", "device:ring")
+    assert options(algorithms=",".join(names), device="cuda").algorithms == names
+    for wrong in ("ipc:ring", "staged:rong"):
+        with pytest.raises(ArgumentError, match=rf"--algorithms: expected one of native.*given '{wrong}'"):
+            options(algorithms=wrong, device="cuda")
     with pytest.raises(ArgumentError, match=r"--algorithms: expected one of native.*given 'ipc'"):
         options(algorithms="ipc")
 

@@ -107,6 +107,22 @@ def test_a_queue_waits_for_an_event(torch: InventedTorch) -> None:
     assert waited == [event]
 
 
+def test_the_stream_of_another_library(torch: InventedTorch) -> None:
+    """Its default stream has the number 1. Nothing waits for the current stream, nor in a capture."""
+    device = registry.device_named("cuda:0")
+    waited: list[Any] = []
+    here = SimpleNamespace(wait_stream=waited.append)
+    torch.streams.append(here)
+    torch.cuda.default_stream = lambda device: "the default one"
+    torch.cuda.ExternalStream = lambda number, device: here if number == 96 else number
+    assert [device.follow(number) for number in (1, 96, 128)] == [True, False, True]
+    assert waited == ["the default one", 128]
+    torch.capturing = True
+    with pytest.raises(StateError, match="is capturing a CUDA graph"):
+        device.follow(128)
+    assert len(waited) == 2
+
+
 class OnAGpu:
     read_only = False
 

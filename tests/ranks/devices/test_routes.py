@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import mpicoll
 from mpicoll import algorithms
+from mpicoll.devices.device import Device
+from mpicoll.engine import device_calls
 from mpicoll.errors import ArgumentError
 from tests.devices.checks import MOVING, check, same
-from tests.devices.on import LAYOUTS, ROUTES, On, laid_out, routes_of
+from tests.devices.on import LAYOUTS, ROUTES, On, OnSimulated, laid_out, routes_of
+from tests.devices.simulated import Simulated
 
 
 @pytest.mark.slow
@@ -114,6 +119,53 @@ def test_long_vectors(comm: mpicoll.Communicator, on: On) -> None:
             found = on.values(comm.allreduce(x, op, algorithm=route))
             added = sum(range(comm.size)) + np.arange(n) % 1000 * (comm.size - 1) if op == "sum" else comm.size - 1
             same(found, (np.arange(n) % 1000 + added).astype(np.float32), f"{op} by {route}")
+
+
+class OnAStream:
+    """An array whose library works on a stream of its own."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {**self.x.__cuda_array_interface__, "stream": 7}
+
+
+def test_the_stream_of_another_library_is_followed(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In each call, also in one that was bound before. The host waits for the result."""
+    on, wait = OnSimulated(delay=5e-4), device_calls._wait_for_caller
+    followed: list[int] = []
+    waits: list[Device] = []
+
+    def follow(device: Simulated, stream: int) -> bool:
+        followed.append(stream)
+        return True
+
+    monkeypatch.setattr(Simulated, "follow", follow)
+
+    def waited(device: Device) -> None:
+        waits.append(device)
+        wait(device)
+
+    monkeypatch.setattr(device_calls, "_wait_for_caller", waited)
+    x = on.array(np.full(9, comm.rank + 1.0), "float64")
+    given = OnAStream(x)
+    bound = comm.bind("allreduce", given, "max", out=given)
+    for i in range(2):
+        bound()
+        assert followed == [7] * (i + 1)
+        assert len(waits) == i + 1
+    comm.allreduce(given, "max", out=given)
+    assert (followed, len(waits)) == ([7] * 3, 3)
+    comm.iallreduce(given, "max", out=given).wait()
+    assert followed[3:]
+    peer = comm.rank ^ 1
+    if peer < comm.size:
+        before = len(followed)
+        comm.sendrecv(given, peer, out=on.array(np.zeros(9), "float64"))
+        assert len(followed) > before
+    assert on.values(x).tolist() == [comm.size] * 9
 
 
 def test_messages(comm: mpicoll.Communicator, on: On) -> None:

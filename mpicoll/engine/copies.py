@@ -16,7 +16,7 @@ def copied_to_host(b: Buffer) -> Buffer:
     _follow(b)
     queue, host = device.current(), host_buffer(device.pinned(b.nbytes), b.shape, b.dtype)
     queue.copy(device.view(host), device.view(b))
-    settled(b)
+    queue.record().wait()
     return host
 
 
@@ -26,8 +26,9 @@ def written_back(b: Buffer, host: Buffer) -> None:
         b.assign(host)
         return
     device = device_named(b.device)
-    device.current().copy(device.view(b), device.view(host))
-    settled(b)
+    queue = device.current()
+    queue.copy(device.view(b), device.view(host))
+    queue.record().wait()
 
 
 def settled(*buffers: Buffer | None) -> None:

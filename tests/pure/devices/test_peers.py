@@ -59,6 +59,7 @@ def test_memory_that_is_no_more_is_closed(devices: list[Any]) -> None:
     assert owner.ended() == []
     other.close(70, ended)
     assert devices[1].opened == [1_060_000]
+    assert other._known == {(70, b"60")}
     other.close(71, [b"60"])  # another rank's
     assert devices[1].opened == [1_060_000]
     assert other.opened([owner.lend(5007), None], None) == [1_051_007, None]

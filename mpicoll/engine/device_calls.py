@@ -100,7 +100,9 @@ class DeviceCalls:
         rules = self._fabric.rules
         is_free = preferred(call.operation, rules.preferred) is None and not rules.reproducible
         is_long = call.nbytes(self._fabric.size) >= IPC_FROM
-        on_one_device = self._ipc(kept, call, otherwise, record) if is_free and is_long else None
+        on_one_device = None
+        if is_free and is_long and self._may_open(call, kept.device):
+            on_one_device = self._ipc(kept, call, otherwise, record)
         if (native is None and on_one_device is None) or not self._fabric.library:
             return otherwise
         reduces = call.reduction is not None
@@ -126,13 +128,16 @@ class DeviceCalls:
             there = self._choose(named or between_memories(call.operation), call)
             plan = fabric.bind_on_device(call, there, device, kept.scratch)
             return _recorded(record, f"{DEVICE}:{algorithm_of(there)}", plan)
-        if route == IPC:
-            return self._ipc(kept, call, self._staged(kept, call, partial(self._choose, named), record), record)
+        if route == IPC and self._may_open(call, device):
+            otherwise = self._staged(kept, call, partial(self._choose, named), record)
+            return self._ipc(kept, call, otherwise, record)
         return None
 
-    def _ipc(self, kept: _Kept, call: Call, otherwise: Plan, record: Record) -> Plan | None:
-        if not self._fabric.one_node or not ipc.serves(call, kept.device):
-            return None
+    def _may_open(self, call: Call, device: Device) -> bool:
+        """Whether ``ipc`` can serve the call, if the ranks can open each other's memory."""
+        return self._fabric.one_node and ipc.serves(call, device)
+
+    def _ipc(self, kept: _Kept, call: Call, otherwise: Plan, record: Record) -> Plan:
         return _recorded(record, IPC, ipc.bind(call, kept.peers, kept.scratch, otherwise))
 
     def _staged(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice], record: Record) -> Plan:

@@ -46,7 +46,7 @@ _HELLO, _LAST = 1 << 8, 1 << 24
 """Bytes of the longest line that a rank says, before it is known that it is one and after."""
 _SECONDS_TO_PROGRESS = 0.02
 _SECONDS_TO_END = 10.0
-"""What the launcher may take to end after the last rank has."""
+"""What the launcher may take to end after the last rank has, and the last words of ranks to come after its end."""
 
 
 # -- in mpicoll run ---------------------------------------------------------------------------------------------------
@@ -68,9 +68,29 @@ class _Attendance(socketserver.ThreadingTCPServer):
         """By rank, the ranks that it has gone on without."""
         self.code = 0
         """The exit code with which the first rank that failed ends the job."""
-        self._gone, self._counting = 0, threading.Lock()
+        self._gone, self._speak, self._counting = 0, 0, threading.Condition()
         self.all_gone = threading.Event()
         """Set when no rank runs any more."""
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._counting:
+            self._speak += 1
+        super().process_request(request, client_address)
+
+    def heard(self) -> None:
+        """One that has connected has said its last, or nothing, or it is gone."""
+        with self._counting:
+            self._speak -= 1
+            self._counting.notify()
+
+    def hear_last(self, seconds: float) -> None:
+        """Hear what ranks said just before their launcher ended, which may still be on its way, and hear no more."""
+        self.shutdown()
+        self.timeout = 0
+        for _ in range(self._nprocs):
+            self.handle_request()  # returns at once where nobody else has connected
+        with self._counting:
+            self._counting.wait_for(lambda: not self._speak, seconds)
 
     def goes(self, rank: int, without: list[int] | None, code: int) -> None:
         """The rank has come to its end, or it ends the job with this code, or, if both are missing, it is lost."""
@@ -100,9 +120,12 @@ class _Rank(socketserver.StreamRequestHandler):
             self.connection.settimeout(None)
             last = self._heard(_LAST)
             attendance.goes(hello["rank"], last.get("without"), last.get("fails", 0))
+            attendance.heard()
             attendance.all_gone.wait()
             with suppress(OSError):  # it was lost
                 self.wfile.write(json.dumps({"lost": bool(attendance.lost()[0])}).encode() + b"\n")
+        else:
+            attendance.heard()
 
     def _heard(self, most: int) -> dict[str, Any]:
         """What the rank says next, in so many bytes; nothing if it is gone. A stranger may say anything."""
@@ -136,7 +159,7 @@ def attend(argv: Sequence[str], environment: Mapping[str, str], nprocs: int, thi
             signal.signal(number, lambda which, _: launcher.send_signal(which))
         threading.Thread(target=_end_after_ranks, args=[launcher, attendance], daemon=True).start()
         code = launcher.wait()
-        attendance.shutdown()
+        attendance.hear_last(_SECONDS_TO_END)
         lost, missed = attendance.lost()
     if attendance.code:
         return attendance.code  # after MPI_Abort Open MPI's launcher may end with another code, even with 0

@@ -29,8 +29,8 @@ does."""
 _SECONDS = 30.0
 """What ranks have to end by themselves."""
 _SECONDS_IN_A_CALL = 2.0
-"""Python sees a signal when a call of C ends. A rank that has not seen it by then waits in a call, probably for another
-rank that has."""
+"""Python sees a signal when a call of C ends. A rank that has not seen it so long after others came to their end waits
+in a call, probably for one of them."""
 _FOLDER = "MPICOLL_INTERRUPT"
 _GO = "go"
 _LOOKS = 0.1
@@ -116,14 +116,17 @@ class Job:
         threading.Thread(target=self._end_in_time, daemon=True).start()
 
     def _end_in_time(self) -> None:
-        began = time.monotonic()
-        while (passed := time.monotonic() - began) < _SECONDS and self._launcher:
+        began = changed = time.monotonic()
+        seen = (0, 0)
+        while (now := time.monotonic()) - began < _SECONDS and self._launcher:
             time.sleep(_LOOKS)
             came, over = (len(list(self._folder.glob(f"{what}-*"))) for what in ("came", "over"))
             if over == self._nprocs:
                 (self._folder / _GO).touch()
                 return
-            if passed > _SECONDS_IN_A_CALL and came == over > 0:
+            if (came, over) != seen:
+                seen, changed = (came, over), now
+            elif now - changed > _SECONDS_IN_A_CALL and came == over > 0:
                 break  # those that are left wait for those that are over
         self._hand_on(signal.SIGTERM)
 

@@ -212,13 +212,17 @@ def test_without_a_loss_all_is_as_ever(tmp_path: Path, does: str, code: int) -> 
     assert "lost" not in it.output
 
 
-def test_the_code_of_a_rank_is_that_of_the_job() -> None:
-    """After MPI_Abort the launcher may end with 0. This one always does."""
+@pytest.mark.parametrize("late", [0, 1])
+def test_the_code_of_a_rank_is_that_of_the_job(late: int) -> None:
+    """After MPI_Abort the launcher may end with 0. This one always does, and the rank may be heard only later."""
     rank = [sys.executable, "-c", "from mpicoll.launch import elastic; elastic.join(); elastic.fails(3)"]
     environment = {**os.environ, "OMPI_COMM_WORLD_RANK": "0"}
     job = f"""
-import sys
+import sys, time
 from mpicoll.launch import elastic
+
+heard = elastic._Rank._heard
+elastic._Rank._heard = lambda self, most: time.sleep({late}) or heard(self, most)
 sys.exit(elastic.attend({rank}, {environment}, nprocs=1, this_node=True))
 """
     assert subprocess.run([sys.executable, "-c", job], timeout=60, check=False).returncode == 3

@@ -82,9 +82,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/ranks/torch/test_device_order.py": ((2, MORE, 1, 4), (MORE, 3, 2)),
     "tests/ranks/torch/programs/test_devices.py": ((2, 4, MORE, 1), (MORE, 3)),
     # What these look at does not depend on the MPI.
-    "tests/jobs/integrations/test_accelerate.py": ((),    (JOBS,)),
-    "tests/jobs/integrations/test_ignite.py":    ((JOBS,), ()),
-    "tests/jobs/integrations/test_lightning.py": ((),     (JOBS,)),
+    "tests/jobs/integrations":          ((JOBS,),         ()),
     "tests/jobs/integrations/test_migration.py": ((),     (JOBS,)),
     "tests/jobs/test_bench.py":         ((JOBS,),         ()),
     "tests/jobs/test_code_blocks.py":   ((JOBS,),         ()),

@@ -32,10 +32,10 @@ class Job:
         """The processes of this job. A zombie, which only waits for its parent to take note, is none."""
         mark = self.mark.encode()
         found = []
-        for environ in Path("/proc").glob("[0-9]*/environ"):
+        for process in filter(str.isdigit, os.listdir("/proc")):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-                if mark in environ.read_bytes().split(b"\0"):
-                    found.append(int(environ.parent.name))
+                if mark in Path("/proc", process, "environ").read_bytes().split(b"\0"):
+                    found.append(int(process))
         self._seen.update(found)
         return found
 

@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 
 import mpicoll
 from mpicoll import Op
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.routes.devices import staged
 from tests import oracle
 from tests.devices.on import Array, On, laid_out
 
 MOVING = [name for name in COLLECTIVES if name != "barrier"]
 FACTORS = (2.0, -1.0, 0.5, 4.0)
+PIECES = {"": staged.PIECE, " in many pieces": 48}
+Test = TypeVar("Test", bound=Callable[..., object])
+
+
+def by(*routes: str) -> Callable[[Test], Test]:
+    """Run a test for each ``route``, and once more for the one that cuts what is long into pieces, with short ones."""
+    ways = [(route, what) for route in routes for what in PIECES if route == "staged" or not what]
+
+    def mark(test: Test) -> Test:
+        pytest.mark.usefixtures("piece")(test)
+        arguments = [pytest.param(route, PIECES[what], id=route + what) for route, what in ways]
+        pytest.mark.parametrize(("route", "piece"), arguments, indirect=["piece"])(test)
+        return test
+
+    return mark
 
 
 def check(comm: mpicoll.Communicator, on: On, name: str, route: str, dtype: str, op: str, shape: tuple[int, ...],

@@ -430,11 +430,11 @@ def test_stopped_and_continued_in_time(tmp_path: Path) -> None:
     program = script(tmp_path, textwrap.dedent(WAITS) + UNTIL_ASKED)
     calls = tmp_path / "calls"
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", program]
-    with started(*argv, env={"MPICOLL_TIMEOUT": "8"}) as (it, output):
+    with started(*argv, env={"MPICOLL_TIMEOUT": "5"}) as (it, output):
         for pid in ranks_of(output):
             until(calls.exists, "the ranks make calls", output)
             os.kill(pid, signal.SIGSTOP)
-            time.sleep(3)
+            time.sleep(2)
             before = calls.read_text()
             os.kill(pid, signal.SIGCONT)
             until(lambda: calls.read_text() not in ("", before), "the ranks go on", output)  # noqa: B023

@@ -45,6 +45,7 @@ def comm() -> Iterator[mpicoll.Communicator]:
         made.free()
 
 
-@pytest.fixture(params=[staged.PIECE, 48], ids=["one piece", "many pieces"])
-def pieces(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def piece(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many bytes are a piece: ``by`` gives them."""
     monkeypatch.setattr(staged, "PIECE", request.param)

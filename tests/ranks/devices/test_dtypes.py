@@ -7,13 +7,12 @@ import pytest
 import mpicoll
 from mpicoll.arrays.dtypes import DTYPES, OPS
 from mpicoll.collectives import COLLECTIVES
-from tests.devices.checks import MOVING, check
+from tests.devices.checks import MOVING, by, check
 from tests.devices.on import ROUTES, On
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("route", ROUTES)
+@by(*ROUTES)
 @pytest.mark.parametrize("name", MOVING)
 def test_every_dtype_and_op(comm: mpicoll.Communicator, on: On, name: str, route: str) -> None:
     for op in OPS if COLLECTIVES[name].reduces else ["sum"]:

@@ -12,14 +12,13 @@ from mpicoll import algorithms
 from mpicoll.devices.device import Device
 from mpicoll.engine import device_calls
 from mpicoll.errors import ArgumentError
-from tests.devices.checks import MOVING, check, same
+from tests.devices.checks import MOVING, by, check, same
 from tests.devices.on import LAYOUTS, ROUTES, On, OnSimulated, laid_out, routes_of
 from tests.devices.simulated import Simulated
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("route", ROUTES)
+@by(*ROUTES)
 @pytest.mark.parametrize("name", MOVING)
 def test_every_layout_and_size(comm: mpicoll.Communicator, on: On, name: str, route: str) -> None:
     for layout in LAYOUTS:
@@ -40,8 +39,7 @@ def test_by_mpi_alone(comm: mpicoll.Communicator, on: On, name: str) -> None:
                 check(comm, on, name, "native", dtype, op, shape, layout, comm.size - 1)
 
 
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("route", ROUTES)
+@by(*ROUTES)
 def test_a_block_of_the_other_array_in_place(comm: mpicoll.Communicator, on: On, route: str) -> None:
     size, rank = comm.size, comm.rank
     for n in (1, 40):
@@ -63,8 +61,7 @@ def test_a_block_of_the_other_array_in_place(comm: mpicoll.Communicator, on: On,
         same(on.values(x), expected.ravel(), "reduce_scatter")
 
 
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("route", ROUTES)
+@by(*ROUTES)
 def test_uneven_blocks(comm: mpicoll.Communicator, on: On, route: str) -> None:
     size, rank = comm.size, comm.rank
     counts = [(3 * r + 1) % 4 for r in range(size)]  # one is empty
@@ -91,8 +88,7 @@ def test_uneven_blocks(comm: mpicoll.Communicator, on: On, route: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("pieces")
-@pytest.mark.parametrize("route", ["staged", "device"])
+@by("staged", "device")
 @pytest.mark.parametrize("name", MOVING)
 def test_every_schedule(comm: mpicoll.Communicator, on: On, name: str, route: str) -> None:
     """The messages of a route are carried out by any schedule."""
@@ -100,9 +96,9 @@ def test_every_schedule(comm: mpicoll.Communicator, on: On, name: str, route: st
         check(comm, on, name, f"{route}:{a.name}", "float32", "avg" if name != "scan" else "sum", (20,), "plain")
 
 
-@pytest.mark.usefixtures("pieces")
-def test_an_algorithm_of_the_host_goes_through_the_host(comm: mpicoll.Communicator, on: On) -> None:
-    for algorithm in (None, "native", "ring", "exchange"):
+@by("staged")
+def test_an_algorithm_of_the_host_goes_through_the_host(comm: mpicoll.Communicator, on: On, route: str) -> None:
+    for algorithm in (None, "native", "ring", "exchange", f"{route}:ring"):
         x = on.array(np.arange(30.0), "float64")
         same(on.values(comm.allreduce(x, algorithm=algorithm)), np.arange(30.0) * comm.size, str(algorithm))
     for wrong in ("staged:rings", "ipcs", "device:native:ring"):

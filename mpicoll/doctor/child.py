@@ -74,7 +74,14 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
         return replace(found, refused=wrong)
     try:
         comm = Communicator()
-        return replace(found, chosen=_chosen(comm), shares_arrays=engine_of(comm).fabric.shares_arrays)
+        engine = engine_of(comm)
+        held = engine.binding.traits.rules.table.of(world.size)
+        return replace(
+            found,
+            chosen=_chosen(comm),
+            shares_arrays=engine.fabric.shares_arrays,
+            refused_table=held.refused if held else "",
+        )
     except ArgumentError as error:
         return replace(found, refused=str(error))
 

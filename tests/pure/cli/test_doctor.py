@@ -224,6 +224,7 @@ def test_in_order(facts: list[Facts]) -> None:
             changed(job(), 0, world={"chosen": (), "refused": "a variable is wrong"}),
             "problem settings a variable is wrong",
         ),
+        (changed(job(), 0, world={"refused_table": "a table is refused"}), "warning settings a table is refused"),
     ],
 )
 def test_out_of_order(facts: list[Facts], expected: str) -> None:

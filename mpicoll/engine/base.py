@@ -188,10 +188,11 @@ class Base:
     def end_midway(self, operation: str, e: BaseException) -> None:
         self.close(f"its {operation} ended midway, so its ranks may be at different calls; make a new one ({e})")
 
-    def close(self, why: str) -> None:
-        """Let every later use raise a StateError that says ``why``. Not collective: what MPI holds is not freed."""
+    def close(self, why: str, goes_on: bool = False) -> None:
+        """Let every later use raise a StateError that says ``why``. Not collective: what MPI holds is not freed. The
+        guard still looks after a call with which another thread ``goes_on``."""
         self.closed = why
-        self.recorder.close()
+        self.recorder.close(goes_on)
         self.plans.clear()
         self.bound_messages.clear()
         self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end

@@ -27,6 +27,7 @@ from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIParcels
 from mpicoll.launch import elastic
+from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
@@ -61,7 +62,7 @@ class MPIFabric(ElasticFabric):
             raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
         self._comm = self._messages = MPI.Intracomm()
         self._bounded: BoundedAllgather | None = None
-        self._is_elastic = elastic.is_elastic()
+        self._is_elastic = is_elastic()
         self._freeing = threading.Lock()  # the watcher's thread may cut it meanwhile
         try:
             self._connect(comm, parent, duplicate)
@@ -110,7 +111,7 @@ class MPIFabric(ElasticFabric):
                     raise
                 raise RankLost("Communicator", []) from e
         world = MPI.COMM_WORLD
-        if not elastic.is_elastic():
+        if not is_elastic():
             return cls(world)
         # Open MPI 5.0.11 may crash where a rank is lost while a communicator is made. To duplicate the world while
         # nobody is known to be lost, and to shrink it else, crashed in 2 of 12 runs. To shrink it always did so in 1
@@ -127,7 +128,7 @@ class MPIFabric(ElasticFabric):
     def _among(cls, comm: MPI.Intracomm, ranks: Sequence[int], parent: MPIFabric | None) -> MPIFabric:
         all_ranks = comm.Get_group()
         members = all_ranks.Incl(ranks)
-        with together(comm, ranks) if elastic.is_elastic() else nullcontext():
+        with together(comm, ranks) if is_elastic() else nullcontext():
             part = make(comm.Create_group, members)
         for group in (all_ranks, members):
             group.Free()

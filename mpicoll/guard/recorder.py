@@ -162,11 +162,12 @@ class Recorder:
         if self._handed_in and self._handed_in[-1][0] == self._first + self._next:
             self._handed_in.pop()
 
-    def close(self) -> None:
-        """No more calls can come. One that is under way ends midway."""
+    def close(self, goes_on: bool = False) -> None:
+        """No more calls can come. One that is under way ends midway, unless another thread ``goes_on`` with it."""
         if self.state == OPEN:
             self.state = BROKEN if self.under_way else CLOSED
-        self.under_way = False
+        if not goes_on:
+            self.under_way = False
 
     def _check_within(self, record: Record, frame: FrameType) -> None:
         """Raise StateError unless this thread makes the call under way, and this one within it, as a signal's handler

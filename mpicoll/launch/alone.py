@@ -13,9 +13,11 @@ from mpicoll.errors import LaunchError
 from mpicoll.machine.vendors import RANK_VARIABLES
 
 __all__ = [
+    "ELASTIC",
     "check_may_initialise",
     "check_not_alone",
     "cores_of_a_rank",
+    "is_elastic",
     "launched_rank",
     "rank_here",
     "ranks_here",
@@ -23,6 +25,8 @@ __all__ = [
     "under_launcher",
 ]
 
+ELASTIC = "MPICOLL_ELASTIC"
+"""The variable that tells ranks where ``mpicoll run --elastic`` listens, and the token by which it knows them."""
 _HOW = (
     "Start it with `mpicoll run -n {n} script.py`, with the mpirun of the MPI that mpi4py loads, or under Slurm with "
     "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH); not with torchrun"
@@ -36,6 +40,11 @@ def _number(variable: str) -> int | None:
 
 def _first_number(*variables: str) -> int | None:
     return next((n for n in map(_number, variables) if n is not None), None)
+
+
+def is_elastic() -> bool:
+    """Whether this rank's job goes on when a rank is lost."""
+    return ELASTIC in os.environ
 
 
 def cores_of_a_rank() -> float:

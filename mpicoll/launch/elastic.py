@@ -21,32 +21,29 @@ from contextlib import suppress
 from typing import Any
 
 from mpicoll.errors import LaunchError
-from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.alone import ELASTIC, is_elastic, launched_rank
 from mpicoll.launch.lifetime import lives, progress
 from mpicoll.machine.vendors import Vendor
 from mpicoll.units import named
 
 __all__ = [
-    "ADDRESS",
     "attend",
     "check_launcher",
     "fails",
     "go_on_with",
     "gone_without",
-    "is_elastic",
     "join",
     "left",
     "lost",
 ]
 
-ADDRESS = "MPICOLL_ELASTIC"
-"""The variable that tells ranks where ``mpicoll run`` listens, and the token by which it knows them."""
 _SECONDS_TO_CONNECT = 30.0
 _HELLO, _LAST = 1 << 8, 1 << 24
 """Bytes of the longest line that a rank says, before it is known that it is one and after."""
 _SECONDS_TO_PROGRESS = 0.02
 _SECONDS_TO_END = 10.0
-"""What the launcher may take to end after the last rank has, and the last words of ranks to come after its end."""
+"""What the launcher may take to end after the last rank has, or after one has failed; and the last words of ranks to come
+after its end."""
 
 
 # -- in mpicoll run ---------------------------------------------------------------------------------------------------
@@ -71,6 +68,8 @@ class _Attendance(socketserver.ThreadingTCPServer):
         self._gone, self._speak, self._counting = 0, 0, threading.Condition()
         self.all_gone = threading.Event()
         """Set when no rank runs any more."""
+        self.over = threading.Event()
+        """Set when the launcher should end: then, or when a rank has failed."""
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._counting:
@@ -101,6 +100,8 @@ class _Attendance(socketserver.ThreadingTCPServer):
             self._gone += 1
             if self._gone == self._nprocs:
                 self.all_gone.set()
+            if self.code or self._gone == self._nprocs:
+                self.over.set()
 
     def lost(self) -> tuple[set[int], set[int]]:
         """The ranks that were lost, and those among them without which no rank has gone on."""
@@ -154,7 +155,7 @@ def attend(argv: Sequence[str], environment: Mapping[str, str], nprocs: int, thi
     with _Attendance(nprocs, this_node) as attendance:
         threading.Thread(target=attendance.serve_forever, daemon=True).start()
         # A session of its own: a Ctrl-C in the terminal reaches this process alone, which hands it on.
-        launcher = subprocess.Popen(argv, env={**environment, ADDRESS: attendance.address}, start_new_session=True)
+        launcher = subprocess.Popen(argv, env={**environment, ELASTIC: attendance.address}, start_new_session=True)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda which, _: launcher.send_signal(which))
         threading.Thread(target=_end_after_ranks, args=[launcher, attendance], daemon=True).start()
@@ -176,20 +177,18 @@ def attend(argv: Sequence[str], environment: Mapping[str, str], nprocs: int, thi
 
 
 def _end_after_ranks(launcher: subprocess.Popen[bytes], attendance: _Attendance) -> None:
-    """End a launcher that does not end by itself: it may still wait for ranks that were lost."""
-    attendance.all_gone.wait()
-    try:
-        launcher.wait(_SECONDS_TO_END)
-    except subprocess.TimeoutExpired:
-        launcher.kill()
+    """End a launcher that does not end by itself. It may still wait for ranks that were lost. And where ranks can be
+    lost, a rank of another node that calls MPI_Abort may end itself alone: SIGTERM ends all."""
+    attendance.over.wait()
+    ends = [launcher.terminate] if attendance.code else []
+    for end in [*ends, launcher.kill]:
+        try:
+            launcher.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            end()
 
 
 # -- in a rank --------------------------------------------------------------------------------------------------------
-
-
-def is_elastic() -> bool:
-    """Whether this rank's job goes on when a rank is lost."""
-    return ADDRESS in os.environ
 
 
 _without: set[int] = set()
@@ -222,7 +221,7 @@ def go_on_with(ranks: Sequence[int], size: int, me: int) -> None:
 
 def join() -> None:
     """Connect this rank to ``mpicoll run``. Raises LaunchError if that cannot be reached."""
-    host, port, token = os.environ[ADDRESS].split(":")
+    host, port, token = os.environ[ELASTIC].split(":")
     try:
         connection = socket.create_connection((host, int(port)), _SECONDS_TO_CONNECT)
     except OSError as e:

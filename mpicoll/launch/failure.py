@@ -19,7 +19,7 @@ from types import TracebackType
 
 from mpicoll.errors import MpicollError
 from mpicoll.launch import last_calls
-from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.alone import is_elastic, launched_rank
 from mpicoll.units import named
 
 __all__ = ["before_end", "end_job", "flush", "hook", "is_first", "remove_memory", "was_done"]
@@ -172,7 +172,7 @@ def end_job(status: int) -> None:
     # Another rank may be about to print the report of all ranks that failed. To end the job now would prevent that.
     time.sleep(_SECONDS_TO_GATHER + _SECONDS_TO_READ)
     launcher = os.getppid()
-    knows = status == 1 or last_calls.are_read
+    knows = status == 1 or last_calls.are_read or is_elastic()
     if knows and launcher > 1 and _name(launcher) in ("mpirun", "prterun"):
         # SIGTERM makes Open MPI's launcher end all ranks, with exit code 1. It would do so after MPI_Abort too, but
         # then it also prints two boxes of text.

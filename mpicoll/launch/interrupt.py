@@ -53,7 +53,7 @@ class Job:
 
     def variables(self) -> dict[str, str]:
         """What its ranks must find in their environment."""
-        return {_FOLDER: str(self._folder)}
+        return {_FOLDER: str(self._folder) if self._here else os.devnull}
 
     def run(self, start: Callable[[], NoReturn]) -> int:
         """Let a process ``start`` the launcher in its place, hand signals on to it, and return the exit code."""
@@ -194,8 +194,8 @@ def wait_for_others(failed: bool) -> None:
     one that has ``failed`` does."""
     if not came():
         return
-    if not os.path.isdir(_folder):
-        time.sleep(_SECONDS if failed else 0)
+    if not os.path.isdir(_folder):  # the signal was for this rank alone, or the ranks of other nodes cannot be seen
+        time.sleep(_SECONDS if failed and _folder == os.devnull else 0)
         return
     _say("over")
     deadline = time.monotonic() + _SECONDS + 5

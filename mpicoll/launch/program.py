@@ -28,7 +28,7 @@ import mpi4py
 from mpi4py import run
 
 from mpicoll.launch import cores, elastic, failure, interrupt, lifetime, stdin
-from mpicoll.launch.alone import launched_rank
+from mpicoll.launch.alone import is_elastic, launched_rank
 from mpicoll.machine.vendors import RANK_VARIABLES
 
 __all__ = ["main"]
@@ -50,7 +50,7 @@ def main() -> None:
     interrupt.listen()
     stdin.take(launched_rank())
     sys.excepthook = failure.hook
-    if elastic.is_elastic():
+    if is_elastic():
         mpi4py.rc.finalize = False
         elastic.join()
     run.run_command_line = _run_program

@@ -71,6 +71,24 @@ def test_one_traceback_for_all(tmp_path: Path) -> None:
     assert "interrupt.py" not in result.output
 
 
+def test_a_signal_for_one_rank_ends_the_job_soon(tmp_path: Path) -> None:
+    """Nobody has interrupted the launch, so nobody waits for ranks that save their work."""
+    program = """
+        import os, signal, time, mpicoll
+        c = mpicoll.Communicator()
+        c.barrier()
+        if c.rank == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)
+        c.barrier()
+    """
+    began = time.monotonic()
+    result = python("-m", "mpicoll", "run", "-n", "2", script(tmp_path, program))
+    assert result.code != 0, result.output
+    assert "KeyboardInterrupt" in result.output
+    assert time.monotonic() - began < 25, "the ranks of an interrupted launch have 30 s"
+
+
 def test_a_second_one_ends_the_job_now(tmp_path: Path) -> None:
     result = interrupted(tmp_path, "one raises", times=2)
     assert result.code == 130, result.output

@@ -328,6 +328,33 @@ def test_a_group_of_torch_is_made_again(tmp_path: Path) -> None:
     assert "mpicoll: " not in result.output, result.output
 
 
+def test_a_threads_call_though_another_thread_was_refused(tmp_path: Path) -> None:
+    """The group is closed, but the call goes on, and the other rank never comes."""
+    program = """
+    import threading
+
+    def call():
+        try:
+            dist.all_reduce(x)
+        except Exception as e:
+            print(type(e).__name__)
+
+    if dist.get_rank() == 1:
+        first = threading.Thread(target=call)
+        first.start()
+        time.sleep(0.5)
+        call()
+        first.join()
+    """
+    result = run(2, script(tmp_path, TORCH + program))
+    assert result.code == 1, result.output
+    assert "StateError" in result.output
+    assert "mpicoll: a rank has come to its end, and others wait for it. The job ends" in result.output
+    assert re.search(r"^  rank 1  .*: allreduce sum of \d+ float32.*: waits", result.output, re.MULTILINE), (
+        result.output
+    )
+
+
 BREAKS = {
     "the judge": "from mpicoll.guard.watch.judge import Judge\nJudge._judge = None",
     "a member": "from mpicoll.guard.watch.member import Member\nif launched_rank() == 1: Member._check_judge = None",

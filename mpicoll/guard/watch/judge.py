@@ -38,7 +38,7 @@ from mpicoll.guard.watch.protocol import (
 from mpicoll.guard.watch.report import Why
 from mpicoll.guard.watch.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.launch import last_calls
-from mpicoll.launch.elastic import is_elastic
+from mpicoll.launch.alone import is_elastic
 
 __all__ = ["Judge"]
 

@@ -47,7 +47,7 @@ from mpicoll.guard.watch.watched import (
     Watched,
     patience_at_end,
 )
-from mpicoll.launch.elastic import is_elastic
+from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.failure import is_first, was_done
 
 __all__ = ["Member"]

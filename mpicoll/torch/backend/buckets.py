@@ -28,7 +28,7 @@ class Buckets:
 
     def take(self, tensor: torch.Tensor, group: ProcessGroup) -> None:
         """Move the memory of this bucket, which is about to be reduced, if it has come before."""
-        if not self._on or not tensor.is_cpu or tensor.nbytes < blocks.LEAST:
+        if not self._on or not tensor.is_cpu or tensor.layout != torch.strided or tensor.nbytes < blocks.LEAST:
             return
         address = tensor.data_ptr()
         if blocks.own_at(address, 1) is not None:

@@ -152,7 +152,8 @@ class ProcessGroup:
             return
         self.engine.close(
             "two threads called its collectives at once, so that ranks do not agree whose comes first. Make a group "
-            "for each thread: dist.new_group(), which an async_save takes as process_group"
+            "for each thread: dist.new_group(), which an async_save takes as process_group",
+            goes_on=True,
         )
         raise StateError(f"{self} cannot be used any more: {self.comm.closed}")
 

@@ -56,6 +56,13 @@ def test_ddp_options(how: str, rank: int, size: int) -> None:
     assert_equal_to_rounding(ddp, alone)
 
 
+def test_sparse_gradients_are_refused(rank: int) -> None:
+    ddp = DistributedDataParallel(nn.Sequential(nn.Embedding(10, 4, sparse=True), nn.Linear(4, 1)))
+    loss = ddp(torch.tensor([rank])).sum()
+    with pytest.raises(ArgumentError, match="all_reduce: tensor: expected a dense tensor; given a torch.sparse_coo"):
+        loss.backward()
+
+
 def test_ranks_start_from_rank_0s_parameters_and_buffers(rank: int, size: int) -> None:
     torch.manual_seed(rank)
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3))

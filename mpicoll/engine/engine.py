@@ -108,6 +108,7 @@ class Engine(Collectives, MessageCalls):
         if not self.closed:
             if self._aside is not None:
                 self._aside.finish()
+            self.under_way.complete()
             self.binding.devices.free()
         super().free()
 
@@ -120,9 +121,11 @@ class Engine(Collectives, MessageCalls):
         recorder = self.recorder
         recorder.begin(record)
         try:
-            return self.started(Message(pending, transfer, False, True), arrays, finish)
+            request = self.started(Message(pending, transfer, False, True), arrays, finish)
         finally:
             recorder.under_way = False
+        self.under_way.add(request)
+        return request
 
 
 def _hand_over(request: Request, x: Any) -> None:

@@ -91,6 +91,7 @@ class UnderWay:
         """What was begun last, as the communicator's recorder keeps it."""
         self.waits: list[Begun] = []
         """What threads wait for now."""
+        self._collectives: weakref.WeakSet[Request] = weakref.WeakSet()
         self._since = 0  # bytes that were dropped since it looked
         self._limit = LEAST
         _all.add(self)
@@ -101,6 +102,15 @@ class UnderWay:
         self._since += request.nbytes
         if self._since > self._limit:
             self.let_go()
+
+    def add(self, collective: Request) -> None:
+        """A collective has begun, by a call of MPI's own."""
+        self._collectives.add(collective)
+
+    def complete(self) -> None:
+        """Complete the collectives: Open MPI crashes where their communicator is freed before. Collective."""
+        for request in [*self._collectives]:
+            request.complete()
 
     def let_go(self) -> None:
         """Let go what is complete by now."""
@@ -138,7 +148,8 @@ class Request:
     """
 
     __slots__ = (
-        "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done", "result",
+        "__weakref__", "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done",
+        "result",
     )  # fmt: skip
 
     def __init__(self, message: Message, begun: Any, array: object, under_way: UnderWay) -> None:
@@ -198,6 +209,11 @@ class Request:
             waits.remove(wait)
         if self._failed is not None:
             self._raise()
+
+    def complete(self) -> None:
+        """Return when it is complete. Whoever waits for it gets its error."""
+        if not self.done:
+            self._wait()
 
     def _wait(self) -> None:
         try:

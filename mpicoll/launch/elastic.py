@@ -42,8 +42,8 @@ _HELLO, _LAST = 1 << 8, 1 << 24
 """Bytes of the longest line that a rank says, before it is known that it is one and after."""
 _SECONDS_TO_PROGRESS = 0.02
 _SECONDS_TO_END = 10.0
-"""What the launcher may take to end after the last rank has, or after one has failed; and the last words of ranks to come
-after its end."""
+"""What the launcher may take to end after the last rank has, or after one has failed; and what the last words of ranks
+may take to come after its end."""
 
 
 # -- in mpicoll run ---------------------------------------------------------------------------------------------------

@@ -215,6 +215,20 @@ def test_arrays_are_kept_until_it_is_complete_and_no_longer(comm: mpicoll.Commun
         assert kept() is None or request.done
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+def test_what_was_begun_is_complete_after_free(comm: mpicoll.Communicator, dropped: bool) -> None:
+    """Open MPI would crash."""
+    for n in (10, 100_000):
+        with comm.split(0) or comm as other:
+            request = other.iallreduce(np.ones(n))
+            result = request.result
+            if dropped:
+                del request
+        if not dropped:
+            request.wait()
+        assert (result == comm.size).all()
+
+
 def test_it_is_refused_after_free() -> None:
     comm = mpicoll.Communicator()
     call = comm.bind("allreduce", np.ones(2))

@@ -174,7 +174,8 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
     def free(self) -> None:
         """Give back what MPI holds for the communicator, and for its ``node`` and ``leaders``. Collective.
 
-        Collectives that were begun are completed first. Every later use raises StateError. Freeing it again does nothing.
+        Collectives that were begun are completed first. Every later use raises StateError. Freeing it again does
+        nothing.
         """
         for child in (*(self._leaders or ()), self._node):
             if child is not None:

@@ -96,8 +96,8 @@ def timeout() -> float:
         return DEFAULT_TIMEOUT
     try:
         return checked_timeout(float(given), "mpicoll", "MPICOLL_TIMEOUT")
-    except ValueError as e:  # no number, or not a right one; the error shows the text
-        raise ArgumentError("mpicoll", "MPICOLL_TIMEOUT", _SECONDS, repr(given)) from e
+    except ValueError:  # no number, or not a right one; the error shows the text
+        raise ArgumentError("mpicoll", "MPICOLL_TIMEOUT", _SECONDS, repr(given)) from None
 
 
 def shares_buckets() -> bool:

@@ -36,6 +36,8 @@ class Transfer(ABC):
     now: Callable[[], object] | None = None
     """Sends or receives, and returns when that is complete, at less cost than ``start`` and ``wait``. None where there
     is no such way."""
+    overruns = False
+    """Of one that comes: whether a longer message may have been written beyond its memory, too."""
 
     @abstractmethod
     def start(self) -> Any:

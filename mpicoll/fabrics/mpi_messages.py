@@ -22,7 +22,7 @@ from mpicoll.transports.memory import moved, moved_as, moved_bytes
 
 __all__ = ["Started", "both", "incoming", "outgoing", "probe"]
 
-_ONE_BY_ONE = vendor_of(MPI.get_vendor()[0]).waits_one_by_one
+_VENDOR = vendor_of(MPI.get_vendor()[0])
 
 Received = tuple[MPI.Request, MPI.Status]
 
@@ -105,6 +105,8 @@ class _Received(Transfer):
     If the handler of a signal ends a wait with an exception, MPI has completed the message. Then the request is null,
     and the status has what is known of the message: MPI must not be asked again."""
 
+    overruns = _VENDOR.overruns
+
     def __init__(self, comm: MPI.Intracomm, b: Buffer, source: int, tag: int) -> None:
         self.last = MPI.Status()
         """The status of the message that came ``now``. One is enough: two threads cannot receive into one memory."""
@@ -150,6 +152,8 @@ Parts = tuple[list[MPI.Request], list[MPI.Status]]
 class _Long(Transfer):
     """A message of several parts. ``kind`` is the datatype of one that comes, and None for one that leaves."""
 
+    overruns = _VENDOR.overruns
+
     def __init__(self, start: Callable[[], list[MPI.Request]], kind: MPI.Datatype | None) -> None:
         self._start, self._kind = start, kind
 
@@ -159,7 +163,7 @@ class _Long(Transfer):
 
     def wait(self, begun: Parts) -> None:
         parts, statuses = _incomplete(begun)
-        if _ONE_BY_ONE:
+        if _VENDOR.waits_one_by_one:
             for part, status in zip(parts, statuses, strict=True):
                 part.Wait(status)
         else:

@@ -85,6 +85,8 @@ class Vendor:
     """Whether MPI_Waitany lets others have the core while it waits."""
     waits_one_by_one: bool = False
     """Whether MPI_Waitall may never return where a message has failed."""
+    overruns: bool = False
+    """Whether a long message is written as a whole into an array that is shorter."""
 
 
 OPEN_MPI = Vendor(
@@ -117,6 +119,7 @@ OPEN_MPI = Vendor(
     settings=r"OMPI_MCA_(pml|btl|mtl|coll|smsc|accelerator|opal)(_\w+)?|UCX_\w+",
     waitany_yields=True,
     waits_one_by_one=True,  # seen with 4.1
+    overruns=True,  # seen with 5.0.11, between ranks of a node, from 4 KiB on
 )
 
 MPICH = Vendor(

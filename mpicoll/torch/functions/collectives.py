@@ -231,8 +231,8 @@ def carried_out(
 ) -> Work | None:
     """Carry out a collective from ``x`` to ``out``, or in place. ``names`` are the caller's names of its arguments.
 
-    ``counts`` are those of an alltoallv. If the program gets ``outs`` instead of ``out``, ``then`` writes them at the
-    end. What is in ``given`` is read, as :meth:`ProcessGroup.in_turn` says.
+    ``counts`` are those of a method for uneven blocks. If the program gets ``outs`` instead of ``out``, ``then`` writes
+    them at the end. What is in ``given`` is read, as :meth:`ProcessGroup.in_turn` says.
     """
     g, operation = caller.group, caller.operation
     try:

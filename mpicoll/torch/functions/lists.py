@@ -124,16 +124,28 @@ def reduce_scatter(
 ) -> Work | None:
     """Rank r's ``output`` becomes the reduction of all ranks' ``input_list[r]``.
 
-    The tensors of ``input_list`` have the shape, dtype and device of ``output``. Dtypes and operations are those of
-    ``all_reduce``.
+    The tensors of ``input_list`` have the dtype and device of ``output``, and rank r's ``output`` has the shape of
+    ``input_list[r]``. Dtypes and operations are those of ``all_reduce``.
     """
     caller = caller_of("reduce_scatter", group)
     if caller is None:
         return None
     caller.memory("output", output)
     how = caller.op(op)
-    flat = _stacked(caller.group, caller.tensors("input_list", input_list, output))
-    return carried_out(caller, "reduce_scatter", flat, output, async_op, algorithm, _REDUCED, how)
+    g, tensors = caller.group, caller.tensors("input_list", input_list, output, shapes=False)
+    if (shape := tensors[g.rank()].shape) != output.shape:
+        raise caller.error(f"input_list[{g.rank()}]", f"shape {tuple(output.shape)}", f"{tuple(shape)}")
+    if all(x.shape == shape for x in tensors):
+        flat = _stacked(g, tensors)
+        return carried_out(caller, "reduce_scatter", flat, output, async_op, algorithm, _REDUCED, how)
+    elements = [x.numel() for x in tensors]
+    flat, mine = _flat(g, output, sum(elements)), _flat(g, output, output.numel())
+    torch.cat([x.detach().reshape(-1) for x in tensors], out=flat)
+    copy = partial(_copy_out, [mine], [output])
+    return carried_out(
+        caller, "reduce_scatterv", flat, mine, async_op, algorithm, _REDUCED, how,
+        counts=[elements], outs=[output], then=copy,
+    )  # fmt: skip
 
 
 def all_to_all(

@@ -121,7 +121,7 @@ TABLE: dict[str, dict[str, Any]] = {
     },
     "reduce_scatter": {
         **of_outputs(lambda s, x: lambda: D.reduce_scatter(x, s.ts(4)), "output"),
-        **of_lists(lambda s, xs: lambda: D.reduce_scatter(s.t(4), xs), "input_list"),
+        **of_lists(lambda s, xs: lambda: D.reduce_scatter(s.t(4), xs), "input_list", "shape in list"),
         **of_ops(
             lambda s, op, dtype: lambda: D.reduce_scatter(
                 s.t(4, dtype=dtype), [s.t(4, dtype=dtype) for _ in range(s.size)], op)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from mpicoll.arrays.dtypes import DTYPES
+from mpicoll.errors import ArgumentError
 from tests.ranks.torch.api import dist
 from tests.ranks.torch.cases import (
     FUNCTIONS,
@@ -323,6 +324,22 @@ def test_random_calls(groups: list[Group]) -> None:
             under_way.clear()
     for started in under_way:
         started.check()
+
+
+@pytest.mark.parametrize("async_op", [False, True])
+@pytest.mark.parametrize("strided", [False, True])
+def test_reduce_scatter_of_different_shapes(async_op: bool, strided: bool) -> None:
+    """One of them is empty."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for dtype in (torch.float32, torch.bfloat16):
+        inputs = [torch.full((r, 2), rank + r + 1.0, dtype=dtype) for r in range(size)]
+        output = torch.empty(2, rank, dtype=dtype).t() if strided else torch.empty(rank, 2, dtype=dtype)
+        work = dist.reduce_scatter(output, inputs, async_op=async_op)
+        if async_op:
+            work.wait()
+        assert output.tolist() == [[sum(range(size)) + size * (rank + 1.0)] * 2] * rank
+        with pytest.raises(ArgumentError, match=rf"input_list\[{rank}\]: expected shape \(7,\); given \({rank}, 2\)"):
+            dist.reduce_scatter(torch.empty(7, dtype=dtype), inputs, async_op=async_op)
 
 
 def test_values_of_sees_through_views() -> None:

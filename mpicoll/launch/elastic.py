@@ -16,6 +16,7 @@ import socketserver
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -41,6 +42,9 @@ _SECONDS_TO_CONNECT = 30.0
 _HELLO, _LAST = 1 << 8, 1 << 24
 """Bytes of the longest line that a rank says, before it is known that it is one and after."""
 _SECONDS_TO_PROGRESS = 0.02
+_SECONDS_TO_BEGIN = 10.0
+"""In which a rank says that MPI has begun, if it had begun before another one was lost."""
+_LOOKS = 0.1
 _SECONDS_TO_END = 10.0
 """What the launcher may take to end after the last rank has, or after one has failed; and what the last words of ranks
 may take to come after its end."""
@@ -68,6 +72,10 @@ class _Attendance(socketserver.ThreadingTCPServer):
         self._gone, self._speak, self._counting = 0, 0, threading.Condition()
         self.all_gone = threading.Event()
         """Set when no rank runs any more."""
+        self.first_lost = 0
+        """The rank that was lost first, once ``one_lost`` is set."""
+        self.one_lost, self.mpi_begun = threading.Event(), threading.Event()
+        """Set when a rank is lost, and when MPI has begun on a rank."""
         self.over = threading.Event()
         """Set when the launcher should end: then, or when a rank has failed."""
 
@@ -96,6 +104,9 @@ class _Attendance(socketserver.ThreadingTCPServer):
         with self._counting:
             if without is not None:
                 self.ended[rank] = {*without}
+            elif not code and not self.one_lost.is_set():
+                self.first_lost = rank
+                self.one_lost.set()
             self.code = self.code or code
             self._gone += 1
             if self._gone == self._nprocs:
@@ -120,6 +131,9 @@ class _Rank(socketserver.StreamRequestHandler):
         if hello.get("token") == attendance.token and isinstance(hello.get("rank"), int):
             self.connection.settimeout(None)
             last = self._heard(_LAST)
+            if "begun" in last:
+                attendance.mpi_begun.set()
+                last = self._heard(_LAST)
             attendance.goes(hello["rank"], last.get("without"), last.get("fails", 0))
             attendance.heard()
             attendance.all_gone.wait()
@@ -158,7 +172,8 @@ def attend(argv: Sequence[str], environment: Mapping[str, str], nprocs: int, thi
         launcher = subprocess.Popen(argv, env={**environment, ELASTIC: attendance.address}, start_new_session=True)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda which, _: launcher.send_signal(which))
-        threading.Thread(target=_end_after_ranks, args=[launcher, attendance], daemon=True).start()
+        for end in (_end_after_ranks, _end_if_mpi_never_begins):
+            threading.Thread(target=end, args=[launcher, attendance], daemon=True).start()
         code = launcher.wait()
         attendance.hear_last(_SECONDS_TO_END)
         lost, missed = attendance.lost()
@@ -186,6 +201,16 @@ def _end_after_ranks(launcher: subprocess.Popen[bytes], attendance: _Attendance)
             launcher.wait(_SECONDS_TO_END)
         except subprocess.TimeoutExpired:
             end()
+
+
+def _end_if_mpi_never_begins(launcher: subprocess.Popen[bytes], attendance: _Attendance) -> None:
+    """End the job if a rank is lost before MPI begins: MPI_Init waits for it on the others."""
+    attendance.one_lost.wait()
+    if not attendance.mpi_begun.wait(_SECONDS_TO_BEGIN) and not attendance.over.is_set():
+        lost = f"rank {attendance.first_lost} was lost before MPI began, which needs all ranks"
+        print(f"mpicoll: {lost}. The job ends", file=sys.stderr, flush=True)
+        attendance.code = 1
+        launcher.terminate()
 
 
 # -- in a rank --------------------------------------------------------------------------------------------------------
@@ -229,6 +254,16 @@ def join() -> None:
     connection.settimeout(None)
     _parent.append(connection)
     _say({"token": token, "rank": launched_rank()})
+    threading.Thread(target=_say_when_mpi_begins, name="mpicoll elastic", daemon=True).start()
+
+
+def _say_when_mpi_begins() -> None:
+    mpi: Any = None
+    while not (hasattr(mpi, "Is_initialized") and mpi.Is_initialized()):  # it may be half imported
+        time.sleep(_LOOKS)
+        mpi = sys.modules.get("mpi4py.MPI")
+    with suppress(OSError):  # `mpicoll run` has been killed
+        _say({"begun": True})
 
 
 def fails(status: int) -> None:

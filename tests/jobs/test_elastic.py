@@ -327,6 +327,25 @@ def test_elsewhere_a_line_says_what_is_missing() -> None:
     assert it.output.splitlines() == [f"mpicoll: --elastic needs {missing}; here is {vendor}"]
 
 
+@needs_ulfm
+@pytest.mark.parametrize("n", [2, 4])
+def test_a_rank_that_is_lost_before_mpi_begins(tmp_path: Path, n: int) -> None:
+    program = """
+    import os, signal
+    from mpicoll.launch.alone import launched_rank
+
+    if launched_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    import mpicoll
+    mpicoll.Communicator()
+    """
+    it = elastic(n, script(tmp_path, program))
+    assert it.code == 1, it.output
+    assert it.output.splitlines()[0] == (
+        "mpicoll: rank 1 was lost before MPI began, which needs all ranks. The job ends"
+    ), it.output
+
+
 def test_shrink_needs_elastic(tmp_path: Path) -> None:
     program = "import mpicoll\nmpicoll.Communicator().shrink()"
     it = python("-m", "mpicoll", "run", "-n", "1", script(tmp_path, program))

@@ -247,6 +247,7 @@ def test_a_message_of_another_length_is_an_error(comm: mpicoll.Communicator) -> 
         comm.barrier()
 
 
+@pytest.mark.mpi(min_size=2)
 def test_a_long_message_into_a_short_array_is_an_error(comm: mpicoll.Communicator) -> None:
     """Open MPI may write all of it. Then the error says so, and here there is room for it."""
     room = np.zeros(10_000)

@@ -196,10 +196,16 @@ class Request:
         ``check="full"``, raises TimeoutError after the communicator's ``timeout``, which closes the communicator. An
         array that was to be sent must not be changed then: the message may still be taken.
         """
-        under_way = self._under_way
-        if under_way.lost:
+        if self._under_way.lost:
             self._check_not_lost()
-        waits, wait = under_way.waits, self._since
+        self.complete()
+        if self._failed is not None:
+            self._raise()
+
+    def complete(self) -> None:
+        """Return when it is complete, or has failed: whoever waits for it gets its error."""
+        under_way, wait = self._under_way, self._since
+        waits = under_way.waits
         waits.append(wait)
         try:
             if under_way.timeout is not None:
@@ -208,13 +214,6 @@ class Request:
                 self._wait()
         finally:
             waits.remove(wait)
-        if self._failed is not None:
-            self._raise()
-
-    def complete(self) -> None:
-        """Return when it is complete. Whoever waits for it gets its error."""
-        if not self.done:
-            self._wait()
 
     def _wait(self) -> None:
         try:

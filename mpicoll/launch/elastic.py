@@ -42,7 +42,7 @@ _SECONDS_TO_CONNECT = 30.0
 _HELLO, _LAST = 1 << 8, 1 << 24
 """Bytes of the longest line that a rank says, before it is known that it is one and after."""
 _SECONDS_TO_PROGRESS = 0.02
-_SECONDS_TO_BEGIN = 10.0
+_SECONDS_TO_BEGIN = 5.0
 """In which a rank says that MPI has begun, if it had begun before another one was lost."""
 _LOOKS = 0.1
 _SECONDS_TO_END = 10.0

@@ -328,6 +328,19 @@ def test_a_group_of_torch_is_made_again(tmp_path: Path) -> None:
     assert "mpicoll: " not in result.output, result.output
 
 
+def test_a_free_that_waits_for_a_collective(tmp_path: Path) -> None:
+    """It completes what was begun, and one rank has ended without it."""
+    program = """
+    other = comm.split(0)
+    if rank != 1:
+        other.iallreduce(x)
+        other.free()
+    """
+    result = run(3, script(tmp_path, WAITS + program))
+    assert result.code == 1, result.output
+    assert "mpicoll: a rank has come to its end, and others wait for it. The job ends" in result.output
+
+
 def test_a_threads_call_though_another_thread_was_refused(tmp_path: Path) -> None:
     """The group is closed, but the call goes on, and the other rank never comes."""
     program = """

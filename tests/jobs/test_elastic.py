@@ -218,6 +218,7 @@ def test_without_a_loss_all_is_as_ever(tmp_path: Path, size: int, does: str, cod
     it = elastic(size, script(tmp_path, BEGIN + f"    comm.barrier()\n    {does}\n    comm.barrier()"))
     assert it.code == code, it.output
     assert "lost" not in it.output
+    assert "MPI_ABORT" not in it.output
 
 
 @pytest.mark.parametrize(("late", "then"), [(0, "pass"), (1, "pass"), (0, "time.sleep(60)")])
@@ -233,7 +234,7 @@ from mpicoll.launch import elastic
 elastic._SECONDS_TO_END = 2
 heard = elastic._Rank._heard
 elastic._Rank._heard = lambda self, most: time.sleep({late}) or heard(self, most)
-sys.exit(elastic.attend({rank}, {environment}, nprocs=1, this_node=True))
+sys.exit(elastic.attend({rank}, {environment}, nprocs=2, this_node=True))
 """
     assert subprocess.run([sys.executable, "-c", job], timeout=30, check=False).returncode == 3
 

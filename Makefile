@@ -32,8 +32,8 @@ help:
 QUIETLY := -qq --disable-pip-version-check --no-compile
 
 # Two environments, because both MPI wheels install libmpi and mpirun. They are made side by side, but setuptools writes
-# among the sources, so one waits for the other there. The first one also has what tests need that do not depend on the MPI,
-# and what `make lint` and `make site` need.
+# among the sources, so one waits for the other there. The first one also has what tests need that do not depend on the
+# MPI, and what `make lint` and `make site` need.
 EXTRAS := test
 $(OPENMPI)/.ready: EXTRAS := plot,completion,integrations,test,checks,docs,dev
 .venv/%/.ready: setup.cfg pyproject.toml constraints.txt

@@ -65,8 +65,8 @@ class Message:
         """The error where the MPI library reports ``e``."""
         about, hint = self.pending, ""
         if self.receives:
-            more = "was more sent? If so, memory behind the array may be overwritten" if self.transfer.overruns else ""
-            hint = f" (the array has {about.elements} elements of {about.dtype}: {more or 'was more sent?'})"
+            behind = " If so, memory behind the array may be overwritten" if self.transfer.overruns else ""
+            hint = f" (the array has {about.elements} elements of {about.dtype}: was more sent?{behind})"
         reported = str(e).partition(", error stack")[0]  # the stack of MPICH's own functions is in the cause
         return MessageError(f"{about.operation}: the MPI library reports: {reported}{hint}")
 

@@ -119,7 +119,7 @@ OPEN_MPI = Vendor(
     settings=r"OMPI_MCA_(pml|btl|mtl|coll|smsc|accelerator|opal)(_\w+)?|UCX_\w+",
     waitany_yields=True,
     waits_one_by_one=True,  # seen with 4.1
-    overruns=True,  # seen with 5.0.11, between ranks of a node, from 4 KiB on
+    overruns=True,  # seen with 5.0.11: within a node from 4 KiB on, and over TCP
 )
 
 MPICH = Vendor(

@@ -12,7 +12,7 @@ from tests.jobs.jobs import NEEDS_TORCH, REPOSITORY, ended, run, started, until
 pytestmark = NEEDS_TORCH
 
 EXAMPLE = str(REPOSITORY / "examples" / "preemptible.py")
-MORE = 100
+MORE = 1000
 """Steps after the one at which it was stopped."""
 
 
@@ -40,7 +40,7 @@ def test_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert second.code == 0, second.output
     assert f"steps {stopped[1]} to {steps}" in second.output
     assert (parts / "finished").read_text() == (whole / "finished").read_text()
-    assert float((parts / "finished").read_text().split()[-1]) < 0.5
+    assert float((parts / "finished").read_text().split()[-1]) < 0.05
     assert sorted(path.name for path in parts.iterdir()) == ["checkpoint.pt", "finished"]
 
     # Killed after its last checkpoint and before it says that it is done: there is no step left that has a loss.

@@ -240,5 +240,5 @@ def test_nothing_leaks(comm: mpicoll.Communicator, route: str) -> None:
     grown = held() - before
     tracemalloc.stop()
     assert [device.counts[what] for what in ("allocation", "pinned", "open")] == counts
-    assert grown < 20_000, f"{grown} bytes after {calls} calls"
+    assert grown < 6_000, f"{grown} bytes after {calls} calls"
     assert short.get().tolist() == [1] * 4

@@ -22,8 +22,8 @@ from tests import oracle
 from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, later_and_later, routes_of
 
 SEED = int(os.environ.get("MPICOLL_SEED", "1"))
-CALLS = 5_000
-"""A tenth of them where ranks take turns on cores: then each call waits for the system's scheduler."""
+CALLS = 10_000
+"""A twentieth of them where ranks take turns on cores: then each call waits for the system's scheduler."""
 TOGETHER = 20
 """Calls between two looks at their results."""
 MOVING = [name for name in COLLECTIVES if name != "barrier"]
@@ -98,7 +98,7 @@ def reshaped(x: Any, like: Any) -> Any:
 @pytest.mark.slow
 def test_random_calls(comm: mpicoll.Communicator, on: On) -> None:
     print(f"MPICOLL_SEED={SEED}")
-    calls = CALLS if comm.size <= len(os.sched_getaffinity(0)) else CALLS // 10
+    calls = CALLS if comm.size <= len(os.sched_getaffinity(0)) else CALLS // 20
     assert Program(comm, on, SEED).wrong_results(calls) == 0
 
 

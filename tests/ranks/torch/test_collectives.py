@@ -33,7 +33,6 @@ from tests.ranks.torch.cases import (
 )
 
 DRAWS = 2000
-"""Half of them where ranks take turns on cores: then each call waits for the system's scheduler."""
 GROUPS = 5
 ASYNC = ("none", "all", "some")
 
@@ -312,7 +311,7 @@ def test_random_calls(groups: list[Group]) -> None:
     print(f"MPICOLL_SEED={seed}")
     rng = np.random.default_rng(seed)
     under_way: list[Started] = []
-    for i in range(DRAWS if dist.get_world_size() <= len(os.sched_getaffinity(0)) else DRAWS // 2):
+    for i in range(DRAWS):
         g = groups[int(rng.integers(len(groups)))]
         case = draw(np.random.default_rng([seed, i]), g, i)
         finish = int(rng.integers(9))

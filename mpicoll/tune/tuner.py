@@ -27,8 +27,8 @@ __all__ = ["Group", "Tuner", "once_more", "wanted"]
 MOST = 8
 """The most launches of a cell that stays undecided."""
 WAVE = 240.0
-"""Seconds of work that the same launches do. The more it is, the fewer launches start, and the further apart are those
-of a cell."""
+"""The most seconds of work that the same launches do. The more it is, the fewer launches start, and the further apart
+are those of a cell."""
 OLD = timedelta(hours=1)
 """A cell that was decided so long ago is measured once more: what wins in one hour may lose in the next."""
 START = 1.5
@@ -172,15 +172,15 @@ class Tuner:
         return len(pages) * (0.15 + len(names) * cell.size * PER_BYTE * crowd)
 
     def _waves(self, work: Sequence[Group]) -> Iterator[list[Group]]:
-        """The groups that are measured in the same launches."""
+        """The groups that are measured in the same launches: at least one, and no more than the time that is left is
+        enough for. A few that are decided are worth more than many that are not."""
         wave: list[Group] = []
-        seconds = 0.0
         for group in work:
-            wave.append(group)
-            seconds += self._work_of(group)
-            if seconds >= WAVE:
+            longer = [*wave, group]
+            if wave and (sum(map(self._work_of, longer)) > WAVE or self._expected(longer) > self.left):
                 yield wave
-                wave, seconds = [], 0.0
+                longer = [group]
+            wave = longer
         if wave:
             yield wave
 

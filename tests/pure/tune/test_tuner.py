@@ -89,6 +89,23 @@ def test_what_was_decided_an_hour_ago_comes_once_more_and_last(
     assert tuned(file, ALLREDUCE) == []
 
 
+def test_a_short_time_decides_the_first_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launches that decide one group take all the time, so the next group has to wait for the next run."""
+    now = [0.0]
+    launches = Launches()
+
+    def launch(ranks: int, order: Order, what: str, progress: Progress) -> Found:
+        found = launches(ranks, order, what, progress)
+        now[0] += found.seconds
+        return found
+
+    monkeypatch.setattr("mpicoll.tune.tuner.time.monotonic", lambda: now[0])
+    looks, starts = 1, LAUNCHES + 1
+    with Progress(1.0) as progress:
+        Tuner([ALLREDUCE, BCAST], TableFile(tmp_path / "table.json"), 1.0 * (looks + starts), launch).run(progress)
+    assert launches.orders == [["allreduce"]] * (LAUNCHES + 1)
+
+
 def test_an_alltoallv_is_measured_from_short_vectors_on() -> None:
     """Its algorithm serves all sizes. Other methods for uneven blocks have an algorithm for each size."""
     args = Namespace(collectives=["alltoallv", "allgatherv"], trace=None, min=None, max=1 << 20, n=[2])

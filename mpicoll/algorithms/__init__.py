@@ -88,8 +88,8 @@ _BUILT_IN = (
 
 _REGISTRY = {(a.collective, a.name): a for a in _BUILT_IN}
 
-Proves = Callable[[int, int, int, Nodes | None], None]
-"""Proves an algorithm for this rank, number of ranks, root and nodes, before it runs there. Raises ScheduleError."""
+Proves = Callable[[Place], None]
+"""Proves an algorithm for this place, before it runs there. Raises ScheduleError."""
 
 _PROVES: dict[tuple[str, str], Proves] = {}
 """For each algorithm that a program has registered. The built-in ones are proved by the tests."""
@@ -131,13 +131,14 @@ def schedule(
 ) -> Schedule:
     """The rank's schedule for a vector of ``nbytes`` bytes, by the algorithm of this name.
 
-    A registered algorithm is proved first, if it was not for this number of ranks and this root. All ranks come to the
-    same result, so ScheduleError is raised on all of them."""
+    A registered algorithm is proved first, if it was not for as many ranks and segments and for this root. All ranks
+    come to the same result, so ScheduleError is raised on all of them."""
     found = _REGISTRY[collective, name]
+    place = Place(rank, size, root, segments_of(found, size, root, nbytes), nodes)
     proves = _PROVES.get((collective, name))
     if proves is not None:
-        proves(rank, size, root, nodes)
-    return found.schedule(rank, size, root, segments_of(found, size, root, nbytes), nodes)
+        proves(place)
+    return found.schedule(*place)
 
 
 def segments_of(algorithm: Algorithm, size: int, root: int, nbytes: int) -> int:

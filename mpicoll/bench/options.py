@@ -101,8 +101,11 @@ def read(given: Mapping[str, str | None]) -> Options:
         plot=output("bench", "--plot", given["plot"]),
         wide=given["wide"] is not None,
     )
+    if options.algorithms and options.backends and "mpicoll" not in options.backends:
+        raise bad("--algorithms", "mpicoll among --backends", text("backends"))
     if options.plot:
         check_drawable("bench", options.plot)
+    check_apart("bench", json=options.json, csv=options.csv, plot=options.plot)
     return options
 
 
@@ -165,6 +168,14 @@ def _number(text: str, option: str, low: float, high: float, what: str, kind: Ca
     if n is None or not low <= n <= high:
         raise bad(option, what, repr(text))
     return n
+
+
+def check_apart(operation: str, **outputs: Path | None) -> None:
+    """Raise ArgumentError if two options name one file: what one of them writes would be lost."""
+    by_path: dict[Path, str] = {}
+    for option, path in outputs.items():
+        if path is not None and (other := by_path.setdefault(path.resolve(), option)) != option:
+            raise ArgumentError(operation, f"--{option}", f"another file than --{other}", repr(str(path)))
 
 
 def output(operation: str, option: str, text: str | None) -> Path | None:

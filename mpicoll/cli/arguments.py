@@ -97,17 +97,28 @@ def placed(parser: argparse.ArgumentParser, otherwise: str) -> None:
     )
 
 
-def placement(args: argparse.Namespace, command: str) -> Where | None:
-    """Where the ranks are, as the options that ``placed`` adds say it. None if they say nothing."""
+def placement(args: argparse.Namespace, command: str, algorithms: Iterable[Algorithm]) -> Where | None:
+    """Where the ranks are, as the options that ``placed`` adds say it. None if they say nothing.
+
+    Raises ArgumentError if none of the ``algorithms`` goes by it."""
     from mpicoll.schedule import Nodes
 
     count, how = args.nodes, args.placement or "block"
     if count is None and args.placement is None:
         return None
-    if count is not None and how == "block":
-        return lambda size: Nodes.block(size, count)
-    if count is not None and how == "cyclic":
-        return lambda size: Nodes.cyclic(size, count)
+    if not any(a.by_node for a in algorithms):
+        option, given = ("--placement", how) if count is None else ("--nodes", count)
+        names = " or ".join(sorted({a.name for a in algorithms}))
+        raise ArgumentError(command, option, f"none, as {names} does not go by nodes", str(given))
+    of_count = {"block": Nodes.block, "cyclic": Nodes.cyclic}.get(how)
+    if count is not None and of_count is not None:
+
+        def of_all(size: int) -> Nodes:
+            if count > size:
+                raise ArgumentError(command, "--nodes", f"at most the {size} ranks", str(count))
+            return of_count(size, count)
+
+        return of_all
     each = how.split(",")
     if count is not None or not all(map(str.isdecimal, each)):
         given = how if count is None else f"{how} beside --nodes {count}"

@@ -7,10 +7,11 @@ import re
 import runpy
 import sys
 from pathlib import Path
+from traceback import extract_tb
 from typing import TYPE_CHECKING
 
 from mpicoll.cli.arguments import chosen, of_collective, placed, placement
-from mpicoll.errors import ArgumentError, ScheduleError
+from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
@@ -59,9 +60,10 @@ def _handle(args: argparse.Namespace) -> int:
     from mpicoll.analysis.drawing.draw import draw
 
     try:
-        where = placement(args, "draw")
+        algorithm = _algorithm(args.collective, args.algorithm)
+        where = placement(args, "draw", [algorithm])
         nodes = None if where is None else where(args.size)
-        draw(_algorithm(args.collective, args.algorithm), args.size, args.file, args.root, args.segments, nodes)
+        draw(algorithm, args.size, args.file, args.root, args.segments, nodes)
     except ScheduleError as fault:  # the drawing shows it
         print(f"mpicoll: {fault}", file=sys.stderr)
         return 1
@@ -85,7 +87,15 @@ def _of_file(collective: str, file: Path, name: str | None) -> Algorithm:
     sys.path.insert(0, str(file.parent))
     with unproved(), temporary_registry():
         before = [*algorithms(collective)]
-        runpy.run_path(str(file))
+        try:
+            runpy.run_path(str(file))
+        except MpicollError:
+            raise
+        except Exception as e:  # a program may raise anything
+            lines = [frame.lineno for frame in extract_tb(e.__traceback__) if frame.filename == str(file)]
+            where = f", line {lines[-1]}" if lines else ""
+            given = f"{str(file)!r}{where} ({type(e).__name__}: {e})"
+            raise ArgumentError("draw", "algorithm", "a file that runs", given) from None
         own = [a for a in algorithms(collective) if a not in before]
     found = [a for a in own if name in (None, a.name)]
     if len(found) != 1:

@@ -16,7 +16,7 @@ from mpicoll.cli.arguments import completes, of_collective, ranks, writing
 from mpicoll.errors import ArgumentError, misspelt
 from mpicoll.launch import launcher
 from mpicoll.launch.alone import under_launcher
-from mpicoll.units import nbytes, size_text
+from mpicoll.units import count, nbytes, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -108,7 +108,7 @@ def _handle(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     from mpicoll.analysis.cost.chart import draw
     from mpicoll.analysis.cost.comparison import compared, table
-    from mpicoll.bench.options import output
+    from mpicoll.bench.options import check_apart, output
     from mpicoll.bench.report.style import check_drawable
     from mpicoll.collectives import COLLECTIVES
 
@@ -117,6 +117,8 @@ def _compare(args: argparse.Namespace) -> int:
     if args.nodes is not None:
         machine = machine.holding(ranks, args.nodes)
     if args.placement is not None:
+        if len(machine.levels) < 2:
+            raise _bad("--placement", "a machine of several levels, as ethernet", f"{args.placement} on {machine.name}")
         machine = replace(machine, placement=_PLACEMENTS[args.placement])
     root = args.root or 0
     if args.root is not None and not COLLECTIVES[args.collective].rooted:
@@ -125,18 +127,23 @@ def _compare(args: argparse.Namespace) -> int:
         raise _bad("--root", f"a rank below {ranks}", root)
     sizes = args.sizes or _sizes("1K:64M")
     plot, record, goal = (output("simulate", f"--{name}", getattr(args, name)) for name in ("plot", "json", "goal"))
+    check_apart("simulate", plot=plot, json=record, goal=goal)
     if plot:
         check_drawable("simulate", plot)
     if plot and len(sizes) < 2:
         raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")
     if goal and (names is None or len(names) != 1 or len(sizes) != 1):
-        raise _bad("--goal", "one of --algorithms and one size in --sizes", f"{args.algorithms} and {len(sizes)} sizes")
+        raise _bad(
+            "--goal",
+            "one of --algorithms and one size in --sizes",
+            f"{args.algorithms or 'all'} and {len(sizes)} sizes",
+        )
     processes = len(os.sched_getaffinity(0)) if ranks >= MANY else 1
     try:
         found = compared(args.collective, names, ranks, root, machine, sizes, _watched, processes)
     except MemoryError:
         raise _bad("-n", "a number of ranks whose messages fit into memory", ranks) from None
-    print(f"# {args.collective}, {ranks} ranks on {machine.name}: {machine.source}")
+    print(f"# {args.collective}, {count(ranks, 'rank')} on {machine.name}: {machine.source}")
     print(table(found))
     if plot:
         with writing(plot, "simulate", "--plot"):

@@ -7,21 +7,24 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from mpicoll.cli.arguments import Where, chosen, of_collective, placed, placement
+from mpicoll.cli.arguments import chosen, of_collective, placed, placement
 from mpicoll.errors import ScheduleError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mpicoll.algorithms import Algorithm
+    from mpicoll.analysis.proof.cases import Case
 
 __all__ = ["add"]
 
 _TEXT = """\
 Proves that algorithms compute what their collectives mean. It runs the schedules of all ranks on symbols. In the proof,
 each message waits until its receiver is ready. For each algorithm, it prints the numbers of ranks and the roots that it
-proved. With more than 16 ranks, it proves only the first and the last root, two segments, and fewer placements of the
-ranks. It also prints two counts for the largest number of ranks: the messages, and the depth. The depth is how often a
-contribution is combined on its way into the result, and so how often a 16-bit reduction rounds it. The exit code is 1
-if a proof fails.
+proved. With up to 16 ranks, a pipelined algorithm is proved with 1, 2 and 5 segments. With more, it proves only the
+first and the last root, two segments, and fewer placements of the ranks. It also prints two counts for the largest
+number of ranks: the messages, and the depth. The depth is how often a contribution is combined on its way into the
+result, and so how often a 16-bit reduction rounds it. The exit code is 1 if a proof fails.
 """
 _ROW = "{:14} {:{}}  {:>8}  {:11} {:>9} {:>6} {:>8}"
 
@@ -32,7 +35,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "verify",
         help="prove that algorithms are right",
         description=_TEXT,
-        usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--nodes N]",
+        usage="mpicoll verify (COLLECTIVE [ALGORITHM] | --all) [-n RANKS] [--segments N] [--nodes N]",
     )
     of_collective(p, "?")
     p.add_argument(
@@ -47,6 +50,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         metavar="RANKS",
         help="the numbers of ranks: N or FIRST:LAST (1:16)",
     )
+    p.add_argument("--segments", type=int, metavar="N", help="the segments of a pipelined algorithm (several numbers)")
     placed(p, "several ways")
     p.set_defaults(handler=_handle)
 
@@ -60,36 +64,43 @@ def _sizes(text: str) -> range:
 
 
 def _handle(args: argparse.Namespace) -> int:
+    from mpicoll.analysis.proof.cases import cases, check_segments
+
     if args.all == (args.collective is not None):
         args.parser.error("expected a collective or --all")
-    found, where = chosen("verify", args.collective, args.algorithm), placement(args, "verify")
+    found = chosen("verify", args.collective, args.algorithm)
+    where = placement(args, "verify", found)
+    sizes = range(max(args.sizes.start, args.nodes or 1), args.sizes.stop) or args.sizes  # those that fill the nodes
+    if where:
+        [*map(where, sizes)]  # raises ArgumentError
+    check_segments("verify", next((a for a in found if a.pipelined), found[0]), args.segments)
     width = max(len(name) for name in ("algorithm", *(a.name for a in found)))
     print(_ROW.format("collective", "algorithm", width, "ranks", "roots", "messages", "depth", "seconds"))
     failed = False
     for algorithm in found:
         try:
-            print(_proved(algorithm, args.sizes, where, width), flush=True)
+            print(_proved(algorithm, sizes, [*cases(algorithm, sizes, where, args.segments)], width), flush=True)
         except ScheduleError as error:
             failed = True
             print(f"mpicoll: {error}", file=sys.stderr, flush=True)
     return 1 if failed else 0
 
 
-def _proved(algorithm: Algorithm, sizes: range, where: Where | None, width: int) -> str:
+def _proved(algorithm: Algorithm, sizes: range, cases: Sequence[Case], width: int) -> str:
     """Prove the algorithm; the line about it."""
-    from mpicoll.analysis.proof.cases import FEW, cases, prove
+    from mpicoll.analysis.proof.cases import FEW, prove
     from mpicoll.collectives import COLLECTIVES
 
     start = time.perf_counter()
-    proof, served = None, []
-    for case in cases(algorithm, sizes, where):
+    proof = None
+    for case in cases:
         proof = prove(algorithm, *case)
-        served.append(case.size)
     if proof is None:  # it declines them all, and says why
         prove(algorithm, sizes[-1])
     assert proof is not None
-    ranks = f"{served[0]}:{served[-1]}" if len(sizes) > 1 else str(served[0])
-    roots = "every" if served[-1] <= FEW else f"every to {FEW}"
+    first, last = cases[0].size, cases[-1].size
+    ranks = f"{first}:{last}" if len(sizes) > 1 else str(first)
+    roots = "every" if last <= FEW else f"every to {FEW}"
     if not COLLECTIVES[algorithm.collective].rooted:
         roots = "-"
     seconds = f"{time.perf_counter() - start:.2f}"

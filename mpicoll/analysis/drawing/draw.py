@@ -14,7 +14,7 @@ from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.faults import located
 from mpicoll.analysis.drawing.picture import MOST_RANKS
 from mpicoll.analysis.drawing.trace import Tracing
-from mpicoll.analysis.proof.cases import Case, prove_schedules
+from mpicoll.analysis.proof.cases import Case, check_segments, prove_schedules
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import Nodes
@@ -78,9 +78,7 @@ def pictured(
     if not 0 <= root < (size if rooted else 1):
         expected = f"a rank, 0 to {size - 1}" if rooted else f"none, as no {algorithm.collective} has a root"
         raise ArgumentError("draw", "--root", expected, str(root))
-    if segments is not None and (segments < 1 or not algorithm.pipelined):
-        expected = "a number, at least 1" if algorithm.pipelined else f"none, as {algorithm.name} is not pipelined"
-        raise ArgumentError("draw", "--segments", expected, str(segments))
+    check_segments("draw", algorithm, segments)
     cut, nodes = segments or usual_segments(algorithm), nodes or usual_nodes(algorithm, size)
     schedules = [algorithm.schedule(rank, size, root, cut, nodes) for rank in range(size)]
     tracing = Tracing(algorithm.collective, size, root, schedules[0].blocks)

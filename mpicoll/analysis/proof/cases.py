@@ -9,10 +9,10 @@ from mpicoll.algorithms.registry import Algorithm
 from mpicoll.analysis.proof.explained import explained
 from mpicoll.analysis.proof.verify import Listener, Proof, verify
 from mpicoll.collectives import COLLECTIVES
-from mpicoll.errors import ScheduleError
+from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import Nodes, Place, Schedule
 
-__all__ = ["FEW", "Case", "cases", "placements", "prove", "prove_schedules"]
+__all__ = ["FEW", "Case", "cases", "check_segments", "placements", "prove", "prove_schedules"]
 
 FEW = 16
 """Up to so many ranks, every root is proved, in several numbers of segments and placements of the ranks. With more
@@ -31,9 +31,22 @@ class Case(NamedTuple):
     nodes: Nodes | None = None
 
 
-def cases(algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nodes] | None = None) -> Iterator[Case]:
+def check_segments(command: str, algorithm: Algorithm, segments: int | None) -> None:
+    """Raise ArgumentError for an impossible number of segments, and where the algorithm has none."""
+    if segments is not None and (segments < 1 or not algorithm.pipelined):
+        expected = "a number, at least 1" if algorithm.pipelined else f"none, as {algorithm.name} is not pipelined"
+        raise ArgumentError(command, "--segments", expected, str(segments))
+
+
+def cases(
+    algorithm: Algorithm,
+    sizes: Iterable[int],
+    where: Callable[[int], Nodes] | None = None,
+    segments: int | None = None,
+) -> Iterator[Case]:
     """What is to be proved for these numbers of ranks. The sizes keep their order. ``where(size)`` says where the ranks
-    are. Otherwise, an algorithm that goes by nodes is proved for several ``placements``.
+    are. Otherwise, an algorithm that goes by nodes is proved for several ``placements``. A pipelined algorithm is
+    proved for so many ``segments``, or for several numbers of them.
 
     Cases that the algorithm declines are left out.
     """
@@ -41,14 +54,16 @@ def cases(algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nod
         roots = range(size) if size <= FEW else (0, size - 1)
         for root in roots if COLLECTIVES[algorithm.collective].rooted else (0,):
             if not algorithm.declines(size, root):
-                for segments in _segments(algorithm, size):
+                for cut in _segments(algorithm, size, segments):
                     for nodes in _nodes(algorithm, size, where):
-                        yield Case(size, root, segments, nodes)
+                        yield Case(size, root, cut, nodes)
 
 
-def _segments(algorithm: Algorithm, size: int) -> tuple[int, ...]:
+def _segments(algorithm: Algorithm, size: int, given: int | None) -> tuple[int, ...]:
     if not algorithm.pipelined:
         return (1,)
+    if given is not None:
+        return (given,)
     return SEGMENTS if size <= FEW else SEGMENTS_OF_MANY
 
 

@@ -10,9 +10,9 @@ from threading import Lock
 
 from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm
-from mpicoll.analysis.proof.cases import SEGMENTS, Case, cases, prove
+from mpicoll.analysis.proof.cases import Case, cases, prove
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
-from mpicoll.schedule import Nodes
+from mpicoll.schedule import Place
 
 __all__ = ["register", "unproved"]
 
@@ -44,8 +44,8 @@ def register(algorithm: Algorithm) -> None:
     a proof fails. The error names the first rank, step and block that are wrong. Raises ArgumentError for a name that
     exists already, and for an algorithm that declines all these numbers of ranks.
 
-    With 9 to 64 ranks, the first call from each root proves it for them, on every rank and before any data moves. With
-    more ranks, that would take too long: the first call warns.
+    Among up to 64 ranks, the first call with another number of ranks or segments, or from another root, proves it for
+    them, on every rank and before any data moves. With more ranks, that would take too long: the first call warns.
     """
     if not isinstance(algorithm, Algorithm):
         raise ArgumentError("register", "algorithm", "an Algorithm", repr(algorithm))
@@ -70,35 +70,34 @@ def register(algorithm: Algorithm) -> None:
 
 
 class _Proved:
-    """The numbers of ranks, roots and nodes for which an algorithm is proved. It proves more when they are needed."""
+    """The cases for which an algorithm is proved. It proves more when they are needed."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
-        self._known: set[tuple[int, int, Nodes | None]] = {
-            (size, root, None) for size in range(1, 9) for root in range(size)
-        }
+        self._known: set[Case] = set()
         self._lock = Lock()  # ranks may be threads: one of them proves for all
 
-    def __call__(self, rank: int, size: int, root: int, nodes: Nodes | None) -> None:
-        case = (size, root, nodes if self._algorithm.by_node else None)
+    def __call__(self, place: Place) -> None:
+        case = Case(place.size, place.root, place.segments, place.nodes if self._algorithm.by_node else None)
         if case in self._known:
             return
         with self._lock:
             if case in self._known:
                 return
-            if size <= MOST_RANKS:
-                for segments in SEGMENTS if self._algorithm.pipelined else (1,):
-                    self.prove(Case(size, root, segments, case[-1]))
-            elif rank == 0:
-                name = f"{self._algorithm.collective} {self._algorithm.name}"
-                proof = f"`mpicoll verify {name} -n {size}`, called as own_algorithm.md says, proves it"
-                warnings.warn(f"{name} was proved for 1 to 8 ranks only, not for {size}: {proof}", stacklevel=2)
+            if case.size <= MOST_RANKS:
+                self.prove(case)
+                return
             self._known.add(case)
+            if place.rank == 0:
+                name = f"{self._algorithm.collective} {self._algorithm.name}"
+                proof = f"`mpicoll verify {name} -n {case.size}`, called as own_algorithm.md says, proves it"
+                warnings.warn(f"{name} was proved for 1 to 8 ranks only, not for {case.size}: {proof}", stacklevel=2)
 
     def prove(self, case: Case) -> None:
         """Raise ScheduleError unless the schedules are right."""
         try:
             prove(self._algorithm, *case)
+            self._known.add(case)
         except MpicollError:
             raise
         except Exception as e:  # its own functions may raise anything, or return what cannot be iterated over

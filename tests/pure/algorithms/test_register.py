@@ -235,6 +235,38 @@ def test_a_new_number_of_ranks_is_proved_once() -> None:
     assert len(asked) == 10 + 3
 
 
+def test_a_new_number_of_segments_is_proved_before_a_call() -> None:
+    """A vector decides into how many segments it is cut, so any number of them may come."""
+
+    def forgets(at: Place) -> Steps:
+        """A star that leaves out the last of three segments."""
+        blocks = (range(2 if at.segments == 3 else at.segments),)
+        if at.rank:
+            yield (Send(0, blocks, INPUT),)
+            yield (Recv(0, blocks, OUTPUT),)
+        else:
+            yield (RecvReduce(1, blocks, INPUT, OUTPUT, mine_first=True),)
+            yield (Send(1, blocks, OUTPUT),)
+
+    def declines(size: int, root: int) -> str | None:
+        return None if size == 2 else "serves 2 ranks"
+
+    mpicoll.register(replace(STAR, steps=forgets, cut=segments, declines=declines, segment=80))
+
+    def sums(comm: mpicoll.Communicator, count: int) -> str:
+        try:
+            return str(comm.allreduce(np.ones(count), algorithm="star").sum())
+        except ScheduleError as error:
+            return str(error)
+
+    with mpicoll.threads(2) as ranks:
+        assert ranks.run(sums, 20) == ["40.0"] * 2
+        assert ranks.run(sums, 40) == ["80.0"] * 2
+        said = ranks.run(sums, 30)
+        assert said[0] == said[1]
+        assert said[0].startswith("allreduce star of 2 ranks: rank 0, block 2: ends without")
+
+
 def test_many_ranks_are_not_proved_but_said() -> None:
     mpicoll.register(STAR)
     with pytest.warns(UserWarning, match="allreduce star was proved for 1 to 8 ranks only, not for 65"):

@@ -300,5 +300,16 @@ def test_command_with_one_of_several(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_file_that_is_not_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["draw", "allreduce", str(tmp_path / "none.py"), "-o", "a.svg"]) == 2
     assert "draw: algorithm: expected a file that exists; given " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("x = 1\nraise ValueError('of the file')\n", ", line 2 (ValueError: of the file)"), ("x=(", " (SyntaxError: ")],
+)
+def test_a_file_that_does_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(text)
+    assert main(["draw", "allreduce", str(file), "-o", str(tmp_path / "own.svg")]) == 2
+    assert f"draw: algorithm: expected a file that runs; given {str(file)!r}{said}" in capsys.readouterr().err
     assert main(["draw", "reduce", own(tmp_path), "-o", "a.svg"]) == 2
     assert "draw: algorithm: expected a file that registers one for reduce; given " in capsys.readouterr().err

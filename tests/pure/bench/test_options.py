@@ -64,7 +64,7 @@ def test_the_command_gives_the_same_again() -> None:
     import shlex
 
     first = options(
-        collective="bcast,reduce", backends="mpi,gloo", dtype="float64", op="max", root="1", algorithms="native"
+        collective="bcast,reduce", backends="mpicoll,gloo", dtype="float64", op="max", root="1", algorithms="native"
     )
     words = shlex.split(first.command())[2:]
     typed = {"collective": words[0], "n": words[2]}
@@ -102,7 +102,9 @@ def test_the_command_gives_the_same_again() -> None:
         ("--seconds", {"seconds": "nan"}),
         ("--device", {"device": "tpu"}),
         ("--algorithms", {"algorithms": "native,rong"}),
+        ("--algorithms", {"algorithms": "ring", "backends": "mpi"}),
         ("--json", {"json": "/no/such/directory/f.json"}),
+        ("--csv", {"json": "/tmp/one", "csv": "/tmp/../tmp/one"}),
         ("--csv", {"csv": "."}),
         ("--plot", {"plot": "/proc/f.png"}),
     ],

@@ -119,6 +119,10 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["allreduce", "--plot", "x.svg", "--sizes", "1K"], "--plot: expected at least two sizes in --sizes"),
         (["allreduce", "--json", "/no/such/folder/x"], "--json: expected a file in a directory that exists"),
         (
+            ["allreduce", "--json", "/tmp/one", "--goal", "/tmp/one", "--algorithms", "ring", "--sizes", "1K"],
+            "--goal: expected another file than --json; given '/tmp/one'",
+        ),
+        (
             ["allreduce", "--json", "/dev/full"],
             "--json: expected a file that can be written; given '/dev/full' (No space",
         ),

@@ -164,7 +164,7 @@ def _described(x: object) -> str:
 
 def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
     dtype = x.dtype
-    if isinstance(x, np.ma.MaskedArray):
+    if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):  # whose module takes long to import
         expected = "an array without a mask (mpicoll would ignore the mask)"
         raise ArgumentError(operation, argument, expected, "a masked array")
     if dtype.hasobject:

@@ -30,12 +30,12 @@ class Memory(Face):
         where ranks are on several nodes, or where the system gives no such memory. When the last array that refers to
         the memory is gone, the process keeps it for other arrays of about that length. A child process that is forked
         shares it with its parent. On rank 0, a warning says once that an array is an ordinary one though it is long.
-        Raises ArgumentError for what is no shape, and DtypeError for what is no dtype of NumPy's.
+        Raises ArgumentError for what is no shape of an array, and DtypeError for what is no dtype of NumPy's.
         """
         return self._made("empty", shape, dtype)
 
     def _made(self, operation: str, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        whole, wanted = _shape(shape, operation), _dtype(dtype, operation)
+        whole, wanted = _layout(shape, dtype, operation)
         nbytes = prod(whole) * wanted.itemsize
         plain = not wanted.hasobject and wanted.subdtype is None
         memory = self._shared_memory(nbytes) if plain and nbytes >= LEAST else None
@@ -64,7 +64,7 @@ class Memory(Face):
         if they give different shapes or dtypes, and StateError if they are on several nodes, where ``comm.node.shared``
         is what each node has, or if the system gives no such memory.
         """
-        whole, wanted = _shape(shape, "shared"), _dtype(dtype, "shared")
+        whole, wanted = _layout(shape, dtype, "shared")
         if wanted.hasobject or wanted.subdtype is not None or wanted.itemsize == 0:
             raise DtypeError("shared", "dtype", "numbers, or structures of numbers", repr(dtype))
         fabric, nbytes = self._engine.fabric, prod(whole) * wanted.itemsize
@@ -110,8 +110,18 @@ def _shape(given: object, operation: str) -> tuple[int, ...]:
     return whole
 
 
+def _layout(shape: object, dtype: DTypeLike, operation: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and the dtype of a new array, if there can be such an array."""
+    whole, wanted = _shape(shape, operation), _dtype(dtype, operation)
+    try:
+        np.broadcast_to(np.empty((), wanted.base), whole)
+    except ValueError as error:
+        raise ArgumentError(operation, "shape", "that of an array of NumPy's", f"{whole} ({error})") from None
+    return whole, wanted
+
+
 def _dtype(given: DTypeLike, operation: str) -> np.dtype[Any]:
     try:
         return np.dtype(given)
-    except TypeError:
-        raise DtypeError(operation, "dtype", "a dtype of NumPy's", repr(given)) from None
+    except (TypeError, ValueError) as error:
+        raise DtypeError(operation, "dtype", "a dtype of NumPy's", f"{given!r} ({error})") from None

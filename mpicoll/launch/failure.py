@@ -185,7 +185,8 @@ def end_job(status: int) -> None:
     if mpi is not None and mpi.Is_initialized():
         if not mpi.Is_finalized():  # after MPI_Finalize no other rank can wait for this one
             remove_memory()
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # else MPICH prints that MPI_Abort was called
+            with suppress(OSError):  # where it may open no more files
+                os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # else MPICH prints that MPI_Abort was called
             mpi.COMM_WORLD.Abort(status)
     elif "PMI_FD" in os.environ and "MPI_LOCALNRANKS" in os.environ:
         with suppress(BrokenPipeError):  # the rank was another process, which has ended

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import resource
 import weakref
 from bisect import bisect_right
 from collections import deque
@@ -29,7 +30,9 @@ LEAST = 16 << 10
 """Bytes of the shortest array that lies in such memory. It does not pay for shorter ones."""
 MOST = 256
 """The most blocks of a process, and the most adopted files. Each holds a file open, of which many systems allow a
-process 1,024."""
+process 1,024 (ulimit -n)."""
+SHARE = 0.75
+"""Of the files that the system allows the process: the rest is the program's."""
 FREE_FACTOR = 2
 """Free blocks keep at most so many times the bytes that were in use at once: a program that makes and drops the same
 arrays again and again finds their memory."""
@@ -202,8 +205,22 @@ def allocate(nbytes: int) -> Block | None:
 
 
 def may_adopt() -> bool:
-    """Whether there is less than ``MOST`` adopted memory."""
-    return sum(not own.lasts and own.is_there() for own in known) < MOST
+    """Whether there is less than ``MOST`` adopted memory, and the process may open many more files."""
+    if sum(not own.lasts and own.is_there() for own in known) >= MOST:
+        return False
+    try:
+        file = os.open("/", os.O_PATH)
+    except OSError:
+        return False
+    os.close(file)
+    return _leaves_files(file)
+
+
+def _leaves_files(file: int) -> bool:
+    """Whether so many more files may be opened after this one that mpicoll may keep it. A new file has the lowest
+    number that is free."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most == resource.RLIM_INFINITY or file < SHARE * most
 
 
 def adopt(holder: Holder, nbytes: int, file: int) -> None:
@@ -236,8 +253,9 @@ _others: weakref.WeakValueDictionary[Place, Mapping] = weakref.WeakValueDictiona
 """Memory of other processes that this one has opened. If it does not last, it is here as long as it is used."""
 
 
-def opened(place: Place) -> Block | None:
-    """The memory of that place and what follows in the file. None if it is another process's and cannot be opened."""
+def opened(place: Place) -> Block:
+    """The memory of that place and what follows in the file. Raises OSError if it is another process's and cannot be
+    opened."""
     whole = place._replace(offset=0)
     if place.process == os.getpid():
         [own] = [own for own in known if own.is_there() and own.place_of(own.start) == whole]
@@ -245,8 +263,6 @@ def opened(place: Place) -> Block | None:
     mapping = _others.get(whole)
     if mapping is None:
         mapping = mapped(place.process, place.file, place.mark, place.nbytes)
-        if mapping is None:
-            return None
         _others[whole] = mapping
         if place.lasts:
             _lasting[whole] = mapping
@@ -260,8 +276,10 @@ def _new(nbytes: int) -> Own | None:
     if file is None:
         return None
     try:
-        mapping = Mapping(file, nbytes, inherited=True)
+        mapping = Mapping(file, nbytes, inherited=True) if _leaves_files(file) else None
     except OSError:
+        mapping = None
+    if mapping is None:
         os.close(file)
         return None
     block = Own(mapping.address, nbytes, file, mapping)

@@ -47,7 +47,9 @@ def share(comm: MPI.Intracomm, nbytes: int, bounded: bool = True) -> list[Block]
         file = new_file(nbytes)
     own = None if file is None else (os.getpid(), file, mark_of(os.getpid(), file))
     files: list[tuple[int, int, int] | None] = comm.allgather(own)
-    mappings = [m for f in files if f is not None and (m := mapped(*f, nbytes, not bounded)) is not None]
+    mappings = []
+    with suppress(OSError):
+        mappings += [mapped(*f, nbytes, not bounded) for f in files if f is not None]
     all_mapped = all(comm.allgather(len(mappings) == comm.size))  # mpi4py's allreduce would make one more communicator
     if file is not None:
         os.close(file)  # all ranks have opened it
@@ -93,22 +95,20 @@ def mark_of(pid: int, file: int) -> int:
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) >> 1 if name.startswith(_MEANT) else -1
 
 
-def mapped(pid: int, file: int, mark: int, nbytes: int, inherited: bool = False) -> Mapping | None:
-    """The block in another process's file; None if that is not the file that was meant. ``inherited`` is Mapping's.
+def mapped(pid: int, file: int, mark: int, nbytes: int, inherited: bool = False) -> Mapping:
+    """The block in another process's file. Raises OSError if it cannot be opened, or is not the file that was meant.
+    ``inherited`` is Mapping's.
 
     In another namespace of processes, or once the other process has closed the file, the numbers mean another file. It
     may be a device, and to open that could change something. So this looks at the file's name before it opens it. To
     read beyond a file's end would kill this process."""
+    if mark_of(pid, file) != mark:
+        raise FileNotFoundError(errno.ENOENT, "the file is closed")
+    other = _spare.opened(f"/proc/{pid}/fd/{file}")
     try:
-        if mark_of(pid, file) != mark:
-            return None
-        other = _spare.opened(f"/proc/{pid}/fd/{file}")
-    except OSError:
-        return None
-    try:
-        return Mapping(other, nbytes, inherited) if os.fstat(other).st_size >= nbytes else None
-    except OSError:
-        return None
+        if os.fstat(other).st_size < nbytes:
+            raise OSError(errno.EINVAL, "the file is shorter")
+        return Mapping(other, nbytes, inherited)
     finally:
         os.close(other)
         _spare.keep()

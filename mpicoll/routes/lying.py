@@ -12,6 +12,7 @@ reduction collectives for multi-/many-cores", IPDPS 2018.
 
 from __future__ import annotations
 
+import errno
 import weakref
 from collections.abc import Sequence
 
@@ -51,7 +52,12 @@ def serves(call: Call, size: int, crowded: bool) -> bool:
     )
 
 
-_MAYBE = "perhaps this process has too many open files (ulimit -n), or that one has closed its file"
+_LIMITS = {
+    errno.EMFILE: "this process has too many open files (ulimit -n)",
+    errno.ENOMEM: "this process may have no more memory (ulimit -v)",
+    errno.ENOENT: "that process has closed its file",
+}
+"""Why a rank cannot open another one's memory."""
 
 
 class Lying:
@@ -129,7 +135,9 @@ class Lying:
                 raise MessageError(
                     f"{self._record.description}: rank {rank} makes another call, or gives other numbers"
                 )
-        inputs, outputs = zip(*((self._opened(x), self._opened(y)) for _, x, y in posted), strict=True)
+        inputs, outputs = zip(
+            *((self._opened(rank, x), self._opened(rank, y)) for rank, (_, x, y) in enumerate(posted)), strict=True
+        )
         ends = None if call.extent_is_common else [meeting.ends(rank) for rank in range(meeting.size)]
         steps = share_of(call, meeting.rank, inputs, outputs, self._workspace, ends)
 
@@ -139,15 +147,17 @@ class Lying:
 
         self._work = run if call.reduction is None else kernels.quietly(run)
 
-    def _opened(self, place: Place) -> Array | None:
+    def _opened(self, rank: int, place: Place) -> Array | None:
         if not place.nbytes:
             return None
-        block = opened(place)
-        if block is None:
+        try:
+            return opened(place)
+        except OSError as error:
+            why = _LIMITS.get(error.errno or 0, str(error))
             raise MessageError(
-                f"{self._call.operation}: the memory of process {place.process} cannot be opened: {_MAYBE}"
-            )
-        return block
+                f"{self._call.operation}: the {place.nbytes} bytes of memory that rank {rank} gives (process "
+                f"{place.process}) cannot be opened: {why}"
+            ) from None
 
 
 def _forget(lying: weakref.ref[Lying]) -> None:

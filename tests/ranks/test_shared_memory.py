@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import resource
@@ -18,9 +19,10 @@ import torch
 
 import mpicoll
 from mpicoll.communicator import memory
-from mpicoll.errors import ArgumentError, DtypeError, StateError
+from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.machine import blocks
+from mpicoll.routes import lying
 from mpicoll.routes.lying import SHARED
 from tests.sharing import NEEDED, sharing
 
@@ -108,6 +110,43 @@ def test_a_rank_that_can_open_no_more_files(comm: mpicoll.Communicator) -> None:
         comm.barrier()
 
 
+def test_many_arrays_leave_files_to_the_program(comm: mpicoll.Communicator) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    open_now = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_now + 60, hard))
+    memory._warn.cache_clear()
+    try:
+        with warnings.catch_warnings(record=True):
+            arrays = [comm.zeros(LONG + i * blocks.LEAST) for i in range(80)]
+        left = [os.open("/dev/null", os.O_RDONLY) for _ in range(10)]
+        for file in left:
+            os.close(file)
+        assert not blocks.may_adopt() or open_now > 60
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert any(blocks.own_at(x.ctypes.data, x.nbytes) is None for x in arrays)
+    for x in arrays[:: len(arrays) - 1]:
+        x.fill(1)
+        comm.allreduce(x, out=x)
+        assert (x == comm.size).all()
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize(
+    ("number", "why"), [(errno.ENOMEM, r"this process may have no more memory \(ulimit -v\)"), (errno.EIO, "Errno 5")]
+)
+def test_memory_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch, number: int, why: str) -> None:
+    def refuses(place: blocks.Place) -> None:
+        raise OSError(number, "the system's word")
+
+    with sharing() as comm:
+        monkeypatch.setattr(lying, "opened", refuses)
+        x = comm.zeros(LONG)
+        what = rf"allreduce: the \d+ bytes of memory that rank 0 gives \(process \d+\) cannot be opened: .*{why}"
+        with pytest.raises(MessageError, match=what):
+            comm.allreduce(x, out=x)
+
+
 def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     def lies_in_a_block(x: Any) -> bool:
         return blocks.own_at(x.ctypes.data, x.nbytes) is not None
@@ -130,7 +169,8 @@ def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("shape", "dtype", "argument"),
     [(-1, "f4", "shape"), ((2, -3), "f4", "shape"), (1.5, "f4", "shape"), ("ab", "f4", "shape"),
-     ((2, None), "f4", "shape"), (4, "nothing", "dtype"), (4, torch.float32, "dtype")],
+     ((2, None), "f4", "shape"), ((1,) * 70, "f4", "shape"), (2**62, "f4", "shape"), ((0, 2**70), "f4", "shape"),
+     (4, "nothing", "dtype"), (4, [("a", "f4")] * 2, "dtype"), (4, torch.float32, "dtype")],
 )  # fmt: skip
 def test_bad_input(comm: mpicoll.Communicator, shape: Any, dtype: Any, argument: str) -> None:
     with pytest.raises(ArgumentError, match=f"empty: {argument}: expected .*; given") as caught:
@@ -242,10 +282,11 @@ def test_a_child_process_makes_arrays_of_its_own(comm: mpicoll.Communicator) -> 
 
 @pytest.mark.filterwarnings("ignore:mpicoll. comm.empty makes ordinary arrays")
 def test_arrays_that_are_too_long_for_any_file(comm: mpicoll.Communicator) -> None:
-    with pytest.raises(ValueError, match="too big"):  # as NumPy says
-        comm.empty(2**62)
+    for call in (comm.empty, comm.shared):
+        with pytest.raises(ArgumentError, match=r"shape: expected that of an array of NumPy's; given .* too big"):
+            call(2**62)
     with pytest.raises(StateError, match="cannot share"):
-        comm.shared(2**62)
+        comm.shared(2**59)
 
 
 def test_a_child_process_has_the_same_memory(comm: mpicoll.Communicator) -> None:
@@ -337,6 +378,8 @@ def test_shared_where_ranks_cannot() -> None:
 def test_shared_of_no_shape(comm: mpicoll.Communicator, given: Any) -> None:
     with pytest.raises(ArgumentError, match="shared: shape: expected an int of 0 or more"):
         comm.shared(given)
+    with pytest.raises(ArgumentError, match=r"shared: shape: expected that of an array of NumPy's; given .*found 70"):
+        comm.shared((1,) * 70)
     nonsense: list[Any] = [object, "S", []]
     for dtype in nonsense:
         with pytest.raises(DtypeError, match="shared: dtype: expected numbers"):

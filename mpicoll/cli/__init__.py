@@ -74,11 +74,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(whole)
-    args, unknown = whole.parse_known_args(argv)
-    args.parser = whole.commands[vars(args).pop("command")]  # whose name is no argument of its own
-    if unknown:
-        args.parser.refuse(unknown)
     try:
+        args, unknown = whole.parse_known_args(argv)
+        args.parser = whole.commands[vars(args).pop("command")]  # whose name is no argument of its own
+        if unknown:
+            args.parser.refuse(unknown)
         code: int = args.handler(args)
     except MpicollError as error:
         if under_launcher():

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add"]
 
+MINUTE = 60.0
+"""Seconds that a run takes if the command line says nothing else."""
 _TEXT = """\
 Measures which algorithms are faster than the MPI's own calls on this machine, and writes them to a table. Later jobs on
 it choose from there. Tune while nothing else runs. Ctrl-C keeps what was measured, and the next run goes on from there.
@@ -43,7 +45,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     p.add_argument("-n", default=None, type=_numbers, metavar="RANKS", help="numbers of ranks, as 2,3,4 (2)")
     p.add_argument("--min", default=None, type=_size, metavar="BYTES", help="the smallest size (16K)")
     p.add_argument("--max", default=None, type=_size, metavar="BYTES", help="the largest size (64M)")
-    p.add_argument("--budget", default=60.0, type=_seconds, metavar="TIME", help="how long to measure: 30s, 5m (1m)")
+    p.add_argument("--budget", default=None, type=_seconds, metavar="TIME", help="how long to measure: 30s, 5m (1m)")
     p.add_argument(
         "--for", dest="trace", metavar="TRACE", type=Path,
         help="measure the calls of this trace (MPICOLL_TRACE), those first that took most of its time",
@@ -104,11 +106,15 @@ def _tune(args: argparse.Namespace) -> int:
 
     path = args.output or user_file()
     file = TableFile(path)
-    file.records()  # raises an error before anything is measured, and so does what follows
+    try:  # before anything is measured
+        file.records()
+    except ArgumentError as error:
+        raise _bad("-o", "a table that mpicoll tune has written", f"{str(path)!r} ({error})") from None
     with writing(path, "tune", "-o"):
         file.prepare()
-    tuner = Tuner(_groups(args), file, args.budget, launch)
-    with writing(path, "tune", "-o"), Progress(args.budget) as progress:
+    budget = args.budget or MINUTE
+    tuner = Tuner(_groups(args), file, budget, launch)
+    with writing(path, "tune", "-o"), Progress(budget) as progress:
         tuner.run(progress)
     for record in tuner.records.values():
         for line in record.summary():
@@ -162,5 +168,10 @@ def _why(args: argparse.Namespace) -> int:
     name, size = _collective(args.collectives[0]), nbytes(args.collectives[1])
     if size is None or size % 4:
         raise _bad("--why", "bytes of float32, with K, M or G if need be", repr(args.collectives[1]))
+    for option in ("min", "max", "budget", "trace", "plot"):
+        if (given := getattr(args, option)) is not None:
+            raise _bad("--for" if option == "trace" else f"--{option}", "nothing beside --why", given)
+    if args.output:
+        os.environ["MPICOLL_TABLE"] = str(args.output.absolute())
     numbers = args.n or [2]
     return max(launcher.attended(["-m", "mpicoll.tune.why", name, str(size)], n, lambda: None) for n in numbers)

@@ -72,7 +72,10 @@ def test_from_nothing_to_a_choice(home: dict[str, str], tmp_path: Path) -> None:
     assert f"took {name}" in run(2, program, env=home).output
     assert "took native" in run(2, program, env={**home, "MPICOLL_TABLE": "off"}).output
     assert "took native" in run(2, program, env={**home, "MPICOLL_ALGORITHM": "allreduce:native"}).output
-    why = mpicoll("tune", "--why", "allreduce", "64K", "-n", "2", home=home)
+    ask = ("tune", "--why", "allreduce", "64K", "-n", "2")
+    own = mpicoll(*ask, "-o", str(table_of(home)), home={**home, "MPICOLL_TABLE": "off"})
+    assert f"allreduce of 64K among 2 ranks: {name}" in own.output
+    why = mpicoll(*ask, home=home)
     assert f"allreduce of 64K among 2 ranks: {name}" in why.output
     assert str(table_of(home)) in why.output
     assert "the user's table, section " in why.output
@@ -145,6 +148,8 @@ def test_a_table_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
         (["-n", "1,2"], "expected numbers of ranks, each at least 2"),
         (["--min", "1M", "--max", "16K"], "--min: expected no more than --max"),
         (["--why", "allreduce"], "--why: expected a collective and a size"),
+        (["--why", "allreduce", "1M", "--budget", "3s"], "--budget: expected nothing beside --why; given 3.0"),
+        (["-o", __file__], f"-o: expected a table that mpicoll tune has written; given {__file__!r} (mpicoll: "),
         (["--for", "no.json"], "--for: expected a trace that MPICOLL_TRACE has written"),
     ],
 )

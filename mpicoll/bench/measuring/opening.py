@@ -12,6 +12,7 @@ from mpicoll.bench.backends import Backend, Unavailable, open_backend
 from mpicoll.bench.options import Options
 from mpicoll.bench.report.rows import Note
 from mpicoll.bench.session import Session
+from mpicoll.errors import ArgumentError, MpicollError
 
 __all__ = ["agreed", "lines_of", "open_backends"]
 
@@ -50,6 +51,10 @@ def agreed(session: Session, attempt: Callable[[], T]) -> tuple[T | None, str]:
     found, reason = None, ""
     try:
         found = attempt()
+    except MpicollError as e:
+        if isinstance(e, ArgumentError) and e.operation == "mpicoll":
+            raise  # a setting of the user's is wrong, as MPICOLL_ALGORITHM: then nothing is to be measured
+        reason = str(e).splitlines()[0]
     except Unavailable as e:
         reason = str(e)
     except Exception as e:  # what a library itself raises, as gloo does for an operation that it does not have

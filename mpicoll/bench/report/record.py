@@ -44,7 +44,7 @@ def write_json(report: Report, path: Path) -> None:
 def write_csv(report: Report, path: Path) -> None:
     rows = [columns(row) for row in report.rows]
     with path.open("w", newline="") as f:
-        writer = csv.DictWriter(f, rows[0].keys() if rows else [])
+        writer = csv.DictWriter(f, [each.name for each in fields(Row) if each.name != "times_us"])
         writer.writeheader()
         writer.writerows(rows)
 

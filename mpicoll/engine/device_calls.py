@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import os
 from collections.abc import Callable, Collection, Set
 from dataclasses import replace
 from functools import partial
@@ -178,7 +178,7 @@ class DeviceCalls:
         from mpicoll.probe.seen import known, seen  # it loads MPI, which ranks that are threads do not need
 
         fabric = self._fabric
-        places = fabric.allgather((platform.node(), device.identity))
+        places = fabric.allgather((os.uname().nodename, device.identity))
         self._one_device = len({*places}) == 1
         nodes = [node for node, _ in places]
         first = nodes.index(nodes[fabric.rank]) == fabric.rank

@@ -7,7 +7,6 @@ Open MPI is told to bind none, and a rank binds itself."""
 from __future__ import annotations
 
 import os
-import platform
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -101,11 +100,11 @@ def _report(shared: list[list[int]] | None, ranks: int) -> None:
     threads = f"OMP_NUM_THREADS={os.environ.get('OMP_NUM_THREADS', 'unset')}"
     if shared is None:
         own = ranges(sorted(cpus()))
-        said = f"rank {launched_rank()} on {platform.node()}: cores {own}, {threads}"
+        said = f"rank {launched_rank()} on {os.uname().nodename}: cores {own}, {threads}"
     elif rank_here() == 0:
         each = dict.fromkeys(ranges(sorted(share(shared, rank, ranks))) for rank in range(ranks))
         turns = " in turns" if ranks > len(shared) else ""
-        said = f"{platform.node()}: {count(ranks, 'rank')} on cores {' | '.join(each)}{turns}, {threads}"
+        said = f"{os.uname().nodename}: {count(ranks, 'rank')} on cores {' | '.join(each)}{turns}, {threads}"
     else:
         return
     print(f"mpicoll: {said}", file=sys.stderr, flush=True)

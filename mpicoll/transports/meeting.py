@@ -10,7 +10,7 @@ loop, by an atomic instruction. Other processors do not promise that: there, no 
 from __future__ import annotations
 
 import math
-import platform
+import os
 from array import array
 from collections.abc import Callable, Hashable, Sequence
 
@@ -40,7 +40,7 @@ KINDS = 1024
 
 def in_order() -> bool:
     """Whether other processes see this one's stores in order."""
-    return platform.machine() in ("x86_64", "AMD64", "i686")
+    return os.uname().machine in ("x86_64", "AMD64", "i686")
 
 
 class Posted:

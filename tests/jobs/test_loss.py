@@ -7,7 +7,6 @@ import re
 import socket
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,7 +171,7 @@ def test_a_crash_says_where_the_program_was(tmp_path: Path) -> None:
 def test_how_a_process_has_ended(code: str, says: str) -> None:
     """Its parent has not asked for that yet."""
     process = subprocess.Popen([sys.executable, "-c", f"import os; input(); {code}"], stdin=subprocess.PIPE)
-    known = replace(ending.this_process(), pid=process.pid)
+    known = ending.this_process().changed(pid=process.pid)
     assert ending.fate(known) == ""
     assert process.stdin is not None
     process.stdin.write(b"\n")
@@ -184,7 +183,7 @@ def test_how_a_process_has_ended(code: str, says: str) -> None:
     assert bool(says) == bool(ending.fate(known))
     process.wait()
     assert "its process has ended" in ending.fate(known)
-    assert ending.fate(replace(known, host="another")) == ""
+    assert ending.fate(known.changed(host="another")) == ""
 
 
 def test_a_rank_that_speaks_for_itself_alone() -> None:

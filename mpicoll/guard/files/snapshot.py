@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import socket
 import sys
 import threading
@@ -38,7 +37,7 @@ def snapshot(rank: int, why: str, communicators: Iterable[Watched]) -> dict[str,
 
 
 def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
     loaded = {name: sys.modules.get(name) for name in ("mpicoll", "mpi4py", "numpy", "torch")}
     found |= {name: str(module.__version__) for name, module in loaded.items() if module is not None}
     mpi = sys.modules.get("mpi4py.MPI")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -68,7 +67,7 @@ class Trace:
         told: EventList | None = (await self._ask([rank], EventsFrom(0), seconds)).get(rank)
         while told is not None and told.rest is not None:
             more = (await self._ask([rank], EventsFrom(told.rest), seconds)).get(rank)
-            told = more and replace(more, events=told.events + more.events)
+            told = more and more.changed(events=told.events + more.events)
         return told
 
 

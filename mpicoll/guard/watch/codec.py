@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from mpicoll.guard.watch.protocol import MESSAGES
+from mpicoll.guard.watch.protocol import MESSAGES, Message
 
 __all__ = ["line_of", "message_in", "read"]
 
@@ -41,7 +40,7 @@ def read(value: Any, kind: Any) -> Any:
 def _reader(kind: Any) -> Reader:
     if kind is Any:
         return lambda value: value
-    if is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Message):
         return _of_class(kind)
     parts = [_reader(part) for part in get_args(kind)]
     origin = get_origin(kind)
@@ -56,9 +55,9 @@ def _reader(kind: Any) -> Reader:
     return lambda value: _checked(value, kind, int if kind is float else kind)
 
 
-def _of_class(kind: Any) -> Reader:
+def _of_class(kind: type[Message]) -> Reader:
     hints = get_type_hints(kind)
-    parts = [_reader(hints[field.name]) for field in fields(kind)]
+    parts = [_reader(hints[name]) for name in kind.fields]
 
     def of(value: Any) -> Any:
         if _checked(value, list)[:1] != [kind.__name__]:
@@ -87,5 +86,5 @@ def _first(parts: Sequence[Reader], value: Any) -> Any:
     raise ValueError("none of the types that are possible here")
 
 
-def _plain(message: Any) -> list[Any]:
-    return [type(message).__name__, *(getattr(message, field.name) for field in fields(message))]
+def _plain(message: Message) -> list[Any]:
+    return [type(message).__name__, *(getattr(message, name) for name in message.fields)]

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from subprocess import PIPE
 from time import monotonic
 
@@ -169,7 +168,7 @@ def test_the_judge_was_killed(a_rank_did_it: bool, capfd: Output, monkeypatch: p
             it.make()
             await until(lambda: it.compared() == 1)
             member = it.ranks[1].member
-            member._judge = replace(ending.this_process(), pid=victim.pid)
+            member._judge = ending.this_process().changed(pid=victim.pid)
             member._say_loss()
             await it.all_leave()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -12,14 +11,14 @@ import pytest
 from mpicoll.guard.watch import protocol
 from mpicoll.guard.watch.codec import line_of, message_in, read
 from mpicoll.guard.watch.processes import Processes
-from mpicoll.guard.watch.protocol import MESSAGES, Account, AccountOf, Answer, CallsOf, HashOf, State, Told
+from mpicoll.guard.watch.protocol import MESSAGES, Account, AccountOf, Answer, CallsOf, HashOf, Message, State, Told
 
 
 def some(kind: Any) -> Any:
     """A value of this type."""
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and issubclass(kind, Message):
         hints = get_type_hints(kind)
-        return kind(*(some(hints[field.name]) for field in dataclasses.fields(kind)))  # type: ignore[operator]
+        return kind(*(some(hints[name]) for name in kind.fields))
     if get_origin(kind) is list:
         return [some(get_args(kind)[0])] * 2
     if get_origin(kind) is tuple:

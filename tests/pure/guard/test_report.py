@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from mpicoll.guard.recorder import BROKEN, FREED, OPEN
@@ -54,8 +53,8 @@ def test_a_call_of_before_is_shown_whatever_the_rank_does_now() -> None:
 
 def test_a_rank_that_makes_no_more_calls() -> None:
     unknown = account(description=None, site=None, waits=False, number=7)
-    assert lines(replace(unknown, leaving=True))[1].endswith("has not come and has ended its program")
-    assert "has not come and has freed the communicator. It is at" in lines(replace(unknown, state=FREED))[1]
+    assert lines(unknown.changed(leaving=True))[1].endswith("has not come and has ended its program")
+    assert "has not come and has freed the communicator. It is at" in lines(unknown.changed(state=FREED))[1]
     assert "which is broken. It is at" in lines(account(state=BROKEN, waits=False))[1]
 
 
@@ -105,6 +104,6 @@ def test_what_is_likeliest_is_said_where_the_shape_supports_it() -> None:
     ended = account(begun=3, description=None, waits=False, leaving=True)
     hint = text(Why.HAS_LEFT, [0, 1], {0: waits, 1: ended}, {}).splitlines()[3]
     assert hint.startswith("  Often rank 1 had fewer batches than the others: give all ranks equally many")
-    for accounts in ({0: account(), 1: ended}, {0: waits, 1: replace(ended, begun=0)}):
+    for accounts in ({0: account(), 1: ended}, {0: waits, 1: ended.changed(begun=0)}):
         assert "batches" not in text(Why.HAS_LEFT, [0, 1], accounts, {})
     assert "batches" not in text(Why.TIME_IS_UP, [0, 1], {0: waits, 1: ended}, {})

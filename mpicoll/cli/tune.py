@@ -50,7 +50,13 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--for", dest="trace", metavar="TRACE", type=Path,
         help="measure the calls of this trace (MPICOLL_TRACE), those first that took most of its time",
     )  # fmt: skip
-    p.add_argument("-o", dest="output", metavar="FILE", type=Path, help="the table to add to, or to ask with --why (the user's own)")
+    p.add_argument(
+        "-o",
+        dest="output",
+        metavar="FILE",
+        type=Path,
+        help="the table to add to, or to ask with --why (the user's own)",
+    )
     p.add_argument(
         "--plot", metavar="FILE", type=Path, help="draw what the table has; the name chooses PNG, PDF or SVG"
     )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["alike", "count", "named", "nbytes", "ranges", "rows", "size_text"]
+__all__ = ["alike", "count", "named", "nbytes", "ranges", "rough", "rows", "size_text"]
 
 Said = TypeVar("Said", bound=Hashable)
 
@@ -33,6 +33,11 @@ def size_text(n: int) -> str:
 def count(number: int, noun: str) -> str:
     """A number with its noun: 1 rank, 2 ranks."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def rough(number: float) -> str:
+    """A number with two significant digits: 1.3, 110."""
+    return f"{float(f'{number:.2g}'):g}"
 
 
 def named(ranks: Sequence[int]) -> str:

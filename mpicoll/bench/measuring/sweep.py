@@ -145,7 +145,7 @@ def _table(backends: dict[str, Backend]) -> str | None:
 
 def _how_long(options: Options, sizes: int) -> str:
     seconds = sizes * options.seconds
-    about = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.2g} s"
+    about = f"{seconds / 60:.0f} min" if seconds >= 120 else f"{units.rough(seconds)} s"
     return f"# about {about} for {units.count(sizes, 'size')}, {options.seconds:g} s each; long calls take longer"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from mpicoll.bench.report.rows import Row, grouped
-from mpicoll.units import count, size_text
+from mpicoll.units import count, rough, size_text
 
 __all__ = ["verdict"]
 
@@ -54,6 +54,6 @@ def _range(backend: str, found: Iterable[tuple[str, int, float]]) -> str:
     _, sizes, ratios = zip(*found, strict=True)
     first, last = size_text(sizes[0]), size_text(sizes[-1])
     where = "" if last == "0" else f" at {first}" if first == last else f" from {first} to {last}"
-    low, high = f"{min(ratios):.2g}", f"{max(ratios):.2g}"
+    low, high = rough(min(ratios)), rough(max(ratios))
     among = f"up to {high}" if min(ratios) < 1 else low if low == high else f"{low} to {high}"
     return f"{backend}{where} ({'about' if high == '1' else f'{among} times'} as fast as the next)"

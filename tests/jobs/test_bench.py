@@ -123,6 +123,15 @@ def test_a_world_of_another_size_is_refused() -> None:
     assert found.output.count(message) == 1
 
 
+def test_a_setting_that_is_wrong_ends_it() -> None:
+    """It is no reason why a backend does not run, and it is said whole."""
+    words = ["bench", "allreduce", "-n2", "--backends", "mpicoll,mpi", *QUICK]
+    found = python("-m", "mpicoll", *words, env={"MPICOLL_ALGORITHM": "allreduce:foo"})
+    assert found.code == 2, found.output
+    assert "mpicoll: MPICOLL_ALGORITHM: expected for allreduce one of native, " in found.output
+    assert "; given 'foo'" in found.output
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -36,6 +36,23 @@ def test_every_message_arrives_as_it_is(kind: Any) -> None:
     assert message_in(line_of(message)) == message
 
 
+def test_messages_are_values() -> None:
+    one = protocol.Compare("name")
+    assert one == protocol.Compare(name="name")
+    assert one != protocol.Forget("name")
+    assert len({one, protocol.Compare("name"), protocol.Forget("name")}) == 2
+    assert one.changed(name="other") == protocol.Compare("other")
+    assert repr(one) == "Compare(name='name')"
+    with pytest.raises(AttributeError, match="a message does not change"):
+        one.name = "other"  # type: ignore[misc]
+    wrong: list[tuple[Any, ...]] = [(), ("name", "more")]
+    for values in wrong:
+        with pytest.raises(TypeError, match=r"Compare has the fields \('name',\); given"):
+            protocol.Compare(*values)
+    with pytest.raises(TypeError, match="given"):
+        protocol.Compare("name", name="twice")  # type: ignore[misc]
+
+
 def test_every_question_and_its_answer() -> None:
     questions = [
         kind for kind in vars(protocol).values() if isinstance(kind, type) and issubclass(kind, protocol.Question)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from functools import cache
 from math import prod
@@ -35,11 +36,14 @@ class Memory(Face):
         return self._made("empty", shape, dtype)
 
     def _made(self, operation: str, shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        whole, wanted = _layout(shape, dtype, operation)
+        whole, wanted = _shape(shape, operation), _dtype(dtype, operation)
         nbytes = prod(whole) * wanted.itemsize
         plain = not wanted.hasobject and wanted.subdtype is None
-        memory = self._shared_memory(nbytes) if plain and nbytes >= LEAST else None
-        return np.empty(whole, wanted) if memory is None else memory.view(wanted).reshape(whole)
+        memory = self._shared_memory(nbytes) if plain and LEAST <= nbytes <= sys.maxsize else None
+        try:
+            return np.empty(whole, wanted) if memory is None else memory.view(wanted).reshape(whole)
+        except ValueError as error:
+            raise _no_array(operation, whole, error) from None
 
     def _shared_memory(self, nbytes: int) -> NDArray[np.uint8] | None:
         fabric = self._engine.fabric
@@ -64,9 +68,13 @@ class Memory(Face):
         if they give different shapes or dtypes, and StateError if they are on several nodes, where ``comm.node.shared``
         is what each node has, or if the system gives no such memory.
         """
-        whole, wanted = _layout(shape, dtype, "shared")
+        whole, wanted = _shape(shape, "shared"), _dtype(dtype, "shared")
         if wanted.hasobject or wanted.subdtype is not None or wanted.itemsize == 0:
             raise DtypeError("shared", "dtype", "numbers, or structures of numbers", repr(dtype))
+        try:
+            np.broadcast_to(np.empty((), wanted), whole)  # before the ranks meet
+        except ValueError as error:
+            raise _no_array("shared", whole, error) from None
         fabric, nbytes = self._engine.fabric, prod(whole) * wanted.itemsize
         if not fabric.one_node:
             raise StateError("shared: the ranks are on several nodes: comm.node.shared(...) is what each node has")
@@ -110,14 +118,9 @@ def _shape(given: object, operation: str) -> tuple[int, ...]:
     return whole
 
 
-def _layout(shape: object, dtype: DTypeLike, operation: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and the dtype of a new array, if there can be such an array."""
-    whole, wanted = _shape(shape, operation), _dtype(dtype, operation)
-    try:
-        np.broadcast_to(np.empty((), wanted.base), whole)
-    except ValueError as error:
-        raise ArgumentError(operation, "shape", "that of an array of NumPy's", f"{whole} ({error})") from None
-    return whole, wanted
+def _no_array(operation: str, shape: tuple[int, ...], why: ValueError) -> ArgumentError:
+    """The error for a shape that no array can have: it is too long, or has too many dimensions."""
+    return ArgumentError(operation, "shape", "that of an array of NumPy's", f"{shape} ({why})")
 
 
 def _dtype(given: DTypeLike, operation: str) -> np.dtype[Any]:

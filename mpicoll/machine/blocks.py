@@ -205,20 +205,17 @@ def allocate(nbytes: int) -> Block | None:
 
 
 def may_adopt() -> bool:
-    """Whether there is less than ``MOST`` adopted memory, and the process may open many more files."""
-    if sum(not own.lasts and own.is_there() for own in known) >= MOST:
-        return False
+    """Whether there is less than ``MOST`` adopted memory, and the program keeps enough files."""
+    return sum(not own.lasts and own.is_there() for own in known) < MOST and _may_keep_a_file()
+
+
+def _may_keep_a_file() -> bool:
+    """Whether no more than the ``SHARE`` of files are open. A new file has the lowest number that is free."""
     try:
         file = os.open("/", os.O_PATH)
     except OSError:
         return False
     os.close(file)
-    return _leaves_files(file)
-
-
-def _leaves_files(file: int) -> bool:
-    """Whether so many more files may be opened after this one that mpicoll may keep it. A new file has the lowest
-    number that is free."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return most == resource.RLIM_INFINITY or file < SHARE * most
 
@@ -270,16 +267,14 @@ def opened(place: Place) -> Block:
 
 
 def _new(nbytes: int) -> Own | None:
-    if sum(own.lasts for own in known) >= MOST:
+    if sum(own.lasts for own in known) >= MOST or not _may_keep_a_file():
         return None
     file = new_file(nbytes)
     if file is None:
         return None
     try:
-        mapping = Mapping(file, nbytes, inherited=True) if _leaves_files(file) else None
+        mapping = Mapping(file, nbytes, inherited=True)
     except OSError:
-        mapping = None
-    if mapping is None:
         os.close(file)
         return None
     block = Own(mapping.address, nbytes, file, mapping)

@@ -55,6 +55,15 @@ COMBINE: dict[str, np.ufunc] = {
 _NANS = {"float16": (0x7C00, 0x7E00), "bfloat16": (0x7F80, 0x7FC0)}
 """By short float, the bits of infinity, and the bits that every NaN in a result gets."""
 
+_NAN_BYTES = {
+    "float8_e4m3fn": (0x7F, 0xFF),
+    "float8_e4m3fnuz": (0x80,),
+    "float8_e5m2": (0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF),
+    "float8_e5m2fnuz": (0x80,),
+    "float8_e8m0fnu": (0xFF,),
+}
+"""The NaNs of torch's floats of one byte, which NumPy does not know."""
+
 CHUNK = 1 << 16
 """Elements combined at a time: two float32 chunks stay in the second-level cache."""
 
@@ -80,21 +89,31 @@ def has_nans(dtype: Dtype) -> bool:
     """Whether an element of the dtype can be a NaN, whatever else is known of the dtype."""
     if dtype.kind != "V":
         return dtype.kind in "fc"
+    if dtype.name in _NAN_BYTES or dtype.name == "complex32":
+        return True
     try:
         return np.dtype(dtype.name).kind in "fc"
-    except TypeError:  # torch's own, or a structure
+    except TypeError:  # another one of torch's own, or a structure
         return False
 
 
 def first_nan(buffer: Buffer) -> int | None:
     """The index of the first NaN in a plain buffer of floats or complex numbers. None if there is none."""
-    moved_only = buffer.dtype.kind == "V"  # such as big-endian numbers: NumPy itself knows them
-    array = described(buffer.address, buffer.count, np.dtype(buffer.dtype.name)) if moved_only else values(buffer)
+    dtype = buffer.dtype
+    look: Callable[[Array], Array] = np.isnan
+    if dtype.name in _NAN_BYTES:
+        array = described(buffer.address, buffer.count, np.dtype(np.uint8))
+        look = partial(np.isin, test_elements=_NAN_BYTES[dtype.name])
+    elif dtype.name == "complex32":
+        array = described(buffer.address, 2 * buffer.count, np.dtype(np.float16))
+    elif dtype.kind == "V":  # such as big-endian numbers: NumPy itself knows them
+        array = described(buffer.address, buffer.count, np.dtype(dtype.name))
+    else:
+        array, look = values(buffer), lambda part: np.isnan(widened(part, dtype))
     for start in range(0, array.size, CHUNK):
-        part = array[start : start + CHUNK]
-        found = np.isnan(part if moved_only else widened(part, buffer.dtype))
+        found = look(array[start : start + CHUNK])
         if found.any():
-            return start + int(found.argmax())
+            return (start + int(found.argmax())) * buffer.count // array.size
     return None
 
 

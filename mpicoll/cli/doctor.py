@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from mpicoll.cli.arguments import writing
+from mpicoll.errors import ArgumentError
 
 __all__ = ["add"]
 
@@ -54,6 +55,8 @@ def _handle(args: argparse.Namespace) -> int:
         ask_slurm_job(args.dump)
         print(f"The output of job {args.dump} says in which folder the files are")
         return 0
+    if args.json == "":
+        raise ArgumentError("doctor", "--json", "a file, or - to print", "an empty name")
     report = examine()
     if report is None:
         return 0

@@ -140,7 +140,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
         if self.rank not in mine:
             return None
         engine = self._engine
-        with limited("subset"):
+        with limited(f"subset({mine})", engine.limit):
             try:
                 return self._made_of(engine.fabric.subset(mine))
             except (engine.failure, RankLost) as e:  # of MPI, or of the new communicator
@@ -161,7 +161,7 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
         self._engine.close("it was shrunk")
         fabric.cut()  # a rank may still be in a call
         while True:
-            with limited("shrink"):
+            with limited("shrink", self._engine.limit):
                 try:
                     made = self._made_of(fabric.shrink())
                 except RankLost:  # another one

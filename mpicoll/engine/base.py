@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,8 @@ class Base:
             if check != "off" and self.size > 1:
                 waits, agrees = self.under_way.waits, self.agreement is not None
                 self.watched = watcher.watch(fabric, self.recorder, waits, self._timeout, agrees, self.cut)
+            if self.watched is not None:
+                self.under_way.compare = partial(watcher.compare, self.watched)
         except self.failure as e:
             raise self.error("Communicator", e) from e
 
@@ -111,6 +114,11 @@ class Base:
         """``check``, ``timeout``, ``check_nan`` and ``reproducible``, for those who make a communicator of this one."""
         check, check_nan, reproducible = self._given
         return check, self._timeout, check_nan, reproducible
+
+    @property
+    def limit(self) -> float:
+        """Seconds in which the ranks must come to where a communicator is made of this one."""
+        return self._timeout if self.watched is not None or self.agreement is not None else inf
 
     @property
     def timeout(self) -> float:
@@ -186,7 +194,8 @@ class Base:
         return error or MessageError(f"{operation}: the MPI library reports: {e}")
 
     def end_midway(self, operation: str, e: BaseException) -> None:
-        self.close(f"its {operation} ended midway, so its ranks may be at different calls; make a new one ({e})")
+        how = "was refused on this rank" if isinstance(e, nans.NanError) else "ended midway"
+        self.close(f"its {operation} {how}, so its ranks may be at different calls; make a new one ({e})")
 
     def close(self, why: str, goes_on: bool = False) -> None:
         """Let every later use raise a StateError that says ``why``. Not collective: what MPI holds is not freed. The

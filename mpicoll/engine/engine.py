@@ -19,8 +19,9 @@ from mpicoll.engine.collectives import Collectives
 from mpicoll.engine.copies import copied_to_host, settled, written_back
 from mpicoll.engine.message_calls import MessageCalls
 from mpicoll.engine.requests import Message, Request
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, MpicollError
 from mpicoll.fabrics.fabric import Nobody, Transfer
+from mpicoll.guard.limit import limited
 
 if TYPE_CHECKING:
     from mpicoll.engine.names import AlgorithmLike, OpLike
@@ -63,14 +64,22 @@ class Engine(Collectives, MessageCalls):
         by_mpi = algorithm in (None, "native") and not self.hooks and not in_order
         native = self._native(call) if by_mpi else None
         if native is None:
+            number = self.recorder.begun
 
             def run(engine: Engine) -> None:
-                plan = engine.plan(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
-                engine.carry_out(plan, operation)
+                try:
+                    plan = engine.plan(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
+                    engine.carry_out(plan, name)
+                except MpicollError:
+                    self._close_with(engine)
+                    raise
+                self.recorder.unsure.discard(number)
                 settled(call.send, call.recv)
 
             settled(call.send, call.recv)  # the thread has another queue
             native = self._handed(run), sequence(), None
+            if self.agreement is not None:
+                self.recorder.unsure.add(number)
         transfer, after, copies = native
         request = self._recorded(record, transfer, after, (x, out, copies))
         request.result = results.returned(operation, x, given, out, self.rank)
@@ -100,9 +109,20 @@ class Engine(Collectives, MessageCalls):
             run(self)
             return Nobody(self.fabric.nobody, self.fabric.any_tag, 0)
         if self._aside is None:
-            make, settings = self.fabric.beside(), self.settings
-            self._aside = Aside(lambda: Engine(make(), *settings))
+            make, settings, limit = self.fabric.beside(), self.settings, self.limit
+
+            def made() -> Engine:
+                with limited("making a communicator for the calls that do not block", limit):
+                    return Engine(make(), *settings)
+
+            self._aside = Aside(made)
         return Handed(self._aside, run)
+
+    def _close_with(self, engine: Engine) -> None:
+        """Close this communicator if the thread's one was closed: its ranks are no more together than that one's."""
+        if engine is not self and engine.closed and not self.closed:
+            self.lost = engine.lost
+            self.close(engine.closed, goes_on=True)
 
     def free(self) -> None:
         if not self.closed:

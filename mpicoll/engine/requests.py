@@ -88,6 +88,8 @@ class UnderWay:
         """Told why, when a message did not come in time."""
         self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
+        self.compare: Callable[[], object] = lambda: None
+        """Ends the job if the ranks' calls differ: the likely reason where a collective fails."""
         self.begun: deque[Begun] = deque(maxlen=1)
         """What was begun last, as the communicator's recorder keeps it."""
         self.waits: list[Begun] = []
@@ -328,6 +330,8 @@ class Request:
         if isinstance(e, MpicollError):
             self._failed = e
         else:
+            if self in self._under_way._collectives:
+                self._under_way.compare()
             self._failed = self._under_way.error(self._message, self._array, e)
             self._failed.__cause__ = e
         self._end()

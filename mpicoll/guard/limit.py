@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from mpicoll.calls.rules import check, timeout
+from mpicoll.calls import rules
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.sites import whereabouts
@@ -35,9 +35,9 @@ _begun = threading.Event()
 
 
 @contextmanager
-def limited(what: str) -> Iterator[None]:
-    """End the job if ``what`` takes longer than a call may, as MPICOLL_TIMEOUT says."""
-    limit = _limit()
+def limited(what: str, timeout: float | None = None) -> Iterator[None]:
+    """End the job if ``what`` takes longer than a call may: ``timeout`` seconds, or what MPICOLL_TIMEOUT says."""
+    limit = _limit() if timeout is None else timeout + SECONDS_TO_HEAR
     if limit is None:
         yield
         return
@@ -53,7 +53,7 @@ def limited(what: str) -> Iterator[None]:
 
 def _limit() -> float | None:
     try:
-        return None if check().startswith("off") else timeout() + SECONDS_TO_HEAR
+        return None if rules.check().startswith("off") else rules.timeout() + SECONDS_TO_HEAR
     except ArgumentError:  # rank 0's environment counts, and there it is refused
         return None
 
@@ -77,7 +77,7 @@ def _look_on() -> None:
 
 def _end(wait: _Wait) -> None:
     waits = f"rank {launched_rank() or 0} has waited for {wait.seconds:g} s in {wait.what}"
-    why = f"{waits}, at {whereabouts(wait.thread)}: not all of its ranks have come. The job ends"
+    why = f"{waits}, at {whereabouts(wait.thread)}: its ranks have not all come to this call. The job ends"
     if is_first("limit"):
         report.show(f"mpicoll: {why}")
     for each in before_end:

@@ -12,7 +12,11 @@ from mpicoll.calls.plan import Plan, sequence
 from mpicoll.calls.record import Record
 from mpicoll.errors import ArgumentError
 
-__all__ = ["before"]
+__all__ = ["NanError", "before"]
+
+
+class NanError(ArgumentError):
+    """A NaN was given. This rank has sent nothing, and others may have made the call."""
 
 
 def before(
@@ -44,4 +48,4 @@ def _given(call: Call, rank: int, size: int) -> Buffer | None:
 def _check(operation: str, argument: str, rank: int, look: Callable[[], Buffer]) -> None:
     at = kernels.first_nan(look())
     if at is not None:
-        raise ArgumentError(operation, argument, "no NaN, as the check demands", f"NaN at index {at} on rank {rank}")
+        raise NanError(operation, argument, "no NaN, as the check demands", f"NaN at index {at} on rank {rank}")

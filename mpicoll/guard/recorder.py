@@ -24,7 +24,19 @@ from mpicoll.errors import StateError
 from mpicoll.guard.sites import Site, here, is_library, place_of, site_of
 from mpicoll.launch import last_calls
 
-__all__ = ["BROKEN", "CLOSED", "FREED", "LENGTH", "OPEN", "Made", "Queued", "Recorder"]
+__all__ = [
+    "BROKEN",
+    "CLOSED",
+    "DONE",
+    "ENDED_MIDWAY",
+    "FREED",
+    "LENGTH",
+    "OPEN",
+    "UNDER_WAY",
+    "Made",
+    "Queued",
+    "Recorder",
+]
 
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
@@ -37,6 +49,9 @@ _BYTES = 8
 OPEN, FREED, CLOSED, BROKEN = "open", "freed", "closed", "broken"
 """A communicator can be used; it was given back by all its ranks; this rank alone makes no more calls; a call ended
 midway, so that nothing is known of it."""
+
+DONE, UNDER_WAY, ENDED_MIDWAY = "done", "under way", "ended midway"
+"""What the files say of a call. The last one means that it raised an exception."""
 
 Queued = tuple[str, Site, float]
 """A call that was handed in: what the program has called, where, and when."""
@@ -81,6 +96,7 @@ class Recorder:
         "queued",
         "state",
         "under_way",
+        "unsure",
     )
 
     def __init__(self) -> None:
@@ -109,6 +125,8 @@ class Recorder:
         """How many calls had begun at what time."""
         self.under_way = False
         """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
+        self.unsure: set[int] = set()
+        """The numbers of calls on which the ranks agree later, and have not agreed yet."""
         self.state = OPEN
         """Whether more calls can come."""
 

@@ -210,7 +210,9 @@ def _option(name: str, value: str) -> str:
 
 def _with_variables(template: str, lines: list[Line], site: str, variables: Mapping[str, str]) -> list[Line]:
     known = _variables(lines)
-    for name in variables:
+    for name, value in variables.items():
+        if name == "SITE":
+            raise _bad(template, "--set", "--site for the preset of the network", f"SITE={value}")
         if name not in known:
             raise _bad(template, "--set", f"one of {', '.join(known)}", misspelt(name, known))
     filled: list[Line] = []

@@ -72,11 +72,18 @@ FAULTS = {
     ),
     "makes no communicator": Fault(
         "if rank == 1: sys.exit()\nmpicoll.Communicator()",
-        (" in making a communicator, at script.py:12 in fault", "not all of its ranks have come. The job ends"),
+        (
+            " in making a communicator, at script.py:12 in fault",
+            "its ranks have not all come to this call. The job ends",
+        ),
     ),
     "is in no subset": Fault(
         "comm.subset([2, 0]) if rank == 2 else time.sleep(600)",
-        ("mpicoll: rank 2 has waited for", " in subset, at script.py:11 in fault"),
+        ("mpicoll: rank 2 has waited for", " in subset([2, 0]), at script.py:11 in fault"),
+    ),
+    "names a subset in another order": Fault(
+        "comm.subset([0, 1] if rank else [1, 0])\ntime.sleep(600)",
+        ("mpicoll: rank ", " in subset([", "its ranks have not all come to this call. The job ends"),
     ),
     "makes no group of torch's": Fault(
         """
@@ -203,6 +210,11 @@ time.sleep(600)
     "object": Fault(
         "comm.allgather_object(1) if rank else comm.bcast_object(1)",
         (DIFFERENT, "allgather_object", "bcast_object root 0"),
+        600,
+    ),
+    "calls that do not block": Fault(
+        "request = comm.iallreduce(np.ones(1000)) if rank else comm.ibarrier()\nrequest.wait()\nsys.exit()",
+        (DIFFERENT, "iallreduce sum of 1000 float64", "ibarrier"),
         600,
     ),
     "an alltoallv's counts": Fault(

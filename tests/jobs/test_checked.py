@@ -65,6 +65,28 @@ def test_a_rank_that_does_not_come(way: str, tmp_path: Path) -> None:
     assert "rank 1 did not come within 3 s, to allreduce sum of 4 float64" in result.output
 
 
+def test_a_call_that_does_not_block_and_to_which_a_rank_does_not_come(tmp_path: Path) -> None:
+    """A thread waits for the other ranks in MPI, so the job cannot end as others do."""
+    program = """
+    import time
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator(timeout=3)
+    try:
+        if comm.rank:
+            time.sleep(5)
+        else:
+            comm.iallreduce(np.ones(4)).wait()
+    except TimeoutError:
+        print("not in time")
+"""
+    result = run(2, script(tmp_path, program), env={"MPICOLL_CHECK": "full"})
+    assert result.code != 0
+    assert "not in time" in result.output
+    assert "rank 0 has waited for 13 s in making a communicator for the calls that do not block" in result.output
+
+
 def test_a_rank_that_has_ended(tmp_path: Path) -> None:
     """Nobody waits for the timeout: it will not come."""
     program = BEGIN.format(arguments="") + "    if rank != 1:\n        comm.allreduce(x)\n"

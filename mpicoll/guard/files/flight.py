@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mpicoll.guard.files.snapshot import DONE
-from mpicoll.guard.recorder import LENGTH
+from mpicoll.guard.recorder import DONE, LENGTH
 
 __all__ = ["kept_by_all", "recording"]
 

@@ -12,14 +12,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from mpicoll.calls.record import Begun
-from mpicoll.guard.recorder import BROKEN, Made, Queued
+from mpicoll.guard.recorder import BROKEN, DONE, ENDED_MIDWAY, UNDER_WAY, Made, Queued
 from mpicoll.guard.sites import Site, frames_now, line_of
 from mpicoll.guard.watch.watched import Watched
 
-__all__ = ["DONE", "snapshot"]
-
-DONE, UNDER_WAY, ENDED_MIDWAY = "done", "under way", "ended midway"
-"""What can be said of a call. The last one means that it raised an exception."""
+__all__ = ["snapshot"]
 
 
 def snapshot(rank: int, why: str, communicators: Iterable[Watched]) -> dict[str, Any]:

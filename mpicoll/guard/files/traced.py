@@ -8,7 +8,7 @@ from collections import deque
 from time import monotonic
 
 from mpicoll.calls.record import Record
-from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.recorder import DONE, ENDED_MIDWAY, UNDER_WAY, Recorder
 from mpicoll.guard.sites import Site, place_of
 from mpicoll.guard.watch import protocol
 from mpicoll.guard.watch.protocol import EventList
@@ -28,8 +28,8 @@ class Events:
     """The calls of a process, on all its communicators."""
 
     def __init__(self) -> None:
-        self._ended: deque[tuple[Event, float]] = deque(maxlen=MOST)
-        """Calls, and how long they took."""
+        self._ended: deque[tuple[Event, float, str]] = deque(maxlen=MOST)
+        """Calls, how long they took, and whether they were done or ended midway."""
         self._under_way: dict[TracedRecorder, Event] = {}
         self._threads: dict[int, str] = {}
         self._to_tell: list[tuple[Event, float, str]] = []
@@ -43,19 +43,19 @@ class Events:
             self._threads[thread] = threading.current_thread().name
         self._under_way[recorder] = event
 
-    def end(self, recorder: TracedRecorder, counts: bool) -> None:
-        """Note that the call ends. It does not count if it was never made."""
+    def end(self, recorder: TracedRecorder, state: str | None) -> None:
+        """Note that the call ends, and how. None if it was never made."""
         event = self._under_way.pop(recorder, None)
-        if event is not None and counts:
-            self._ended.append((event, monotonic() - event[5]))
+        if event is not None and state is not None:
+            self._ended.append((event, monotonic() - event[5], state))
 
     def told(self, first: int) -> EventList:
         """All of them as plain values, from number ``first`` on. What does not fit into one message is told when
         somebody asks for ``rest``."""
         if first == 0:
             now, under_way = monotonic(), [*self._under_way.values()]
-            self._to_tell = [(event, seconds, "done") for event, seconds in [*self._ended]]
-            self._to_tell += [(event, now - event[5], "under way") for event in under_way]
+            self._to_tell = [*self._ended]
+            self._to_tell += [(event, now - event[5], UNDER_WAY) for event in under_way]
         told: list[protocol.Event] = []
         size = 0
         for event, seconds, state in self._to_tell[first:]:
@@ -106,9 +106,14 @@ class TracedRecorder(Recorder):
     def under_way(self, value: bool) -> None:
         ended, self._flag = self._flag and not value, value
         if ended and self._events is not None:
-            self._events.end(self, True)
+            self._events.end(self, DONE)
 
     def retract(self) -> None:
         if self._events is not None:
-            self._events.end(self, False)
+            self._events.end(self, None)
         super().retract()
+
+    def close(self, goes_on: bool = False) -> None:
+        if self._events is not None and not goes_on:
+            self._events.end(self, ENDED_MIDWAY)
+        super().close(goes_on)

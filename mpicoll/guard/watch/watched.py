@@ -88,6 +88,7 @@ class Watched:
             state = recorder.state
             # Where ranks agree on a call, they compare it themselves. It may have ended midway because it differs.
             calls = recorder.begun - (self.agrees and (recorder.under_way or state == BROKEN))
+            calls = min([calls, *recorder.unsure])
         limit = self.timeout + (_GRACE if self.agrees else 0.0)
         reached = [self.seconds >= each for each in (_LONG, _VERY_LONG, limit)]
         wait = TIME_IS_UP if reached[2] else reached[:2].count(True)

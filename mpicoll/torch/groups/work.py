@@ -90,12 +90,13 @@ class CollectiveWork(Work):
         self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
         self._late = turn is not None and not devices
         """Whether the future is complete only at the end of the device's work, because it knows no streams of it."""
-        self.done = done = threading.Event()
-        """Set when the collective and its future are complete, but for what devices still have to do."""
+        self.done = threading.Event()
+        """Set when the collective and its future are complete, and the future's callbacks have returned, but for what
+        devices still have to do."""
+        self._completes: int | None = None
+        """The thread that completes the future. In its callbacks the collective is over."""
         self.served = threading.Event()
         """Set after ``done``, when devices have done it, and the callbacks of the future have returned too."""
-        if not self._late:
-            self._future.add_done_callback(lambda _: done.set())
         self._unsettled = threading.Lock()
         self._exception: Exception | None = None
         self._future_taken = False
@@ -140,10 +141,12 @@ class CollectiveWork(Work):
             return
         self._exception = failure
         self.failed_unseen = failure is not None and not self._future_taken
-        if self._late:
+        try:
+            if not self._late:
+                self._completes = threading.get_ident()
+                self._complete(failure)
+        finally:
             self.done.set()
-        else:
-            self._complete(failure)
 
     def _complete(self, failure: Exception | None) -> None:
         """Complete the future. Its callbacks run here. They may wait for this Work, and start collectives."""
@@ -162,7 +165,8 @@ class CollectiveWork(Work):
 
     def join(self, timeout: timedelta | None = None) -> list[torch.Tensor]:
         """Wait as :meth:`wait` does, and return the tensors that the collective wrote. Profilers do not see it."""
-        if not self.done.wait(seconds_of(timeout)):
+        seconds = seconds_of(timeout)
+        if not self._is_over() and not self.done.wait(seconds):
             raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self._exception is not None:
             self.failed_unseen = False
@@ -171,8 +175,11 @@ class CollectiveWork(Work):
             self.turn.follow()
         return self._result
 
+    def _is_over(self) -> bool:
+        return self.done.is_set() or self._completes == threading.get_ident()
+
     def is_completed(self) -> bool:
-        if not self.done.is_set():
+        if not self._is_over():
             return False
         if self.turn is None or self._exception is not None:
             return True

@@ -150,7 +150,7 @@ def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) 
         (["scaling", "--nodes", "2", "--array", "1,2,4"], "--nodes: expected at least 4", "2"),
         (["scaling", "--array", "0-3"], "--array: expected numbers from 1 on", "'0-3'"),
         (["single-node", "--set", "LAUNCH=x"], "--set: expected one of PROGRAM, ", "'LAUNCH'"),
-        (["single-node", "--set", "SITE=x"], "--set: expected one of PROGRAM, ", "'SITE'"),
+        (["single-node", "--set", "SITE=x"], "--set: expected --site for the preset of the network", "SITE=x"),
         (["single-node", "--set", "PROGRAM"], "NAME=VALUE", "'PROGRAM'"),
         (["single-node", "--set", "PROGRAM=a\nb"], "--set: expected a value of one line", "'a\\nb'"),
         (["single-node", "--check", "--explain"], "not allowed with", "--check"),

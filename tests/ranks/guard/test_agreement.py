@@ -54,6 +54,7 @@ MISTAKES: dict[str, tuple[Call, Call, str, str]] = {
     "object": (lambda c: c.allgather_object(1), lambda c: c.allreduce(X), "allgather_object", "allreduce sum"),
     "object's root": (lambda c: c.bcast_object(1), lambda c: c.bcast_object(1, 1), "root 0", "root 1"),
     "split": (lambda c: c.split(0), lambda c: c.barrier(), "split", "barrier"),
+    "not blocking": (lambda c: c.iallreduce(X).wait(), lambda c: c.ibarrier().wait(), "allreduce sum", "barrier"),
 }
 
 
@@ -75,15 +76,18 @@ def test_every_rank_is_told_who_called_what(comm: mpicoll.Communicator, mistake:
 
 
 @pytest.mark.slow
-def test_the_watcher_compares_what_ranks_have_not(comm: mpicoll.Communicator) -> None:
+@pytest.mark.parametrize("blocks", [True, False])
+def test_the_watcher_compares_what_ranks_have_not(comm: mpicoll.Communicator, blocks: bool) -> None:
     """The judge knows of calls that it has not compared, when ranks see that the next one differs: that is theirs."""
     for _ in range(2):
         comm.allreduce(X)
+        comm.iallreduce(X).wait()
     for watcher in _watchers.values():
         watcher._loop.call_soon_threadsafe(watcher.member.tell, True)
     time.sleep(0.02)  # it knows
+    x = X[comm.rank :]
     with pytest.raises(MismatchError):
-        comm.allreduce(X[comm.rank :])
+        comm.allreduce(x) if blocks else comm.iallreduce(x).wait()
     time.sleep(1.1)  # it has looked twice
     MPI.COMM_WORLD.Barrier()
 

@@ -42,8 +42,34 @@ def test_a_nan_is_named(call: str, check: str) -> None:
         ArgumentError, match=rf": {named}: expected no NaN, .* given NaN at index 5 on rank {comm.rank}$"
     ):
         GIVES[call](comm, x)
-    with pytest.raises(StateError):
+    with pytest.raises(StateError, match="was refused on this rank, so its ranks may be at different calls"):
         comm.barrier()
+
+
+@pytest.mark.parametrize("dtype", [n for n in dir(torch) if n.startswith("float8")])
+def test_bytes_that_are_nans(dtype: str) -> None:
+    """torch says of each of the 256 bytes whether it is a NaN."""
+    of = getattr(torch, dtype)
+    every = torch.arange(256, dtype=torch.uint8).view(of)
+    nans = every.float().isnan()
+    assert nans.any()
+    comm = mpicoll.Communicator(check_nan=True)
+    comm.allgather(every[~nans])
+    for at in [*nans.nonzero()]:
+        each = mpicoll.Communicator(check_nan=True)
+        x = torch.zeros(3, dtype=torch.uint8)
+        x[2] = int(at)
+        with pytest.raises(ArgumentError, match="NaN at index 2"):
+            each.allgather(x.view(of))
+
+
+def test_a_nan_in_a_half_of_a_complex32() -> None:
+    comm = mpicoll.Communicator(check_nan=True)
+    halves = torch.ones(12, dtype=torch.float16)
+    comm.allgather(halves.view(torch.complex32))
+    halves[7] = float("nan")
+    with pytest.raises(ArgumentError, match="NaN at index 3"):
+        comm.allgather(halves.view(torch.complex32))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])

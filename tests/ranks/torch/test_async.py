@@ -281,6 +281,18 @@ def test_a_timeout_that_is_no_timedelta() -> None:
         assert work.wait()
 
 
+def test_a_wait_returns_after_the_callbacks() -> None:
+    """As with gloo. A callback that is added later runs at once."""
+    for _ in range(100):
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        assert work is not None
+        ran: list[bool] = []
+        future = work.get_future().then(lambda _, ran=ran: ran.append(True))
+        work.wait()
+        assert ran
+        assert future.done()
+
+
 def test_a_callback_may_wait_and_start_collectives_of_its_own() -> None:
     x, y = torch.ones(3), torch.full((2,), 2.0)
     work = dist.all_reduce(x, async_op=True)

@@ -61,7 +61,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     # Argument checks depend on neither; alone, there is nobody to send to.
     "tests/ranks/test_bad_input.py":    ((1, 2),          (3,)),
     "tests/ranks/torch/test_bad_input.py": ((1, 2),       ()),
-    "tests/ranks/torch/test_signatures.py": ((2,),        ()),
+    "tests/ranks/torch/test_signatures.py": ((2,),        (3,)),
     # On MPICH, these execute no line or branch that others do not.
     "tests/ranks/torch/test_inference_mode.py": ((2, MORE, 1, 4), (MORE, 3, 2)),
     "tests/ranks/torch/test_scenarios.py": ((2, MORE, 1, 4), (MORE, 3, 2)),
@@ -101,7 +101,6 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/jobs/test_ddp_messages.py":  ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_dumps.py":         ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_gpu_option.py":    ((JOBS,),         (MORE, JOBS)),
-    "tests/jobs/test_registration.py":  ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_soak.py":          ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_tune.py":          ((JOBS,),         (MORE, JOBS)),
 }  # fmt: skip

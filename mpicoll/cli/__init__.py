@@ -1,7 +1,7 @@
 # PYTHON_ARGCOMPLETE_OK
 """The command line: one file a subcommand, each with ``add(subparsers)`` and a handler that returns the exit code.
 
-Only the file of the command that is given is imported: all of them would take a fifth of the start of ``mpicoll run``.
+Only the file of the command that is given is imported: the start of ``mpicoll run`` took 6 % more with all of them.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ from mpicoll.tune.cells import Cell, huge_bytes, kinds, new_arrays
 __all__ = ["main"]
 
 ROUNDS = (4, 10)
-"""The fewest and the most turns of each algorithm. A launch is one sample, whatever the number of its calls."""
+"""The fewest and the most turns of each algorithm. A launch is one sample, whatever the number of its calls. With two
+turns, half of the calls of long vectors would be first ones, which find memory that nobody has touched."""
 SECONDS = 0.1
 """About how long the algorithms of a cell take turns on one kind of pages."""
 

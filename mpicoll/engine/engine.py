@@ -19,7 +19,7 @@ from mpicoll.engine.collectives import Collectives
 from mpicoll.engine.copies import copied_to_host, settled, written_back
 from mpicoll.engine.message_calls import MessageCalls
 from mpicoll.engine.requests import Message, Request
-from mpicoll.errors import ArgumentError, MpicollError
+from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
 from mpicoll.guard.limit import limited
 
@@ -70,7 +70,7 @@ class Engine(Collectives, MessageCalls):
                 try:
                     plan = engine.plan(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
                     engine.carry_out(plan, name)
-                except MpicollError:
+                except Exception:
                     self._close_with(engine)
                     raise
                 self.recorder.unsure.discard(number)
@@ -78,8 +78,6 @@ class Engine(Collectives, MessageCalls):
 
             settled(call.send, call.recv)  # the thread has another queue
             native = self._handed(run), sequence(), None
-            if self.agreement is not None:
-                self.recorder.unsure.add(number)
         transfer, after, copies = native
         request = self._recorded(record, transfer, after, (x, out, copies))
         request.result = results.returned(operation, x, given, out, self.rank)
@@ -140,6 +138,8 @@ class Engine(Collectives, MessageCalls):
         )
         recorder = self.recorder
         recorder.begin(record)
+        if self.agreement is not None and isinstance(transfer, Handed):
+            recorder.unsure.add(recorder.begun - 1)
         try:
             request = self.started(Message(pending, transfer, False, True), arrays, finish)
         finally:

@@ -139,3 +139,19 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
     assert asyncio.run(trace.write([0, 1])) == said
     assert (tmp_path / "trace.json").read_text() == written
     assert written.count("barrier") >= 10
+
+
+def test_how_a_call_has_ended_is_in_the_trace() -> None:
+    events = traced.Events()
+    recorder = traced.TracedRecorder()
+    recorder.keep_in(events, "c.1", "")
+    recorder.begin(Record("barrier"))
+    recorder.under_way = False
+    recorder.begin(Record("bcast"))
+    recorder.retract()
+    recorder.begin(Record("allreduce"))
+    recorder.close()
+    assert [(event[2], event[-1]) for event in events.told(0).events] == [
+        ("barrier", "done"),
+        ("allreduce", "ended midway"),
+    ]

@@ -216,6 +216,7 @@ time.sleep(600)
         "request = comm.iallreduce(np.ones(1000)) if rank else comm.ibarrier()\nrequest.wait()\nsys.exit()",
         (DIFFERENT, "iallreduce sum of 1000 float64", "ibarrier"),
         600,
+        any_mpi=False,
     ),
     "an alltoallv's counts": Fault(
         "comm.alltoallv(np.ones(6 - (rank == 0)), [2, 2 - (rank == 0), 2], [2, 2, 2])",

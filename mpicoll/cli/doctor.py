@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 from mpicoll.cli.arguments import writing
-from mpicoll.errors import ArgumentError
 
 __all__ = ["add"]
 
@@ -55,8 +54,6 @@ def _handle(args: argparse.Namespace) -> int:
         ask_slurm_job(args.dump)
         print(f"The output of job {args.dump} says in which folder the files are")
         return 0
-    if args.json == "":
-        raise ArgumentError("doctor", "--json", "a file, or - to print", "an empty name")
     report = examine()
     if report is None:
         return 0
@@ -66,7 +63,7 @@ def _handle(args: argparse.Namespace) -> int:
     if args.json == "-":
         print(as_json, flush=True)
     else:
-        if args.json:
+        if args.json is not None:
             file = Path(args.json)
             with writing(file, "doctor", "--json"):
                 file.write_text(as_json + "\n")

@@ -210,6 +210,11 @@ def test_the_verifier_needs_only_meanings() -> None:
         ("import mpicoll", ["numpy", "torch", "mpi4py", "asyncio", "importlib.metadata"]),
         ("from mpicoll import *", ["torch", "mpi4py.MPI", "asyncio", "importlib.metadata"]),
         ("from mpicoll.cli import parser; parser()", ["numpy", "torch", "mpi4py", "asyncio"]),
+        (
+            "import contextlib, io; from mpicoll.cli import main\n"
+            "with contextlib.redirect_stdout(io.StringIO()): main(['run', '--dry-run', '-n', '1', '-c', '1'])\n",
+            ["mpicoll.cli.bench", "mpicoll.slurm"],
+        ),
         ("import mpicoll.doctor.examination", ["torch", "mpi4py.MPI"]),  # MPI may end the process that starts it
         ("import mpicoll.torch", ["mpi4py.MPI"]),
     ],
@@ -217,6 +222,6 @@ def test_the_verifier_needs_only_meanings() -> None:
 def test_importing_loads_little_and_initialises_nothing(statement: str, absent: list[str]) -> None:
     if "mpicoll.torch" in statement:
         pytest.importorskip("torch")
-    code = f"import sys; {statement}; print([name for name in {absent} if name in sys.modules])"
+    code = f"import sys; {statement}\nprint([name for name in {absent} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (result.stdout, result.stderr) == ("[]\n", "")

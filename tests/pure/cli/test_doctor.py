@@ -289,11 +289,13 @@ def test_the_exit_code(
     assert json.loads(file.read_text()) == printed
 
 
+@pytest.mark.parametrize("name", ["nowhere/found.json", ""])
 def test_a_file_that_cannot_be_written(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str
 ) -> None:
     monkeypatch.setattr(examination, "examine", lambda: judge(job()))
-    assert main(["doctor", "--json", str(tmp_path / "nowhere" / "found.json")]) == 2
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", "--json", name]) == 2
     assert "doctor: --json: expected a file that can be written; given " in capsys.readouterr().err
 
 

@@ -12,7 +12,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.calls.record import Record
 from mpicoll.errors import ArgumentError, MismatchError, StateError, TimeoutError
+from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.watch.watcher import _watchers
 
 pytestmark = [pytest.mark.mpi(min_size=2), pytest.mark.processes]
@@ -90,6 +92,24 @@ def test_the_watcher_compares_what_ranks_have_not(comm: mpicoll.Communicator, bl
         comm.allreduce(x) if blocks else comm.iallreduce(x).wait()
     time.sleep(1.1)  # it has looked twice
     MPI.COMM_WORLD.Barrier()
+
+
+def test_calls_are_compared_after_one_that_was_refused(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another thread is in a call: nobody waits until ranks agree on what was refused."""
+
+    def refuse(recorder: Recorder, record: Record) -> None:
+        raise StateError(f"{record.description}: refused")
+
+    with monkeypatch.context() as refusing:
+        refusing.setattr(Recorder, "begin", refuse)
+        with pytest.raises(StateError, match="iallreduce sum of 6 float64: refused"):
+            comm.iallreduce(X)
+    recorder = comm._engine.recorder
+    assert not recorder.unsure
+    comm.iallreduce(X).wait()
+    assert not recorder.unsure
 
 
 def test_right_calls_are_right(comm: mpicoll.Communicator) -> None:

@@ -87,7 +87,7 @@ def test_from_nothing_to_a_choice(home: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_ctrl_c_keeps_what_was_measured(home: dict[str, str]) -> None:
-    argv = [sys.executable, "-m", "mpicoll", "tune", "allreduce", "-n", "2", "--max", "1M", "--budget", "10m"]
+    argv = [sys.executable, "-m", "mpicoll", "tune", "allreduce", "-n", "2", "--max", "16K", "--budget", "10m"]
     with started(*argv, env=home) as (it, output):
         until(table_of(home).exists, "the first launch is kept", output)
         it.process.send_signal(signal.SIGINT)

@@ -19,7 +19,8 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from os import _exit
+from typing import Any, NoReturn
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import ELASTIC, is_elastic, launched_rank
@@ -253,8 +254,17 @@ def join() -> None:
         raise LaunchError(f"this rank cannot reach `mpicoll run --elastic` at {host}:{port} ({e})") from e
     connection.settimeout(None)
     _parent.append(connection)
+    os._exit = _end_as_lost
     _say({"token": token, "rank": launched_rank()})
     threading.Thread(target=_say_when_mpi_begins, name="mpicoll elastic", daemon=True).start()
+
+
+def _end_as_lost(status: int) -> NoReturn:
+    """What ``os._exit`` does in a rank. Open MPI tells the other ranks of one that a signal ends, and not of one that
+    exits with a code other than 0: they would wait for it."""
+    if status:
+        os.kill(os.getpid(), signal.SIGKILL)
+    _exit(status)
 
 
 def _say_when_mpi_begins() -> None:
@@ -305,6 +315,7 @@ if is_elastic():
 
 
 def _in_child() -> None:
+    os._exit = _exit
     while _parent:
         _parent.pop().close()
 

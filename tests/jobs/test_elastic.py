@@ -191,6 +191,7 @@ WORK_LOST = {
     "nobody has noticed": ("comm.rank or die()", "1 of 2 ranks was lost (rank 0), and no rank went on without rank 0"),
     "nobody has caught it": ("comm.rank or die()\n    comm.barrier()", "RankLost: barrier: rank 0 was lost"),
     "nobody has shrunk": ("comm.rank or die()\n    raised(RankLost, comm.barrier)", "no rank went on without rank 0"),
+    "it has ended with a code": ("comm.rank or os._exit(7)\n    comm.barrier()", "RankLost: barrier: rank 0 was lost"),
     "it has ended in the middle": ("comm.rank or os._exit(0)", "1 of 2 ranks was lost (rank 0)"),
 }
 
@@ -212,6 +213,7 @@ def test_work_that_is_lost_is_a_failure(tmp_path: Path, how: str) -> None:
         (2, "sys.exit(3)", 3),
         (4, "comm.rank == 1 and sys.exit(3)", 3),  # MPI_Abort would end that rank alone
         (2, "comm.rank or 1 / 0", 1),
+        (2, "child = os.fork() or os._exit(3); assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3", 0),
     ],
 )
 def test_without_a_loss_all_is_as_ever(tmp_path: Path, size: int, does: str, code: int) -> None:

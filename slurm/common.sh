@@ -26,7 +26,7 @@ MPICOLL_ENV=${MPICOLL_ENV:-}   # virtual environment to activate; the modules' p
 CONTAINER=${CONTAINER:-}   # Apptainer image to run in; none if empty
 LAUNCHER=${LAUNCHER:-auto}   # mpirun, srun-NAME (names: `srun --mpi=list`), or auto: srun if it supports the MPI's PMI
 BIND=${BIND:-core}   # what each rank is bound to: core (as many as it has), numa or none
-RESULTS=${RESULTS:-${SLURM_SUBMIT_DIR:-.}/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}   # folder for results
+RESULTS=${RESULTS:-${SLURM_SUBMIT_DIR:-.}/$SLURM_JOB_NAME-${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}}   # folder for results
 
 # -- The environment -------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ __all__ = [
     "check_not_alone",
     "cores_of_a_rank",
     "is_elastic",
+    "is_started_as_rank",
     "launched_rank",
     "rank_here",
     "ranks_here",
@@ -31,6 +32,9 @@ _HOW = (
     "Start it with `mpicoll run -n {n} script.py`, with the mpirun of the MPI that mpi4py loads, or under Slurm with "
     "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH); not with torchrun"
 )
+
+
+_is_rank = False
 
 
 def _number(variable: str) -> int | None:
@@ -78,7 +82,13 @@ def under_launcher() -> bool:
     """
     if any(told.local_size in os.environ for told in RANK_VARIABLES):
         return True
-    return launched_rank() is not None and _number("SLURM_STEP_NUM_TASKS") != 1
+    return launched_rank() is not None and (_is_rank or _number("SLURM_STEP_NUM_TASKS") != 1)
+
+
+def is_started_as_rank() -> None:
+    """Note that a launcher has started ``mpicoll.rank`` here, so that this is no program of an interactive shell."""
+    global _is_rank
+    _is_rank = True
 
 
 def _started_as_one_of() -> tuple[str, int]:

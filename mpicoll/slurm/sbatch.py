@@ -163,6 +163,9 @@ def _checked(template: str, lines: list[Line], options: Mapping[str, str]) -> di
     if "gpus-per-node" in given and gpus:
         given.setdefault("ntasks-per-node", str(gpus))
     ranks = int((own | given)["ntasks-per-node"])
+    nodes = (own | given)["nodes"]
+    if template == "single-node" and nodes != "1":
+        raise _bad(template, "--nodes", "1, or the template multi-node", nodes)
     if template == "gpu-multi-node" and not gpus:
         raise _bad(template, "--gpus-per-node", "at least 1, since each rank has one", "0")
     if template == "gpu-multi-node" and ranks != gpus:
@@ -219,6 +222,8 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
     for line in lines:
         found = _VARIABLE.fullmatch(line.text)
         if found and found["name"] == "SITE":  # the script contains the site's preset: the environment cannot change it
+            unheeded = f"SITE=$SITE changes nothing: this script has the preset of {site}. Write it again with --site"
+            filled.append(replace(line, text=f'[[ ${{SITE:-{site}}} == {site} ]] || echo "mpicoll: {unheeded}" >&2'))
             line = replace(line, text=f"SITE={site}{found['tail'] or ''}")
         elif found and found["name"] in variables:
             name, value = found["name"], _quoted(variables[found["name"]])
@@ -234,9 +239,11 @@ def _variables(lines: Iterable[Line]) -> dict[str, None]:
 
 
 def _quoted(value: str) -> str:
-    """The value as a word of the shell. The shell expands variables in it, such as ``$SCRATCH``, and nothing else."""
+    """The value as a word of the shell. The shell expands variables in it, such as ``$SCRATCH``, and nothing else
+    but a ``~/`` at its beginning."""
     if "\n" in value:
         raise ArgumentError("slurm", "--set", "a value of one line", repr(value))
+    value = re.sub(r"^~/", "$HOME/", value)
     escaped = re.sub(r'["\\`]|\$(?![A-Za-z_{])', r"\\\g<0>", value)
     return f'"{escaped}"'
 

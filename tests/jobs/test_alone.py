@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -82,6 +83,15 @@ def test_under_launcher(
     environment(monkeypatch, variables)
     assert launched_rank() == rank
     assert under_launcher() == launched
+
+
+def test_a_rank_that_srun_starts_alone() -> None:
+    """It has the variables of a shell under ``srun --pty``, but a launcher starts ``mpicoll.rank`` for ranks only."""
+    program = "from mpicoll.launch.alone import under_launcher; print(under_launcher())"
+    slurms = {"PMI_RANK": "0", "PMI_SIZE": "1", "SLURM_STEP_NUM_TASKS": "1"}
+    for module, expected in ((["-m", "mpicoll.rank"], "True"), ([], "False")):
+        argv = [sys.executable, *module, "-c", program]
+        assert subprocess.check_output(argv, env={**os.environ, **slurms}, text=True).strip() == expected
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,13 @@ def test_scripts_are_as_clean_as_what_they_are_made_of(capsys: pytest.CaptureFix
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_given_values_take_the_place_of_the_templates(capsys: pytest.CaptureFixture[str], template: str) -> None:
     plain = rendered(capsys, template).splitlines()[2:]
-    given = {"nodes": "7", "time": "1-02:03:04", "partition": "fast", "constraint": "a100&nvlink", "mem": "0"}
+    given = {
+        "nodes": "1" if template == "single-node" else "7",
+        "time": "1-02:03:04",
+        "partition": "fast",
+        "constraint": "a100&nvlink",
+        "mem": "0",
+    }
     filled = rendered(capsys, template, *(f"--{name}={value}" for name, value in given.items())).splitlines()[2:]
     options = [line.partition(" #")[0].strip().removeprefix("#SBATCH --") for line in filled if line[:7] == "#SBATCH"]
     assert len({option.partition("=")[0] for option in options}) == len(options)
@@ -104,8 +110,10 @@ def test_given_values_take_the_place_of_the_templates(capsys: pytest.CaptureFixt
 def test_variables_have_the_value_that_was_given(capsys: pytest.CaptureFixture[str], value: str) -> None:
     script = rendered(capsys, "single-node", "--set", f"MPICOLL_ENV={value}")
     (line,) = re.findall(r"^MPICOLL_ENV=.*", script, re.MULTILINE)
-    shown = subprocess.run(["bash", "-c", f'{line}\nprintf %s "$MPICOLL_ENV"'], capture_output=True, text=True, env={})
-    assert (shown.stdout, shown.stderr) == (value, "")
+    shown = subprocess.run(
+        ["bash", "-c", f'{line}\nprintf %s "$MPICOLL_ENV"'], capture_output=True, text=True, env={"HOME": "/me"}
+    )
+    assert (shown.stdout, shown.stderr) == ("/me/x" if value == "~/x" else value, "")
 
 
 def test_variables_are_those_of_the_job(capsys: pytest.CaptureFixture[str]) -> None:
@@ -136,6 +144,7 @@ def test_the_script_says_how_it_was_written(capsys: pytest.CaptureFixture[str]) 
         (["single"], "one of single-node, multi-node", "'single'"),
         (["single-node", "--site", "moon"], "ethernet", "'moon'"),
         (["single-node", "--nodes", "0"], "--nodes: expected a number, at least 1", "'0'"),
+        (["single-node", "--nodes", "2"], "--nodes: expected 1, or the template multi-node", "2"),
         (["single-node", "--nodes", "two"], "--nodes: expected a number, at least 1", "'two'"),
         (["single-node", "--ntasks-per-node", "-1"], "--ntasks-per-node", "-1"),
         (["single-node", "--time", "1:2:3:4"], "--time: expected minutes, H:MM:SS or D-HH:MM:SS", "'1:2:3:4'"),
@@ -162,6 +171,30 @@ def test_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], expec
     said = refused(capsys, *arguments)
     assert expected in said
     assert given in said
+
+
+def in_bash(lines: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-euc", lines], capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize(("site", "said"), [({}, ""), ({"SITE": "efa"}, ""), ({"SITE": "roce"}, "--site")])
+def test_a_site_in_the_environment(capsys: pytest.CaptureFixture[str], site: dict[str, str], said: str) -> None:
+    """The script has its preset already: whoever asks for another one is told what to do."""
+    script = rendered(capsys, "multi-node", "--site", "efa")
+    lines = [line for line in script.splitlines() if "SITE" in line][:2]
+    found = in_bash("\n".join([*lines, "echo $SITE"]), **site)
+    assert found.stdout == "efa\n"
+    assert said in found.stderr
+    assert bool(found.stderr) == bool(said)
+
+
+def test_each_task_of_an_array_has_a_folder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    script = rendered(capsys, "preemptible", "--array", "1-3")
+    (line,) = [line for line in script.splitlines() if line.startswith("RESULTS=")]
+    job = {"SLURM_JOB_NAME": "train", "SLURM_JOB_ID": "8", "SLURM_SUBMIT_DIR": "/home"}
+    assert in_bash(f"{line}\necho $RESULTS", **job).stdout == "/home/train-8\n"
+    task = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+    assert in_bash(f"{line}\necho $RESULTS", **job, **task).stdout == "/home/train-7-2\n"
 
 
 @pytest.mark.parametrize(("gpus", "ranks"), [("4", "4"), ("a100:8", "8")])

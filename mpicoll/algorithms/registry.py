@@ -5,13 +5,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.collectives import COLLECTIVES, canonical
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, ScheduleError
 from mpicoll.schedule import INPUT, OUTPUT, Copy, Nodes, Place, Schedule, Step, Steps, run
 
 __all__ = ["Algorithm", "Cut", "Outline", "per_rank", "power_of_two", "segments", "segments_per_rank", "whole"]
+
+MOST = 1000
+"""The most steps of a rank, for each rank and each segment that there are."""
 
 Cut = Callable[[Place], int]
 """The number of blocks that a vector is cut into."""
@@ -129,7 +133,10 @@ class Algorithm:
             raise ArgumentError(self.collective, "algorithm", expected, repr(self.name))
         at = Place(rank, size, root, segments, nodes if self.by_node else None)
         steps = self.steps(at) if size > 1 else _alone(self.collective, self.blocks(at))
-        kept = steps if isinstance(steps, Pipeline) else tuple(steps)
+        kept = steps if isinstance(steps, Pipeline) else tuple(islice(steps, MOST * size * segments + 1))
+        if len(kept) > MOST * size * segments:
+            what, most = f"{self.collective} {self.name} of {size} ranks", f"{MOST * size * segments:,} steps"
+            raise ScheduleError(what, rank, None, None, f"yields more than {most}: does its function never end?")
         return Outline(self.collective, self.name, self.blocks(at), kept)
 
     @property

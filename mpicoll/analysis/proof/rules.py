@@ -16,7 +16,7 @@ __all__ = ["Problem", "Rules", "each", "first", "read_by", "shown", "target"]
 Problem = tuple[int | None, str]
 """What is wrong, and the block at which it is wrong, or None."""
 
-_SPACES = {INPUT, OUTPUT, SCRATCH}
+_SPACES = (INPUT, OUTPUT, SCRATCH)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Rules:
             if not isinstance(r, range):
                 return None, f"names blocks {blocks!r}, which is no tuple of ranges"
             if r.step != 1 or not 0 <= r.start < r.stop <= self.blocks:
-                return r.start, f"names blocks {r} of {self.blocks}"
+                return r.start, f"names blocks {r}: there are blocks 0 to {self.blocks - 1}"
         return None
 
     def _of_action(self, rank: int, action: Action) -> Problem | None:
@@ -79,16 +79,18 @@ class Rules:
                 return found
             if not self.fits(rank, action.from_, action.blocks, rank, action.into, to):
                 return first(to), f"copies blocks {shown(action.blocks)} to {shown(to)}, whose sizes may differ"
-        elif not isinstance(action.peer, int) or not 0 <= action.peer < self.size or action.peer == rank:
-            return None, f"names rank {action.peer!r} as its peer"
+        elif action.peer == rank:
+            return None, "names itself as its peer"
+        elif not isinstance(action.peer, int) or not 0 <= action.peer < self.size:
+            return None, f"names rank {action.peer!r} as its peer: there are ranks 0 to {self.size - 1}"
         reads = read_by(action)
         if reads is not None and reads not in _SPACES:
-            return None, f"reads a space {reads!r}"
+            return None, f"reads {reads!r}, which is no space: expected {', '.join(_SPACES)}"
         return None
 
     def _of_writing(self, writable: range, action: Recv | RecvReduce | Copy) -> Problem | None:
         if action.into not in (OUTPUT, SCRATCH):
-            return first(target(action)), f"writes {action.into}"
+            return first(target(action)), f"writes {action.into}: expected {OUTPUT} or {SCRATCH}"
         if isinstance(action, RecvReduce) and not self.table.reduces:
             return first(action.blocks), f"reduces, which no {self.table.name} does"
         if action.into == OUTPUT:
@@ -123,7 +125,8 @@ class Rules:
                     if (into, start) >= (memory, r.stop):
                         break
                     if into == memory and stop > r.start and (writer != i or moves):
-                        return max(start, r.start), f"reads {space}, which is written in the same step"
+                        in_place = "" if space == memory else ": wrong in place, where both are one memory"
+                        return max(start, r.start), f"reads {space}, and the same step writes {memory}{in_place}"
         return None
 
 

@@ -292,11 +292,20 @@ def test_a_fault_shows_the_line_of_the_program_and_the_partner() -> None:
     assert partner.startswith("  rank 2, step 0: Send(0, blocks 0, input), at test_register.py:")
 
 
+def test_a_function_that_never_ends() -> None:
+    def endless(at: Place) -> Steps:
+        while True:
+            yield (Send(1 - at.rank, one(0), INPUT), Recv(1 - at.rank, one(0), OUTPUT))
+
+    error = rejected(replace(STAR, steps=endless))
+    assert str(error) == "allreduce star of 2 ranks: rank 0: yields more than 2,000 steps: does its function never end?"
+
+
 @pytest.mark.parametrize(
     ("action", "problem"),
     [
         (Recv(1, 0, OUTPUT), "names blocks 0, which is no tuple of ranges"),  # type: ignore[arg-type]
-        (Send(1.0, one(0), INPUT), "names rank 1.0 as its peer"),  # type: ignore[arg-type]
+        (Send(1.0, one(0), INPUT), "names rank 1.0 as its peer: there are ranks 0 to 1"),  # type: ignore[arg-type]
         (Recv(1, [range(1)], OUTPUT), "which is no tuple of ranges"),  # type: ignore[arg-type]
         (None, "names None, which is no action"),
     ],

@@ -136,7 +136,7 @@ FAULTS = [
         {(0, 1, "target"), (1, 2, "target"), (2, 0, "target")}, 1,
     ),
     Expected(
-        "allreduce", race_in_a_step, 3, "is written in the same step", 0, "the fault", {("", 0)},
+        "allreduce", race_in_a_step, 3, "and the same step writes", 0, "the fault", {("", 0)},
         {(0, 1, ""), (2, 0, "")}, 1,
     ),
     Expected(

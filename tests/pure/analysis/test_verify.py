@@ -191,15 +191,24 @@ TWO = run(0, 2)
         ((RESULT_TO_1,), Fault(0, 0, 0, "reads output, which does not hold it")),
         (((Copy(A, SCRATCH, OUTPUT),), RESULT_TO_1), Fault(0, 0, 0, "reads scratch, which does not hold it")),
         ((GIVE, (Copy(A, INPUT, SCRATCH),)), Fault(0, 1, 0, "reads input, after the same block of output was written")),
-        (((Copy(TWO, INPUT, OUTPUT), Send(1, one(1), INPUT)),), Fault(0, 0, 1, "reads input, which is written")),
-        (((Copy(TWO, INPUT, OUTPUT), Send(1, A, OUTPUT)),), Fault(0, 0, 0, "reads output, which is written")),
+        (
+            ((Copy(TWO, INPUT, OUTPUT), Send(1, one(1), INPUT)),),
+            Fault(0, 0, 1, "reads input, and the same step writes output: wrong"),
+        ),
+        (
+            ((Copy(TWO, INPUT, OUTPUT), Send(1, A, OUTPUT)),),
+            Fault(0, 0, 0, "reads output, and the same step writes output"),
+        ),
         (((Copy(TWO, INPUT, OUTPUT), Copy(A, INPUT, OUTPUT)),), Fault(0, 0, 0, "writes output twice in one step")),
         (((Copy((*TWO, *A), INPUT, OUTPUT),),), Fault(0, 0, 0, "writes output twice in one step")),
         (((Recv(1, (*A, *A), OUTPUT),),), Fault(0, 0, 0, "writes output twice in one step")),
-        (((Copy(A, INPUT, SCRATCH), Copy(A, SCRATCH, OUTPUT)),), Fault(0, 0, 0, "reads input, which is written")),
+        (
+            ((Copy(A, INPUT, SCRATCH), Copy(A, SCRATCH, OUTPUT)),),
+            Fault(0, 0, 0, "reads input, and the same step writes output: wrong"),
+        ),
         (
             ((Recv(1, one(1), SCRATCH), RecvReduce(1, one(1), SCRATCH, OUTPUT, True)),),
-            Fault(0, 0, 1, "reads scratch, which is written"),
+            Fault(0, 0, 1, "reads scratch, and the same step writes scratch"),
         ),
         (((Recv(1, A, INPUT),),), Fault(0, 0, 0, "writes input")),
         (((Copy(A, OUTPUT, INPUT),),), Fault(0, 0, 0, "writes input")),
@@ -242,7 +251,7 @@ def test_blocks_keep_their_number_where_sizes_may_differ() -> None:
 def test_copies_within_a_space_do_not_overlap() -> None:
     own = (Copy(one(1), INPUT, OUTPUT), Copy(TWO, INPUT, SCRATCH))
     ranks = [((Copy(TWO, INPUT, SCRATCH),), (Copy(TWO, SCRATCH, SCRATCH, run(1, 3)),)), (own,), ()]
-    Fault(0, 1, 1, "reads scratch, which is written in the same step").check(fault("alltoall", 3, *ranks))
+    Fault(0, 1, 1, "reads scratch, and the same step writes scratch").check(fault("alltoall", 3, *ranks))
 
 
 # -- blocks of different sizes in an alltoall ---------------------------------------------------------------------
@@ -303,21 +312,21 @@ def test_what_is_sent_in_a_step_is_not_heard_in_it() -> None:
 @pytest.mark.parametrize(
     ("action", "expected"),
     [
-        (Send(2, A, INPUT), Fault(0, 1, None, "rank 2 as its peer")),
-        (Send(-1, A, INPUT), Fault(0, 1, None, "rank -1 as its peer")),
-        (Send(0, A, INPUT), Fault(0, 1, None, "rank 0 as its peer")),
-        (Send(1.0, A, INPUT), Fault(0, 1, None, "rank 1.0 as its peer")),  # type: ignore[arg-type]
-        (Recv(1, (range(-1, 1),), OUTPUT), Fault(0, 1, -1, "range(-1, 1) of 2")),
-        (Recv(1, (range(3),), OUTPUT), Fault(0, 1, 0, "range(0, 3) of 2")),
-        (Recv(1, (range(1, 1),), OUTPUT), Fault(0, 1, 1, "range(1, 1) of 2")),
-        (Recv(1, (range(0, 2, 2),), OUTPUT), Fault(0, 1, 0, "range(0, 2, 2) of 2")),
-        (Recv(1, (range(1, -1, -1),), OUTPUT), Fault(0, 1, 1, "range(1, -1, -1) of 2")),
+        (Send(2, A, INPUT), Fault(0, 1, None, "rank 2 as its peer: there are ranks 0 to 1")),
+        (Send(-1, A, INPUT), Fault(0, 1, None, "rank -1 as its peer: there are ranks 0 to 1")),
+        (Send(0, A, INPUT), Fault(0, 1, None, "itself as its peer")),
+        (Send(1.0, A, INPUT), Fault(0, 1, None, "rank 1.0 as its peer: there are ranks 0 to 1")),  # type: ignore[arg-type]
+        (Recv(1, (range(-1, 1),), OUTPUT), Fault(0, 1, -1, "range(-1, 1): there are blocks 0 to 1")),
+        (Recv(1, (range(3),), OUTPUT), Fault(0, 1, 0, "range(0, 3): there are blocks 0 to 1")),
+        (Recv(1, (range(1, 1),), OUTPUT), Fault(0, 1, 1, "range(1, 1): there are blocks 0 to 1")),
+        (Recv(1, (range(0, 2, 2),), OUTPUT), Fault(0, 1, 0, "range(0, 2, 2): there are blocks 0 to 1")),
+        (Recv(1, (range(1, -1, -1),), OUTPUT), Fault(0, 1, 1, "range(1, -1, -1): there are blocks 0 to 1")),
         (Recv(1, [range(1)], OUTPUT), Fault(0, 1, None, "no tuple of ranges")),  # type: ignore[arg-type]
         (Recv(1, (0,), OUTPUT), Fault(0, 1, None, "no tuple of ranges")),  # type: ignore[arg-type]
         (Recv(1, 0, OUTPUT), Fault(0, 1, None, "no tuple of ranges")),  # type: ignore[arg-type]
-        (Copy(A, INPUT, OUTPUT, (range(0),)), Fault(0, 1, 0, "range(0, 0) of 2")),
+        (Copy(A, INPUT, OUTPUT, (range(0),)), Fault(0, 1, 0, "range(0, 0): there are blocks 0 to 1")),
         (Copy(A, INPUT, SCRATCH, run(0, 2)), Fault(0, 1, 0, "copies blocks 0 to 0-1")),
-        (Copy(A, "inbox", SCRATCH), Fault(0, 1, None, "reads a space 'inbox'")),  # type: ignore[arg-type]
+        (Copy(A, "inbox", SCRATCH), Fault(0, 1, None, "'inbox', which is no space")),  # type: ignore[arg-type]
         (Copy(A, INPUT, "outbox"), Fault(0, 1, 0, "writes outbox")),  # type: ignore[arg-type]
         (("send", 1), Fault(0, 1, None, "('send', 1), which is no action")),
         (None, Fault(0, 1, None, "None, which is no action")),

@@ -51,6 +51,15 @@ def test_the_fastest_is_marked(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert len({f["algorithm"] for f in found["fastest"]}) > 1
 
 
+def test_a_barrier_has_no_sizes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["simulate", "barrier", "-n", "4"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.rstrip().endswith("us")]
+    assert len(rows) == 1
+    for option in (["--sizes", "1K"], ["--plot", str(tmp_path / "b.png")]):
+        assert main(["simulate", "barrier", "-n", "4", *option]) == 2
+        assert f"{option[0]}: expected nothing: a barrier" in capsys.readouterr().err
+
+
 def test_sizes_and_algorithms_are_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         main(

@@ -22,9 +22,9 @@ on the rank whose argument is wrong.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from mpicoll.units import alike, named
+from mpicoll.units import alike, named, named_in
 
 __all__ = [
     "ArgumentError",
@@ -123,14 +123,15 @@ class DeviceFailure(MpicollError, RuntimeError):
 class MismatchError(MpicollError, RuntimeError):
     """The ranks of a communicator made different calls. Raised on all of them, before any data moved.
 
-    ``calls`` has what each rank called, by rank."""
+    ``calls`` has what each rank called, by its rank in the communicator. Rank r of that is the job's rank
+    ``in_job[r]``."""
 
-    def __init__(self, operation: str, calls: dict[int, str]) -> None:
-        super().__init__(operation, calls)
-        self.operation, self.calls = operation, calls
+    def __init__(self, operation: str, calls: dict[int, str], in_job: Sequence[int] = ()) -> None:
+        super().__init__(operation, calls, in_job)
+        self.operation, self.calls, self.in_job = operation, calls, in_job
 
     def __str__(self) -> str:
-        rows = [f"  {named(who)}: {call}" for call, who in alike(self.calls).items()]
+        rows = [f"  {named_in(self.in_job, who)}: {call}" for call, who in alike(self.calls).items()]
         return "\n".join([f"{self.operation}: the ranks made different calls:", *rows])
 
 

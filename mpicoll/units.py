@@ -6,7 +6,7 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["alike", "count", "named", "nbytes", "ranges", "rough", "rows", "size_text"]
+__all__ = ["alike", "count", "named", "named_in", "nbytes", "ranges", "rough", "rows", "size_text"]
 
 Said = TypeVar("Said", bound=Hashable)
 
@@ -43,6 +43,13 @@ def rough(number: float) -> str:
 def named(ranks: Sequence[int]) -> str:
     """Sorted numbers of ranks as people name them: rank 2, ranks 0-3, 8."""
     return f"rank{'s' * (len(ranks) > 1)} {ranges(ranks, ', ')}"
+
+
+def named_in(job: Sequence[int], ranks: Sequence[int]) -> str:
+    """Sorted ranks of a communicator as people name them. Its rank r is the ``job``'s rank ``job[r]``, which is said,
+    too, where the numbers differ: rank 1 (the job's rank 2)."""
+    there = sorted(job[r] for r in ranks) if job else [*ranks]
+    return named(ranks) if there == [*ranks] else f"{named(ranks)} (the job's {named(there)})"
 
 
 def ranges(numbers: Sequence[int], between: str = ",") -> str:

@@ -134,6 +134,8 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
         return _of_cuda_interface(x, operation, argument)
     if hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__"):
         return _of_dlpack(x, operation, argument)
+    if type(x).__name__ == "InPlaceType":  # mpi4py's, which looks like memory without elements
+        raise ArgumentError(operation, argument, "an array (out=x replaces MPI.IN_PLACE)", "MPI.IN_PLACE")
     try:
         view = memoryview(x)
     except TypeError:

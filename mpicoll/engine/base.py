@@ -19,7 +19,7 @@ from mpicoll.engine import kinds
 from mpicoll.engine.binding import Binding
 from mpicoll.engine.copies import copied_to_host
 from mpicoll.engine.requests import Message, UnderWay
-from mpicoll.errors import ArgumentError, MessageError, MpicollError, RankLost, StateError
+from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of
 from mpicoll.guard import nans
@@ -195,6 +195,7 @@ class Base:
 
     def end_midway(self, operation: str, e: BaseException) -> None:
         how = "was refused on this rank" if isinstance(e, nans.NanError) else "ended midway"
+        how = "was not the same on all ranks" if isinstance(e, MismatchError) else how
         self.close(f"its {operation} {how}, so its ranks may be at different calls; make a new one ({e})")
 
     def close(self, why: str, goes_on: bool = False) -> None:

@@ -15,7 +15,7 @@ from mpicoll.calls.plan import Plan, sequence
 from mpicoll.calls.record import Record
 from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
-from mpicoll.units import named
+from mpicoll.units import named, named_in
 
 __all__ = ["Agreement", "same_settings"]
 
@@ -28,6 +28,7 @@ class Agreement:
     def __init__(self, fabric: Fabric, timeout: float) -> None:
         fabric.prepare_bounded()
         self._fabric, self.timeout = fabric, timeout
+        self._in_job = fabric.in_world()
 
     def before(self, call: Call, record: Record, plan: Plan) -> Plan:
         """The plan, with an agreement on its call before it."""
@@ -45,7 +46,8 @@ class Agreement:
                     has = f"{operation} with {sends[receiver]} elements for rank {receiver}"
                     expected = f"{operation} that expects {expects[sender]} elements from rank {sender}"
                     both = f"{has}, and {expected}"
-                    raise MismatchError(operation, {sender: has, receiver: both if sender == receiver else expected})
+                    differ = {sender: has, receiver: both if sender == receiver else expected}
+                    raise MismatchError(operation, differ, self._in_job)
 
     def agree(self, operation: str, record: Record) -> None:
         """Return if all ranks call this, and raise on all of them if they do not."""
@@ -56,11 +58,11 @@ class Agreement:
             return
         missing = [rank for rank, said in enumerate(numbers) if said is None]
         if missing == [fabric.rank]:
-            raise TimeoutError(f"{operation}: other ranks gave up before all had come, to {description}")
+            raise TimeoutError(f"{operation}: this rank came when others had given up, to {description}")
         if missing:
-            who = named(missing)
+            who = named_in(self._in_job, missing)
             raise TimeoutError(f"{operation}: {who} did not come within {self.timeout:g} s, to {description}")
-        raise MismatchError(operation, dict(enumerate(fabric.allgather(description))))
+        raise MismatchError(operation, dict(enumerate(fabric.allgather(description))), self._in_job)
 
 
 def same_settings(fabric: Fabric, **settings: Any) -> None:

@@ -36,6 +36,8 @@ _PROGRAMS = tuple(f"{Path(__file__).parents[1]}/{room}/" for room in ("bench", "
 """What of mpicoll calls it as a program does: its commands."""
 _STANDARD = (sysconfig.get_path("stdlib") + "/", "<frozen ")
 _PACKAGES = ("/site-packages/", "/dist-packages/")
+_DECORATOR = "/typing_extensions.py"
+"""The file of what torch puts around functions that it has deprecated."""
 is_library: dict[str, bool] = {}
 """Whether a file belongs to Python or to a library through which programs call, by the file's name."""
 
@@ -75,6 +77,7 @@ def is_program(file: str) -> bool:
     known = is_library.get(file)
     if known is None:
         pythons = file.startswith(_STANDARD) and not any(folder in file for folder in _PACKAGES)
+        pythons = pythons or file.endswith(_DECORATOR)
         known = is_library[file] = pythons or (file.startswith(_LIBRARIES) and not file.startswith(_PROGRAMS))
     return not known
 

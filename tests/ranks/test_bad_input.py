@@ -264,6 +264,11 @@ CASES: dict[str, tuple[Call, type[ArgumentError], list[str]]] = {
     "a colour that MPI cannot count": (lambda c, y: c.split(2**31), ArgumentError, ["split: color:", "2147483647"]),
     "a key that is no int": (lambda c, y: c.split(0, "a"), ArgumentError, ["split: key:", "'a'"]),  # type: ignore[arg-type]
     "ranks that are one": (lambda c, y: c.subset(3), ArgumentError, ["subset: ranks:", "a sequence of ranks", "3"]),  # type: ignore[arg-type]
+    "mpi4py's way to work in place": (
+        lambda c, y: c.allreduce(MPI.IN_PLACE, out=y),  # type: ignore[call-overload]
+        ArgumentError,
+        ["allreduce: x: expected an array (out=x replaces MPI.IN_PLACE); given MPI.IN_PLACE"],
+    ),
     "scatter to nowhere": (
         lambda c, y: c.scatter(None, (c.rank + 1) % c.size) if c.size > 1 else c._engine.plan("scatter", y, None),
         ArgumentError,

@@ -75,13 +75,18 @@ def _table(
 ) -> list[str]:
     furthest = max((account.begun for account in accounts.values()), default=0) if latest else 0
     lines = {r: _Line(missing[r]) if r in missing else _line(accounts[r], furthest) for r in sorted(ranks)}
-    each = alike(lines).items()
-    return rows([(who, f"{line.said}{_since(who, accounts) if line.waits else ''}") for line, who in each])
+    found: list[tuple[list[int], str]] = []
+    for line, who in alike(lines).items():
+        said = line.said
+        if len(who) > 1:
+            said = _SILENT.get(said, said) if who[0] in missing else _line(accounts[who[0]], furthest, True).said
+        found.append((who, said + (_since(who, accounts) if line.waits else "")))
+    return rows(found)
 
 
 def _likeliest(accounts: dict[int, Account]) -> list[str]:
     """What mostly is the cause where ranks have come to their ends after some calls, and others make one more."""
-    ended = [rank for rank, account in sorted(accounts.items()) if account.leaving and account.begun]
+    ended = [rank for rank, each in sorted(accounts.items()) if each.leaving and each.begun and each.state != BROKEN]
     if not ended or not any(account.waits and _MORE.match(account.description or "") for account in accounts.values()):
         return []
     ddp = ", or let DDP wait for the others: `with model.join():`" if "torch" in sys.modules else ""
@@ -100,36 +105,51 @@ def _since(ranks: list[int], accounts: dict[int, Account]) -> str:
     return f" for {seconds:.0f} s" if seconds >= 1 else ""
 
 
-def _line(account: Account, furthest: int) -> _Line:
+def _line(account: Account, furthest: int, many: bool = False) -> _Line:
+    """What a rank does, or what ``many`` ranks do alike."""
     number, description, site = account.number, account.description, account.site
+    has, its, it_is = ("have", "their", "They are") if many else ("has", "its", "It is")
     if account.message and not account.waits and number >= account.begun - 1:
         return _Line(f"{account.message}, at {account.where}: waits", True)
     if account.waits and description is not None:
         return _Line(f"call {number}: {description}, at {site}: waits", True)
     if furthest and account.leaving and account.state == OPEN and description is not None:
-        return _Line(f"has ended its program: its last call was {number}: {description}, at {site}")
+        return _Line(f"{has} ended {its} program: {its} last call was {number}: {description}, at {site}")
     if description is None and 0 <= number < account.begun:
-        does = f"call {number}: it has made {account.begun - number - 1} calls since, and has forgotten this one"
+        since = f"{'they' if many else 'it'} {has} made {account.begun - number - 1} calls since"
+        does = f"call {number}: {since}, and {has} forgotten this one"
     elif description is None:
         # This rank has not made the call that others speak of.
-        freed = " and has freed the communicator" if account.state == FREED else ""
-        does = "has not come" + (" and has ended its program" if account.leaving else freed)
+        freed = f" and {has} freed the communicator" if account.state == FREED else ""
+        does = f"{has} not come" + (f" and {has} ended {its} program" if account.leaving else freed)
     elif account.begun < furthest and number == account.begun - 1:
-        does = f"has not come: its last call was {number}: {description}, at {site}"
+        does = f"{has} not come: {its} last call was {number}: {description}, at {site}"
     else:
         does = f"call {number}: {description}, at {site}"
         if account.state in (BROKEN, CLOSED):
-            does += f". It cannot use the communicator any more, which is {account.state}"
-    return _Line(does if account.leaving else f"{does}. It is at {account.where}")
+            does += f". {'They' if many else 'It'} cannot use the communicator any more, which is {account.state}"
+    return _Line(does if account.leaving else f"{does}. {it_is} at {account.where}")
+
+
+_SILENT = {
+    "has never been reached": "have never been reached",
+    "its process has ended": "their processes have ended",
+    "has had no time to answer": "have had no time to answer",
+    "does not answer: it is stopped or stuck, or its node is lost": (
+        "do not answer: they are stopped or stuck, or their nodes are lost"
+    ),
+}
+"""What is known of a rank that gives no account, and how that is said of several ones."""
 
 
 def why_silent(has_come: bool, is_gone: bool, hurried: bool) -> str:
     """What is known of a rank that gives no account. If those who asked were ``hurried``, its silence says nothing."""
+    never_reached, gone, late, stuck = _SILENT
     if not has_come:
-        return "has never been reached"
+        return never_reached
     if is_gone:
-        return "its process has ended"
-    return "has had no time to answer" if hurried else "does not answer: it is stopped or stuck, or its node is lost"
+        return gone
+    return late if hurried else stuck
 
 
 def with_last_call(fate: str, rank: int) -> str:

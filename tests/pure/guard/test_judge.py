@@ -126,7 +126,7 @@ def test_a_difference_of_long_ago(forgotten: bool, capfd: Output, monkeypatch: p
         assert Why.FORGOTTEN.value in said
     else:
         assert Why.DIFFERENT.value in said
-        assert f"ranks 0-2  call 77: it has made {20 * LENGTH} calls since, and has forgotten this one" in said
+        assert f"ranks 0-2  call 77: they have made {20 * LENGTH} calls since, and have forgotten this one" in said
 
 
 def test_a_rank_that_is_far_behind(capfd: Output) -> None:
@@ -144,7 +144,7 @@ def test_a_rank_that_is_far_behind(capfd: Output) -> None:
     play(scene)
     said = capfd.readouterr().err
     assert "rank 1      call 2: bcast, at test_judge.py" in said
-    assert f"ranks 0, 2  call 2: it has made {20 * LENGTH} calls since" in said
+    assert f"ranks 0, 2  call 2: they have made {20 * LENGTH} calls since" in said
 
 
 def test_a_rank_leaves_while_others_go_on(capfd: Output) -> None:
@@ -486,7 +486,7 @@ def test_one_warning(capfd: Output) -> None:
 
     play(scene)
     assert warnings() == 2
-    assert "ranks 1-2  has not come: its last call was" in said
+    assert "ranks 1-2  have not come: their last call was" in said
     assert not ends
 
 

@@ -33,6 +33,21 @@ def test_ranks_that_do_the_same_share_a_line() -> None:
     assert silent.startswith("  rank 3         does not answer")
 
 
+def test_words_for_several_ranks() -> None:
+    behind = account(begun=3, number=2, description="bcast", waits=False)
+    assert lines(account(), behind, behind)[2] == (
+        "  ranks 1-2  have not come: their last call was 2: bcast, at a.py:1 in f. They are at a.py:2 in g"
+    )
+    waits = account(waits=False, message="recv: no message came from rank 2 (tag 0)")
+    ended = account(waits=False, leaving=True)
+    assert lines(waits, ended, ended)[2].startswith("  ranks 1-2  have ended their program: their last call was 3:")
+    assert lines(account(), None, None)[2].startswith("  ranks 1-2  do not answer: they are stopped or stuck")
+    broken, unknown = account(state=BROKEN, waits=False), account(description=None, site=None, waits=False, number=7)
+    assert "They cannot use the communicator any more, which is broken. They are at" in lines(broken, broken)[1]
+    unknown = unknown.changed(leaving=True)
+    assert lines(unknown, unknown)[1].endswith("have not come and have ended their program")
+
+
 def test_no_duration_is_said_of_what_has_just_begun() -> None:
     assert lines(account(seconds=0.5))[1].endswith("in f: waits")
 
@@ -106,4 +121,6 @@ def test_what_is_likeliest_is_said_where_the_shape_supports_it() -> None:
     assert hint.startswith("  Often rank 1 had fewer batches than the others: give all ranks equally many")
     for accounts in ({0: account(), 1: ended}, {0: waits, 1: ended.changed(begun=0)}):
         assert "batches" not in text(Why.HAS_LEFT, [0, 1], accounts, {})
+    late = {0: waits, 1: ended.changed(state=BROKEN)}  # it had a TimeoutError, as the others soon have
+    assert "batches" not in text(Why.HAS_LEFT, [0, 1], late, {})
     assert "batches" not in text(Why.TIME_IS_UP, [0, 1], {0: waits, 1: ended}, {})

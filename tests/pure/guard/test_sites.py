@@ -40,6 +40,7 @@ def test_through_a_library() -> None:
         ("<frozen runpy>", False),
         (str(Path(place_of.__code__.co_filename)), False),
         ("<stdin>", True),
+        ("/venv/lib/python3.11/site-packages/typing_extensions.py", False),  # torch decorates functions with it
     ],
 )
 def test_whose_file(file: str, expected: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -112,6 +113,24 @@ def test_calls_are_compared_after_one_that_was_refused(
     assert not recorder.unsure
 
 
+def test_a_part_of_the_ranks_is_named_as_in_the_job(comm: mpicoll.Communicator) -> None:
+    """The exception numbers the ranks as their communicator does, and says which ranks of the job these are."""
+    part = comm.split(0, key=-comm.rank)
+    assert part is not None
+    with pytest.raises(MismatchError) as caught:
+        part.allreduce(X if part.rank else X[:1])
+    last = comm.size - 1
+    assert f"  rank 0 (the job's rank {last}): allreduce sum of 1 float64" in str(caught.value).splitlines()
+    assert pickle.loads(pickle.dumps(caught.value)).args == caught.value.args
+    late = comm.split(0, key=-comm.rank)
+    assert late is not None
+    late.timeout = 1
+    if late.rank:
+        with pytest.raises(TimeoutError, match=rf"rank 0 \(the job's rank {last}\) did not come"):
+            late.barrier()
+    MPI.COMM_WORLD.Barrier()
+
+
 def test_right_calls_are_right(comm: mpicoll.Communicator) -> None:
     """Repeated calls, arrays and objects, and communicators made of this one."""
     x = X.copy()
@@ -141,7 +160,7 @@ def test_a_rank_that_comes_too_late() -> None:
     if comm.rank != last:
         MPI.COMM_WORLD.Barrier()
     said = f"rank {last} did not come within 1 s, to allreduce sum of 6 float64"
-    late = "other ranks gave up before all had come, to allreduce sum of 6 float64"
+    late = "this rank came when others had given up, to allreduce sum of 6 float64"
     assert str(caught.value) == "allreduce: " + (late if comm.rank == last else said)
     with pytest.raises(StateError, match="cannot be used any more"):
         comm.barrier()
@@ -157,7 +176,7 @@ def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> N
         with pytest.raises(MismatchError):
             comm.bcast(X.copy(), root=min(comm.rank, 1))
         raise_nothing = comm.closed
-    assert "bcast ended midway" in raise_nothing
+    assert "bcast was not the same on all ranks" in raise_nothing
     monkeypatch.delenv("MPICOLL_CHECK", raising=False)
     monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "detail")
     with mpicoll.Communicator() as comm:

@@ -143,7 +143,7 @@ def test_a_node_that_is_lost(environments: list[Environment], tmp_path: Path) ->
         for _, second in nodes:
             own.lose(second)
         for job in jobs:
-            job.says("does not answer: it is stopped or stuck, or its node is lost")
+            job.says("do not answer: they are stopped or stuck, or their nodes are lost")
             job.wait()
             assert job.state in ("FAILED", "NODE_FAIL"), job.log
             assert "went on" not in job.log

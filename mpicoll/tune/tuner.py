@@ -113,12 +113,13 @@ class Tuner:
     def said(self) -> str:
         """What will be measured, and how long that takes."""
         lines = []
-        for group in self.groups:
-            cells = self._cells(group)
+        for case in dict.fromkeys(map(str, self.groups)):
+            groups = [group for group in self.groups if str(group) == case]
+            cells = [each for group in groups for each in self._cells(group)]
             sizes = ", ".join(size_text(cell.size) for cell, _ in cells)
             names = dict.fromkeys(name for _, each in cells for name in each)
-            again = "" if self._undecided(group) else "once more "
-            lines.append(f"# {group}: {again}{sizes} of {', '.join(names)}" if cells else f"# {group}: all is decided")
+            again = "" if any(map(self._undecided, groups)) else "once more "
+            lines.append(f"# {case}: {again}{sizes} of {', '.join(names)}" if cells else f"# {case}: all is decided")
         seconds = sum(map(self._expected, self._waves([group for group in self.groups if self._cells(group)])))
         lines.append(
             f"# about {_duration(seconds)} for all, of which this run takes {_duration(self.budget)} at most; "

@@ -113,6 +113,26 @@ def test_an_alltoallv_is_measured_from_short_vectors_on() -> None:
     assert least == {"alltoallv": 256, "allgatherv": 16 << 10}
 
 
+def test_the_longest_vectors_come_after_all_others() -> None:
+    args = Namespace(collectives=["allreduce", "bcast"], trace=None, min=16 << 20, max=64 << 20, n=[2])
+    asked = [(group.case, group.sizes) for group in cli._groups(args)]
+    assert asked == [
+        (case, (size,)) for size in (16 << 20, 64 << 20) for case in ("allreduce", "bcast", "allreduce:max")
+    ]
+
+
+def test_one_line_says_all_sizes_of_a_case(tmp_path: Path) -> None:
+    groups = [Group("allreduce", 2, (size,)) for size in (MI, 4 * MI)]
+    tuner = Tuner(groups, TableFile(tmp_path / "table.json"), 1000.0, Launches())
+    with Progress(1.0) as progress:
+        tuner.run(progress)
+    (line, _) = Tuner(groups, tuner.file, 0.0, Launches(), tuner.records, tuner.candidates).said().splitlines()
+    assert line == "# allreduce among 2 ranks: all is decided"
+    tuner.records.clear()
+    tuner.records[2] = record()
+    assert tuner.said().startswith("# allreduce among 2 ranks: 1M, 4M of native, cico, ")
+
+
 def test_only_what_came_near_is_measured_once_more() -> None:
     cell, after = Cell("allreduce", MI), "2026-01-01T01:00"
     known = record(("allreduce", MI, [times(20.0, ring=10.0, bine=15.0)] * (LAUNCHES + 1)))

@@ -13,6 +13,7 @@ import torch.distributed
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.thread_job import here
 from mpicoll.guard import sites
+from mpicoll.launch import elastic
 from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.private import torchs_world
@@ -87,6 +88,7 @@ def _finish_workers() -> None:
     except Exception as e:  # nobody can catch it now: print it as Python does, and end the job
         sys.excepthook(type(e), e.with_traceback(None), None)  # the traceback shows only mpicoll
         sys.stderr.flush()
+        elastic.fails(1)
         os._exit(1)
 
 

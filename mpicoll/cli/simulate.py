@@ -125,14 +125,15 @@ def _compare(args: argparse.Namespace) -> int:
         raise _bad("--root", f"nothing: {args.collective} has no root", args.root)
     if not 0 <= root < ranks:
         raise _bad("--root", f"a rank below {ranks}", root)
-    if args.sizes is not None and not COLLECTIVES[args.collective].moves:
+    moves = COLLECTIVES[args.collective].moves
+    if args.sizes is not None and not moves:
         raise _bad("--sizes", f"nothing: a {args.collective} moves no data", " to ".join(map(size_text, args.sizes)))
-    sizes = args.sizes or (_sizes("1K:64M") if COLLECTIVES[args.collective].moves else [0])
+    sizes = args.sizes or (_sizes("1K:64M") if moves else [0])
     plot, record, goal = (output("simulate", f"--{name}", getattr(args, name)) for name in ("plot", "json", "goal"))
     check_apart("simulate", plot=plot, json=record, goal=goal)
     if plot:
         check_drawable("simulate", plot)
-    if plot and sizes == [0]:
+    if plot and not moves:
         raise _bad("--plot", f"nothing: a {args.collective} has no sizes", plot)
     if plot and len(sizes) < 2:
         raise _bad("--plot", "at least two sizes in --sizes, for lines", f"{len(sizes)} size")

@@ -194,8 +194,11 @@ class Base:
         return error or MessageError(f"{operation}: the MPI library reports: {e}")
 
     def end_midway(self, operation: str, e: BaseException) -> None:
-        how = "was refused on this rank" if isinstance(e, nans.NanError) else "ended midway"
-        how = "was not the same on all ranks" if isinstance(e, MismatchError) else how
+        how = "ended midway"
+        if isinstance(e, nans.NanError):
+            how = "was refused on this rank"
+        elif isinstance(e, MismatchError):
+            how = "was not the same on all ranks"
         self.close(f"its {operation} {how}, so its ranks may be at different calls; make a new one ({e})")
 
     def close(self, why: str, goes_on: bool = False) -> None:

@@ -18,8 +18,8 @@ __all__ = [
     "check_not_alone",
     "cores_of_a_rank",
     "is_elastic",
-    "is_started_as_rank",
     "launched_rank",
+    "note_rank",
     "rank_here",
     "ranks_here",
     "started_as",
@@ -33,8 +33,8 @@ _HOW = (
     "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH); not with torchrun"
 )
 
-
 _is_rank = False
+"""Whether a launcher has started ``mpicoll.rank`` here. No program of an interactive shell is started in that way."""
 
 
 def _number(variable: str) -> int | None:
@@ -85,8 +85,8 @@ def under_launcher() -> bool:
     return launched_rank() is not None and (_is_rank or _number("SLURM_STEP_NUM_TASKS") != 1)
 
 
-def is_started_as_rank() -> None:
-    """Note that a launcher has started ``mpicoll.rank`` here, so that this is no program of an interactive shell."""
+def note_rank() -> None:
+    """Note that this process is ``mpicoll.rank``."""
     global _is_rank
     _is_rank = True
 

@@ -28,7 +28,7 @@ import mpi4py
 from mpi4py import run
 
 from mpicoll.launch import cores, elastic, failure, interrupt, lifetime, stdin
-from mpicoll.launch.alone import is_elastic, is_started_as_rank, launched_rank
+from mpicoll.launch.alone import is_elastic, launched_rank, note_rank
 from mpicoll.machine.vendors import RANK_VARIABLES
 
 __all__ = ["main"]
@@ -44,7 +44,7 @@ _READ_BY_PROGRAMS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
-    is_started_as_rank()
+    note_rank()
     os.environ.update(_for_torch())
     _print_lines()
     cores.take()

@@ -222,7 +222,7 @@ def _with_variables(template: str, lines: list[Line], site: str, variables: Mapp
     for line in lines:
         found = _VARIABLE.fullmatch(line.text)
         if found and found["name"] == "SITE":  # the script contains the site's preset: the environment cannot change it
-            unheeded = f"SITE=$SITE changes nothing: this script has the preset of {site}. Write it again with --site"
+            unheeded = f"SITE=$SITE changes nothing: this script was written with --site {site}. Write it again"
             filled.append(replace(line, text=f'[[ ${{SITE:-{site}}} == {site} ]] || echo "mpicoll: {unheeded}" >&2'))
             line = replace(line, text=f"SITE={site}{found['tail'] or ''}")
         elif found and found["name"] in variables:

@@ -28,7 +28,7 @@ def test_soak() -> None:
     rng = random.Random(seed)
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", str(RANKS), SOAKED, str(CALLS), str(seed)]
     longest = 0.0  # stop of a rank, in seconds: a busy machine may keep this process from continuing it
-    with started(*argv, env={"MPICOLL_TIMEOUT": "120"}) as (it, output):
+    with started(*argv, env={"MPICOLL_TIMEOUT": "30"}) as (it, output):
 
         def pids() -> list[int]:
             return [int(pid) for pid in re.findall(r"rank \d is (\d+)\n", output.read_text())]

@@ -326,7 +326,7 @@ def test_what_is_sent_in_a_step_is_not_heard_in_it() -> None:
         (Recv(1, 0, OUTPUT), Fault(0, 1, None, "no tuple of ranges")),  # type: ignore[arg-type]
         (Copy(A, INPUT, OUTPUT, (range(0),)), Fault(0, 1, 0, "range(0, 0): there are blocks 0 to 1")),
         (Copy(A, INPUT, SCRATCH, run(0, 2)), Fault(0, 1, 0, "copies blocks 0 to 0-1")),
-        (Copy(A, "inbox", SCRATCH), Fault(0, 1, None, "'inbox', which is no space")),  # type: ignore[arg-type]
+        (Copy(A, "inbox", SCRATCH), Fault(0, 1, None, "reads 'inbox', which is no space")),  # type: ignore[arg-type]
         (Copy(A, INPUT, "outbox"), Fault(0, 1, 0, "writes outbox")),  # type: ignore[arg-type]
         (("send", 1), Fault(0, 1, None, "('send', 1), which is no action")),
         (None, Fault(0, 1, None, "None, which is no action")),

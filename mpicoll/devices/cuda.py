@@ -17,7 +17,8 @@ from mpicoll.arrays.buffers import Buffer, loaded_torch
 from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.arrays.kernels import COMBINE
 from mpicoll.devices.cuda_peers import close, exported, opened
-from mpicoll.devices.device import Device, Event, Handle, Queue
+from mpicoll.devices.cuda_pinned import Pinned
+from mpicoll.devices.device import Block, Device, Event, Handle, Queue
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 from mpicoll.machine.cuda import hidden_from_captures, supported
 
@@ -76,13 +77,16 @@ class Cuda(Device):
         except RuntimeError as e:  # torch's OutOfMemoryError is one
             raise MemoryError(f"{self.name} has no {nbytes} bytes left ({e})") from e
 
-    def pinned(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def pinned(self, nbytes: int) -> Block:
         try:
-            memory: np.ndarray[Any, np.dtype[np.uint8]]
-            memory = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
+            memory: Block = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
         except RuntimeError as e:
             raise MemoryError(f"{nbytes} bytes cannot be pinned ({e})") from e
         return memory
+
+    def pin(self, memory: Block) -> Block:
+        with self._torch.cuda.device(self._device), hidden_from_captures():
+            return np.asarray(Pinned(memory))
 
     def view(self, b: Buffer) -> Any:
         torch = self._torch

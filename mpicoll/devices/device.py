@@ -17,7 +17,10 @@ import numpy as np
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Dtype, Reduction
 
-__all__ = ["Device", "Event", "Handle", "Memory", "Queue", "View"]
+__all__ = ["Block", "Device", "Event", "Handle", "Memory", "Queue", "View"]
+
+Block = np.ndarray[Any, np.dtype[np.uint8]]
+"""Bytes of host memory."""
 
 View = Any
 """A buffer as the device's queues take it. It does not keep the buffer's memory."""
@@ -109,8 +112,14 @@ class Device(ABC):
         """Memory of the device, which is given back in the queue's turn. Raises MemoryError if there is none."""
 
     @abstractmethod
-    def pinned(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def pinned(self, nbytes: int) -> Block:
         """Host memory that the device copies to by itself. Raises MemoryError if there is none."""
+
+    @abstractmethod
+    def pin(self, memory: Block) -> Block:
+        """This host memory, to which the device copies by itself as long as the returned array is there. Whoever drops
+        it has waited for the device. No part of the memory is pinned already. Raises MemoryError if the device does not
+        take it."""
 
     @abstractmethod
     def view(self, b: Buffer) -> View:

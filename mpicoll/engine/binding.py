@@ -31,7 +31,7 @@ class Binding:
         self._fabric, self._workspace = fabric, Workspace()
         self._traits = Traits(fabric.nodes, fabric.library, fabric.shares, fabric.meets, rules)
         self._choose = partial(_choose, fabric, self._traits)
-        self.devices = DeviceCalls(fabric, self._choose, self._workspace)
+        self.devices = DeviceCalls(fabric, self._choose, self._where_it_lies, self._workspace)
 
     @property
     def traits(self) -> Traits:
@@ -53,9 +53,15 @@ class Binding:
                 return partial(self._packed, call, algorithm, record), False
             call = call.without_arrays()
             plan = self._bound(call, chosen, partial(self._choose, algorithm, record=record))
-        if algorithm is None and preferred(call.operation, self._fabric.rules.preferred) is None:
-            plan = self._fabric.where_it_lies(call, plan, record, self._workspace)
+            plan = self._where_it_lies(algorithm, call, plan, record)
         return plan, plain
+
+    def _where_it_lies(self, algorithm: str | None, call: Call, plan: Plan, record: Record) -> Plan:
+        """The plan of a call on host memory. If nobody has named an algorithm, it finds out whether the ranks' arrays
+        lie in memory that they share."""
+        if algorithm is not None or preferred(call.operation, self._fabric.rules.preferred) is not None:
+            return plan
+        return self._fabric.where_it_lies(call, plan, record, self._workspace)
 
     def _bound(self, call: Call, chosen: Choice, choose: Callable[[Call], Choice]) -> Plan:
         fabric, bound = self._fabric, partial(self._fabric.bind, workspace=self._workspace)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Set
+from copy import copy
 from dataclasses import replace
 from functools import partial
 
@@ -26,16 +27,24 @@ from mpicoll.routes.devices.scratch import Scratch
 
 __all__ = ["IPC_FROM", "DeviceCalls"]
 
-IPC_FROM = 2 << 20
-"""Bytes of a vector from which ``ipc`` is chosen where all ranks share one device. Two ranks on an H200 took 0.6 times
-as long as by ``staged`` for 4 MiB, and 0.06 times for 64 MiB; for 256 KiB and less, twice as long and more."""
+IPC_FROM = 5 << 20
+"""Bytes of a vector from which ``ipc`` is chosen where all ranks share one device. Two ranks on an H200 took 1.3 times
+as long as by ``staged`` for 4 MiB, and 0.14 times for 64 MiB; for 256 KiB and less, twice as long and more."""
 
 
 class DeviceCalls:
-    """What one communicator keeps for its calls on device memory. ``choose`` chooses how the host's route works."""
+    """What one communicator keeps for its calls on device memory. ``choose`` chooses how the host's route works, and
+    ``where_it_lies`` makes a plan that does so in memory which ranks share, if an algorithm is not named."""
 
-    def __init__(self, fabric: Fabric, choose: Callable[[str | None, Call], Choice], workspace: Workspace) -> None:
+    def __init__(
+        self,
+        fabric: Fabric,
+        choose: Callable[[str | None, Call], Choice],
+        where_it_lies: Callable[[str | None, Call, Plan, Record], Plan],
+        workspace: Workspace,
+    ) -> None:
         self._fabric, self._choose, self._workspace = fabric, choose, workspace
+        self._where_it_lies = where_it_lies
         self._kept: dict[str, _Kept] = {}
         self._known: Set[str] | None = None
         """Which of ``PATHS`` are known to work. They are one set for all devices: a rank may change its device, and
@@ -69,15 +78,14 @@ class DeviceCalls:
     def _plain(self, kept: _Kept, call: Call, algorithm: str | None, record: Record) -> Plan:
         """The plan of a call on plain memory."""
         device, named = kept.device, device_route(algorithm)[1]
-        choose = partial(self._choose, named)
-        choose(call)  # a wrong algorithm is refused here and now
+        self._choose(named, call)  # a wrong algorithm is refused here and now
         if algorithm is None:
-            return self._by_what_is_known(kept, call, choose, record)
+            return self._by_what_is_known(kept, call, record)
         route = partial(taken_route, algorithm, call.reduction is not None)
         wanted = route({*PATHS})
         plan = self._by(wanted, kept, call, named, record)
         if plan is None:
-            return self._staged(kept, call, choose, record)
+            return self._staged(kept, call, named, record)
         if wanted == route(set()):
             return plan
 
@@ -87,15 +95,15 @@ class DeviceCalls:
             if self._fabric.rank == 0:
                 text = f"{call.operation}: the MPI library does not take memory of {device.name} as '{wanted}' needs it"
                 sites.warn(f"{text}: the call goes through host memory (see `mpicoll doctor`)")
-            return self._staged(kept, call, choose, record)
+            return self._staged(kept, call, named, record)
 
         return _AtFirst(as_seen)
 
-    def _by_what_is_known(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice], record: Record) -> Plan:
+    def _by_what_is_known(self, kept: _Kept, call: Call, record: Record) -> Plan:
         """The plan of a call that names no route. It starts no test job: what it needs is known already, or not.
 
         Ranks may find plans of different ages. So each run decides, by what is the same on all of them then."""
-        otherwise = self._staged(kept, call, choose, record)
+        otherwise, choose = self._staged(kept, call, None, record), partial(self._choose, None)
         native = self._by(NATIVE, kept, call, None, record)
         rules = self._fabric.rules
         is_free = preferred(call.operation, rules.preferred) is None and not rules.reproducible
@@ -129,7 +137,7 @@ class DeviceCalls:
             plan = fabric.bind_on_device(call, there, device, kept.scratch)
             return _recorded(record, f"{DEVICE}:{algorithm_of(there)}", plan)
         if route == IPC and self._may_open(call, device):
-            otherwise = self._staged(kept, call, partial(self._choose, named), record)
+            otherwise = self._staged(kept, call, named, record)
             return self._ipc(kept, call, otherwise, record)
         return None
 
@@ -140,19 +148,26 @@ class DeviceCalls:
     def _ipc(self, kept: _Kept, call: Call, otherwise: Plan, record: Record) -> Plan:
         return _recorded(record, IPC, ipc.bind(call, kept.peers, kept.scratch, otherwise))
 
-    def _staged(self, kept: _Kept, call: Call, choose: Callable[[Call], Choice], record: Record) -> Plan:
-        fabric = self._fabric
+    def _staged(self, kept: _Kept, call: Call, named: str | None, record: Record) -> Plan:
+        fabric, choose = self._fabric, partial(self._choose, named)
 
         def bound() -> Plan:
-            used: dict[str, None] = {}
+            parts: list[Record] = []  # the last piece is shorter, and may go another way
 
             def on_host(part: Call) -> Plan:
-                choice = choose(part)
-                used[algorithm_of(choice)] = None  # the last piece is shorter, and its choice may be another
-                return fabric.bind(part, choice, self._workspace)
+                choice, of_part = choose(part), copy(record)
+                parts.append(of_part)
+                of_part.route = algorithm_of(choice)
+                plan = fabric.bind(part, choice, self._workspace)
+                return self._where_it_lies(named, part, plan, of_part)
 
             plan = staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
-            return _recorded(record, f"{STAGED}:{'+'.join(used)}", plan)
+
+            def note() -> None:
+                record.route = f"{STAGED}:{'+'.join(dict.fromkeys(part.route for part in parts))}"
+
+            note()
+            return sequence(note, plan, note)
 
         def settled() -> Plan:
             fabric.settle()
@@ -218,7 +233,7 @@ class _Kept:
 
     def __init__(self, device: Device, fabric: Fabric) -> None:
         self.device = device
-        self.ring = Ring(device)
+        self.ring = Ring(device, fabric.shares_arrays)
         self.scratch, self.packs = Scratch(device), Scratch(device)
         self.sends: bool | None = None
         """Whether this rank hands this memory to MPI in messages. Others may do otherwise."""

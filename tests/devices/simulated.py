@@ -22,7 +22,7 @@ import numpy as np
 from mpicoll.arrays import kernels, owners
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Reduction
-from mpicoll.devices.device import Device, Handle, Queue
+from mpicoll.devices.device import Block, Device, Handle, Queue
 from mpicoll.errors import DeviceFailure
 from tests.devices.arena import Arena, Reserved
 from tests.devices.simulated_array import SimulatedArray
@@ -49,7 +49,7 @@ class Simulated(Device):
         self._faults: dict[str, int] = {}
         self._unexportable: set[int] = set()
         self.counts: Counter[str] = Counter()
-        """How often each thing was asked for: ``allocation``, ``pinned``, ``copy``, ``kernel``."""
+        """How often each thing was asked for: ``allocation``, ``pinned``, ``pin``, ``copy``, ``kernel``."""
         owners.add(self)
 
     # -- what programs do ---------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Simulated(Device):
 
     def fail(self, what: str, number: int = 1) -> None:
         """Let the ``number``-th thing of this kind from now fail. 0 lets none fail any more. What can fail are each
-        ``allocation``, ``pinned`` memory, ``export``, ``copy`` and ``kernel``."""
+        ``allocation``, ``pinned`` memory, ``pin``, ``export``, ``copy`` and ``kernel``."""
         self._faults[what] = number
 
     def fails(self, what: str) -> bool:
@@ -114,10 +114,15 @@ class Simulated(Device):
             raise MemoryError(f"{self.name} has no {nbytes} bytes left")
         return _Memory(address, partial(queue.after, partial(self._arena.give_back, address)))
 
-    def pinned(self, nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def pinned(self, nbytes: int) -> Block:
         if self.fails("pinned"):
             raise MemoryError(f"{self.name} cannot pin {nbytes} bytes")
         return np.empty(nbytes, np.uint8)
+
+    def pin(self, memory: Block) -> Block:
+        if self.fails("pin"):
+            raise MemoryError(f"{self.name} cannot pin these {memory.nbytes} bytes")
+        return memory
 
     def view(self, b: Buffer) -> Place:
         storage = kernels.storage(b.dtype)

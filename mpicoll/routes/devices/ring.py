@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import weakref
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.arrays.dtypes import Dtype
 from mpicoll.collectives import input_of
-from mpicoll.devices.device import Device, Event
-from mpicoll.errors import DeviceError
+from mpicoll.devices.device import Block, Device, Event
+from mpicoll.errors import DeviceError, DeviceFailure
+from mpicoll.machine.blocks import allocate
 
 __all__ = ["Ring", "Slot"]
 
@@ -19,12 +21,28 @@ SLOTS = 3
 """One slot is filled by the device, MPI works on another one, and the device empties the third."""
 
 
-@dataclass(eq=False)
-class Slot:
-    """Room for one piece. ``emptied`` is when the device has taken out what was put in last."""
+@dataclass(eq=False, slots=True)
+class Work:
+    """What the device may not have done yet in a slot: to put in what comes next, and to take out what was put in
+    last."""
 
-    memory: np.ndarray[Any, np.dtype[np.uint8]]
+    filled: Event | None = None
     emptied: Event | None = None
+
+    def wait(self) -> None:
+        for event in (self.filled, self.emptied):
+            if event is not None:
+                with suppress(DeviceFailure):  # the device does nothing more then
+                    event.wait()
+
+
+class Slot:
+    """Room for one piece."""
+
+    def __init__(self, memory: Block) -> None:
+        self.memory, self.work = memory, Work()
+        # Then the memory may become another array's.
+        weakref.finalize(self, self.work.wait).atexit = False
 
     def buffer(self, start: int, shape: tuple[int, ...], dtype: Dtype) -> Buffer:
         """Elements in the slot, from byte ``start`` on."""
@@ -34,10 +52,11 @@ class Slot:
 class Ring:
     """The slots of one communicator for one device, and the queues that fill and empty them.
 
-    Slots grow, and never shrink. A plan that was bound before keeps the slots that it was bound to."""
+    Slots grow, and never shrink. A plan that was bound before keeps the slots that it was bound to. If ranks share
+    arrays, slots lie in memory that they share: then the host's route need not copy."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
+    def __init__(self, device: Device, shares_arrays: bool) -> None:
+        self.device, self._shares_arrays = device, shares_arrays
         self.filling, self.emptying = device.queue(), device.queue()
         self._slots: list[Slot] = []
 
@@ -50,8 +69,12 @@ class Ring:
                 self._slots[i : i + 1] = [Slot(self._memory(max(nbytes, min(2 * old, 2 * nbytes)), operation))]
         return self._slots[:number]
 
-    def _memory(self, nbytes: int, operation: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def _memory(self, nbytes: int, operation: str) -> Block:
         """Pinned memory, or memory that the system may page out if there is none. Copies are slower then."""
+        shared = allocate(nbytes) if self._shares_arrays else None
+        if shared is not None:
+            with suppress(MemoryError):  # the next line asks for memory of another sort
+                return self.device.pin(shared)
         try:
             return self.device.pinned(nbytes)
         except MemoryError:

@@ -21,8 +21,9 @@ from mpicoll.routes.devices.ring import SLOTS, Ring, Slot
 
 __all__ = ["PIECE", "bind"]
 
-PIECE = 1 << 20
-"""Bytes of the vector in a piece."""
+PIECE = 4 << 20
+"""Bytes of the vector in a piece. Two ranks on an H200 took 17.8 ms for an all-reduce of 64 MiB in pieces of 1 MiB,
+13.4 ms in pieces of 2 MiB, and 9.3 ms in pieces of 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +169,14 @@ class _AtOnce:
         except DeviceFailure as e:
             raise DeviceFailure(f"{self._operation}: {e}") from e
         piece.run()
-        slot = piece.slot
         if piece.into is not None:
             queue.copy(piece.into.on_device, piece.into.on_host)
-            slot.emptied = queue.record()
+            piece.slot.work.emptied = queue.record()
 
     def _fill(self, queue: Queue, piece: _Piece) -> None:
         """Wait until the slot is free, and filled if this rank has an input."""
-        emptied, piece.slot.emptied = piece.slot.emptied, None
+        work = piece.slot.work
+        emptied, work.emptied = work.emptied, None
         if piece.out is not None:
             if emptied is not None:  # perhaps on another queue than this call's
                 queue.wait_for(emptied)
@@ -206,7 +207,7 @@ class _InPieces:
             piece.run()
             if piece.into is not None:
                 ring.emptying.copy(piece.into.on_device, piece.into.on_host)
-                piece.slot.emptied = ring.emptying.record()
+                piece.slot.work.emptied = ring.emptying.record()
             if i + SLOTS - 1 < len(pieces):
                 filled.append(self._fill(pieces[i + SLOTS - 1]))
         caller.wait_for(ring.emptying.record())
@@ -214,10 +215,12 @@ class _InPieces:
 
     def _fill(self, piece: _Piece) -> Event | None:
         """Let the device fill the slot as soon as it is empty. The event is when MPI may have it, None for now."""
-        queue, emptied = self._ring.filling, piece.slot.emptied
+        queue, work = self._ring.filling, piece.slot.work
+        emptied = work.emptied
         if piece.out is None:
             return emptied
         if emptied is not None:
             queue.wait_for(emptied)
         queue.copy(piece.out.on_host, piece.out.on_device)
-        return queue.record()
+        work.filled = queue.record()
+        return work.filled

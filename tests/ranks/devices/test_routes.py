@@ -108,7 +108,7 @@ def test_an_algorithm_of_the_host_goes_through_the_host(comm: mpicoll.Communicat
 
 def test_long_vectors(comm: mpicoll.Communicator, on: On) -> None:
     """Of many real pieces, and with memory that the ranks share."""
-    n = 700_001
+    n = 2_500_001
     for route in routes_of(on):
         for op in ("sum", "max"):
             x = on.array(np.arange(n) % 1000 + comm.rank, "float32")

@@ -20,6 +20,10 @@ __all__ = ["Ring", "Slot"]
 SLOTS = 3
 """One slot is filled by the device, MPI works on another one, and the device empties the third."""
 
+FEW = 16 << 20
+"""Bytes up to which slots have few different lengths. A process keeps the memory of slots that are gone for others of
+the same length."""
+
 
 @dataclass(eq=False, slots=True)
 class Work:
@@ -66,7 +70,8 @@ class Ring:
         for i in range(number):
             old = self._slots[i].memory.size if i < len(self._slots) else 0
             if old < nbytes or i >= len(self._slots):
-                self._slots[i : i + 1] = [Slot(self._memory(max(nbytes, min(2 * old, 2 * nbytes)), operation))]
+                room = max(nbytes, min(1 << (nbytes - 1).bit_length(), FEW), min(2 * old, 2 * nbytes))
+                self._slots[i : i + 1] = [Slot(self._memory(room, operation))]
         return self._slots[:number]
 
     def _memory(self, nbytes: int, operation: str) -> Block:

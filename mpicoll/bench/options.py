@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -182,12 +183,14 @@ def output(operation: str, option: str, text: str | None) -> Path | None:
     """A file to write, in a directory that exists and is writable."""
     if text is None:
         return None
+    if text == "-":
+        raise ArgumentError(operation, option, "a file, as /dev/stdout", repr(text))
     path = Path(text)
     try:
         if path.is_dir():
             raise IsADirectoryError
         if path.exists():
-            path.open("r+b").close()
+            os.close(os.open(path, os.O_WRONLY))
         else:
             TemporaryFile(dir=path.parent).close()
     except OSError:

@@ -95,6 +95,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # one of a command that shows its progress is wiped out
         print(f"{bar}mpicoll: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
+    except MemoryError:
+        if under_launcher():
+            raise
+        why = "there is not enough memory for this: take fewer ranks or smaller sizes"
+        print(f"mpicoll {given[0]}: {why}", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # whoever reads what is printed has seen enough
         _print_no_more()
         return 1

@@ -67,8 +67,10 @@ def _events(file: Path) -> list[Any]:
     expected = "a trace that MPICOLL_TRACE has written"
     try:
         events = json.loads(file.read_text())["traceEvents"]
-    except (OSError, ValueError, TypeError, KeyError) as e:
+    except (OSError, ValueError) as e:
         raise ArgumentError("tune", "--for", expected, f"{str(file)!r} ({e})") from None
+    except (TypeError, KeyError):
+        raise ArgumentError("tune", "--for", expected, f"{str(file)!r}, which has no 'traceEvents'") from None
     return [each for each in events if each.get("ph") == "X"]
 
 

@@ -57,6 +57,11 @@ def test_there_is_no_room_for_what_it_prints(words: str) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_there_is_no_memory_for_so_many_ranks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "allreduce", "linear", "-n", str(10**11)]) == 2
+    assert capsys.readouterr().err.startswith("mpicoll verify: there is not enough memory for this")
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [

@@ -126,6 +126,7 @@ def test_a_machine_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str
         (["bcast", "--root", "-1"], "--root"),
         (["allreduce", "--plot", "x.gif"], "--plot"),
         (["allreduce", "--plot", "x.svg", "--sizes", "1K"], "--plot: expected at least two sizes in --sizes"),
+        (["allreduce", "--json", "-"], "--json: expected a file, as /dev/stdout; given '-'"),
         (["allreduce", "--json", "/no/such/folder/x"], "--json: expected a file in a directory that exists"),
         (
             ["allreduce", "--json", "/tmp/one", "--goal", "/tmp/one", "--algorithms", "ring", "--sizes", "1K"],

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from mpicoll.errors import ArgumentError
 from mpicoll.tune.traced import groups_of
 from mpicoll.tune.tuner import Group
 
@@ -28,6 +31,16 @@ def test_the_calls_that_took_most_time_come_first(tmp_path: Path) -> None:
     assert {exchange, among_3} == {Group("allreduce:max", 2, (1 << 20,)), Group("allreduce", 3, (1 << 18,))}
     assert bcast == Group("bcast", 2, (1 << 18,))
     assert groups_of(file, ["bcast"], [2], None, None) == [bcast]
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '"text"'])
+def test_a_file_that_is_no_trace(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    with pytest.raises(
+        ArgumentError, match=r"MPICOLL_TRACE has written; given '.*other.json', which has no 'traceEvents'"
+    ):
+        groups_of(file, [], None, None, None)
 
 
 def test_methods_for_uneven_blocks_are_cases_of_their_own(tmp_path: Path) -> None:

@@ -85,8 +85,8 @@ class Cuda(Device):
         return memory
 
     def pin(self, memory: Block) -> Block:
-        with self._torch.cuda.device(self._device), hidden_from_captures():
-            return np.asarray(Pinned(memory))
+        with self._torch.cuda.device(self._device):
+            return np.asarray(Pinned(memory, self._device.index))
 
     def view(self, b: Buffer) -> Any:
         torch = self._torch

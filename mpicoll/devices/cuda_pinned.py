@@ -7,33 +7,53 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import weakref
+from typing import Any
 
 from mpicoll.devices.device import Block
-from mpicoll.machine.cuda import driver, hidden_from_captures
+from mpicoll.machine.cuda import context_of, driver, hidden_from_captures
 
 __all__ = ["Pinned"]
 
 _PORTABLE = 1
 """Of cuMemHostRegister's flags: the memory is pinned for all GPUs of the process."""
+_NO_CONTEXT = 201
+"""CUDA_ERROR_INVALID_CONTEXT: this thread has not worked on a GPU yet."""
+
+_pinned_for_ever: list[Block] = []
+"""What the driver did not let go of. It must never be another array's, whose pages would be others."""
 
 
 class Pinned:
     """Memory that is pinned as long as there is a reference to this. It begins at a page."""
 
-    def __init__(self, memory: Block) -> None:
-        """Raises MemoryError if the driver does not pin it."""
-        address, pages = memory.ctypes.data, -(-memory.nbytes // mmap.PAGESIZE)
-        failed = driver().cuMemHostRegister_v2(
-            ctypes.c_void_p(address), ctypes.c_size_t(pages * mmap.PAGESIZE), ctypes.c_uint(_PORTABLE)
-        )
+    def __init__(self, memory: Block, gpu: int) -> None:
+        """``gpu`` is the number of the one that copies. Raises MemoryError if the driver does not pin the memory."""
+        pages = -(-memory.nbytes // mmap.PAGESIZE)
+        nbytes, flags = ctypes.c_size_t(pages * mmap.PAGESIZE), ctypes.c_uint(_PORTABLE)
+        failed = _asked(gpu, "cuMemHostRegister_v2", _pointer(memory), nbytes, flags)
         if failed:
             raise MemoryError(f"{memory.nbytes} bytes cannot be pinned (CUDA's error {failed})")
         self.__array_interface__ = memory.__array_interface__
-        self._memory = memory
-        weakref.finalize(self, _unpin, address).atexit = False
+        weakref.finalize(self, _unpin, memory, gpu, os.getpid()).atexit = False  # it holds the memory until then
 
 
-def _unpin(address: int) -> None:
+def _unpin(memory: Block, gpu: int, process: int) -> None:
+    if os.getpid() == process and _asked(gpu, "cuMemHostUnregister", _pointer(memory)):
+        _pinned_for_ever.append(memory)
+
+
+def _asked(gpu: int, function: str, *arguments: Any) -> int:
+    """The driver's answer, 0 if it did what was asked."""
+    call = getattr(driver(), function)
     with hidden_from_captures():
-        driver().cuMemHostUnregister(ctypes.c_void_p(address))
+        answer: int = call(*arguments)
+        if answer == _NO_CONTEXT:
+            with context_of(gpu):
+                answer = call(*arguments)
+    return answer
+
+
+def _pointer(memory: Block) -> ctypes.c_void_p:
+    return ctypes.c_void_p(memory.ctypes.data)

@@ -31,6 +31,7 @@ class Binding:
         self._fabric, self._workspace = fabric, Workspace()
         self._traits = Traits(fabric.nodes, fabric.library, fabric.shares, fabric.meets, rules)
         self._choose = partial(_choose, fabric, self._traits)
+        self._where_it_lies = partial(_where_it_lies, fabric, self._workspace)
         self.devices = DeviceCalls(fabric, self._choose, self._where_it_lies, self._workspace)
 
     @property
@@ -55,13 +56,6 @@ class Binding:
             plan = self._bound(call, chosen, partial(self._choose, algorithm, record=record))
             plan = self._where_it_lies(algorithm, call, plan, record)
         return plan, plain
-
-    def _where_it_lies(self, algorithm: str | None, call: Call, plan: Plan, record: Record) -> Plan:
-        """The plan of a call on host memory. If nobody has named an algorithm, it finds out whether the ranks' arrays
-        lie in memory that they share."""
-        if algorithm is not None or preferred(call.operation, self._fabric.rules.preferred) is not None:
-            return plan
-        return self._fabric.where_it_lies(call, plan, record, self._workspace)
 
     def _bound(self, call: Call, chosen: Choice, choose: Callable[[Call], Choice]) -> Plan:
         fabric, bound = self._fabric, partial(self._fabric.bind, workspace=self._workspace)
@@ -106,6 +100,16 @@ class _Later:
                 chosen = self._choose(self._call)
             self._plan, self._shares = self._bound(self._call, chosen), fabric.shares
         self._plan()
+
+
+def _where_it_lies(
+    fabric: Fabric, workspace: Workspace, algorithm: str | None, call: Call, plan: Plan, record: Record
+) -> Plan:
+    """The plan of a call on host memory. If nobody has named an algorithm, it finds out whether the ranks' arrays lie
+    in memory that they share."""
+    if algorithm is not None or preferred(call.operation, fabric.rules.preferred) is not None:
+        return plan
+    return fabric.where_it_lies(call, plan, record, workspace)
 
 
 def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, call: Call, record: Record | None = None) -> Choice:

@@ -202,9 +202,10 @@ class DeviceCalls:
         return self._known
 
     def free(self) -> None:
-        """Give up the memory of other processes."""
+        """Give up the memory of other processes, and the slots."""
         for kept in self._kept.values():
             kept.peers.free()
+        self._kept.clear()
 
     def for_message(self, b: Buffer) -> Buffer | None:
         """A device's buffer, as MPI can send or receive it where it lies. None where this rank does not know that MPI

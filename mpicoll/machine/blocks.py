@@ -24,7 +24,9 @@ import numpy as np
 from mpicoll.machine.pages import give_back
 from mpicoll.machine.shared_memory import Block, Mapping, fill, mapped, mark_of, new_file
 
-__all__ = ["LEAST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "may_adopt", "opened", "own_at"]
+__all__ = [
+    "LEAST", "MOST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "may_adopt", "opened", "own_at",
+]  # fmt: skip
 
 LEAST = 16 << 10
 """Bytes of the shortest array that lies in such memory. It does not pay for shorter ones."""
@@ -184,9 +186,9 @@ class _Pool:
 _pool = _Pool()
 
 
-def allocate(nbytes: int) -> Block | None:
+def allocate(nbytes: int, spare: int = 0) -> Block | None:
     """Uninitialised memory of so many bytes. None if it is short, or if the system or ``MOST`` allows no more, or
-    if this is a signal's handler that has come in the midst of it."""
+    if this is a signal's handler that has come in the midst of it. A new block leaves ``spare`` of ``MOST``."""
     if nbytes < LEAST:
         return None
     room = _rounded(nbytes)
@@ -195,7 +197,7 @@ def allocate(nbytes: int) -> Block | None:
             return None
         _pool.busy = True
         try:
-            block = _pool.give(room) or _new(room)
+            block = _pool.give(room) or _new(room, spare)
             if block is None:
                 return None
             _pool.uses(block)
@@ -266,8 +268,8 @@ def opened(place: Place) -> Block:
     return np.asarray(mapping)[place.offset :]
 
 
-def _new(nbytes: int) -> Own | None:
-    if sum(own.lasts for own in known) >= MOST or not _may_keep_a_file():
+def _new(nbytes: int, spare: int) -> Own | None:
+    if sum(own.lasts for own in known) >= MOST - spare or not _may_keep_a_file():
         return None
     file = new_file(nbytes)
     if file is None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-__all__ = ["driver", "hidden_from_captures", "number_of", "supported"]
+__all__ = ["context_of", "driver", "hidden_from_captures", "number_of", "supported"]
 
 _DEVICE_ORDINAL = 9  # of CUpointer_attribute
 _RELAXED = 2  # of CUstreamCaptureMode
@@ -32,6 +32,26 @@ def number_of(address: int) -> int | None:
     number = ctypes.c_int()
     failed = driver().cuPointerGetAttribute(ctypes.byref(number), _DEVICE_ORDINAL, ctypes.c_uint64(address))
     return None if failed else number.value
+
+
+@contextmanager
+def context_of(number: int) -> Iterator[None]:
+    """Let the context of this GPU, which CUDA's runtime uses too, be this thread's one meanwhile."""
+    cuda, context, before = driver(), _primary_context(number), ctypes.c_void_p()
+    cuda.cuCtxPushCurrent_v2(context)
+    try:
+        yield
+    finally:
+        cuda.cuCtxPopCurrent_v2(ctypes.byref(before))
+
+
+@cache
+def _primary_context(number: int) -> ctypes.c_void_p:
+    """It stays as long as the process."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    driver().cuDeviceGet(ctypes.byref(device), ctypes.c_int(number))
+    driver().cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+    return context
 
 
 @contextmanager

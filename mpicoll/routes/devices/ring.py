@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,16 +14,16 @@ from mpicoll.arrays.dtypes import Dtype
 from mpicoll.collectives import input_of
 from mpicoll.devices.device import Block, Device, Event
 from mpicoll.errors import DeviceError, DeviceFailure
-from mpicoll.machine.blocks import allocate
+from mpicoll.machine.blocks import LEAST, MOST, allocate
 
 __all__ = ["Ring", "Slot"]
 
 SLOTS = 3
 """One slot is filled by the device, MPI works on another one, and the device empties the third."""
 
-FEW = 16 << 20
-"""Bytes up to which slots have few different lengths. A process keeps the memory of slots that are gone for others of
-the same length."""
+SHORTEST, FEW = 256 << 10, 16 << 20
+"""Bytes of a slot in shared memory: the least, and up to where there are few different lengths. A process keeps the
+memory of slots that are gone for others of the same length."""
 
 
 @dataclass(eq=False, slots=True)
@@ -32,8 +33,11 @@ class Work:
 
     filled: Event | None = None
     emptied: Event | None = None
+    process: int = field(default_factory=os.getpid)
 
     def wait(self) -> None:
+        if os.getpid() != self.process:
+            return  # this is a forked child, and the device works for its parent
         for event in (self.filled, self.emptied):
             if event is not None:
                 with suppress(DeviceFailure):  # the device does nothing more then
@@ -45,7 +49,7 @@ class Slot:
 
     def __init__(self, memory: Block) -> None:
         self.memory, self.work = memory, Work()
-        # Then the memory may become another array's.
+        # Then the memory may become another array's. This comes before, as nobody but a slot and its plans has it.
         weakref.finalize(self, self.work.wait).atexit = False
 
     def buffer(self, start: int, shape: tuple[int, ...], dtype: Dtype) -> Buffer:
@@ -71,12 +75,14 @@ class Ring:
             old = self._slots[i].memory.size if i < len(self._slots) else 0
             if old < nbytes or i >= len(self._slots):
                 room = max(nbytes, min(1 << (nbytes - 1).bit_length(), FEW), min(2 * old, 2 * nbytes))
+                if nbytes >= LEAST:
+                    room = max(room, SHORTEST)
                 self._slots[i : i + 1] = [Slot(self._memory(room, operation))]
         return self._slots[:number]
 
     def _memory(self, nbytes: int, operation: str) -> Block:
         """Pinned memory, or memory that the system may page out if there is none. Copies are slower then."""
-        shared = allocate(nbytes) if self._shares_arrays else None
+        shared = allocate(nbytes, spare=MOST // 2) if self._shares_arrays else None  # the rest is the program's
         if shared is not None:
             with suppress(MemoryError):  # the next line asks for memory of another sort
                 return self.device.pin(shared)

@@ -193,11 +193,20 @@ class _InPieces:
         self._operation, self._ring, self._pieces, self._tell = operation, ring, pieces, tell
 
     def __call__(self) -> None:
-        ring, pieces = self._ring, self._pieces
+        ring = self._ring
         caller = ring.device.current()
         begun = caller.record()
         ring.filling.wait_for(begun)
         ring.emptying.wait_for(begun)
+        try:
+            failure = self._run()
+        finally:  # after an error of the host's route, too, the caller's memory is still written to
+            caller.wait_for(ring.emptying.record())
+        raise_any(self._operation, self._tell(failure))
+
+    def _run(self) -> str | None:
+        """The pieces, one after another. Returns what went wrong on the device."""
+        emptying, pieces = self._ring.emptying, self._pieces
         filled = [self._fill(piece) for piece in pieces[: SLOTS - 1]]
         failure = None
         for i, piece in enumerate(pieces):
@@ -206,12 +215,11 @@ class _InPieces:
                 failure = failure_before(event) or failure
             piece.run()
             if piece.into is not None:
-                ring.emptying.copy(piece.into.on_device, piece.into.on_host)
-                piece.slot.work.emptied = ring.emptying.record()
+                emptying.copy(piece.into.on_device, piece.into.on_host)
+                piece.slot.work.emptied = emptying.record()
             if i + SLOTS - 1 < len(pieces):
                 filled.append(self._fill(pieces[i + SLOTS - 1]))
-        caller.wait_for(ring.emptying.record())
-        raise_any(self._operation, self._tell(failure))
+        return failure
 
     def _fill(self, piece: _Piece) -> Event | None:
         """Let the device fill the slot as soon as it is empty. The event is when MPI may have it, None for now."""

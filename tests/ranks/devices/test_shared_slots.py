@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import weakref
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import pytest
 import mpicoll
 from mpicoll.collectives import COLLECTIVES
 from mpicoll.machine import blocks
-from mpicoll.routes.devices import staged
+from mpicoll.routes.devices import ring, staged
 from tests.devices.checks import MOVING, check
 from tests.devices.on import On, OnSimulated
 from tests.devices.simulated_queue import Costs
@@ -80,6 +81,57 @@ def test_no_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not [value for value in range(3) if "shared" in summed(comm, on, value)]
     assert on.device.counts["pin"] == 0
     comm.free()
+
+
+def test_what_is_freed_is_given_back_at_once(comm: mpicoll.Communicator) -> None:
+    """Without Python's collector, which a training loop may have turned off."""
+    on = OnSimulated()
+    gc.collect()
+    gc.disable()
+    try:
+        for device in (False, True):
+            fresh = comm.split(0)
+            assert fresh is not None
+            x = np.ones(LENGTH)
+            for _ in range(2):
+                fresh.allreduce(on.array(x, "float64") if device else x, algorithm="staged" if device else None)
+            binding = fresh._engine.binding
+            left = [weakref.ref(each) for each in (binding, *binding.devices._kept.values())]
+            fresh.free()
+            del fresh, binding
+            assert [each() for each in left] == [None] * len(left)
+    finally:
+        gc.enable()
+
+
+def test_half_of_the_blocks_is_the_program_s(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    on, there = OnSimulated(), sum(own.lasts for own in blocks.known)
+    monkeypatch.setattr(blocks, "MOST", 2 * there)
+    monkeypatch.setattr(ring, "MOST", 2 * there)
+    taken = [blocks.allocate(own.nbytes) for own in blocks.known if own.lasts]  # free ones would serve
+    assert "shared" not in summed(comm, on, 1)
+    assert blocks.allocate(blocks.LEAST) is not None
+    del taken
+
+
+def test_an_error_of_the_host_s_route(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the program queues then comes after what the device still writes."""
+    on, fresh, run = OnSimulated(), comm.split(0), staged._InPieces._run
+    assert fresh is not None
+    x = on.array(np.ones(LENGTH), "float64")
+    on.device.current().synchronize()
+
+    def failing(self: staged._InPieces) -> None:
+        run(self)
+        raise RuntimeError("the host's route")
+
+    monkeypatch.setattr(staged._InPieces, "_run", failing)
+    on.device.costs = Costs(latency=0.05)
+    with pytest.raises(RuntimeError, match="the host's route"):
+        fresh.allreduce(x, out=x, algorithm="staged")
+    on.copy(x, kept := on.array(np.full(LENGTH, 7.0), "float64"))
+    assert np.all(on.values(x) == 7)
+    del kept
 
 
 def test_slots_are_free_when_the_device_is_done(comm: mpicoll.Communicator) -> None:

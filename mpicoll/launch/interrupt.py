@@ -55,8 +55,9 @@ class Job:
         """What its ranks must find in their environment."""
         return {_FOLDER: str(self._folder) if self._here else os.devnull}
 
-    def run(self, start: Callable[[], NoReturn]) -> int:
-        """Let a process ``start`` the launcher in its place, hand signals on to it, and return the exit code."""
+    def run(self, start: Callable[[], NoReturn], begun: Callable[[], object]) -> int:
+        """Let a process ``start`` the launcher in its place, hand signals on to it, and return the exit code. ``begun``
+        is called when there is the process."""
         handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(
             (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), self._end
         )
@@ -81,6 +82,7 @@ class Job:
         if typed is not None:
             os.close(typed[0])
             threading.Thread(target=_hand_on_what_is_typed, args=[typed[1]], daemon=True).start()
+        begun()
         try:
             code = os.waitstatus_to_exitcode(os.waitpid(self._launcher, 0)[1])
         finally:

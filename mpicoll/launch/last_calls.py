@@ -31,7 +31,7 @@ _LEFT = _TOLD + 2
 """Where that is which a rank has left for ``mpicoll run`` to say."""
 _HEAD = 1 << 14
 _ROOM = 1 << 18
-"""Bytes of each rank: the number of its last call, and then what the last numbers mean."""
+"""Bytes of each rank: the number of its last call, its process, and then what the last numbers mean."""
 _TEXTS, _TEXT = 1024, Struct("=QH244s")
 _WORDS = Struct(f"=H{_HEAD - _LEFT - 2}s")
 _KILLED = (9, 128 + 9)
@@ -53,20 +53,33 @@ class Board:
         """What the ranks must find in their environment."""
         return {_VARIABLE: f"{os.getpid()}:{self._file}:{self._mark.hex()}"}
 
-    def close(self, code: int) -> int:
+    def process_of(self, rank: int) -> int:
+        """The rank's process, 0 if it has not come so far."""
+        return int.from_bytes(os.pread(self._file, 8, _HEAD + rank * _ROOM + 8), sys.byteorder)
+
+    def is_over(self, rank: int) -> bool:
+        """Whether the rank's program has come to its end."""
+        return int.from_bytes(os.pread(self._file, 8, _HEAD + rank * _ROOM), sys.byteorder) == _OVER
+
+    def close(self, code: int, gone: int | None = None) -> int:
         """The launcher has ended with this ``code``. Say what a rank has left to be said, or what the ranks called last
-        if the launcher failed and no table of all ranks has said it. Returns the exit code of the job."""
+        and which one was ``gone`` first, if the launcher failed and no table of all ranks has said it. Returns the exit
+        code of the job."""
         told, wanted = os.pread(self._file, 2, _TOLD)
         length, words = _WORDS.unpack(os.pread(self._file, _WORDS.size, _LEFT))
         if length:
             print(words[:length].decode(errors="replace"), file=sys.stderr, flush=True)
         elif code and not told:
             calls = {rank: call for rank in range(self._nprocs) if (call := _call_of(self._file, rank))}
+            killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
+            lines = [f"mpicoll: the job has ended with {code}{killed}."]
+            if gone is not None:
+                lines[0] += f" The process of rank {gone} was gone first."
             if calls:
-                killed = " (killed: often the system was out of memory, see dmesg)" if code in _KILLED else ""
-                first = f"mpicoll: the job has ended with {code}{killed}. The last collective of each rank:"
-                lines = rows([(ranks, call) for call, ranks in alike(calls).items()])
-                print("\n".join([first, *lines]), file=sys.stderr, flush=True)
+                lines[0] += " The last collective of each rank:"
+                lines += rows([(ranks, call) for call, ranks in alike(calls).items()])
+            if calls or gone is not None:
+                print("\n".join(lines), file=sys.stderr, flush=True)
         os.close(self._file)
         return (code and wanted) or code
 
@@ -114,6 +127,8 @@ are_read = _file is not None
 _room = _room_of(_file, launched_rank())
 last: memoryview | list[int] = [0] if _room is None else memoryview(_room).cast("Q")
 """Its first element is the number of this rank's last call."""
+if _room is not None:
+    last[1] = os.getpid()
 
 
 def note(number: int, description: str) -> None:

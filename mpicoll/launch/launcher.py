@@ -21,6 +21,7 @@ from typing import Any, NoReturn, TypeVarTuple, overload
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, last_calls, spawned, stdin
 from mpicoll.launch.alone import ELASTIC, under_launcher
+from mpicoll.launch.gone import Gone
 from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, vendor_that_says
 
@@ -235,8 +236,10 @@ def run(
         environment = (
             launch.environment() | beside.variables() | board.variables() | (torchs if restarts else {}) | given
         )
-        code = beside.run(partial(_become, launch.argv, environment, reads=not given))
-        code = code if beside.ended_by_user else board.close(code)
+        gone = Gone(nprocs, board.process_of, board.is_over)
+        code = beside.run(partial(_become, launch.argv, environment, reads=not given), gone.watch)
+        first = gone.first()
+        code = code if beside.ended_by_user else board.close(code, first)
         if code == 0 or beside.ended_by_user or restarted == restarts:
             break
         print(f"mpicoll: the job has failed ({code}). Restart {restarted + 1} of {restarts}", file=sys.stderr)

@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.protocol import Account
 from mpicoll.launch import failure, last_calls
+from mpicoll.launch.gone import Gone
 from tests.jobs.jobs import MPICH, run, script
 
 PROGRAM = """
@@ -96,10 +98,9 @@ def test_mpicoll_run_speaks_where_no_rank_did(tmp_path: Path, how: str, called: 
     if how == "sys.exit(3)":
         assert (result.code, result.output) == (3, "")
     watcher = "its process has ended with exit code 5; its last collective: allreduce sum of 4 float64" in result.output
-    said = (
-        "mpicoll: the job has ended with 5. The last collective of each rank:\n  ranks 0-1  allreduce sum of 4 float64"
-        in result.output
-    )
+    first = r"mpicoll: the job has ended with 5\.( The process of rank [01] was gone first\.)? "
+    last = "The last collective of each rank:\n  ranks 0-1  allreduce sum of 4 float64"
+    said = re.search(first + last, result.output) is not None
     assert (watcher or said) == listed
     assert not (watcher and said)
 
@@ -107,6 +108,7 @@ def test_mpicoll_run_speaks_where_no_rank_did(tmp_path: Path, how: str, called: 
 NOTES = """
 import os, sys
 from mpicoll.launch import last_calls
+from mpicoll.launch.gone import Gone
 
 last_calls.note(5, "barrier")
 last_calls.last[0] = 5
@@ -135,6 +137,41 @@ def test_what_each_rank_has_noted(capfd: pytest.CaptureFixture[str]) -> None:
         "  ranks 0-1  barrier",
         "  rank 2     a call that it has prepared long before",
     ]
+
+
+@pytest.mark.parametrize("how", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(5)"])
+def test_the_rank_that_was_gone_first_is_named(tmp_path: Path, how: str) -> None:
+    """Before MPI is there, no other rank can say it."""
+    program = f"""
+        import os, signal, time
+
+        if os.environ["RANK"] == "1":
+            time.sleep(0.5)
+            {how}
+        time.sleep(3)
+    """
+    result = run(3, script(tmp_path, program))
+    assert result.code != 0
+    said = "mpicoll: the job has ended with [0-9].*[.] The process of rank 1 was gone first[.]"
+    assert re.search(said, result.output)
+
+
+def test_which_process_is_gone_first() -> None:
+    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
+    come = [each.pid for each in processes]
+    come[3] = 0
+    gone = Gone(4, lambda rank: come[rank], lambda rank: rank == 0)
+    gone.watch()
+    time.sleep(0.3)
+    come[3] = processes[3].pid
+    time.sleep(0.5)
+    for rank in (0, 3, 1, 2):  # the program of rank 0 was over
+        processes[rank].kill()
+        processes[rank].wait()
+    assert gone.first() == 3
+    nobody = Gone(2, lambda rank: 0, lambda rank: False)
+    nobody.watch()
+    assert nobody.first() is None
 
 
 CRASH = """

@@ -1,0 +1,65 @@
+"""Which rank's process has ended first, as ``mpicoll run`` sees it.
+
+MPICH's launcher names a process when it ends a job, and often one that it has ended itself. So the processes are looked
+at beside it. The kernel tells at once when one ends.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+
+__all__ = ["Gone"]
+
+_LOOKS = 0.1
+"""Seconds between two looks for ranks that have come."""
+
+
+class Gone:
+    """The processes of a job's ranks, from ``watch`` to ``first``.
+
+    ``process_of`` gives a rank's process, 0 as long as it has not come. ``is_over`` says whether a rank's program has
+    come to its end."""
+
+    def __init__(self, nprocs: int, process_of: Callable[[int], int], is_over: Callable[[int], bool]) -> None:
+        self._missing, self._process_of, self._is_over = set(range(nprocs)), process_of, is_over
+        self._first: int | None = None
+        self._wake = os.eventfd(0)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def watch(self) -> None:
+        """Begin. No process is forked by this one after that."""
+        self._thread.start()
+
+    def first(self) -> int | None:
+        """The rank that ended before all others, and before its program did. It looks no more."""
+        if self._thread.ident is not None:
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+        os.close(self._wake)
+        return self._first
+
+    def _watch(self) -> None:
+        # Of several that have ended, epoll names them in the order in which they did.
+        poll, ranks = select.epoll(), dict[int, int]()
+        poll.register(self._wake, select.EPOLLIN)
+        ended: list[int] = []
+        while self._first is None and self._wake not in ended:
+            for rank in sorted(self._missing):
+                if process := self._process_of(rank):
+                    self._missing.remove(rank)
+                    try:
+                        file = os.pidfd_open(process)
+                    except OSError:
+                        continue  # it has ended, or the system has no such files
+                    ranks[file] = rank
+                    poll.register(file, select.EPOLLIN)
+            ended = [file for file, _ in poll.poll(_LOOKS if self._missing else None)]
+            files = [file for file in ended if file != self._wake]
+            for file in files:
+                poll.unregister(file)
+            self._first = next((ranks[file] for file in files if not self._is_over(ranks[file])), None)
+        for file in (*ranks, poll.fileno()):
+            os.close(file)

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 __all__ = ["Gone"]
 
-_LOOKS = 0.1
-"""Seconds between two looks for ranks that have come."""
+_SOON, _LATE = 0.1, 10.0
+"""Seconds between the first and between the last looks for ranks that have come: those of other nodes never do."""
 
 
 class Gone:
@@ -46,6 +46,7 @@ class Gone:
         poll, ranks = select.epoll(), dict[int, int]()
         poll.register(self._wake, select.EPOLLIN)
         ended: list[int] = []
+        pause = _SOON
         while self._first is None and self._wake not in ended:
             for rank in sorted(self._missing):
                 if process := self._process_of(rank):
@@ -56,7 +57,8 @@ class Gone:
                         continue  # it has ended, or the system has no such files
                     ranks[file] = rank
                     poll.register(file, select.EPOLLIN)
-            ended = [file for file, _ in poll.poll(_LOOKS if self._missing else None)]
+            ended = [file for file, _ in poll.poll(pause if self._missing else None)]
+            pause = min(1.5 * pause, _LATE)
             files = [file for file in ended if file != self._wake]
             for file in files:
                 poll.unregister(file)

@@ -49,7 +49,7 @@ class Slot:
 
     def __init__(self, memory: Block) -> None:
         self.memory, self.work = memory, Work()
-        # Then the memory may become another array's. This comes before, as nobody but a slot and its plans has it.
+        # When the slot is gone, its memory may become another array's: not before the device is done with it.
         weakref.finalize(self, self.work.wait).atexit = False
 
     def buffer(self, start: int, shape: tuple[int, ...], dtype: Dtype) -> Buffer:

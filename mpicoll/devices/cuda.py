@@ -18,9 +18,10 @@ from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.arrays.kernels import COMBINE
 from mpicoll.devices.cuda_peers import close, exported, opened
 from mpicoll.devices.cuda_pinned import Pinned
-from mpicoll.devices.device import Block, Device, Event, Handle, Queue
+from mpicoll.devices.device import Device, Event, Handle, Queue
 from mpicoll.errors import DeviceError, DeviceFailure, StateError
 from mpicoll.machine.cuda import hidden_from_captures, supported
+from mpicoll.machine.shared_memory import Block
 
 __all__ = ["Cuda"]
 

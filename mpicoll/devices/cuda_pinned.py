@@ -11,8 +11,8 @@ import os
 import weakref
 from typing import Any
 
-from mpicoll.devices.device import Block
 from mpicoll.machine.cuda import context_of, driver, hidden_from_captures
+from mpicoll.machine.shared_memory import Block
 
 __all__ = ["Pinned"]
 

@@ -12,15 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Dtype, Reduction
+from mpicoll.machine.shared_memory import Block
 
-__all__ = ["Block", "Device", "Event", "Handle", "Memory", "Queue", "View"]
-
-Block = np.ndarray[Any, np.dtype[np.uint8]]
-"""Bytes of host memory."""
+__all__ = ["Device", "Event", "Handle", "Memory", "Queue", "View"]
 
 View = Any
 """A buffer as the device's queues take it. It does not keep the buffer's memory."""

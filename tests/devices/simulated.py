@@ -22,8 +22,9 @@ import numpy as np
 from mpicoll.arrays import kernels, owners
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Reduction
-from mpicoll.devices.device import Block, Device, Handle, Queue
+from mpicoll.devices.device import Device, Handle, Queue
 from mpicoll.errors import DeviceFailure
+from mpicoll.machine.shared_memory import Block
 from tests.devices.arena import Arena, Reserved
 from tests.devices.simulated_array import SimulatedArray
 from tests.devices.simulated_queue import Costs, Place, SimulatedQueue

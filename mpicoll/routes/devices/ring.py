@@ -12,9 +12,10 @@ import numpy as np
 from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.arrays.dtypes import Dtype
 from mpicoll.collectives import input_of
-from mpicoll.devices.device import Block, Device, Event
+from mpicoll.devices.device import Device, Event
 from mpicoll.errors import DeviceError, DeviceFailure
 from mpicoll.machine.blocks import LEAST, MOST, allocate
+from mpicoll.machine.shared_memory import Block
 
 __all__ = ["Ring", "Slot"]
 

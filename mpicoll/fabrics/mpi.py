@@ -32,6 +32,7 @@ from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 from mpicoll.machine.shared_memory import Block, share
+from mpicoll.machine.vendors import vendor_of
 from mpicoll.routes import cico, exchange, large, lying, native, scheduled, wide
 from mpicoll.routes.devices import scheduled as on_device
 from mpicoll.routes.devices.scratch import Scratch
@@ -80,6 +81,7 @@ class MPIFabric(ElasticFabric):
         self.rank, self.size = self._comm.rank, self._comm.size
         self.parcels = MPIParcels(self._comm, self._messages, self._check if self._is_elastic else None)
         self.library = MPI.get_vendor()[0]
+        self._vendor = vendor_of(self.library)
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         # If all ranks of the parent are on one node, then so are these. It need not be found out.
@@ -204,7 +206,7 @@ class MPIFabric(ElasticFabric):
         return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)
 
     def where_it_lies(self, call: Call, plan: Plan, record: Record, workspace: Workspace) -> Plan:
-        if self._meeting is None or not lying.serves(call, self.size, self._crowded):
+        if self._meeting is None or not lying.serves(call, self.size, self._crowded, self._vendor):
             return plan
         return lying.Lying(self._meeting, call, plan, record, workspace)
 

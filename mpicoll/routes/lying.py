@@ -24,6 +24,7 @@ from mpicoll.calls.record import Record
 from mpicoll.errors import MessageError
 from mpicoll.machine import blocks
 from mpicoll.machine.blocks import LEAST, Adopted, Own, Place, opened, own_at
+from mpicoll.machine.vendors import Vendor
 from mpicoll.routes.shares import ends_of, input_and_output, share_of
 from mpicoll.transports.meeting import FROM, MOST_ENDS, Meeting, Posted
 from mpicoll.transports.transport import Array
@@ -34,21 +35,24 @@ SHARED = "shared"
 """The name of this way in records."""
 
 
-def serves(call: Call, size: int, crowded: bool) -> bool:
+def serves(call: Call, size: int, crowded: bool, vendor: Vendor) -> bool:
     """Whether the call could be carried out so. The answer is the same on all ranks. ``crowded`` says whether they take
-    turns on cores: then it takes longer to meet."""
+    turns on cores: then it takes longer to meet, and a call of this vendor's may be faster."""
     table, reduction = call.collective, call.reduction
     if not call.extent_is_common:
         # No rank knows how long the others' arrays are. So all of them meet, and find out.
         return not crowded and size < MOST_ENDS
     longest = call.nbytes(size)
     shortest = longest // size if table.gathers or table.scatters else longest
+    least = LEAST  # a shorter array does not lie in shared memory
+    if crowded and table.rooted and reduction is None:
+        least = max(least, vendor.crowded_deals)
     return (
         table.moves
         and table.prefix is None
         # A factor may be another on each rank, which alone knows it.
         and (reduction is None or reduction.op.factor is None)
-        and shortest >= LEAST  # a shorter array does not lie in shared memory
+        and shortest >= least
     )
 
 

@@ -13,7 +13,7 @@ import torch
 import mpicoll
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.machine import blocks
+from mpicoll.machine import blocks, vendors
 from mpicoll.routes.lying import SHARED
 from mpicoll.routes.shares import PIECE
 from mpicoll.transports.meeting import Meeting
@@ -50,6 +50,32 @@ def test_only_a_collective_with_an_algorithm_of_its_own_is_not_made_where_arrays
         assert comm.last_route == SHARED
         comm.bcast(x)
         assert comm.last_route == "linear"
+
+
+def test_where_ranks_take_turns_an_mpi_moves_short_arrays_from_and_to_a_root(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fabric = comm._engine.fabric
+    assert isinstance(fabric, MPIFabric)
+    monkeypatch.setattr(fabric, "_crowded", True)
+    monkeypatch.setattr(fabric, "_vendor", vendors.OPEN_MPI)
+    first = comm.zeros(LONG)
+    comm.allreduce(first, out=first)
+    for nbytes, route in ((vendors.OPEN_MPI.crowded_deals - 4, "native"), (vendors.OPEN_MPI.crowded_deals, SHARED)):
+        block = shared(comm, np.full(nbytes // 4, comm.rank + 1, np.float32))
+        all_blocks = comm.empty((comm.size, *block.shape), np.float32)
+        comm.gather(block, out=all_blocks)
+        assert comm.last_route == route
+        assert comm.rank != 0 or (all_blocks == np.arange(1, comm.size + 1)[:, None]).all()
+        comm.scatter(all_blocks, out=block)
+        assert comm.last_route == route
+        assert (block == comm.rank + 1).all()
+        comm.bcast(block)
+        assert comm.last_route == route
+        assert (block == 1).all()
+        comm.allreduce(block, out=block)
+        assert comm.last_route == SHARED
+        assert (block == comm.size).all()
 
 
 @pytest.mark.parametrize("count", [blocks.LEAST, LONG, LONG + 1, 3 * PIECE + 5])

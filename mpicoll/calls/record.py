@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from itertools import count
 from typing import NamedTuple
@@ -51,10 +51,12 @@ class Pending(NamedTuple):
     dtype: str
     missing: str
     """What is the matter while it has not happened: ``no message came from rank 0 (tag 0)``."""
+    others: Sequence[int] = ()
+    """The ranks of a message's other end. While one of them is at work, it may still happen."""
 
     @classmethod
-    def message(cls, operation: str, what: str, elements: int, dtype: str) -> Pending:
-        return cls(operation, what, elements, dtype, f"no message {what}")
+    def message(cls, operation: str, what: str, elements: int, dtype: str, others: Sequence[int]) -> Pending:
+        return cls(operation, what, elements, dtype, f"no message {what}", others)
 
 
 Begun = tuple[Pending, float]

@@ -217,7 +217,8 @@ class Objects(Face):
                 to_mpi = kinds.on_wire(tag, kinds.OBJECT)
                 if receives:
                     look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, tag, self._engine.fabric.probe)
-            found = _Awaited(Pending.message(operation, what, 1, kinds.OBJECT), of, to_mpi, look)
+            pending = Pending.message(operation, what, 1, kinds.OBJECT, self._engine.at_other_end(of))
+            found = _Awaited(pending, of, to_mpi, look)
             if exact:
                 self._awaited.keep((operation, peer, tag), found)
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -127,7 +127,7 @@ class MessageCalls(Base):
         def bound(wire: Buffer) -> Message:
             to_mpi = kinds.on_wire(tag, wire.dtype.name) if self.tells_kinds else tag
             transfer = self._nobody(wire) if to == self.fabric.nobody else self.fabric.outgoing(wire, to, to_mpi)
-            return self._bound(operation, where, wire, transfer, False)
+            return self._bound(operation, where, wire, transfer, False, self.at_other_end(to))
 
         def copied() -> Request:
             wire = self.binding.devices.for_message(given) or copied_to_host(given)
@@ -138,16 +138,16 @@ class MessageCalls(Base):
     def _incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int | None) -> BoundMessage:
         of, which = self.origin(operation, source, tag)
         taken = self._memory(operation, x, writable=True)
-        whence = self.whence(of, which)
+        whence, others = self.whence(of, which), self.at_other_end(of)
 
         def bound(wire: Buffer) -> Message:
             if of == self.fabric.nobody:
-                return self._bound(operation, whence, wire, self._nobody(wire), True)
+                return self._bound(operation, whence, wire, self._nobody(wire), True, others)
             if not self.tells_kinds:
-                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True)
+                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True, others)
             kind = wire.dtype.name
             to_mpi = None if which is None else kinds.on_wire(which, kind)
-            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True)
+            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True, others)
             message.kind = kind
             if which is not None:
                 message.meanwhile = partial(kinds.look_for_others, operation, kind, of, which, self.fabric.probe)
@@ -192,7 +192,8 @@ class MessageCalls(Base):
         transfer = self.fabric.both(wires[0], to, sendtag, wires[1], of, which) if wires else None
         if transfer is not None and self.under_way.timeout is None and of != self.fabric.nobody:
             what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
-            both = self._bound(operation, what, wires[1], transfer, True)
+            others = [*self.at_other_end(of), *self.at_other_end(to)]
+            both = self._bound(operation, what, wires[1], transfer, True, others)
             known = at is not None and at[0] is not None and type(at[2]) in _KEYS
             if known and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
                 self.bound_messages.keep(at, both)
@@ -209,7 +210,8 @@ class MessageCalls(Base):
 
     def probe(self, source: int | None, tag: int | None) -> Envelope:
         """Wait for a message that a receive would take. It is still to be received."""
-        pending = Pending.message("probe", self.whence(*self.origin("probe", source, tag)), 0, "object")
+        of, which = self.origin("probe", source, tag)
+        pending = Pending.message("probe", self.whence(of, which), 0, "object", self.at_other_end(of))
         under_way, begun = self.under_way, (pending, monotonic())
         patience = Patience(under_way.timeout or float("inf"))
         under_way.begun.append(begun)
@@ -271,14 +273,22 @@ class MessageCalls(Base):
             return "any rank"
         return "nobody" if rank == self.fabric.nobody else f"rank {rank}"
 
+    def at_other_end(self, rank: int | None) -> Sequence[int]:
+        """The ranks that may be at the other end of a message. None means any."""
+        if rank is None:
+            return range(self.size)
+        return () if rank == self.fabric.nobody else (rank,)
+
     def whence(self, of: int | None, tag: int | None) -> str:
         return f"came from {self.named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
 
     def _nobody(self, b: Buffer) -> Transfer:
         return Nobody(self.fabric.nobody, self.fabric.any_tag, b.count)
 
-    def _bound(self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool) -> Message:
-        pending = Pending.message(operation, what, wire.count, wire.dtype.name)
+    def _bound(
+        self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool, others: Sequence[int]
+    ) -> Message:
+        pending = Pending.message(operation, what, wire.count, wire.dtype.name, others)
         return Message(pending, transfer, receives, in_time=self.under_way.timeout is not None)
 
 

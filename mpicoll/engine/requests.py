@@ -367,15 +367,25 @@ class Request:
         return "" if self.done else f"{self._message.pending.operation}: {self._message.pending.missing}"
 
 
+_unfinished: list[Request] = []
+"""What the program had begun and had not happened when it came to its end."""
+
+
+def _has_messages() -> bool:
+    """At the end of the program, whether messages of this rank are under way."""
+    _unfinished.clear()
+    if any(each.begun for each in [*_all]):
+        lives = lifetime.lives()
+        for request in gc.get_objects():  # once, at the end, so that no message costs more
+            if type(request) is Request and (lives or request._under_way.failure is NeverRaised):
+                _unfinished.extend([request] if request.unfinished() else [])
+    return any(request._message.pending.others for request in _unfinished)
+
+
 def _tell_unfinished() -> None:
-    """At the end of the program, name what was begun and has not happened: no other rank may ever notice."""
-    if not any(each.begun for each in [*_all]):
-        return
+    """When all ranks are at their ends, name what has not happened: no other rank may ever notice."""
     left: dict[UnderWay, list[str]] = {}
-    lives = lifetime.lives()
-    for request in gc.get_objects():  # once, at the end, so that no message costs more
-        if type(request) is not Request or not (lives or request._under_way.failure is NeverRaised):
-            continue
+    for request in _unfinished:
         if what := request.unfinished():
             left.setdefault(request._under_way, []).append(what)
             pythonapi.Py_IncRef(py_object(request))  # MPI_Finalize may write to its arrays, when Python has freed them
@@ -385,4 +395,5 @@ def _tell_unfinished() -> None:
         show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {named}{more}")
 
 
+watcher.under_way.append(_has_messages)
 watcher.after_leaving.append(_tell_unfinished)

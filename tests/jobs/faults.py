@@ -115,6 +115,16 @@ for group in (one, other) if rank == 1 else (other, one):
     "nobody sends an object": Fault(
         "if rank == 1: comm.recv_object()", (TIME_IS_UP, "recv_object: no message came from any rank (tag 0)")
     ),
+    "who could send ends": Fault(
+        "if rank: sys.exit()\ncomm.recv(x, None)",
+        (HAS_LEFT, "recv: no message came from any rank (tag 0)", "ranks 1-2  have ended their program"),
+        600,
+    ),
+    "who should receive ends": Fault(
+        "if rank == 1: sys.exit()\ncomm.send(np.ones(1 << 22), 1)",
+        (HAS_LEFT, "send: no message was taken by rank 1 (tag 0)", "has ended its program"),
+        600,
+    ),
     "nobody receives": Fault(
         "if rank == 1: comm.send(np.ones(1 << 22), 2)",
         (TIME_IS_UP, "rank 1", "send: no message was taken by rank 2 (tag 0)"),

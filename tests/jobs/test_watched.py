@@ -272,6 +272,16 @@ elif rank == 1:
     time.sleep(3)
     comm.recv(np.ones(1 << 20), 0)
 """,
+    "a thread of a rank that has ended": """
+def late():
+    time.sleep(6)
+    comm.send(x, 0)
+
+if rank == 1:
+    threading.Thread(target=late, daemon=True).start()
+elif rank == 0:
+    comm.recv(x, 1)
+""",
     "a caught mismatch": """
 checked = mpicoll.Communicator(check="full", timeout=60)
 try:
@@ -305,7 +315,7 @@ ALWAYS = (
 
 @pytest.mark.parametrize("name", half(RIGHT, on_both=ALWAYS))
 def test_no_false_alarm(name: str, tmp_path: Path) -> None:
-    begin = "import os, sys, time\nimport numpy as np\nimport mpicoll\n\ncomm = mpicoll.Communicator()\n"
+    begin = "import os, sys, threading, time\nimport numpy as np\nimport mpicoll\n\ncomm = mpicoll.Communicator()\n"
     begin += "rank, x = comm.rank, np.ones(6)\nfor _ in range(3): comm.allreduce(x)\n"
     timeout = {"MPICOLL_TIMEOUT": "5"} if name == "messages one after another" else {}
     result = run(3, script(tmp_path, begin + RIGHT[name].strip("\n") + "\nprint('went on')\n"), env=timeout)

@@ -177,7 +177,7 @@ class Invented(Transfer):
 
 
 def receive(under_way: requests.UnderWay, transfer: Transfer) -> requests.Request:
-    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64")
+    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", [0])
     return requests.Request(requests.Message(pending, transfer, True, False), object(), np.zeros(4), under_way)
 
 

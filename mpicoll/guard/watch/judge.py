@@ -46,6 +46,8 @@ _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
+_SECONDS_OF_A_MESSAGE = 3.0
+"""How long a rank waits for a message of ranks that have left, until nobody expects it to come."""
 _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
@@ -166,7 +168,7 @@ class Judge:
 
     def _told(self, rank: int, told: Told) -> None:
         if told.leaving and not self._processes[rank].leaving:
-            self._processes[rank].leaving = True
+            self._processes[rank].leaving, self._processes[rank].serves = True, told.serves
             self._leaving.set()
         for state in told.states:
             each = self._communicators.setdefault(state.name, _Calls(state.name))
@@ -240,6 +242,8 @@ class Judge:
         left = [why for why in no_more.values() if why in (Why.HAS_LEFT, Why.HAS_FREED)]
         if left and await self._wait_to_agree(each):
             await self._end(each, each.most(), left[0])
+        if Why.HAS_LEFT in left and await self._message_is_missed(each):
+            await self._end(each, None, Why.HAS_LEFT)
         if each.name not in self._communicators:
             return  # its ranks were lost meanwhile, or it has failed
         over = all(each.states.get(rank, OPEN) != OPEN for rank in each.ranks)
@@ -284,6 +288,15 @@ class Judge:
             return False
         accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
         return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in accounts.values() if a)
+
+    async def _message_is_missed(self, each: _Calls) -> bool:
+        """Whether a rank waits for a message, and all ranks that may be at its other end have left for good."""
+        waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
+        accounts = await self._processes.ask(waiting, AccountOf(each.name, None)) if waiting else {}
+        left = {rank for rank, process in self._processes.items() if process.leaving and not process.serves}
+        stuck = {rank: a for rank, a in accounts.items() if a and a.stuck > _SECONDS_OF_A_MESSAGE}
+        awaited = [{*account.others} - {rank} for rank, account in stuck.items()]
+        return any(others and others <= left for others in awaited)
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""

@@ -83,7 +83,7 @@ class Member:
         """Seconds since the judge was heard, since it was told of all changes, and since it was asked for an answer."""
         self._since_lost = 0.0
         """Seconds since the judge was lost."""
-        self._leaving = self._lost = False
+        self._leaving = self._serves = self._lost = False
         self._wishes: dict[Compare | Dump, asyncio.Event] = {}
         """What the judge was asked to do. An event is set when it has done so."""
         self.may_leave = asyncio.Event()
@@ -155,7 +155,7 @@ class Member:
                 states.append(State(each.name, *state, each.ranks if first else None))
                 each.told = state
         if states or (self._leaving and everything):
-            say(self.writer, Told(states, self._leaving))
+            say(self.writer, Told(states, self._leaving, self._serves))
         if self._since_beat >= (BEAT_WHILE_WAITING if waits else BEAT):
             self._since_beat = 0.0
             say(self.writer, Beat())
@@ -240,9 +240,10 @@ class Member:
                 each = self.watched.get(name)
                 return each and each.account(number, self._leaving)
 
-    def leave(self) -> None:
-        """Tell the judge that this process makes no more calls. ``may_leave`` is set when it may go."""
-        self._leaving = True
+    def leave(self, serves: bool = False) -> None:
+        """Tell the judge that this process makes no more calls, and whether messages may still come from it or be
+        taken by it. ``may_leave`` is set when it may go."""
+        self._leaving, self._serves = True, serves
         self._silent = 0.0  # so far, this process has seldom asked the judge whether it is there
         if self._lost:
             self.may_leave.set()

@@ -26,6 +26,8 @@ class Connected:
     writer: asyncio.StreamWriter
     process: Process
     leaving: bool = False
+    serves: bool = False
+    """Whether messages may come from it, or be taken by it, though it leaves."""
     silent: float = 0.0
     """Seconds since it was heard. Time in which the judge's own process was stopped does not count."""
     gone: float | None = None

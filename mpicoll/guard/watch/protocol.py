@@ -130,10 +130,12 @@ class State(Message):
 
 
 class Told(Message):
-    """What has changed in a process. ``leaving`` says that it makes no more calls."""
+    """What has changed in a process. ``leaving`` says that it makes no more calls. If it ``serves``, messages may still
+    come from it, or be taken by it."""
 
     states: list[State]
     leaving: bool
+    serves: bool
 
 
 class Beat(Message):
@@ -227,6 +229,8 @@ class Account(Message):
     """Whether the rank is in this call now."""
     message: str | None
     """The message that it waits for."""
+    others: list[int]
+    """The ranks of the world that may be at the other end of this message, if the whole program waits for it."""
     seconds: float
     """How long its oldest wait has lasted."""
     stuck: float

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 
 from mpicoll.calls.record import Begun
+from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
 from mpicoll.guard.sites import place_of, whereabouts
 from mpicoll.guard.watch.protocol import Account
 
 __all__ = ["BEAT", "BEAT_WHILE_WAITING", "LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched",
-           "patience_at_end"]  # fmt: skip
+           "has_one_thread", "patience_at_end"]  # fmt: skip
 
 LOOK = 0.5
 """Seconds between two looks at a process's communicators."""
@@ -23,6 +25,11 @@ _LONG, _VERY_LONG = 1.0, 60.0
 """Seconds after which the judge is told of a wait, and after which it warns."""
 _GRACE = 10.0
 """Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
+
+
+def has_one_thread() -> bool:
+    """Whether the program has only its main thread, which is then the one that waits."""
+    return all(each is threading.main_thread() or isinstance(each, Onlooker) for each in threading.enumerate())
 
 
 def patience_at_end(timeout: float) -> float:
@@ -110,6 +117,7 @@ class Watched:
             site=place_of(made.site) if made else None,
             waits=recorder.under_way and number == begun - 1,
             message=f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,
+            others=[self.ranks[rank] for rank in waits[0][0].others] if waits and has_one_thread() else [],
             seconds=seconds,
             stuck=0.0 if self.agrees else seconds,  # where ranks agree, their waits end by themselves
             where=whereabouts(),

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from mpicoll.guard.files.traced import TracedRecorder
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.watch import report
 from mpicoll.guard.watch.meeting import Meeting, listen
-from mpicoll.guard.watch.watched import Watched
+from mpicoll.guard.watch.watched import Watched, has_one_thread
 from mpicoll.launch.elastic import lost
 from mpicoll.launch.failure import before_end
 from mpicoll.launch.lifetime import before_finalize, progress
@@ -27,7 +28,7 @@ from mpicoll.units import named
 if TYPE_CHECKING:
     from mpicoll.guard.watch.thread import Thread
 
-__all__ = ["after_leaving", "before_leaving", "compare", "watch"]
+__all__ = ["after_leaving", "before_leaving", "compare", "under_way", "watch"]
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS = 0.02
@@ -35,6 +36,8 @@ _SECONDS_TO_PROGRESS = 0.02
 
 before_leaving: list[Callable[[], object]] = []
 after_leaving: list[Callable[[], object]] = []
+under_way: list[Callable[[], bool]] = []
+"""Each says whether messages of this rank are under way."""
 """Called at the end of the program or of MPI: while others may still wait for this rank, and when nobody does."""
 
 _watchers: dict[Meeting, Thread] = {}
@@ -135,9 +138,10 @@ def _leave() -> None:
     """At the end of the program or of MPI: wait until the calls of all ranks are known to be the same."""
     for do in before_leaving:
         do()
+    serves = any(each() for each in under_way) or not has_one_thread()
     watchers = [*_watchers.values()]
     for watcher in watchers:  # all of them, before any wait: other ranks may wait for them in another order
-        watcher.soon(watcher.member.leave)
+        watcher.soon(partial(watcher.member.leave, serves))
     for watcher in watchers:
         while not watcher.has_left(_SECONDS_TO_PROGRESS):
             progress()  # messages of this rank may still be under way

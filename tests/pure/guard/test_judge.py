@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll.calls.record import Pending
 from mpicoll.guard.recorder import FREED, LENGTH
-from mpicoll.guard.watch import ending, processes
+from mpicoll.guard.watch import ending, processes, watched
 from mpicoll.guard.watch.channel import connect, say
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.processes import SECONDS_TO_ANSWER
@@ -183,7 +183,7 @@ def test_a_rank_is_silent(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def scene(it: Job) -> None:
         _, writer, _ = await connect(it.meeting, 2)
-        say(writer, Told([State("c", 1, "open", 0, None)], False))
+        say(writer, Told([State("c", 1, "open", 0, None)], False, False))
         it.make()
         for recorder in it.recorders:
             begin(recorder, "barrier")
@@ -341,9 +341,39 @@ def test_communicators_closed_with_mpi_are_compared() -> None:
     assert len(ends) == 1
 
 
+def waits_for_message(it: Job, *others: int) -> None:
+    """Rank 0 waits for a message of one of these ranks."""
+    pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", others)
+    it.ranks[0].member.watched["c"].waits.append((pending, monotonic()))
+
+
 @pytest.mark.slow
-def test_a_message_of_a_rank_that_has_left(capfd: Output) -> None:
-    """It may be on its way, and a thread may listen for others. So there is a warning, which names the rank."""
+@pytest.mark.parametrize("others", [(1,), (0, 1, 2)])
+def test_a_message_of_ranks_that_have_left(
+    others: tuple[int, ...], capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "has_one_thread", lambda: True)
+
+    async def scene(it: Job) -> None:
+        it.make()
+        waits_for_message(it, *others)
+        for rank in {*others} - {0}:
+            await looks(20)
+            assert not ends
+            it.ranks[rank].member.leave()
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert Why.HAS_LEFT.value in said
+    assert "  recv: no message came from rank 1 (tag 0), at " in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("why", ["it serves", "a thread waits", "another rank may send", "of itself"])
+def test_a_message_that_may_still_come(why: str, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be on its way, and threads may send or wait for others. So there is a warning, which names the rank."""
+    monkeypatch.setattr(watched, "has_one_thread", lambda: why != "a thread waits")
     said = ""
 
     def warned() -> bool:
@@ -353,10 +383,8 @@ def test_a_message_of_a_rank_that_has_left(capfd: Output) -> None:
 
     async def scene(it: Job) -> None:
         it.make()
-        it.ranks[1].member.leave()
-        it.ranks[0].member.watched["c"].waits.append(
-            (Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64"), monotonic())
-        )
+        it.ranks[1].member.leave(serves=why == "it serves")
+        waits_for_message(it, *{"another rank may send": (1, 2), "of itself": (0,)}.get(why, (1,)))
         await until(warned)
         it.ranks[0].member.watched["c"].waits.clear()
         await it.all_leave()

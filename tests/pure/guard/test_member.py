@@ -103,7 +103,7 @@ def test_waits_that_follow_each_other_are_not_one(capfd: Output) -> None:
     async def scene(it: Job) -> None:
         waits = it.ranks[0].member.watched["c"].waits
         for _ in range(400):
-            waits.append((Pending.message("recv", "came from rank 1", 1, "int64"), monotonic()))
+            waits.append((Pending.message("recv", "came from rank 1", 1, "int64", [1]), monotonic()))
             await asyncio.sleep(0.004)
             waits.clear()
 

@@ -96,7 +96,7 @@ def test_what_is_no_message(line: bytes) -> None:
 
 
 def test_a_state_without_ranks() -> None:
-    told = Told([State("c", 1, "open", 0, None), State("d", 1, "open", 0, [0, 2])], False)
+    told = Told([State("c", 1, "open", 0, None), State("d", 1, "open", 0, [0, 2])], False, False)
     assert message_in(line_of(told)) == told
 
 

@@ -433,3 +433,15 @@ def test_messages_move_while_a_rank_only_looks(comm: mpicoll.Communicator, tmp_p
     elif comm.rank == 1:
         comm.send(message, 0)
         sent.touch()
+
+
+def test_messages_that_are_under_way_at_the_end() -> None:
+    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    transfer.came = 4
+    request = receive(under_way, transfer)
+    assert requests._has_messages()
+    assert request in requests._unfinished
+    transfer.here.set()
+    requests._has_messages()
+    assert request.done
+    assert request not in requests._unfinished

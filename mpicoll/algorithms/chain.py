@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mpicoll.algorithms.pipeline import Pipeline, Stage
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps, one
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
 
-__all__ = ["bcast", "fixed_order_allreduce", "reduce"]
+__all__ = ["bcast", "exscan", "fixed_order_allreduce", "reduce", "scan"]
 
 
 def bcast(at: Place) -> Steps:
@@ -41,6 +41,40 @@ def fixed_order_allreduce(at: Place) -> Steps:
     top = at._replace(root=at.size - 1)
     stages = [*_reduce(top, OUTPUT), *_bcast(top, top.root - at.rank, -1, at.size - 1)]
     return Pipeline(stages, at.segments)
+
+
+def scan(at: Place) -> Steps:
+    """Each rank adds its own vector to what it receives from the rank before it, and sends the sum to the next rank.
+
+    Cost: (p-1)(a + n b + n g)
+    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which defines scan by
+      these sums
+    """
+    if at.rank == 0:
+        yield (Copy(one(0), INPUT, OUTPUT),)
+    else:
+        yield (RecvReduce(at.rank - 1, one(0), INPUT, OUTPUT, mine_first=False),)
+    if at.rank + 1 < at.size:
+        yield (Send(at.rank + 1, one(0), OUTPUT),)
+
+
+def exscan(at: Place) -> Steps:
+    """Each rank receives its result from the rank before it, adds its own vector, and sends the sum to the next rank.
+
+    A rank receives the sum twice: to add to it, and as its result. So all ranks but the last two send it twice.
+
+    Cost: (p-2)(a + 2 n b + n g) + a + n b
+    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard 2.0 (1997), which defines exscan
+      by these sums
+    """
+    rank, has_next, next_has_next = at.rank, at.rank + 1 < at.size, at.rank + 2 < at.size
+    sums: Space = SCRATCH if rank else INPUT
+    if rank and has_next:
+        yield (RecvReduce(rank - 1, one(0), INPUT, sums, mine_first=False),)
+    if rank:
+        yield (Recv(rank - 1, one(0), OUTPUT),)
+    if has_next:
+        yield (Send(rank + 1, one(0), sums),) * (2 if next_has_next else 1)
 
 
 def _bcast(at: Place, hops: int, way: int, start: int) -> list[Stage]:

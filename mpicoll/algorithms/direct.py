@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
 
-__all__ = ["allgather", "allreduce", "alltoall", "bcast", "gather", "reduce", "scatter"]
+__all__ = ["allgather", "allreduce", "alltoall", "bcast", "gather", "reduce", "reduce_scatter", "scatter"]
 
 
 def bcast(at: Place) -> Steps:
@@ -55,6 +55,37 @@ def allreduce(at: Place) -> Steps:
     """
     yield from reduce(at)
     yield from bcast(at)
+
+
+def reduce_scatter(at: Place) -> Steps:
+    """Every rank receives its block from the ranks after it, and combines all in rank order: ((0 + 1) + 2) + ...
+
+    The ranks before it combine theirs on a chain from rank 0 up. Each rank sends the next one the blocks of all ranks
+    above, and each rank below its block.
+
+    Cost: 2(p-1) a + (p-1)/2 (n b + n g) + n/p b + n/p g
+    Source: Message Passing Interface Forum, MPI: A Message-Passing Interface Standard (1994), which recommends that
+      reductions are made in the order of the ranks
+    """
+    rank, size, mine = at.rank, at.size, one(at.rank)
+    blocks: list[Blocks] = [mine]
+    below: Space = INPUT
+    if rank:
+        blocks += [run(rank + 1, size)] if rank + 1 < size else []
+        yield tuple(
+            RecvReduce(rank - 1, which, INPUT, into, mine_first=False)
+            for which, into in zip(blocks, (OUTPUT, SCRATCH), strict=False)
+        )
+        below = SCRATCH
+    sends = [Send(peer, one(peer), INPUT) for peer in range(rank)]
+    if rank + 1 < size:
+        sends.append(Send(rank + 1, one(rank + 1), below))
+    if rank + 2 < size:
+        sends.append(Send(rank + 1, run(rank + 2, size), below))
+    yield tuple(sends)
+    for peer in range(rank + 1, size):
+        first: Space = OUTPUT if rank or peer > rank + 1 else INPUT
+        yield (RecvReduce(peer, mine, first, OUTPUT, mine_first=True),)
 
 
 def gather(at: Place) -> Steps:

@@ -109,7 +109,7 @@ def explained(
 ) -> tuple[str, str]:
     """The algorithm as ``select`` names it, and why it is that one."""
     if traits.in_rank_order(reduction):
-        only = EXCHANGE if traits.library else between_memories(operation)
+        only = EXCHANGE if traits.library else _in_rank_order(operation)
         if algorithm not in (None, only):
             raise ArgumentError(operation, "algorithm", f"None or {only}: reductions are reproducible", repr(algorithm))
         return only, "reductions are reproducible"
@@ -230,13 +230,19 @@ def _rounds_more_than_once(reduction: Reduction, size: int) -> bool:
 
 
 def between_memories(operation: str) -> str:
-    """The algorithm for ranks that read each other's memory, or reduce where the data lies: of those that move least
-    data, the one that reduces in rank order. It is the first one in the list of algorithms, except for a
-    reduce_scatter."""
+    """The algorithm for ranks that read each other's memory, or reduce where the data lies: one of those that move
+    least data. It is the first one in the list of algorithms, but for reductions whose first one waits longer."""
     table, _ = even_and_uneven(operation)
-    if table.scatters and table.reduces:
+    if table.reduces and table.scatters:
         return "pairwise"
-    return next(algorithms.algorithms(table.name)).name
+    if table.prefix is not None:
+        return "recursive_doubling"
+    return _in_rank_order(operation)
+
+
+def _in_rank_order(operation: str) -> str:
+    """The schedule that reduces in rank order: the first one in the list of algorithms."""
+    return next(algorithms.algorithms(even_and_uneven(operation)[0].name)).name
 
 
 def preferred(operation: str, text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ class Neighbours(Face):
         if not b.shape or b.shape[0] != len(destinations):
             expected = f"shape ({len(destinations)}, ...), one block for each neighbour"
             raise ArgumentError("neighbor_alltoall", "xs", expected, f"shape {b.shape}")
-        block = b.count // b.shape[0] if b.shape[0] else 0
+        block = math.prod(b.shape[1:])
         result = self._exchanged("neighbor_alltoall", "xs", b, block, (len(sources), *b.shape[1:]), out)
         return result if result is out else results.in_kind(xs, result)
 

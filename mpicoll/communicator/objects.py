@@ -34,6 +34,8 @@ _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
 
 
 _ALLGATHER, _ALLTOALL = Record("allgather_object"), Record("alltoall_object")
+_OF_A_FUNCTION = Record("allreduce_object of a function")
+_ALLREDUCE = {combine: Record(f"allreduce_object {op}") for op, combine in _OF_TWO.items()}
 """What is recorded of calls that are always the same."""
 
 
@@ -181,9 +183,9 @@ class Objects(Face):
         if not callable(combine):
             expected = f"a function of two objects, or one of {', '.join(_OF_TWO)}"
             raise ArgumentError("allreduce_object", "op", expected, repr(op))
-        # In line, because a call from a method of the same depth is recorded at less cost.
-        given = self._pickled("allgather_object", obj)
-        moved = self._collective(_ALLGATHER, self._engine.fabric.parcels.allgather, given)
+        record = next((_ALLREDUCE[each] for each in _ALLREDUCE if each is combine), _OF_A_FUNCTION)
+        given = self._pickled("allreduce_object", obj)
+        moved = self._collective(record, self._engine.fabric.parcels.allgather, given, record.description)
         result: T = reduce(combine, map(self._engine.fabric.loads, moved))
         return result
 

@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpicoll.fabrics.fabric import Transfer
 from mpicoll.fabrics.thread_job import here as here_in_job
@@ -44,13 +44,16 @@ class Aside:
         self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self._last: _Task | None = None
         _all.add(self)
+        self._seat = here_in_job.seat
         # A daemon: otherwise the interpreter would wait at its end for a collective whose other ranks never come.
-        self._thread = threading.Thread(target=self._serve, args=[here_in_job.seat], name="mpicoll", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="mpicoll", daemon=True)
         self._thread.start()
 
     def hand_in(self, run: Callable[[Engine], None], site: sites.Site) -> _Task:
         """Let the thread run this, after all that was handed in before."""
         task = self._last = _Task(run, site)
+        if self._seat is not None:
+            self._seat.job.hand_in(self._thread)
         self._tasks.put(task)
         return task
 
@@ -64,8 +67,8 @@ class Aside:
         self._tasks.put(None)
         self._thread.join()
 
-    def _serve(self, seat: Any) -> None:
-        work_for(seat)
+    def _serve(self) -> None:
+        work_for(self._seat)
         engine: Engine | None = None
         while (task := self._tasks.get()) is not None:
             sites.here.site, sites.here.handed_in = task.site, task.since
@@ -76,6 +79,8 @@ class Aside:
                 task.error = e
             sites.here.site = sites.here.handed_in = None
             task.done.set()
+            if self._seat is not None:
+                self._seat.job.complete()
             del task  # and its arrays
         if engine is not None:
             engine.free()
@@ -92,7 +97,11 @@ class Handed(Transfer):
         return self._aside.hand_in(self._run, site)
 
     def wait(self, begun: _Task) -> None:
-        begun.done.wait()
+        if (seat := here_in_job.seat) is None:
+            begun.done.wait()
+        else:
+            with seat.job.changed:
+                seat.job.wait_until(begun.done.is_set, f"rank {seat.rank} waits for a call that it has begun")
         if begun.error is not None:
             raise begun.error
 

@@ -122,8 +122,8 @@ class Parcels(ABC):
         """All ranks' objects at the root, and None on the other ranks."""
 
     @abstractmethod
-    def allgather(self, data: bytes) -> list[Data]:
-        """All ranks' objects."""
+    def allgather(self, data: bytes, call: str = "allgather_object") -> list[Data]:
+        """All ranks' objects. ``call`` is what the ranks have called."""
 
     @abstractmethod
     def scatter(self, datas: Sequence[bytes] | None, root: int) -> Data:

@@ -4,12 +4,12 @@ whose message has not come yet."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mpicoll.transports.threads import Posted
 
-__all__ = ["Awaited", "Group", "Message"]
+__all__ = ["Awaited", "Group", "Message", "Subset"]
 
 
 @dataclass(eq=False)
@@ -49,5 +49,15 @@ class Group:
         """By turn, what each rank that has come brings to the meeting: its operation, and its value."""
         self.met: Counter[int] = Counter()
         """By rank, the number of meetings to which it has come."""
-        self.subsets: defaultdict[tuple[int, ...], list[tuple[Group, set[int]]]] = defaultdict(list)
-        """By its ranks, what each subset shares that some of them have made, and who has."""
+        self.subsets: defaultdict[frozenset[int], list[Subset]] = defaultdict(list)
+        """By its ranks, the subsets that some of them have made, and others have not yet."""
+
+
+@dataclass(eq=False)
+class Subset:
+    """What the ranks of a subset share, and their order."""
+
+    group: Group
+    members: tuple[int, ...]
+    made: set[int] = field(default_factory=set)
+    """The ranks that have made it."""

@@ -119,7 +119,7 @@ class MPIParcels(Parcels):
             self._exchange([], moved, long)
         return moved
 
-    def allgather(self, data: bytes) -> list[Data]:
+    def allgather(self, data: bytes, call: str = "allgather_object") -> list[Data]:
         if self._size == 1:
             return [data]
         slots = self._slots()

@@ -7,6 +7,7 @@ rank that fails breaks the job, and so do ranks that all wait for each other. Af
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -52,6 +53,9 @@ class Job:
         """Why no rank can wait for anything any more; None while the job is sound."""
         # What each rank waits for that has not ended; None while it runs.
         self._running: dict[int, str | None] = {}
+        # How many tasks the threads have that carry out calls for ranks, and what each of them waits for.
+        self._tasks: Counter[threading.Thread] = Counter()
+        self._waits: dict[threading.Thread, str | None] = {}
         # The ranks' threads, and those that were there before the job. Any other thread may work for a rank.
         self._known = set(threading.enumerate())
 
@@ -78,6 +82,18 @@ class Job:
             self._check_progress()
             self.changed.notify_all()
 
+    def hand_in(self, thread: threading.Thread) -> None:
+        """Say that this thread gets a task, which it carries out for a rank."""
+        with self.changed:
+            self._known.add(thread)
+            self._tasks[thread] += 1
+
+    def complete(self) -> None:
+        """Say that the calling thread has carried out a task."""
+        with self.changed:
+            self._tasks[threading.current_thread()] -= 1
+            self.happened()
+
     def break_off(self, why: str) -> None:
         """Make every wait raise an error, which says ``why``."""
         with self.changed:
@@ -87,29 +103,39 @@ class Job:
     def wait_until(self, ready: Callable[[], bool], what: str) -> None:
         """Wait until ``ready``. The caller holds ``changed``. Raises StateError, which says ``what`` the rank waits
         for, if that cannot come any more."""
-        me = here.seat if here.is_rank else None
+        me = here.seat.rank if here.seat is not None and here.is_rank else None
+        thread = threading.current_thread()
+
+        def wait_for(what: str | None) -> None:
+            if me is not None:
+                self._running[me] = what
+            elif thread in self._tasks:
+                self._waits[thread] = what
+
         while not ready():
             if self.broken is not None:
                 raise StateError(f"{what}: {self.broken}")
-            if me is not None:
-                self._running[me.rank] = what
-                self._check_progress()
+            if here.seat is None and not self._running:
+                raise StateError(f"{what}: no rank of this job runs now")
+            wait_for(what)
+            self._check_progress()
             if self.broken is None:
                 self.changed.wait()
-            if me is not None:
-                self._running[me.rank] = None
+            wait_for(None)
 
     def happened(self) -> None:
         """Wake all ranks that wait, so that each sees whether it can go on. The caller holds ``changed``."""
         for rank in self._running:
             self._running[rank] = None
+        self._waits.clear()
         self.changed.notify_all()
 
     def _check_progress(self) -> None:
-        """Break the job if all ranks that have not ended wait, for they wait for each other. But other threads, which
-        the ranks have started, may work for them: then go on waiting."""
-        waits = list(self._running.values())
-        if waits and None not in waits and self.broken is None and not self._others():
+        """Break the job if all ranks that have not ended wait, and all threads that have tasks of theirs, for they wait
+        for each other. But other threads, which the ranks have started, may work for them: then go on waiting."""
+        busy = [thread for thread, tasks in self._tasks.items() if tasks and thread.is_alive()]
+        waits = [*self._running.values(), *map(self._waits.get, busy)]
+        if self._running and None not in waits and self.broken is None and not self._others():
             self.broken = f"no rank that has not ended can go on: {'; '.join(sorted(set(map(str, waits))))}"
             self.changed.notify_all()
 

@@ -17,7 +17,7 @@ from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, Parcels, Transfer
-from mpicoll.fabrics.mailboxes import Awaited, Group, Message
+from mpicoll.fabrics.mailboxes import Awaited, Group, Message, Subset
 from mpicoll.fabrics.thread_job import Job, Seat
 from mpicoll.machine.patience import Patience
 from mpicoll.routes import threads as route
@@ -208,12 +208,16 @@ class ThreadFabric(Fabric):
         members = tuple(ranks)
         with self._job.changed:
             # The n-th subset of these ranks is the same one on each of them.
-            begun = self._group.subsets[members]
-            part, made = next((each for each in begun if self.rank not in each[1]), (Group(), set[int]()))
-            if not made:
-                begun.append((part, made))
-            made.add(self.rank)
-            if len(made) == len(members):
+            begun = self._group.subsets[frozenset(members)]
+            first = next((each for each in begun if self.rank not in each.made), None)
+            if first is None:
+                begun.append(first := Subset(Group(), members))
+            elif first.members != members:
+                named = f"rank {self.rank} names {[*members]}, and rank {min(first.made)} {[*first.members]}"
+                raise StateError(f"subset: the ranks named other ranks, or another order: {named}")
+            part = first.group
+            first.made.add(self.rank)
+            if len(first.made) == len(members):
                 del begun[0]
         return ThreadFabric(self._job, part, members.index(self.rank), len(members))
 
@@ -231,18 +235,18 @@ class _Parcels(Parcels):
         self._fabric, self._meet = fabric, fabric.meet
 
     def bcast(self, data: bytes | None, root: int) -> Data:
-        moved: Data = self._meet("bcast_object", data)[root]
+        moved: Data = self._meet(f"bcast_object root {root}", data)[root]
         return moved
 
     def gather(self, data: bytes, root: int) -> list[Data] | None:
-        moved = self._meet("gather_object", data)
+        moved = self._meet(f"gather_object root {root}", data)
         return moved if self._fabric.rank == root else None
 
-    def allgather(self, data: bytes) -> list[Data]:
-        return self._meet("allgather_object", data)
+    def allgather(self, data: bytes, call: str = "allgather_object") -> list[Data]:
+        return self._meet(call, data)
 
     def scatter(self, datas: Sequence[bytes] | None, root: int) -> Data:
-        moved: Data = self._meet("scatter_object", datas)[root][self._fabric.rank]
+        moved: Data = self._meet(f"scatter_object root {root}", datas)[root][self._fabric.rank]
         return moved
 
     def alltoall(self, datas: Sequence[bytes]) -> list[Data]:

@@ -222,6 +222,11 @@ time.sleep(600)
         (DIFFERENT, "allgather_object", "bcast_object root 0"),
         600,
     ),
+    "an object's operation": Fault(
+        "comm.allreduce_object(rank, min if rank else 'max')",
+        (DIFFERENT, "allreduce_object max", "allreduce_object min"),
+        600,
+    ),
     "calls that do not block": Fault(
         "request = comm.iallreduce(np.ones(1000)) if rank else comm.ibarrier()\nrequest.wait()\nsys.exit()",
         (DIFFERENT, "iallreduce sum of 1000 float64", "ibarrier"),

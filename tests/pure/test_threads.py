@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import operator
 import subprocess
 import sys
 import threading
@@ -121,6 +123,61 @@ def test_what_can_never_come_is_an_error(wait: Any, what: str) -> None:
         ranks.run(early)
 
 
+@pytest.mark.parametrize("kind", ["complete", "some ranks", "against one that blocks", "dropped"])
+def test_ranks_wait_for_each_other_with_calls_that_do_not_block(kind: str) -> None:
+    def wait(comm: mpicoll.Communicator) -> None:
+        if kind == "some ranks" and comm.rank == 1:
+            return
+        if kind == "against one that blocks" and comm.rank == 1:
+            comm.allreduce(np.ones(2))
+        request = comm.iallreduce(np.ones(2))
+        if kind != "dropped":
+            request.wait()
+        if comm.rank != 1:
+            comm.barrier()
+
+    with mpicoll.threads(3) as ranks, pytest.raises(StateError, match="no rank that has not ended can go on"):
+        ranks.run(wait)
+
+
+def test_many_calls_that_do_not_block() -> None:
+    def requested(comm: mpicoll.Communicator) -> list[int]:
+        requests = [comm.iallreduce(np.full(2, i)) for i in range(200)]
+        comm.barrier()
+        for request in requests:
+            request.wait()
+        return [int(request.result[0]) for request in requests]
+
+    with mpicoll.threads(3) as ranks:
+        assert ranks.run(requested) == [[3 * i for i in range(200)]] * 3
+
+
+def test_a_communicator_of_ranks_that_do_not_run() -> None:
+    with mpicoll.threads(2) as ranks:
+        first, _ = ranks.run(lambda comm: comm)
+        with pytest.raises(StateError, match=r"barrier.*: no rank of this job runs now"):
+            first.barrier()
+
+
+def test_subsets_in_another_order() -> None:
+    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match=r"rank \d names \[\d, \d\], and rank \d \["):
+        ranks.run(lambda comm: comm.subset([0, 1] if comm.rank else [1, 0]))
+
+
+@pytest.mark.parametrize("operation", ["bcast", "gather", "scatter"])
+def test_objects_with_different_roots(operation: str) -> None:
+    def differ(comm: mpicoll.Communicator) -> None:
+        getattr(comm, f"{operation}_object")([1, 2], root=comm.rank)
+
+    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match=f"rank 0 {operation}_object root 0, rank 1 "):
+        ranks.run(differ)
+
+
+def test_objects_with_different_operations() -> None:
+    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match=r"rank 0 allreduce_object max, rank 1 .* sum"):
+        ranks.run(lambda comm: comm.allreduce_object(1, operator.add if comm.rank else "max"))
+
+
 def test_what_a_thread_of_a_rank_may_still_send_is_waited_for() -> None:
     def late(comm: mpicoll.Communicator) -> float:
         x = np.zeros(1)
@@ -148,7 +205,7 @@ def test_ranks_that_disagree_are_told() -> None:
     def differ(comm: mpicoll.Communicator) -> None:
         comm.allgather_object(1) if comm.rank else comm.bcast_object(1)
 
-    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match="rank 0 bcast_object, rank 1 allgather_object"):
+    with mpicoll.threads(2) as ranks, pytest.raises(StateError, match="rank 0 bcast_object root 0, rank 1 allgather"):
         ranks.run(differ)
 
 
@@ -293,6 +350,31 @@ def test_arrays_that_every_rank_reads_and_writes() -> None:
 
     with mpicoll.threads(3) as ranks:
         assert ranks.run(sums) == [[0.0, 6.0, 12.0]] * 3
+
+
+def test_every_reduction_in_the_order_of_ranks() -> None:
+    values = 1e16, 1.0, -1e16, 1.0, 1.0
+
+    def sum_of(ranks: int) -> float:
+        return functools.reduce(operator.add, values[:ranks])
+
+    def right(comm: mpicoll.Communicator) -> dict[str, bool]:
+        with mpicoll.Communicator(reproducible=True) as mine:
+            p, rank = mine.size, mine.rank
+            x, total = np.array([values[rank]]), sum_of(p)
+            before = mine.exscan(x)
+            return {
+                "reduce": mine.reduce(x, root=p - 1) == total if rank == p - 1 else mine.reduce(x, root=p - 1) is None,
+                "reduce_scatter": bool(mine.reduce_scatter(np.full(p, x)) == total),
+                "reduce_scatterv": bool((mine.reduce_scatterv(np.full(2 * p, x), [2] * p) == total).all()),
+                "scan": bool(mine.scan(x) == sum_of(rank + 1)),
+                "exscan": rank == 0 or bool(before == sum_of(rank)),
+            }
+
+    for size in range(2, 6):
+        with mpicoll.threads(size) as ranks:
+            for found in ranks.run(right):
+                assert all(found.values()), (size, found)
 
 
 def test_reductions_in_the_order_of_ranks() -> None:

@@ -255,6 +255,11 @@ def test_neighbours_on_a_grid(comm: mpicoll.Communicator) -> None:
     tensor = line.neighbor_allgather(torch.full((2, 3), comm.rank + 1.0)[:, ::2])
     assert tensor.shape == (2, 2, 2)
     assert tensor[0].unique().tolist() == [float(before + 1)]
+    ends = [] if comm.rank else [*range(1, comm.size)]
+    # Rank 0 sends to all others, and nobody to rank 0.
+    star = mpicoll.Communicator(MPI.COMM_WORLD.Create_dist_graph_adjacent([0] if comm.rank else [], ends))
+    found = star.neighbor_alltoall(np.arange(2.0 * len(ends)).reshape(-1, 2))
+    assert found.tolist() == ([[2.0 * comm.rank - 2, 2.0 * comm.rank - 1]] if comm.rank else [])
     with pytest.raises(ArgumentError, match="neighbor_alltoall: xs: expected shape"):
         line.neighbor_alltoall(np.ones(3))
     with pytest.raises(DtypeError, match="neighbor_allgather: out: expected dtype float64"):

@@ -33,6 +33,7 @@ class Worker:
         """What has not begun, for those who ask what this process does."""
         self._queue: queue.SimpleQueue[CollectiveWork | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._seat: Seat | None = None
         self.idle: Callable[[], bool] = lambda: True
         """Whether every collective is complete and all callbacks, which may call collectives, have returned.
 
@@ -49,7 +50,8 @@ class Worker:
         """Put ``run``, which writes the tensors of ``result``, into the queue. ``turn`` is its place on devices."""
         if self._thread is None:
             # A daemon: otherwise the interpreter would wait at its end for a thread that waits for work.
-            self._thread = threading.Thread(target=self._serve, args=[here.seat], name="mpicoll", daemon=True)
+            self._seat = here.seat
+            self._thread = threading.Thread(target=self._serve, name="mpicoll", daemon=True)
             self._thread.start()
         work = CollectiveWork(run, result, turn)
         work.site, _ = sites.site_of(sys._getframe(1))
@@ -58,6 +60,8 @@ class Worker:
             self._serve_one(work)
             self._let_go(work)
         else:
+            if self._seat is not None:
+                self._seat.job.hand_in(self._thread)
             self._queued.append((operation, work.site, work.handed_in))
             self._served = work.served
             self.idle = work.served.is_set  # a method of the event: it does not keep the tensors of the work alive
@@ -116,13 +120,15 @@ class Worker:
         if work.failed_unseen:
             self._failed.append(work)
 
-    def _serve(self, seat: Seat | None) -> None:
-        work_for(seat)
+    def _serve(self) -> None:
+        work_for(self._seat)
         before = None  # a collective whose end the devices may not have come to
         while (work := self._queue.get()) is not None:
             with suppress(IndexError):  # the group was aborted
                 self._queued.popleft()
             self._serve_one(work)
+            if self._seat is not None:
+                self._seat.job.complete()
             if before is not None:
                 self._let_go(before)
                 before = None

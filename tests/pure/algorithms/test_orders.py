@@ -42,6 +42,20 @@ def test_linear_is_the_left_fold(collective: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_each_rank_has_the_left_fold(size: int) -> None:
+    expected = {
+        ("reduce_scatter", "linear"): [left_fold([*range(size)])] * size,
+        ("scan", "chain"): [left_fold([*range(rank + 1)]) for rank in range(size)],
+        ("exscan", "chain"): ["", *(left_fold([*range(rank)]) for rank in range(1, size))],
+    }
+    for named, folds in expected.items():
+        proof = prove(known(*named), size)
+        for rank, fold in enumerate(folds):
+            block = rank if named[0] == "reduce_scatter" else 0
+            assert not fold or proof.symbols.shown(proof.results[rank][block]) == fold, (named, rank)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_reductions_keep_the_order_of_the_ranks(size: int) -> None:
     for root in {0, size // 2, size - 1}:
         around = [(root + i) % size for i in range(size)]

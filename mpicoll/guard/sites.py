@@ -7,13 +7,16 @@ import sys
 import sysconfig
 import threading
 import warnings
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any, TypeVar
 
 __all__ = [
     "Site",
     "frames_now",
+    "handled",
     "here",
     "is_library",
     "is_program",
@@ -23,6 +26,11 @@ __all__ = [
     "warn",
     "whereabouts",
 ]
+
+T = TypeVar("T")
+
+_MOST_SAID = 200
+"""Characters of an exception's text that are told."""
 
 Site = tuple[CodeType, int]
 """A frame's code, and the index of the instruction that it is at. A frame itself would keep the program's arrays."""
@@ -96,12 +104,29 @@ def line_of(site: Site) -> int:
 
 def frames_now() -> dict[int, FrameType]:
     """The innermost frame of each thread, by the thread's number."""
+    return _of_threads(sys._current_frames)
+
+
+def handled() -> str:
+    """The exception that the program's main thread handles now, as in ``ValueError: no such file``. Empty if it handles
+    none, or if that is a matter of a library's own."""
+    found: Any = _of_threads(sys._current_exceptions).get(threading.main_thread().ident or 0)
+    error = found[1] if isinstance(found, tuple) else found  # before Python 3.12, it was a tuple
+    trace = None if error is None else error.__traceback__
+    if trace is None or not is_program(trace.tb_frame.f_code.co_filename):
+        return ""
+    said, _, _ = str(error).strip().partition("\n")
+    return f"{type(error).__name__}: {said[:_MOST_SAID]}" if said else type(error).__name__
+
+
+def _of_threads(ask: Callable[[], dict[int, T]]) -> dict[int, T]:
+    """What Python's function says of all threads."""
     if sys.version_info >= (3, 12):
-        return sys._current_frames()
+        return ask()
     collecting = gc.isenabled()
     gc.disable()  # to collect here would block this version for ever: github.com/python/cpython/issues/106883
     try:
-        return sys._current_frames()
+        return ask()
     finally:
         if collecting:
             gc.enable()

@@ -22,7 +22,7 @@ from mpicoll.launch import last_calls
 from mpicoll.launch.alone import is_elastic, launched_rank
 from mpicoll.units import named
 
-__all__ = ["before_end", "end_job", "flush", "hook", "is_first", "remove_memory", "was_done"]
+__all__ = ["before_end", "end_job", "flush", "hook", "is_first", "remove_memory", "say_exit", "was_done"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _FILES = "mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/program.py"
@@ -53,6 +53,17 @@ def hook(kind: type[BaseException], value: BaseException, trace: TracebackType |
         ranks = _ranks_with(report, until_printed)
         if ranks:
             _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {kind.__name__}\n{report}")
+
+
+def say_exit(error: SystemExit) -> None:
+    """Say which ranks of this node exit with a failure, and where. Python itself prints only a text that is given."""
+    frames = traceback.extract_tb(_users_part(error, error.__traceback__))
+    inner = [frame for frame in frames if frame.filename == frames[0].filename]
+    where = f", at {Path(inner[-1].filename).name}:{inner[-1].lineno} in {inner[-1].name}" if inner else ""
+    said = f"sys.exit({error.code})" if isinstance(error.code, int) else "sys.exit"
+    with ExitStack() as until_printed:
+        if ranks := _ranks_with(f"{said}{where}", until_printed):
+            _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {said}{where}\n")
 
 
 def _write(report: str) -> None:

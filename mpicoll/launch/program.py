@@ -62,6 +62,8 @@ def main() -> None:
         code = _code(error)
         if code != 0 and os.getpid() == rank and not _finalised():
             elastic.fails(code)
+            if isinstance(error, SystemExit) and launched_rank() is not None:
+                failure.say_exit(error)
             # It is done at exit, after the traceback was printed.
             atexit.register(failure.end_job, code)
         raise

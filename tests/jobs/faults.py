@@ -222,8 +222,20 @@ time.sleep(600)
         (DIFFERENT, "allgather_object", "bcast_object root 0"),
         600,
     ),
+    "while an exception is handled": Fault(
+        """
+try:
+    if rank == 1:
+        raise ValueError("the cause")
+    comm.allreduce(x)
+finally:
+    comm.bcast(x)
+""",
+        (DIFFERENT, "allreduce sum of 6", "bcast of 6", "(while it handles ValueError: the cause)"),
+        600,
+    ),
     "an object's operation": Fault(
-        "comm.allreduce_object(rank, min if rank else 'max')",
+        "comm.allreduce_object(rank, min if rank else 'max')\ntime.sleep(600)",
         (DIFFERENT, "allreduce_object max", "allreduce_object min"),
         600,
     ),

@@ -8,6 +8,7 @@ import py_compile
 import re
 import shlex
 import signal
+import socket
 import sys
 import tempfile
 import textwrap
@@ -170,6 +171,8 @@ def test_a_failing_rank_ends_the_job(tmp_path: Path, when: str, how: str, code: 
     result = run(3, script(tmp_path, FAIL), when, how)
     assert result.code == code, result.output
     assert ("ValueError: as rank 1 wants it" in result.output) == (how == "raise")
+    said = f"mpicoll: rank 1 on {socket.gethostname()} ended by sys.exit(3), at script.py:10 in <module>\n"
+    assert (said in result.output) == (how == "exit"), result.output
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -237,6 +237,8 @@ class Account(Message):
     """The same, if the wait does not end by itself."""
     where: str
     """Where the program is now."""
+    handles: str
+    """The exception that the program handles meanwhile; empty if there is none."""
     leaving: bool
     """Whether the program has ended."""
 

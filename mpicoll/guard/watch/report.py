@@ -109,10 +109,11 @@ def _line(account: Account, furthest: int, many: bool = False) -> _Line:
     """What a rank does, or what ``many`` ranks do alike."""
     number, description, site = account.number, account.description, account.site
     has, its, it_is = ("have", "their", "They are") if many else ("has", "its", "It is")
+    handles = f" (while {'they handle' if many else 'it handles'} {account.handles})" if account.handles else ""
     if account.message and not account.waits and number >= account.begun - 1:
-        return _Line(f"{account.message}, at {account.where}: waits", True)
+        return _Line(f"{account.message}, at {account.where}{handles}: waits", True)
     if account.waits and description is not None:
-        return _Line(f"call {number}: {description}, at {site}: waits", True)
+        return _Line(f"call {number}: {description}, at {site}{handles}: waits", True)
     if furthest and account.leaving and account.state == OPEN and description is not None:
         return _Line(f"{has} ended {its} program: {its} last call was {number}: {description}, at {site}")
     if description is None and 0 <= number < account.begun:
@@ -128,7 +129,7 @@ def _line(account: Account, furthest: int, many: bool = False) -> _Line:
         does = f"call {number}: {description}, at {site}"
         if account.state in (BROKEN, CLOSED):
             does += f". {'They' if many else 'It'} cannot use the communicator any more, which is {account.state}"
-    return _Line(does if account.leaving else f"{does}. {it_is} at {account.where}")
+    return _Line(does if account.leaving else f"{does}. {it_is} at {account.where}{handles}")
 
 
 _SILENT = {

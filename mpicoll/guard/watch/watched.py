@@ -9,7 +9,7 @@ from mpicoll.calls.record import Begun
 from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
-from mpicoll.guard.sites import place_of, whereabouts
+from mpicoll.guard.sites import handled, place_of, whereabouts
 from mpicoll.guard.watch.protocol import Account
 
 __all__ = ["BEAT", "BEAT_WHILE_WAITING", "LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched",
@@ -121,5 +121,6 @@ class Watched:
             seconds=seconds,
             stuck=0.0 if self.agrees else seconds,  # where ranks agree, their waits end by themselves
             where=whereabouts(),
+            handles=handled(),
             leaving=leaving,
         )

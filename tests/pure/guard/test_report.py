@@ -12,7 +12,15 @@ from mpicoll.units import named
 
 def account(**given: Any) -> Account:
     usual = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f", "waits": True}
-    usual |= {"message": None, "others": [], "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g", "leaving": False}
+    usual |= {
+        "message": None,
+        "others": [],
+        "seconds": 5.0,
+        "stuck": 5.0,
+        "where": "a.py:2 in g",
+        "handles": "",
+        "leaving": False,
+    }
     return Account(**{**usual, **given})
 
 

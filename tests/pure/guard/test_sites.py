@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from types import FrameType
 
 import pytest
 
-from mpicoll.guard.sites import is_program, place_of, site_of, whereabouts
+from mpicoll.guard.sites import handled, is_program, place_of, site_of, whereabouts
 
 
 def here() -> FrameType:
@@ -91,3 +93,26 @@ assert gc.isenabled()
 def test_garbage_is_not_collected_meanwhile() -> None:
     """CPython 3.11 would wait for itself."""
     subprocess.run([sys.executable, "-c", COLLECTS], check=True, timeout=60)
+
+
+def test_what_the_program_handles() -> None:
+    assert handled() == ""
+    try:
+        raise ValueError("the cause\nand more")
+    except ValueError:
+        assert handled() == "ValueError: the cause"
+    try:
+        raise KeyError
+    except KeyError:
+        assert handled() == "KeyError"
+
+
+def test_what_a_library_handles() -> None:
+    def of_library() -> str:
+        try:
+            raise ValueError
+        except ValueError:
+            return handled()
+
+    named = of_library.__code__.replace(co_filename=json.__file__)
+    assert types.FunctionType(named, globals())() == ""

@@ -51,12 +51,22 @@ class Pending(NamedTuple):
     dtype: str
     missing: str
     """What is the matter while it has not happened: ``no message came from rank 0 (tag 0)``."""
-    others: Sequence[int] = ()
-    """The ranks of a message's other end. While one of them is at work, it may still happen."""
+    sources: Sequence[int] = ()
+    """The ranks from which a message may come."""
+    targets: Sequence[int] = ()
+    """The ranks that may take a message."""
 
     @classmethod
-    def message(cls, operation: str, what: str, elements: int, dtype: str, others: Sequence[int]) -> Pending:
-        return cls(operation, what, elements, dtype, f"no message {what}", others)
+    def message(
+        cls,
+        operation: str,
+        what: str,
+        elements: int,
+        dtype: str,
+        sources: Sequence[int] = (),
+        targets: Sequence[int] = (),
+    ) -> Pending:
+        return cls(operation, what, elements, dtype, f"no message {what}", sources, targets)
 
 
 Begun = tuple[Pending, float]

@@ -219,7 +219,8 @@ class Objects(Face):
                 to_mpi = kinds.on_wire(tag, kinds.OBJECT)
                 if receives:
                     look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, tag, self._engine.fabric.probe)
-            pending = Pending.message(operation, what, 1, kinds.OBJECT, self._engine.at_other_end(of))
+            ends = self._engine.at_other_end(of)
+            pending = Pending.message(operation, what, 1, kinds.OBJECT, *((ends,) if receives else ((), ends)))
             found = _Awaited(pending, of, to_mpi, look)
             if exact:
                 self._awaited.keep((operation, peer, tag), found)

@@ -127,7 +127,7 @@ class MessageCalls(Base):
         def bound(wire: Buffer) -> Message:
             to_mpi = kinds.on_wire(tag, wire.dtype.name) if self.tells_kinds else tag
             transfer = self._nobody(wire) if to == self.fabric.nobody else self.fabric.outgoing(wire, to, to_mpi)
-            return self._bound(operation, where, wire, transfer, False, self.at_other_end(to))
+            return self._bound(operation, where, wire, transfer, False, targets=self.at_other_end(to))
 
         def copied() -> Request:
             wire = self.binding.devices.for_message(given) or copied_to_host(given)
@@ -138,16 +138,16 @@ class MessageCalls(Base):
     def _incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int | None) -> BoundMessage:
         of, which = self.origin(operation, source, tag)
         taken = self._memory(operation, x, writable=True)
-        whence, others = self.whence(of, which), self.at_other_end(of)
+        whence, sources = self.whence(of, which), self.at_other_end(of)
 
         def bound(wire: Buffer) -> Message:
             if of == self.fabric.nobody:
-                return self._bound(operation, whence, wire, self._nobody(wire), True, others)
+                return self._bound(operation, whence, wire, self._nobody(wire), True, sources)
             if not self.tells_kinds:
-                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True, others)
+                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True, sources)
             kind = wire.dtype.name
             to_mpi = None if which is None else kinds.on_wire(which, kind)
-            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True, others)
+            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True, sources)
             message.kind = kind
             if which is not None:
                 message.meanwhile = partial(kinds.look_for_others, operation, kind, of, which, self.fabric.probe)
@@ -192,8 +192,8 @@ class MessageCalls(Base):
         transfer = self.fabric.both(wires[0], to, sendtag, wires[1], of, which) if wires else None
         if transfer is not None and self.under_way.timeout is None and of != self.fabric.nobody:
             what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
-            others = [*self.at_other_end(of), *self.at_other_end(to)]
-            both = self._bound(operation, what, wires[1], transfer, True, others)
+            ends = self.at_other_end(of), self.at_other_end(to)
+            both = self._bound(operation, what, wires[1], transfer, True, *ends)
             known = at is not None and at[0] is not None and type(at[2]) in _KEYS
             if known and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
                 self.bound_messages.keep(at, both)
@@ -286,9 +286,16 @@ class MessageCalls(Base):
         return Nobody(self.fabric.nobody, self.fabric.any_tag, b.count)
 
     def _bound(
-        self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool, others: Sequence[int]
+        self,
+        operation: str,
+        what: str,
+        wire: Buffer,
+        transfer: Transfer,
+        receives: bool,
+        sources: Sequence[int] = (),
+        targets: Sequence[int] = (),
     ) -> Message:
-        pending = Pending.message(operation, what, wire.count, wire.dtype.name, others)
+        pending = Pending.message(operation, what, wire.count, wire.dtype.name, sources, targets)
         return Message(pending, transfer, receives, in_time=self.under_way.timeout is not None)
 
 

@@ -15,7 +15,7 @@ from mpicoll.calls.record import Begun, Pending
 from mpicoll.engine import kinds
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
-from mpicoll.guard.watch import watcher
+from mpicoll.guard.watch import watched, watcher
 from mpicoll.guard.watch.report import show
 from mpicoll.launch import lifetime
 from mpicoll.machine.patience import Patience
@@ -360,6 +360,10 @@ class Request:
         elif self._failed is not None:
             self.warn()
 
+    def is_message(self) -> bool:
+        """Whether it is a message, and no collective."""
+        return bool(self._message.pending.sources or self._message.pending.targets)
+
     def unfinished(self) -> str:
         """What is the matter at the end of the program; empty if nothing is."""
         if not self.done and not self._under_way.lost:
@@ -371,15 +375,18 @@ _unfinished: list[Request] = []
 """What the program had begun and had not happened when it came to its end."""
 
 
-def _has_messages() -> bool:
-    """At the end of the program, whether messages of this rank are under way."""
+def _has_messages(may_look: bool) -> bool:
+    """Whether messages of this rank are under way. At the end of the program, this may look at them. Before that, only
+    the program's own thread may, and what it has not looked at counts as under way."""
+    if not may_look:
+        return any(type(each) is Request and not each.done and each.is_message() for each in gc.get_objects())
     _unfinished.clear()
     if any(each.begun for each in [*_all]):
         lives = lifetime.lives()
         for request in gc.get_objects():  # once, at the end, so that no message costs more
             if type(request) is Request and (lives or request._under_way.failure is NeverRaised):
                 _unfinished.extend([request] if request.unfinished() else [])
-    return any(request._message.pending.others for request in _unfinished)
+    return any(request.is_message() for request in _unfinished)
 
 
 def _tell_unfinished() -> None:
@@ -395,5 +402,5 @@ def _tell_unfinished() -> None:
         show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {named}{more}")
 
 
-watcher.under_way.append(_has_messages)
+watched.under_way.append(_has_messages)
 watcher.after_leaving.append(_tell_unfinished)

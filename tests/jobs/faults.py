@@ -42,6 +42,7 @@ DIFFERENT = "mpicoll: the ranks made different calls. The job ends (communicator
 FIRST_IS_SILENT = "The first rank, which compares ranks, does not answer. The job ends"
 HAS_LEFT = "mpicoll: a rank has come to its end, and others wait for it. The job ends (communicator of ranks 0-2):"
 TIME_IS_UP = "mpicoll: a call was not complete in time. The job ends (communicator of ranks 0-2):"
+STUCK = "mpicoll: ranks wait for each other, and none of them can go on. The job ends (communicator of ranks 0-2):"
 IS_GONE = "mpicoll: a rank's process is gone, and others wait for it. The job ends (communicator of ranks 0-2):"
 
 FAULTS = {
@@ -114,6 +115,21 @@ for group in (one, other) if rank == 1 else (other, one):
     ),
     "nobody sends an object": Fault(
         "if rank == 1: comm.recv_object()", (TIME_IS_UP, "recv_object: no message came from any rank (tag 0)")
+    ),
+    "each receives first": Fault(
+        "comm.recv(x, (rank + 1) % 3)",
+        (STUCK, "rank 0  recv: no message came from rank 1 (tag 0)", "rank 2  recv: no message came from rank 0"),
+        600,
+    ),
+    "each sends first": Fault(
+        "comm.send(np.ones(1 << 20), (rank + 1) % 3)",
+        (STUCK, "rank 1  send: no message was taken by rank 2 (tag 0)"),
+        600,
+    ),
+    "a message that nobody sends, before a collective": Fault(
+        "if rank == 1: comm.recv_object(2)",
+        (STUCK, "ranks 0, 2  call 3: barrier", "recv_object: no message came from rank 2 (tag 0)"),
+        600,
     ),
     "who could send ends": Fault(
         "if rank: sys.exit()\ncomm.recv(x, None)",

@@ -228,7 +228,8 @@ def test_how_a_process_has_ended(code: str, says: str) -> None:
 
 def test_a_rank_that_speaks_for_itself_alone() -> None:
     account = Account(
-        begun=1, state="open", number=0, description="barrier", site="a.py:1 in f", waits=True, message=None, others=[],
+        begun=1, state="open", number=0, description="barrier", site="a.py:1 in f", waits=True, message=None,
+        sources=[], targets=[], alone=True, under_way=False,
         seconds=0.0, stuck=0.0, where="its end", handles="", leaving=False,
     )  # fmt: skip
     assert report.loss(range(3), {2: account}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waits"

@@ -272,6 +272,23 @@ elif rank == 1:
     time.sleep(3)
     comm.recv(np.ones(1 << 20), 0)
 """,
+    "a root that comes late": """
+if rank == 0:
+    time.sleep(12)
+elif rank == 2:
+    comm.recv(x, 1)  # which rank 1 sends when it has got the root's
+comm.bcast(x)
+if rank == 1:
+    comm.send(x, 2)
+""",
+    "a message that is waited for later": """
+left, right = np.ones(1 << 20), np.ones(1 << 20)
+sent = comm.isend(left, (rank + 1) % 3)
+if rank == 0:
+    time.sleep(8)
+comm.recv(right, (rank - 1) % 3)
+sent.wait()
+""",
     "a thread of a rank that has ended": """
 def late():
     time.sleep(6)

@@ -36,7 +36,8 @@ from mpicoll.guard.watch.protocol import (
     WriteFiles,
 )
 from mpicoll.guard.watch.report import Why
-from mpicoll.guard.watch.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
+from mpicoll.guard.watch.stuck import ends_of_message, stuck
+from mpicoll.guard.watch.watched import LATE, LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.launch import last_calls
 from mpicoll.launch.alone import is_elastic
 
@@ -46,8 +47,8 @@ _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
-_SECONDS_OF_A_MESSAGE = 3.0
-"""How long a rank waits for a message of ranks that have left, until nobody expects it to come."""
+_SECONDS_ON_A_NETWORK = 60.0
+"""How long a message may be on its way between nodes."""
 _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
@@ -69,6 +70,20 @@ class _Calls:
     """So many first calls are known to be the same on all ranks."""
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     warned: bool = False
+    waited: float = 0.0
+    """Seconds for which some rank has waited, by the judge's looks."""
+    next_look: float = 0.0
+    """After how many of them it is asked whether the waits can end; 0 if that is not known yet."""
+
+    def is_late(self, patience: float) -> bool:
+        """Whether some rank has waited for so long that it should be asked whether the waits can end: first after this
+        ``patience``, and then after twice as long each time. Called once a look, while a rank waits."""
+        self.waited += LOOK
+        self.next_look = self.next_look or patience
+        if self.waited < self.next_look:
+            return False
+        self.next_look = 2 * self.waited
+        return True
 
     def least(self) -> int:
         """So many calls all ranks have told of."""
@@ -170,6 +185,8 @@ class Judge:
         if told.leaving and not self._processes[rank].leaving:
             self._processes[rank].leaving, self._processes[rank].serves = True, told.serves
             self._leaving.set()
+            for each in self._communicators.values():
+                each.next_look = each.waited + self._patience()
         for state in told.states:
             each = self._communicators.setdefault(state.name, _Calls(state.name))
             each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
@@ -231,7 +248,7 @@ class Judge:
             each.warned = True
             await self._warn(Why.SLOW, each)
         elif longest == SHORT:
-            each.warned = False
+            each.warned, each.waited, each.next_look = False, 0.0, 0.0
         if each.least() > each.compared and not each.are(BROKEN):
             await self._compare(each)
         no_more = {rank: why for rank in each.ranks if (why := self._makes_no_more(each, rank))}
@@ -242,8 +259,8 @@ class Judge:
         left = [why for why in no_more.values() if why in (Why.HAS_LEFT, Why.HAS_FREED)]
         if left and await self._wait_to_agree(each):
             await self._end(each, each.most(), left[0])
-        if Why.HAS_LEFT in left and await self._message_is_missed(each):
-            await self._end(each, None, Why.HAS_LEFT)
+        if longest != SHORT and each.is_late(self._patience()) and (why := await self._why_stuck(each)):
+            await self._end(each, None, why)
         if each.name not in self._communicators:
             return  # its ranks were lost meanwhile, or it has failed
         over = all(each.states.get(rank, OPEN) != OPEN for rank in each.ranks)
@@ -289,14 +306,24 @@ class Judge:
         accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
         return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in accounts.values() if a)
 
-    async def _message_is_missed(self, each: _Calls) -> bool:
-        """Whether a rank waits for a message, and all ranks that may be at its other end have left for good."""
+    def _patience(self) -> float:
+        """How long a wait lasts until nobody expects anything to come that was sent before. On a slow network, messages
+        may be on their way for long."""
+        hosts = {process.process.host for process in self._processes.values()}
+        return LATE if len(hosts) == 1 else _SECONDS_ON_A_NETWORK
+
+    async def _why_stuck(self, each: _Calls) -> Why | None:
+        """Why some ranks wait for ever; None if nobody does as far as is known."""
+        if is_elastic() or each.are(BROKEN, CLOSED):
+            return None
         waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
-        accounts = await self._processes.ask(waiting, AccountOf(each.name, None)) if waiting else {}
+        accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
+        late = {rank: a for rank, a in accounts.items() if a is not None and a.stuck >= self._patience()}
         left = {rank for rank, process in self._processes.items() if process.leaving and not process.serves}
-        stuck = {rank: a for rank, a in accounts.items() if a and a.stuck > _SECONDS_OF_A_MESSAGE}
-        awaited = [{*account.others} - {rank} for rank, account in stuck.items()]
-        return any(others and others <= left for others in awaited)
+        found = stuck(late, left)
+        if not found:
+            return None
+        return Why.HAS_LEFT if any(left & ends_of_message(late[rank]) for rank in found) else Why.STUCK
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""

@@ -229,8 +229,14 @@ class Account(Message):
     """Whether the rank is in this call now."""
     message: str | None
     """The message that it waits for."""
-    others: list[int]
-    """The ranks of the world that may be at the other end of this message, if the whole program waits for it."""
+    sources: list[int]
+    """The ranks of the world from which this message may come."""
+    targets: list[int]
+    """The ranks of the world that may take this message."""
+    alone: bool
+    """Whether the program has only the thread that waits, and no timer."""
+    under_way: bool
+    """Whether other messages may be under way, if the wait is a late one."""
     seconds: float
     """How long its oldest wait has lasted."""
     stuck: float

@@ -28,6 +28,7 @@ class Why(Enum):
     IS_LOST = "a rank's process has ended before its program has"
     HAS_FAILED = "a call has failed on a rank, and others wait for it"
     HAS_FREED = "a rank has freed the communicator, and others still use it"
+    STUCK = "ranks wait for each other, and none of them can go on"
     IS_SILENT = "a rank does not answer, and others wait for its end"
     TIME_IS_UP = "a call was not complete in time"
     MEANWHILE = "ranks wait in another communicator, too"

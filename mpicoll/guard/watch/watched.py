@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mpicoll.calls.record import Begun
@@ -12,13 +14,28 @@ from mpicoll.guard.recorder import BROKEN, Recorder
 from mpicoll.guard.sites import handled, place_of, whereabouts
 from mpicoll.guard.watch.protocol import Account
 
-__all__ = ["BEAT", "BEAT_WHILE_WAITING", "LONG", "LOOK", "SECONDS_TO_HEAR", "SHORT", "TIME_IS_UP", "WARN", "Watched",
-           "has_one_thread", "patience_at_end"]  # fmt: skip
+__all__ = [
+    "BEAT",
+    "BEAT_WHILE_WAITING",
+    "LATE",
+    "LONG",
+    "LOOK",
+    "SECONDS_TO_HEAR",
+    "SHORT",
+    "TIME_IS_UP",
+    "WARN",
+    "Watched",
+    "is_alone",
+    "patience_at_end",
+    "under_way",
+]
 
 LOOK = 0.5
 """Seconds between two looks at a process's communicators."""
 BEAT, BEAT_WHILE_WAITING = 30.0, 3.0
 """Seconds between two messages to which the judge answers that it is there."""
+LATE = 5.0
+"""Seconds of a wait, until it is asked whether it can end at all."""
 SECONDS_TO_HEAR = 10.0
 """Seconds that a process has beyond a timeout, until others think that it does not answer."""
 _LONG, _VERY_LONG = 1.0, 60.0
@@ -27,8 +44,15 @@ _GRACE = 10.0
 """Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
 
 
-def has_one_thread() -> bool:
-    """Whether the program has only its main thread, which is then the one that waits."""
+under_way: list[Callable[[bool], bool]] = []
+"""Each says whether messages of this rank are under way. It may look at them if it is told so."""
+
+
+def is_alone() -> bool:
+    """Whether the program has only its main thread, and no timer whose signal may wake it."""
+    timers = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
+    if any(signal.getitimer(each)[0] for each in timers):
+        return False
     return all(each is threading.main_thread() or isinstance(each, Onlooker) for each in threading.enumerate())
 
 
@@ -117,7 +141,10 @@ class Watched:
             site=place_of(made.site) if made else None,
             waits=recorder.under_way and number == begun - 1,
             message=f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,
-            others=[self.ranks[rank] for rank in waits[0][0].others] if waits and has_one_thread() else [],
+            sources=[self.ranks[rank] for rank in waits[0][0].sources] if waits else [],
+            targets=[self.ranks[rank] for rank in waits[0][0].targets] if waits else [],
+            alone=is_alone(),
+            under_way=seconds >= LATE and any(each(False) for each in under_way),
             seconds=seconds,
             stuck=0.0 if self.agrees else seconds,  # where ranks agree, their waits end by themselves
             where=whereabouts(),

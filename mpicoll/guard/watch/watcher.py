@@ -19,7 +19,7 @@ from mpicoll.guard.files.traced import TracedRecorder
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.watch import report
 from mpicoll.guard.watch.meeting import Meeting, listen
-from mpicoll.guard.watch.watched import Watched, has_one_thread
+from mpicoll.guard.watch.watched import Watched, is_alone, under_way
 from mpicoll.launch.elastic import lost
 from mpicoll.launch.failure import before_end
 from mpicoll.launch.lifetime import before_finalize, progress
@@ -28,7 +28,7 @@ from mpicoll.units import named
 if TYPE_CHECKING:
     from mpicoll.guard.watch.thread import Thread
 
-__all__ = ["after_leaving", "before_leaving", "compare", "under_way", "watch"]
+__all__ = ["after_leaving", "before_leaving", "compare", "watch"]
 
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS = 0.02
@@ -36,8 +36,6 @@ _SECONDS_TO_PROGRESS = 0.02
 
 before_leaving: list[Callable[[], object]] = []
 after_leaving: list[Callable[[], object]] = []
-under_way: list[Callable[[], bool]] = []
-"""Each says whether messages of this rank are under way."""
 """Called at the end of the program or of MPI: while others may still wait for this rank, and when nobody does."""
 
 _watchers: dict[Meeting, Thread] = {}
@@ -138,7 +136,7 @@ def _leave() -> None:
     """At the end of the program or of MPI: wait until the calls of all ranks are known to be the same."""
     for do in before_leaving:
         do()
-    serves = any(each() for each in under_way) or not has_one_thread()
+    serves = any(each(True) for each in under_way) or not is_alone()
     watchers = [*_watchers.values()]
     for watcher in watchers:  # all of them, before any wait: other ranks may wait for them in another order
         watcher.soon(partial(watcher.member.leave, serves))

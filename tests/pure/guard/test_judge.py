@@ -352,7 +352,7 @@ def waits_for_message(it: Job, *others: int) -> None:
 def test_a_message_of_ranks_that_have_left(
     others: tuple[int, ...], capfd: Output, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watched, "has_one_thread", lambda: True)
+    monkeypatch.setattr(watched, "is_alone", lambda: True)
 
     async def scene(it: Job) -> None:
         it.make()
@@ -370,10 +370,34 @@ def test_a_message_of_ranks_that_have_left(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("why", ["it serves", "a thread waits", "another rank may send", "of itself"])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_ranks_that_wait_for_each_other(hosts: int, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 waits for a message of rank 1, which waits in a collective. Between nodes, a message may take its time."""
+    monkeypatch.setattr(watched, "is_alone", lambda: True)
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: len(it.judge._processes) == 3)
+        if hosts == 2:
+            first = it.judge._processes[0]
+            first.process = first.process.changed(host="another")
+        waits_for_message(it, 1)
+        begin(it.recorders[1], "barrier")
+        await looks(20 if hosts == 1 else 100)
+        assert bool(ends) == (hosts == 1)
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert Why.STUCK.value in said
+    assert "rank 1  call 1: barrier, at " in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("why", ["it serves", "a thread waits", "another rank may send"])
 def test_a_message_that_may_still_come(why: str, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be on its way, and threads may send or wait for others. So there is a warning, which names the rank."""
-    monkeypatch.setattr(watched, "has_one_thread", lambda: why != "a thread waits")
+    monkeypatch.setattr(watched, "is_alone", lambda: why != "a thread waits")
     said = ""
 
     def warned() -> bool:
@@ -384,7 +408,7 @@ def test_a_message_that_may_still_come(why: str, capfd: Output, monkeypatch: pyt
     async def scene(it: Job) -> None:
         it.make()
         it.ranks[1].member.leave(serves=why == "it serves")
-        waits_for_message(it, *{"another rank may send": (1, 2), "of itself": (0,)}.get(why, (1,)))
+        waits_for_message(it, *((1, 2) if why == "another rank may send" else (1,)))
         await until(warned)
         it.ranks[0].member.watched["c"].waits.clear()
         await it.all_leave()

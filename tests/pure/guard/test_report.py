@@ -14,7 +14,10 @@ def account(**given: Any) -> Account:
     usual = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f", "waits": True}
     usual |= {
         "message": None,
-        "others": [],
+        "sources": [],
+        "targets": [],
+        "alone": True,
+        "under_way": False,
         "seconds": 5.0,
         "stuck": 5.0,
         "where": "a.py:2 in g",

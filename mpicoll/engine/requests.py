@@ -375,11 +375,12 @@ _unfinished: list[Request] = []
 """What the program had begun and had not happened when it came to its end."""
 
 
-def _has_messages(may_look: bool) -> bool:
-    """Whether messages of this rank are under way. At the end of the program, this may look at them. Before that, only
-    the program's own thread may, and what it has not looked at counts as under way."""
+def _has_messages(may_look: bool, waited_for: object) -> bool:
+    """Whether messages of this rank are under way, besides the one that it waits for. At the end of the program, this
+    may look at them. Before that, only the program's own thread may, and what it has not looked at counts."""
     if not may_look:
-        return any(type(each) is Request and not each.done and each.is_message() for each in gc.get_objects())
+        requests = [each for each in gc.get_objects() if type(each) is Request]
+        return any(not each.done and each.is_message() and each._since is not waited_for for each in requests)
     _unfinished.clear()
     if any(each.begun for each in [*_all]):
         lives = lifetime.lives()

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import ELASTIC, is_elastic, launched_rank
+from mpicoll.launch.beside import beside
 from mpicoll.launch.lifetime import lives, progress
 from mpicoll.machine.vendors import Vendor
 from mpicoll.units import named
@@ -168,13 +169,13 @@ def attend(argv: Sequence[str], environment: Mapping[str, str], nprocs: int, thi
     """Start the launcher, hand signals on to it, and wait for its end. Returns the job's exit code: the launcher's, or
     1 if a rank was lost and no rank has gone on without it. One line on stderr says which ranks were lost."""
     with _Attendance(nprocs, this_node) as attendance:
-        threading.Thread(target=attendance.serve_forever, daemon=True).start()
+        beside(attendance.serve_forever)
         # A session of its own: a Ctrl-C in the terminal reaches this process alone, which hands it on.
         launcher = subprocess.Popen(argv, env={**environment, ELASTIC: attendance.address}, start_new_session=True)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda which, _: launcher.send_signal(which))
         for end in (_end_after_ranks, _end_if_mpi_never_begins):
-            threading.Thread(target=end, args=[launcher, attendance], daemon=True).start()
+            beside(end, launcher, attendance)
         code = launcher.wait()
         attendance.hear_last(_SECONDS_TO_END)
         lost, missed = attendance.lost()

@@ -11,6 +11,8 @@ import select
 import threading
 from collections.abc import Callable
 
+from mpicoll.launch.beside import beside
+
 __all__ = ["Gone"]
 
 _SOON, _LATE = 0.1, 10.0
@@ -27,15 +29,15 @@ class Gone:
         self._missing, self._process_of, self._is_over = set(range(nprocs)), process_of, is_over
         self._first: int | None = None
         self._wake = os.eventfd(0)
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread: threading.Thread | None = None
 
     def watch(self) -> None:
         """Begin. No process is forked by this one after that."""
-        self._thread.start()
+        self._thread = beside(self._watch)
 
     def first(self) -> int | None:
         """The rank that ended before all others, and before its program did. It looks no more."""
-        if self._thread.ident is not None:
+        if self._thread is not None:
             os.eventfd_write(self._wake, 1)
             self._thread.join()
         os.close(self._wake)

@@ -13,13 +13,14 @@ import shutil
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
+
+from mpicoll.launch.beside import beside
 
 __all__ = ["NUMBER", "Job", "came", "listen", "wait_for_others"]
 
@@ -81,7 +82,7 @@ class Job:
                 os._exit(127)
         if typed is not None:
             os.close(typed[0])
-            threading.Thread(target=_hand_on_what_is_typed, args=[typed[1]], daemon=True).start()
+            beside(_hand_on_what_is_typed, typed[1])
         begun()
         try:
             code = os.waitstatus_to_exitcode(os.waitpid(self._launcher, 0)[1])
@@ -115,7 +116,7 @@ class Job:
         if self._here:
             self._folder.mkdir(mode=0o700)
         self._hand_on(self._passes)
-        threading.Thread(target=self._end_in_time, daemon=True).start()
+        beside(self._end_in_time)
 
     def _end_in_time(self) -> None:
         began = changed = time.monotonic()

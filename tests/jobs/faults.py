@@ -121,6 +121,9 @@ for group in (one, other) if rank == 1 else (other, one):
         (STUCK, "rank 0  recv: no message came from rank 1 (tag 0)", "rank 2  recv: no message came from rank 0"),
         600,
     ),
+    "each waits for its request first": Fault(
+        "comm.irecv(x, (rank + 1) % 3).wait()", (STUCK, "rank 0  irecv: no message came from rank 1 (tag 0)"), 600
+    ),
     "each sends first": Fault(
         "comm.send(np.ones(1 << 20), (rank + 1) % 3)",
         (STUCK, "rank 1  send: no message was taken by rank 2 (tag 0)"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import Done, ended, python, script, started, until
+from tests.jobs.jobs import MPICH, Done, ended, python, script, started, until
 
 PROGRAM = """
     import sys, time
@@ -46,6 +46,18 @@ def interrupted(folder: Path, how: str, times: int = 1) -> Done:
             if i + 1 < times:
                 until(lambda: "interrupted 0" in output.read_text(), "rank 0 is interrupted", output)
         return ended(it, output)
+
+
+@pytest.mark.parametrize("options", [[], ["--elastic"]] if not MPICH else [[]])
+def test_two_signals_at_once(tmp_path: Path, options: list[str]) -> None:
+    """As ``timeout`` sends them. A thread of ``mpicoll run`` that got one of them kept it from the main thread."""
+    argv = [sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", script(tmp_path, PROGRAM), "waits"]
+    with started(*argv) as (it, output):
+        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+        time.sleep(1)
+        for number in (signal.SIGTERM, signal.SIGCONT):
+            it.process.send_signal(number)
+        assert ended(it, output).code != 0
 
 
 @pytest.mark.parametrize("how", ["one raises", "waits"])

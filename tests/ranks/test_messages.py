@@ -439,10 +439,10 @@ def test_messages_that_are_under_way_at_the_end() -> None:
     under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
     transfer.came = 4
     request = receive(under_way, transfer)
-    assert requests._has_messages(True)
+    assert requests._has_messages(True, None)
     assert request in requests._unfinished
-    assert requests._has_messages(False)
+    assert requests._has_messages(False, None)
     transfer.here.set()
-    requests._has_messages(True)
+    requests._has_messages(True, None)
     assert request.done
     assert request not in requests._unfinished

@@ -47,6 +47,8 @@ _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
+_SECONDS_TO_SEE = 2.0
+"""How long a rank that runs may take to see what has come for it."""
 _SECONDS_ON_A_NETWORK = 60.0
 """How long a message may be on its way between nodes."""
 _SECONDS_OF_A_LOSS = 0.1
@@ -316,14 +318,27 @@ class Judge:
         """Why some ranks wait for ever; None if nobody does as far as is known."""
         if is_elastic() or each.are(BROKEN, CLOSED):
             return None
-        waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
-        accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
-        late = {rank: a for rank, a in accounts.items() if a is not None and a.stuck >= self._patience()}
-        left = {rank for rank, process in self._processes.items() if process.leaving and not process.serves}
-        found = stuck(late, left)
+        before = await self._late(each)
+        if not stuck(before, self._left()):
+            return None
+        # A rank that was stopped may have got what it waits for meanwhile, and not have seen it yet.
+        await asyncio.sleep(_SECONDS_TO_SEE)
+        now, left = await self._late(each), self._left()
+        same = {r: a for r, a in now.items() if r in before and a.stuck >= before[r].stuck + _SECONDS_TO_SEE / 2}
+        found = stuck(same, left)
         if not found:
             return None
-        return Why.HAS_LEFT if any(left & ends_of_message(late[rank]) for rank in found) else Why.STUCK
+        return Why.HAS_LEFT if any(left & ends_of_message(same[rank]) for rank in found) else Why.STUCK
+
+    async def _late(self, each: _Calls) -> dict[int, Account]:
+        """What the ranks say that have waited for long."""
+        waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
+        accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
+        return {rank: a for rank, a in accounts.items() if a is not None and a.stuck >= self._patience()}
+
+    def _left(self) -> set[int]:
+        """The ranks that do nothing more."""
+        return {rank for rank, process in self._processes.items() if process.leaving and not process.serves}
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""

@@ -234,7 +234,7 @@ class Account(Message):
     targets: list[int]
     """The ranks of the world that may take this message."""
     alone: bool
-    """Whether the program has only the thread that waits, and no timer."""
+    """Whether the program has only the thread that waits, and no function that a signal calls."""
     under_way: bool
     """Whether other messages may be under way, if the wait is a late one."""
     seconds: float

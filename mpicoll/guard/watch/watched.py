@@ -6,12 +6,13 @@ import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from mpicoll.calls.record import Begun
 from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
-from mpicoll.guard.sites import handled, place_of, whereabouts
+from mpicoll.guard.sites import frames_now, handled, place_of, whereabouts
 from mpicoll.guard.watch.protocol import Account
 
 __all__ = [
@@ -44,16 +45,22 @@ _GRACE = 10.0
 """Seconds in which a rank's own exception may end the program, where ranks agree on calls and bound them themselves."""
 
 
-under_way: list[Callable[[bool], bool]] = []
-"""Each says whether messages of this rank are under way. It may look at them if it is told so."""
+under_way: list[Callable[[bool, object], bool]] = []
+"""Each says whether messages of this rank are under way, besides the one that is given. It may look at them if it is
+told so."""
 
 
 def is_alone() -> bool:
-    """Whether the program has only its main thread, and no timer whose signal may wake it."""
-    timers = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
-    if any(signal.getitimer(each)[0] for each in timers):
-        return False
-    return all(each is threading.main_thread() or isinstance(each, Onlooker) for each in threading.enumerate())
+    """Whether the program has only its main thread, and no function of its own that a signal calls."""
+    ours = {each.ident for each in threading.enumerate() if isinstance(each, Onlooker)}
+    threads = frames_now().keys() - ours  # also those that the program has begun without the module threading
+    handlers = [signal.getsignal(each) for each in signal.valid_signals()]
+    return threads <= {threading.main_thread().ident} and not any(map(_is_of_program, handlers))
+
+
+def _is_of_program(handler: Any) -> bool:
+    module = getattr(handler, "__module__", "") or ""
+    return callable(handler) and handler is not signal.default_int_handler and not module.startswith("mpicoll.")
 
 
 def patience_at_end(timeout: float) -> float:
@@ -76,10 +83,13 @@ class _Wait:
 
     def look(self, now: object) -> float:
         """Count on if it waits for the same call's number or the same object as at the last look; begin anew if not."""
-        same = now is self._last or (type(now) is int and now == self._last)
-        self.seconds = self.seconds + LOOK if now is not None and same else 0.0
+        self.seconds = self.seconds + LOOK if now is not None and self.is_of(now) else 0.0
         self._last = now
         return self.seconds
+
+    def is_of(self, now: object) -> bool:
+        """Whether it is the wait for this."""
+        return now is self._last or (type(now) is int and now == self._last)
 
 
 @dataclass(eq=False)
@@ -125,6 +135,12 @@ class Watched:
         wait = TIME_IS_UP if reached[2] else reached[:2].count(True)
         return calls, state, wait
 
+    def _since_look(self, begun: int, waits: list[Begun]) -> float:
+        """How long the wait of now has lasted by the last look, which may have seen another one."""
+        call = self._call.seconds if self.recorder.under_way and self._call.is_of(begun) else 0.0
+        message = self._message.seconds if waits and self._message.is_of(waits[0]) else 0.0
+        return max(call, message)
+
     def account(self, number: int | None, leaving: bool = False) -> Account:
         """What this rank says of the call with this number (of the last one if None), and what it does now. ``leaving``
         says whether its program has ended."""
@@ -143,10 +159,10 @@ class Watched:
             message=f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,
             sources=[self.ranks[rank] for rank in waits[0][0].sources] if waits else [],
             targets=[self.ranks[rank] for rank in waits[0][0].targets] if waits else [],
-            alone=is_alone(),
-            under_way=seconds >= LATE and any(each(False) for each in under_way),
+            alone=(alone := is_alone()),
+            under_way=alone and seconds >= LATE and any(each(False, next(iter(waits), None)) for each in under_way),
             seconds=seconds,
-            stuck=0.0 if self.agrees else seconds,  # where ranks agree, their waits end by themselves
+            stuck=0.0 if self.agrees else self._since_look(begun, waits),  # where ranks agree, their waits end
             where=whereabouts(),
             handles=handled(),
             leaving=leaving,

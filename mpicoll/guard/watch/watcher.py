@@ -136,7 +136,7 @@ def _leave() -> None:
     """At the end of the program or of MPI: wait until the calls of all ranks are known to be the same."""
     for do in before_leaving:
         do()
-    serves = any(each(True) for each in under_way) or not is_alone()
+    serves = any(each(True, None) for each in under_way) or not is_alone()
     watchers = [*_watchers.values()]
     for watcher in watchers:  # all of them, before any wait: other ranks may wait for them in another order
         watcher.soon(partial(watcher.member.leave, serves))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,6 +12,7 @@ from mpicoll.guard.files.flight import kept_by_all
 from mpicoll.guard.files.trace import Trace
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch import ending, report
+from mpicoll.guard.watch.calls import Calls
 from mpicoll.guard.watch.channel import greeted, happens, heard
 from mpicoll.guard.watch.processes import SECONDS_TO_ANSWER, Connected, Processes
 from mpicoll.guard.watch.protocol import (
@@ -59,50 +59,6 @@ _SECONDS_OF_THE_LAUNCHER = 5.0
 A = TypeVar("A")
 
 
-@dataclass(eq=False)
-class _Calls:
-    """A communicator: what each of its ranks has told, by their ranks in the world."""
-
-    name: str
-    ranks: list[int] = field(default_factory=list)
-    calls: dict[int, int] = field(default_factory=dict)
-    states: dict[int, str] = field(default_factory=dict)
-    waits: dict[int, int] = field(default_factory=dict)
-    compared: int = 0
-    """So many first calls are known to be the same on all ranks."""
-    comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    warned: bool = False
-    waited: float = 0.0
-    """Seconds for which some rank has waited, by the judge's looks."""
-    next_look: float = 0.0
-    """After how many of them it is asked whether the waits can end; 0 if that is not known yet."""
-
-    def is_late(self, patience: float) -> bool:
-        """Whether some rank has waited for so long that it should be asked whether the waits can end: first after this
-        ``patience``, and then after twice as long each time. Called once a look, while a rank waits."""
-        self.waited += LOOK
-        self.next_look = self.next_look or patience
-        if self.waited < self.next_look:
-            return False
-        self.next_look = 2 * self.waited
-        return True
-
-    def least(self) -> int:
-        """So many calls all ranks have told of."""
-        return min(self.calls.get(rank, 0) for rank in self.ranks)
-
-    def most(self) -> int:
-        return max(self.calls.values(), default=0)
-
-    def are(self, *states: str) -> bool:
-        """Whether some rank is in one of these states."""
-        return any(state in states for state in self.states.values())
-
-    def longest(self) -> int:
-        """How long a rank waits."""
-        return max(self.waits.values(), default=SHORT)
-
-
 class Judge:
     """Knows all processes of the job by their ranks in its world. A process must answer within ``timeout()`` seconds
     while others wait for its end. What takes long is done in ``tasks``. ``trace`` is a file, written at
@@ -115,7 +71,7 @@ class Judge:
         self.writers: set[asyncio.StreamWriter] = set()
         self._processes = Processes()
         self._trace = Trace(trace, self._processes.ask) if trace is not None else None
-        self._communicators: dict[str, _Calls] = {}
+        self._communicators: dict[str, Calls] = {}
         self._ending = self._dismissed = False
         self._dumping = asyncio.Lock()
         self._dumps = 0
@@ -179,7 +135,7 @@ class Judge:
             if not last_calls.left(words):
                 report.show(words)
 
-    def _of(self, rank: int) -> _Calls | None:
+    def _of(self, rank: int) -> Calls | None:
         """A communicator of this rank."""
         return next((each for each in self._communicators.values() if rank in each.ranks), None)
 
@@ -190,7 +146,7 @@ class Judge:
             for each in self._communicators.values():
                 each.next_look = each.waited + self._patience()
         for state in told.states:
-            each = self._communicators.setdefault(state.name, _Calls(state.name))
+            each = self._communicators.setdefault(state.name, Calls(state.name))
             each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
             if state.ranks and self._lost.isdisjoint(state.ranks):
                 each.ranks = state.ranks
@@ -233,7 +189,7 @@ class Judge:
             and not any(self._is_to_be_judged(each) for each in self._communicators.values())
         )
 
-    def _is_to_be_judged(self, each: _Calls) -> bool:
+    def _is_to_be_judged(self, each: Calls) -> bool:
         """Whether some calls are not known to be the same, though all ranks have told of them."""
         if not each.ranks or each.are(BROKEN):
             return False
@@ -242,7 +198,7 @@ class Judge:
             return max(gone) <= _SECONDS_OF_THE_LAUNCHER
         return each.least() > each.compared or (each.most() > each.least() and not each.are(CLOSED))
 
-    async def _judge(self, each: _Calls) -> None:
+    async def _judge(self, each: Calls) -> None:
         longest = each.longest()
         if longest == TIME_IS_UP:
             await self._end(each, None, Why.TIME_IS_UP)
@@ -271,7 +227,7 @@ class Judge:
             for rank in each.ranks:
                 self._processes.tell(rank, Forget(each.name))
 
-    def _makes_no_more(self, each: _Calls, rank: int) -> Why | None:
+    def _makes_no_more(self, each: Calls, rank: int) -> Why | None:
         """Why the rank makes no more calls of this communicator, None if it may."""
         process = self._processes.get(rank)
         if process is None:
@@ -285,7 +241,7 @@ class Judge:
             return Why.HAS_FAILED
         return Why.HAS_FREED if each.states.get(rank) == FREED else None
 
-    async def _is_missed(self, each: _Calls, rank: int, why: Why) -> bool:
+    async def _is_missed(self, each: Calls, rank: int, why: Why) -> bool:
         """Whether others make calls without this rank, which makes no more. Where a call has ended midway, or the rank
         has not told its last ones, numbers say nothing: there, whether they wait in a call."""
         numbers = self._processes[rank].gone is None and not each.are(BROKEN, CLOSED)
@@ -299,7 +255,7 @@ class Judge:
             return bool(there) and all(a.waits and a.stuck > _SECONDS_OF_A_FAILURE for a in there)
         return any(account.begun > made if numbers else account.waits for account in accounts.values() if account)
 
-    async def _wait_to_agree(self, each: _Calls) -> bool:
+    async def _wait_to_agree(self, each: Calls) -> bool:
         """Whether ranks wait to agree on a call that those do not make which make no more. They count it only when they
         have agreed on it."""
         waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
@@ -314,7 +270,7 @@ class Judge:
         hosts = {process.process.host for process in self._processes.values()}
         return LATE if len(hosts) == 1 else _SECONDS_ON_A_NETWORK
 
-    async def _why_stuck(self, each: _Calls) -> Why | None:
+    async def _why_stuck(self, each: Calls) -> Why | None:
         """Why some ranks wait for ever; None if nobody does as far as is known."""
         if is_elastic() or each.are(BROKEN, CLOSED):
             return None
@@ -330,7 +286,7 @@ class Judge:
             return None
         return Why.HAS_LEFT if any(left & ends_of_message(same[rank]) for rank in found) else Why.STUCK
 
-    async def _late(self, each: _Calls) -> dict[int, Account]:
+    async def _late(self, each: Calls) -> dict[int, Account]:
         """What the ranks say that have waited for long."""
         waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
         accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
@@ -362,7 +318,7 @@ class Judge:
             await asyncio.sleep(_SECONDS_FOR_OTHERS / _LOOKS_FOR_OTHERS)
         self._processes.tell(asking, wish)
 
-    async def _compare(self, each: _Calls) -> None:
+    async def _compare(self, each: Calls) -> None:
         """Compare the calls that all ranks have begun. If they differ, this ends the job."""
         async with each.comparing:
             calls, hashes = await self._hashes_now(each, each.ranks, SECONDS_TO_ANSWER)
@@ -372,13 +328,13 @@ class Judge:
                 number = await self._first_difference(each, calls, each.ranks)
                 await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
 
-    async def _hashes_now(self, each: _Calls, ranks: Sequence[int], seconds: float) -> tuple[int, set[str]]:
+    async def _hashes_now(self, each: Calls, ranks: Sequence[int], seconds: float) -> tuple[int, set[str]]:
         """So many calls all of these ranks have begun, and their different hashes of them. Empty if there are none, or
         if a rank does not know its own."""
         calls = min(await self._from_all(ranks, CallsOf(each.name), seconds), default=0)
         return calls, await self._hashes(each, calls, ranks) if calls else set()
 
-    async def _hashes(self, each: _Calls, calls: int, ranks: Sequence[int]) -> set[str]:
+    async def _hashes(self, each: Calls, calls: int, ranks: Sequence[int]) -> set[str]:
         """The different hashes that these ranks have of so many first calls. Empty if one does not know its own."""
         return {*await self._from_all(ranks, HashOf(each.name, calls), SECONDS_TO_ANSWER)}
 
@@ -388,7 +344,7 @@ class Judge:
         known = [answer for answer in answers.values() if answer is not None]
         return known if len(known) == len(ranks) else []
 
-    async def _first_difference(self, each: _Calls, calls: int, ranks: Sequence[int]) -> int | None:
+    async def _first_difference(self, each: Calls, calls: int, ranks: Sequence[int]) -> int | None:
         """The number of the first call that is not the same on all of these ranks, where so many first calls are not
         the same. None if it was so long ago that ranks have forgotten it."""
         equal, different, known = each.compared, calls, True
@@ -402,7 +358,7 @@ class Judge:
         return different - 1 if known else None
 
     async def _accounts(
-        self, each: _Calls, number: int | None, seconds: float = SECONDS_TO_ANSWER
+        self, each: Calls, number: int | None, seconds: float = SECONDS_TO_ANSWER
     ) -> tuple[dict[int, Account], dict[int, str]]:
         """What the ranks say of a call, and why some say nothing."""
         answers = await self._processes.ask(each.ranks, AccountOf(each.name, number), seconds)
@@ -417,7 +373,7 @@ class Judge:
                 missing[rank] = report.with_last_call(silent, rank) if gone or hurried else silent
         return accounts, missing
 
-    async def _warn(self, why: Why, each: _Calls) -> None:
+    async def _warn(self, why: Why, each: Calls) -> None:
         """Show the table if a rank waits."""
         accounts, missing = await self._accounts(each, None)
         if any(account.seconds > 0 for account in accounts.values()):
@@ -445,7 +401,7 @@ class Judge:
             self._said.add(text)
             report.show(text)
 
-    async def _end(self, each: _Calls, number: int | None, why: Why) -> None:
+    async def _end(self, each: Calls, number: int | None, why: Why) -> None:
         """Say why, let all processes write their files, and end the job. Where ranks can be lost, a call may fail
         instead, on all ranks."""
         if self._ending or self._dismissed:

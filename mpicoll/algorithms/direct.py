@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
+from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
 
 __all__ = ["allgather", "allreduce", "alltoall", "bcast", "gather", "reduce", "reduce_scatter", "scatter"]
 
@@ -68,15 +68,12 @@ def reduce_scatter(at: Place) -> Steps:
       reductions are made in the order of the ranks
     """
     rank, size, mine = at.rank, at.size, one(at.rank)
-    blocks: list[Blocks] = [mine]
-    below: Space = INPUT
+    below: Space = SCRATCH if rank else INPUT
     if rank:
-        blocks += [run(rank + 1, size)] if rank + 1 < size else []
-        yield tuple(
-            RecvReduce(rank - 1, which, INPUT, into, mine_first=False)
-            for which, into in zip(blocks, (OUTPUT, SCRATCH), strict=False)
-        )
-        below = SCRATCH
+        adds = [RecvReduce(rank - 1, mine, INPUT, OUTPUT, mine_first=False)]
+        if rank + 1 < size:
+            adds.append(RecvReduce(rank - 1, run(rank + 1, size), INPUT, below, mine_first=False))
+        yield tuple(adds)
     sends = [Send(peer, one(peer), INPUT) for peer in range(rank)]
     if rank + 1 < size:
         sends.append(Send(rank + 1, one(rank + 1), below))

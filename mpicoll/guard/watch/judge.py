@@ -144,7 +144,7 @@ class Judge:
             self._processes[rank].leaving, self._processes[rank].serves = True, told.serves
             self._leaving.set()
             for each in self._communicators.values():
-                each.next_look = each.waited + self._patience()
+                each.next_look = each.waited + LATE
         for state in told.states:
             each = self._communicators.setdefault(state.name, Calls(state.name))
             each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
@@ -288,9 +288,9 @@ class Judge:
 
     async def _late(self, each: Calls) -> dict[int, Account]:
         """What the ranks say that have waited for long."""
-        waiting = [rank for rank, wait in each.waits.items() if wait != SHORT]
+        waiting, patience = [rank for rank, wait in each.waits.items() if wait != SHORT], self._patience()
         accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
-        return {rank: a for rank, a in accounts.items() if a is not None and a.stuck >= self._patience()}
+        return {rank: a for rank, a in accounts.items() if a is not None and a.stuck >= patience}
 
     def _left(self) -> set[int]:
         """The ranks that do nothing more."""

@@ -162,7 +162,7 @@ class Watched:
             alone=(alone := is_alone()),
             under_way=alone and seconds >= LATE and any(each(False, next(iter(waits), None)) for each in under_way),
             seconds=seconds,
-            stuck=0.0 if self.agrees else self._since_look(begun, waits),  # where ranks agree, their waits end
+            stuck=0.0 if self.agrees else self._since_look(begun, waits),  # where ranks agree, they bound their waits
             where=whereabouts(),
             handles=handled(),
             leaving=leaving,

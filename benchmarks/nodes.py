@@ -3,7 +3,7 @@
 Each collective runs by the MPI library's own algorithm, by a flat one of mpicoll's, and by the two-level one. Between
 two barriers, the counters of each node's network interfaces are read. Emulated nodes are enough:
 
-    python -m tests.nodes.nodes --nodes 4 --rate 100mbit -- \
+    python -m tests.nodes.nodes --nodes 4 --rate 100 -- \
         .venv/openmpi/bin/mpicoll run -n 8 benchmarks/nodes.py > benchmarks/records/nodes-4x2-openmpi.txt
 
 ``--cyclic`` before ``--`` deals the ranks out to the nodes. Collectives that are named after ``nodes.py`` are measured
@@ -36,7 +36,7 @@ from mpicoll.collectives import COLLECTIVES
 from mpicoll.schedule import Nodes
 from mpicoll.units import size_text
 
-SIZES = (64 << 10, 1 << 20, 4 << 20)
+SIZES = (1 << 10, 64 << 10, 1 << 20, 4 << 20)
 FLAT = {
     "bcast": "chain",
     "reduce": "chain",

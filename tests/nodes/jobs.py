@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.nodes.nodes import Link, Nodes
+from tests.nodes.nodes import Nodes
+from tests.nodes.wire import Link
 
 REPOSITORY = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).parent / "programs"

@@ -1,6 +1,6 @@
 """Several nodes emulated on one machine, for a command, for tests or for studies.
 
-    python -m tests.nodes.nodes --nodes 4 --ranks 2 --rate 200mbit -- .venv/openmpi/bin/mpicoll run -n 8 script.py
+    python -m tests.nodes.nodes --nodes 4 --rate 200 --delay 50 -- .venv/openmpi/bin/mpicoll run -n 8 script.py
 
 Each node has a host name, processes, shared memory and, where that is permitted, a network of its own: ranks on two
 nodes can meet only through the network, as on real machines. Files are shared, as on a cluster. A node's link may have
@@ -23,12 +23,15 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.nodes.wire import TUN, Cable, Link, carry, plug
+
+REPOSITORY = Path(__file__).parents[2]
 STATE = Path("/run/nodes")
 """On a file system that only the nodes see."""
 ENTER = STATE / "enter"
@@ -58,20 +61,14 @@ LAUNCHERS = {
 """What tells launchers of the nodes."""
 JUMBO = ("mtu", "9000")
 """The largest frames, as networks of clusters have them: their headers hardly count."""
-NEEDED = ("unshare", "nsenter", "ip", "tc")
+CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
+"""Reno: each kernel permits it. With BBR, which some have by default, messages that crossed each other took up to 1.5
+times as long."""
+NEEDED = ("unshare", "nsenter", "ip")
 
 
 class NodesError(Exception):
     """No nodes here, and why."""
-
-
-@dataclass(frozen=True)
-class Link:
-    """What the cable between a node and the switch can carry, in each direction: as ``tc`` has it, ``200mbit`` and
-    ``50us``. None is as much as the machine can."""
-
-    rate: str | None = None
-    delay: str | None = None
 
 
 def missing(programs: Sequence[str] = NEEDED) -> str:
@@ -113,23 +110,24 @@ class Nodes:
         if reason:
             raise NodesError(reason)
         self.own_networks = network_permitted()
-        if self.link is not None:
-            self._check_link(self.link)
+        if self.link is not None and not (self.own_networks and os.access(TUN, os.R_OK | os.W_OK)):
+            why = f"{TUN} cannot be opened" if self.own_networks else "networks are not permitted here"
+            raise NodesError(f"{why}: no link can have a rate or a delay")
         spaces = ["--mount", "--uts", "--ipc", "--pid", *["--net"] * self.own_networks]
         link = None if self.link is None else asdict(self.link)
         told = [self.nodes, [self.nodes[node] for node in self._ranks], self.own_networks, link]
         # In a session of its own: a terminal's Ctrl-C must not end it before those who use it.
         self._first = subprocess.Popen(
-            ["unshare", *spaces, "--fork", sys.executable, __file__, "--inside", json.dumps(told)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+            ["unshare", *spaces, "--fork", sys.executable, "-m", "tests.nodes.nodes", "--inside", json.dumps(told)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=REPOSITORY,
         )  # fmt: skip
         assert self._first.stdout
         try:
             answer = self._first.stdout.readline()  # the first process's number, as it is called out here
             if not answer:
                 raise NodesError(f"the nodes' first process ended with {self._first.wait()}")
-        except BaseException:
-            self.__exit__()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
             raise
         self._enter = ["nsenter", "--all", "--target", answer.strip(), "env"]
         return self
@@ -144,14 +142,9 @@ class Nodes:
         assert self._first.stdout
         self._first.stdin.close()
         self._first.stdout.close()
-        self._first.wait()  # the kernel has ended all other processes of the nodes by then
-
-    def _check_link(self, link: Link) -> None:
-        if not self.own_networks:
-            raise NodesError("networks are not permitted here: no link can have a rate or a delay")
-        tried = _in_network(f"ip link add probe type veth; {_shaping(link, 'probe')}")
-        if tried.returncode:
-            raise NodesError(f"this kernel has no such link: {tried.stderr.strip()}")
+        code = self._first.wait()  # the kernel has ended all other processes of the nodes by then
+        if code and error is None:
+            raise NodesError(f"the nodes' first process ended with {code}")
 
     def command(self, *argv: str | Path, cwd: Path | None = None, node: str | None = None) -> list[str]:
         """What to execute so that ``argv`` runs on a node, by default on the login node."""
@@ -180,28 +173,15 @@ def sh(*argv: str | Path) -> None:
     subprocess.run([str(word) for word in argv], check=True, stdin=subprocess.DEVNULL, stdout=sys.stderr)
 
 
-def _shaping(link: Link, device: str) -> str:
-    """The ``tc`` commands for one end of a cable."""
-    found = []
-    if link.rate is not None:
-        # What the bucket holds passes at once, which no real link allows. It must hold one frame.
-        found.append(f"tc qdisc add dev {device} root handle 1: tbf rate {link.rate} burst 10kb latency 500ms")
-    if link.delay is not None:
-        parent = "root" if link.rate is None else "parent 1:"
-        found.append(f"tc qdisc add dev {device} {parent} netem delay {link.delay}")
-    return "\n".join(found)
-
-
-def _inside(nodes: list[str], ranks: list[str], own_networks: bool, link: dict[str, str | None] | None) -> None:
-    """The first process: start everything, say so, and stay until standard input ends."""
+def _inside(nodes: list[str], ranks: list[str], own_networks: bool, link: dict[str, float] | None) -> None:
+    """The first process: start everything, say so, and carry frames until standard input ends."""
     number = os.readlink("/proc/self")  # in the /proc that is still the one outside
     sh("mount", "--no-mtab", "-t", "proc", "proc", "/proc")
     sh("mount", "--no-mtab", "-t", "tmpfs", "tmpfs", "/run")
     (STATE / "tmp").mkdir(parents=True)
     socket.sethostname("login")
-    _names(_network(nodes, own_networks))
-    if link is not None:
-        _shape(nodes, Link(**link))
+    addresses, cables = _network(nodes, own_networks, shaped=link is not None)
+    _names(addresses)
     HOSTS.write_text("".join(f"{node}\n" for node in ranks))
     RUNS.write_text("".join(f"{node}:{sum(1 for _ in run)}\n" for node, run in groupby(_repeated(ranks))))
     ENTER.write_text(AS_SSH_DOES)
@@ -211,7 +191,7 @@ def _inside(nodes: list[str], ranks: list[str], own_networks: bool, link: dict[s
     # From here on nobody waits for a child; what others leave behind must not stay as zombies.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     print(number, flush=True)
-    sys.stdin.read()
+    carry(cables, Link(**link or {}), sys.stdin.fileno())
 
 
 def _repeated(ranks: list[str]) -> list[str]:
@@ -219,30 +199,29 @@ def _repeated(ranks: list[str]) -> list[str]:
     return next(ranks[:n] for n in range(1, len(ranks) + 1) if ranks == ranks[:n] * (len(ranks) // n))
 
 
-def _network(nodes: list[str], own: bool) -> dict[str, str]:
-    """The address of each host; with ``own``, a bridge with a cable to each node."""
+def _network(nodes: list[str], own: bool, shaped: bool) -> tuple[dict[str, str], list[Cable]]:
+    """The address of each host, and the cables that somebody must carry frames through. With ``own``, there is a bridge
+    with a cable to each node, and where these are not ``shaped``, the kernel carries the frames."""
     if not own:
-        return {name: f"127.0.0.{i + 1}" for i, name in enumerate(["login", *nodes])}
-    addresses = {name: f"10.0.0.{i + 1}" for i, name in enumerate(["login", *nodes])}
+        return {name: f"127.0.0.{i + 1}" for i, name in enumerate(["login", *nodes])}, []
+    addresses, cables = {name: f"10.0.0.{i + 1}" for i, name in enumerate(["login", *nodes])}, []
     sh("ip", "link", "set", "lo", "up")
     sh("ip", "link", "add", "switch", "type", "bridge")
     sh("ip", "address", "add", f"{addresses['login']}/24", "dev", "switch")
     sh("ip", "link", "set", "switch", "up")
     for node in nodes:
         sh("ip", "netns", "add", node)
-        sh("ip", "link", "add", node, *JUMBO, "type", "veth", "peer", "name", "eth0", *JUMBO, "netns", node)
-        sh("ip", "link", "set", node, "master", "switch", "up")
+        if shaped:
+            cables.append((plug(node), plug("eth0")))
+            sh("ip", "link", "set", "eth0", "netns", node)
+        else:
+            sh("ip", "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", node)
+        sh("ip", "link", "set", node, *JUMBO, "master", "switch", "up")
         sh("ip", "-netns", node, "address", "add", f"{addresses[node]}/24", "dev", "eth0")
-        for device in ("lo", "eth0"):
-            sh("ip", "-netns", node, "link", "set", device, "up")
-    return addresses
-
-
-def _shape(nodes: list[str], link: Link) -> None:
-    """Give both ends of each cable the rate, and the delay."""
-    for node in nodes:
-        sh("sh", "-ec", _shaping(link, node))
-        sh("ip", "netns", "exec", node, "sh", "-ec", _shaping(link, "eth0"))
+        sh("ip", "-netns", node, "link", "set", "eth0", *JUMBO, "up")
+        sh("ip", "-netns", node, "link", "set", "lo", "up")
+        sh("ip", "netns", "exec", node, "sh", "-c", f"echo reno >{CONGESTION}")
+    return addresses, cables
 
 
 def _names(addresses: dict[str, str]) -> None:
@@ -310,12 +289,14 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=2, metavar="N", help="emulated nodes (2)")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks on each node (2)")
     parser.add_argument("--cyclic", action="store_true", help="deal the ranks out to the nodes one by one")
-    parser.add_argument("--rate", help="of each node's link, as tc has it: 200mbit")
-    parser.add_argument("--delay", help="of each node's link, as tc has it: 50us; needs a kernel with netem")
+    parser.add_argument("--rate", type=float, metavar="MBIT/S", help="of each node's link, each way")
+    parser.add_argument("--delay", type=float, metavar="US", help="of each node's link: microseconds from end to end")
     parser.add_argument("command", nargs="+", help="what to run, after --")
     args = parser.parse_args()
     ranks = [i % args.nodes if args.cyclic else i // args.ranks for i in range(args.nodes * args.ranks)]
-    link = None if args.rate is args.delay is None else Link(args.rate, args.delay)
+    link = None
+    if args.rate is not None or args.delay is not None:
+        link = Link(None if args.rate is None else args.rate * 1e6, (args.delay or 0.0) * 1e-6)
     return run_on(Nodes(args.nodes, ranks, link), args.command)
 
 

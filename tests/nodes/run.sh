@@ -10,8 +10,8 @@ skipped() {
 }
 
 ((EUID == 0)) || skipped "they need root"
-if ! type -P ip tc > /dev/null; then
-    type -P apt-get > /dev/null || skipped "they need ip and tc of iproute2"
+if ! type -P ip > /dev/null; then
+    type -P apt-get > /dev/null || skipped "they need ip of iproute2"
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
     apt-get install -qq --no-install-recommends iproute2 > /dev/null

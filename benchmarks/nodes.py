@@ -1,9 +1,10 @@
 """What do two-level algorithms save on several nodes, and does the model say so?
 
-Each collective runs by the MPI library's own algorithm, by a flat one of mpicoll's, and by the two-level one. Between
-two barriers, the counters of each node's network interfaces are read. Emulated nodes are enough:
+Each collective runs by the MPI library's own algorithm, by a flat one of mpicoll's, and by the two-level one. Before
+and after it, the counters of each node's network interfaces are read. It needs emulated nodes, whose ranks can begin
+together because they have one clock:
 
-    python -m tests.nodes.nodes --nodes 4 --rate 100 -- \
+    python -m tests.nodes.nodes --nodes 4 --rate 100 --delay 1000 -- \
         .venv/openmpi/bin/mpicoll run -n 8 benchmarks/nodes.py > benchmarks/records/nodes-4x2-openmpi.txt
 
 ``--cyclic`` before ``--`` deals the ranks out to the nodes. Collectives that are named after ``nodes.py`` are measured
@@ -16,6 +17,7 @@ simulate --fit`.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,6 +35,7 @@ from mpicoll.bench import fit
 from mpicoll.bench.measuring.environment import environment
 from mpicoll.bench.session import Session
 from mpicoll.collectives import COLLECTIVES
+from mpicoll.machine.vendors import SETTINGS
 from mpicoll.schedule import Nodes
 from mpicoll.units import size_text
 
@@ -59,6 +62,8 @@ REDUCTIONS = (
 """An all-reduce that MPI has, and those that it lacks."""
 TURNS = 7
 """The turns that count. One more comes first: it binds plans, and opens connections."""
+HEAD_START = 0.02
+"""Seconds, in which all ranks hear when a call begins."""
 
 world = MPI.COMM_WORLD
 comm = mpicoll.Communicator(world)
@@ -81,8 +86,7 @@ class Case:
     def turn(self) -> None:
         world.Barrier()
         before = counters()
-        world.Barrier()
-        start = perf_counter()
+        start = begin_together()
         self.call()
         took = perf_counter() - start
         world.Barrier()
@@ -101,6 +105,15 @@ class Case:
     @property
     def part(self) -> float:
         return float(np.median(self.parts[1:]))
+
+
+def begin_together() -> float:
+    """Return on all ranks at the same time, and which time that is. A barrier's ranks are as far apart as a message
+    needs. Emulated nodes are one machine, so they have one clock."""
+    start = float(world.bcast(perf_counter() + HEAD_START))
+    while perf_counter() < start:
+        os.sched_yield()  # a rank that sleeps needs half a millisecond to be at its former speed
+    return start
 
 
 def counters() -> list[int]:
@@ -193,6 +206,9 @@ def main(collectives: Sequence[str]) -> None:
         latency, gap = machine.levels[1].latency, machine.rate(machine.levels[1].gap, SIZES[-1])
         where = " | ".join(" ".join(map(str, ranks)) for ranks in nodes.ranks)
         print(f"{about['mpi']}, {about['cpu']}, {about['cores']} cores for all nodes; the ranks of each node: {where}")
+        print(
+            "settings:", *(f"{name}={value}" for name, value in sorted(os.environ.items()) if SETTINGS.fullmatch(name))
+        )
         print(f"links: {8e-6 / gap:.0f} Mbit/s, {latency * 1e6:.0f} us")
         print(f"{'':31} {'min':>7} {'median':>7} {'x':>5} {'bytes':>6} {'of least':>8} {'model':>7} error")
     for collective in collectives or FLAT:

@@ -214,13 +214,13 @@ def _network(nodes: list[str], own: bool, shaped: bool) -> tuple[dict[str, str],
         if shaped:
             cables.append((plug(node), plug("eth0")))
             sh("ip", "link", "set", "eth0", "netns", node)
+            sh("ip", "netns", "exec", node, "sh", "-c", f"echo reno >{CONGESTION}")
         else:
             sh("ip", "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", node)
         sh("ip", "link", "set", node, *JUMBO, "master", "switch", "up")
         sh("ip", "-netns", node, "address", "add", f"{addresses[node]}/24", "dev", "eth0")
         sh("ip", "-netns", node, "link", "set", "eth0", *JUMBO, "up")
         sh("ip", "-netns", node, "link", "set", "lo", "up")
-        sh("ip", "netns", "exec", node, "sh", "-c", f"echo reno >{CONGESTION}")
     return addresses, cables
 
 

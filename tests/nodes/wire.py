@@ -80,7 +80,8 @@ def carry(cables: list[Cable], link: Link, until: int) -> None:
     """Carry frames between both ends of each cable, until the file ``until`` can be read."""
     ways = {at_switch: Way(at_switch, at_node, to_switch=False) for at_switch, at_node in cables}
     ways |= {at_node: Way(at_node, at_switch, to_switch=True) for at_switch, at_node in cables}
-    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # a cable does not wait for a core
+    if ways:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # a cable does not wait for a core
     while True:
         arrivals = [way.frames[0][0] for way in ways.values() if way.frames]
         wait = max(min(arrivals) - time.monotonic(), 0.0) if arrivals else None

@@ -375,10 +375,16 @@ _unfinished: list[Request] = []
 """What the program had begun and had not happened when it came to its end."""
 
 
+_frozen = gc.get_freeze_count()
+"""How many objects had been frozen before there was a request."""
+
+
 def _has_messages(may_look: bool, waited_for: object) -> bool:
     """Whether messages of this rank are under way, besides the one that it waits for. At the end of the program, this
     may look at them. Before that, only the program's own thread may, and what it has not looked at counts."""
     if not may_look:
+        if gc.get_freeze_count() > _frozen:
+            return True  # not known: Python's collector no longer shows what the program has frozen
         requests = [each for each in gc.get_objects() if type(each) is Request]
         return any(not each.done and each.is_message() and each._since is not waited_for for each in requests)
     _unfinished.clear()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from mpicoll.guard.watch.watched import LOOK, SHORT
+from mpicoll.guard.watch.watched import LATE, SHORT
 
 __all__ = ["Calls"]
+
+_LOOKS_IN_A_PATIENCE = 6
+"""How often ranks are asked while a message may be on its way. To ask all of a job costs something."""
 
 
 @dataclass(eq=False)
@@ -28,14 +31,18 @@ class Calls:
     next_look: float = 0.0
     """After how many of them it is asked whether the waits can end; 0 if that is not known yet."""
 
+    def time_passes(self, seconds: float) -> None:
+        """So long has some rank waited, if one waits."""
+        if self.longest() != SHORT:
+            self.waited += seconds
+
     def is_late(self, patience: float) -> bool:
         """Whether some rank has waited for so long that it should be asked whether the waits can end: first after this
-        ``patience``, and then after twice as long each time. Called once a look, while a rank waits."""
-        self.waited += LOOK
+        ``patience``, and then again and again, because another rank may have begun to wait later."""
         self.next_look = self.next_look or patience
         if self.waited < self.next_look:
             return False
-        self.next_look = 2 * self.waited
+        self.next_look = self.waited + max(LATE, patience / _LOOKS_IN_A_PATIENCE)
         return True
 
     def least(self) -> int:

@@ -49,8 +49,8 @@ _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
 _SECONDS_TO_SEE = 2.0
 """How long a rank that runs may take to see what has come for it."""
-_SECONDS_ON_A_NETWORK = 60.0
-"""How long a message may be on its way between nodes."""
+_SECONDS_ON_A_NETWORK = 180.0
+"""How long a message may be on its way between nodes. After an outage, TCP may wait as long again before it sends."""
 _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
@@ -143,8 +143,6 @@ class Judge:
         if told.leaving and not self._processes[rank].leaving:
             self._processes[rank].leaving, self._processes[rank].serves = True, told.serves
             self._leaving.set()
-            for each in self._communicators.values():
-                each.next_look = each.waited + LATE
         for state in told.states:
             each = self._communicators.setdefault(state.name, Calls(state.name))
             each.calls[rank], each.states[rank], each.waits[rank] = state.calls, state.state, state.wait
@@ -166,6 +164,8 @@ class Judge:
         while self._ending or not (self._dismissed or self._all_have_left()):
             if not await happens(self._leaving, LOOK):
                 self._processes.time_passes(LOOK)
+                for each in self._communicators.values():
+                    each.time_passes(LOOK)
             self._leaving.clear()
             await asyncio.gather(*(self._judge(each) for each in [*self._communicators.values()] if each.ranks))
             await self._judge_silence()
@@ -293,8 +293,9 @@ class Judge:
         return {rank: a for rank, a in accounts.items() if a is not None and a.stuck >= patience}
 
     def _left(self) -> set[int]:
-        """The ranks that do nothing more."""
-        return {rank for rank, process in self._processes.items() if process.leaving and not process.serves}
+        """The ranks that do nothing more, and whose last messages have arrived."""
+        left, patience = {r: each for r, each in self._processes.items() if each.leaving}, self._patience()
+        return {rank for rank, each in left.items() if each.left >= patience and not each.serves}
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""

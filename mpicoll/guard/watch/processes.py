@@ -26,6 +26,8 @@ class Connected:
     writer: asyncio.StreamWriter
     process: Process
     leaving: bool = False
+    left: float = 0.0
+    """Seconds since it has told that it leaves."""
     serves: bool = False
     """Whether messages may come from it, or be taken by it, though it leaves."""
     silent: float = 0.0
@@ -79,8 +81,9 @@ class Processes(dict[int, Connected]):
                 awaited.set_result(codec.read(answer.value, kind))
 
     def time_passes(self, seconds: float) -> None:
-        """So long has nobody been heard, and those that are gone have been away."""
+        """So long has nobody been heard, and those that leave or are gone have been away."""
         for process in self.values():
             process.silent += seconds
+            process.left += seconds if process.leaving else 0.0
             if process.gone is not None:
                 process.gone += seconds

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpicoll.calls.record import Begun
+from mpicoll.calls.record import Begun, Pending
 from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
@@ -141,6 +141,14 @@ class Watched:
         message = self._message.seconds if waits and self._message.is_of(waits[0]) else 0.0
         return max(call, message)
 
+    def _missing(self, pending: Pending) -> str:
+        """What this rank waits for. A communicator has numbers of its own for its ranks, and the judge those of the
+        job."""
+        peers = {*pending.sources, *pending.targets}
+        jobs = [self.ranks[peer] for peer in peers if self.ranks[peer] != peer]
+        also = f": rank {jobs[0]} of the job" if len(peers) == 1 and jobs else ""
+        return f"{pending.operation}: {pending.missing}{also}"
+
     def account(self, number: int | None, leaving: bool = False) -> Account:
         """What this rank says of the call with this number (of the last one if None), and what it does now. ``leaving``
         says whether its program has ended."""
@@ -156,7 +164,7 @@ class Watched:
             description=made.record.description if made else None,
             site=place_of(made.site) if made else None,
             waits=recorder.under_way and number == begun - 1,
-            message=f"{waits[0][0].operation}: {waits[0][0].missing}" if waits else None,
+            message=self._missing(waits[0][0]) if waits else None,
             sources=[self.ranks[rank] for rank in waits[0][0].sources] if waits else [],
             targets=[self.ranks[rank] for rank in waits[0][0].targets] if waits else [],
             alone=(alone := is_alone()),

@@ -10,7 +10,7 @@ import pytest
 
 from mpicoll.calls.record import Pending
 from mpicoll.guard.recorder import FREED, LENGTH
-from mpicoll.guard.watch import ending, processes, watched
+from mpicoll.guard.watch import ending, judge, processes, watched
 from mpicoll.guard.watch.channel import connect, say
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.processes import SECONDS_TO_ANSWER
@@ -369,6 +369,49 @@ def test_a_message_of_ranks_that_have_left(
     assert "  recv: no message came from rank 1 (tag 0), at " in said
 
 
+async def on_two_hosts(it: Job, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 is on another host. A message may need so many seconds from one to the other."""
+    monkeypatch.setattr(judge, "_SECONDS_ON_A_NETWORK", seconds)
+    await until(lambda: len(it.judge._processes) == 3)
+    first = it.judge._processes[0]
+    first.process = first.process.changed(host="another")
+
+
+@pytest.mark.slow
+def test_the_last_message_of_a_rank_may_come_long_after_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watched, "is_alone", lambda: True)
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await on_two_hosts(it, 200.0, monkeypatch)
+        waits_for_message(it, 1)
+        await looks(450)
+        it.ranks[1].member.leave()
+        await looks(230)
+        assert not ends
+        await until(lambda: bool(ends))
+
+    play(scene)
+
+
+@pytest.mark.slow
+def test_a_wait_that_begins_late_is_found_as_soon_as_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 has waited for long when rank 1 begins to wait for it."""
+    monkeypatch.setattr(watched, "is_alone", lambda: True)
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: len(it.judge._processes) == 3)
+        waits_for_message(it, 1)
+        await looks(230)
+        begin(it.recorders[1], "barrier")
+        assert not ends
+        await looks(180)  # most of it until the second question, whose time does not fly
+        assert ends
+
+    play(scene)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hosts", [1, 2])
 def test_ranks_that_wait_for_each_other(hosts: int, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,10 +420,8 @@ def test_ranks_that_wait_for_each_other(hosts: int, capfd: Output, monkeypatch: 
 
     async def scene(it: Job) -> None:
         it.make()
-        await until(lambda: len(it.judge._processes) == 3)
         if hosts == 2:
-            first = it.judge._processes[0]
-            first.process = first.process.changed(host="another")
+            await on_two_hosts(it, 100.0, monkeypatch)
         waits_for_message(it, 1)
         begin(it.recorders[1], "barrier")
         if hosts == 2:

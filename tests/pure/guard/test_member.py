@@ -274,3 +274,12 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
     asyncio.run(scene())
     assert heard_there[1] == b""
     assert b"token" not in heard_there[0]
+
+
+@pytest.mark.parametrize(("ranks", "also"), [([0, 1, 2], ""), ([3, 4, 5], ": rank 4 of the job")])
+def test_a_message_of_another_rank_in_the_job(ranks: list[int], also: str) -> None:
+    """A communicator of some ranks has numbers of its own, and tables have those of the job."""
+    pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", [1])
+    account = Watched("c", ranks, Recorder(), [(pending, 0.0)], 600.0, False).account(None)
+    assert account.message == f"recv: no message came from rank 1 (tag 0){also}"
+    assert account.sources == [ranks[1]]

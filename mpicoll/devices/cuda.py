@@ -80,7 +80,7 @@ class Cuda(Device):
 
     def pinned(self, nbytes: int) -> Block:
         try:
-            memory: Block = self._torch.empty(nbytes, dtype=self._torch.uint8, pin_memory=True).numpy()
+            memory: Block = self._torch.empty(nbytes, dtype=self._torch.uint8, device="cpu", pin_memory=True).numpy()
         except RuntimeError as e:
             raise MemoryError(f"{nbytes} bytes cannot be pinned ({e})") from e
         return memory
@@ -95,9 +95,8 @@ class Cuda(Device):
             return b.array if b.dtype.kind != "V" else b.array.view(getattr(torch, f"int{8 * b.dtype.itemsize}"))
         with torch.inference_mode(False):
             if not b.count:
-                return torch.empty(
-                    b.shape, dtype=_of(torch, b.dtype), device=self._device if b.device != "cpu" else None
-                )
+                device = "cpu" if b.device == "cpu" else self._device
+                return torch.empty(b.shape, dtype=_of(torch, b.dtype), device=device)
             if b.device == "cpu":
                 raw = torch.from_numpy(np.asarray(_Interface(b, "__array_interface__")))
             else:

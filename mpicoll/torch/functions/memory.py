@@ -40,14 +40,16 @@ def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None, group:
         raise ArgumentError("empty", "size and dtype", "those that torch.empty takes", str(e).split("\n")[0]) from None
     g = member(group, "empty")
     dtype = dtype or torch.get_default_dtype()
-    return torch.empty(shape, dtype=dtype) if g is None else new(g, shape, dtype)
+    return torch.empty(shape, dtype=dtype, device="cpu") if g is None else new(g, shape, dtype)
 
 
 def new(group: ProcessGroup, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     """What ``empty`` makes for a rank of the group."""
     nbytes = prod(shape) * dtype.itemsize
     memory = blocks.allocate(nbytes) if group.engine.fabric.shares_arrays else None
-    return torch.empty(shape, dtype=dtype) if memory is None else torch.from_numpy(memory).view(dtype).view(shape)
+    if memory is None:
+        return torch.empty(shape, dtype=dtype, device="cpu")
+    return torch.from_numpy(memory).view(dtype).view(shape)
 
 
 def share_(x: _Shared, group: GivenGroup = None) -> _Shared:

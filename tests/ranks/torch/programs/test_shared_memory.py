@@ -77,6 +77,13 @@ def test_empty_in_ordinary_memory() -> None:
         assert not is_shared(made)
 
 
+@pytest.mark.parametrize("length", [10, LONG])
+def test_empty_is_on_the_cpu_whatever_the_default_device_is(length: int) -> None:
+    with torch.device("meta"):
+        made = mpicoll.torch.empty(length)
+    assert made.device.type == "cpu"
+
+
 @pytest.mark.parametrize("size", [("x",), (-1,), (2.5,)])
 def test_sizes_that_are_none(size: Any) -> None:
     with pytest.raises(ArgumentError, match=r"empty: size and dtype: expected those that torch.empty takes"):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
 from typing import Any
 
 import pytest
 
-from mpicoll.calls.record import Pending
 from mpicoll.guard.recorder import FREED, LENGTH
-from mpicoll.guard.watch import ending, judge, processes, watched
+from mpicoll.guard.watch import ending, processes
 from mpicoll.guard.watch.channel import connect, say
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.processes import SECONDS_TO_ANSWER
@@ -339,126 +337,6 @@ def test_communicators_closed_with_mpi_are_compared() -> None:
 
     play(scene)
     assert len(ends) == 1
-
-
-def waits_for_message(it: Job, *others: int) -> None:
-    """Rank 0 waits for a message of one of these ranks."""
-    pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", others)
-    it.ranks[0].member.watched["c"].waits.append((pending, monotonic()))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("others", [(1,), (0, 1, 2)])
-def test_a_message_of_ranks_that_have_left(
-    others: tuple[int, ...], capfd: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watched, "is_alone", lambda: True)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        waits_for_message(it, *others)
-        for rank in {*others} - {0}:
-            await looks(20)
-            assert not ends
-            it.ranks[rank].member.leave()
-        await until(lambda: bool(ends))
-
-    play(scene)
-    said = capfd.readouterr().err
-    assert Why.HAS_LEFT.value in said
-    assert "  recv: no message came from rank 1 (tag 0), at " in said
-
-
-async def on_two_hosts(it: Job, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 is on another host. A message may need so many seconds from one to the other."""
-    monkeypatch.setattr(judge, "_SECONDS_ON_A_NETWORK", seconds)
-    await until(lambda: len(it.judge._processes) == 3)
-    first = it.judge._processes[0]
-    first.process = first.process.changed(host="another")
-
-
-@pytest.mark.slow
-def test_the_last_message_of_a_rank_may_come_long_after_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watched, "is_alone", lambda: True)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        await on_two_hosts(it, 200.0, monkeypatch)
-        waits_for_message(it, 1)
-        await looks(450)
-        it.ranks[1].member.leave()
-        await looks(230)
-        assert not ends
-        await until(lambda: bool(ends))
-
-    play(scene)
-
-
-@pytest.mark.slow
-def test_a_wait_that_begins_late_is_found_as_soon_as_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 has waited for long when rank 1 begins to wait for it."""
-    monkeypatch.setattr(watched, "is_alone", lambda: True)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        await until(lambda: len(it.judge._processes) == 3)
-        waits_for_message(it, 1)
-        await looks(230)
-        begin(it.recorders[1], "barrier")
-        assert not ends
-        await looks(180)  # most of it until the second question, whose time does not fly
-        assert ends
-
-    play(scene)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("hosts", [1, 2])
-def test_ranks_that_wait_for_each_other(hosts: int, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rank 0 waits for a message of rank 1, which waits in a collective. Between nodes, a message may take its time."""
-    monkeypatch.setattr(watched, "is_alone", lambda: True)
-
-    async def scene(it: Job) -> None:
-        it.make()
-        if hosts == 2:
-            await on_two_hosts(it, 100.0, monkeypatch)
-        waits_for_message(it, 1)
-        begin(it.recorders[1], "barrier")
-        if hosts == 2:
-            await looks(100)
-            assert not ends
-        await until(lambda: bool(ends))
-
-    play(scene)
-    said = capfd.readouterr().err
-    assert Why.STUCK.value in said
-    assert "rank 1  call 1: barrier, at " in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("why", ["it serves", "a thread waits", "another rank may send"])
-def test_a_message_that_may_still_come(why: str, capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be on its way, and threads may send or wait for others. So there is a warning, which names the rank."""
-    monkeypatch.setattr(watched, "is_alone", lambda: why != "a thread waits")
-    said = ""
-
-    def warned() -> bool:
-        nonlocal said
-        said += capfd.readouterr().err
-        return Why.SLOW_AND_ENDED.value in said
-
-    async def scene(it: Job) -> None:
-        it.make()
-        it.ranks[1].member.leave(serves=why == "it serves")
-        waits_for_message(it, *((1, 2) if why == "another rank may send" else (1,)))
-        await until(warned)
-        it.ranks[0].member.watched["c"].waits.clear()
-        await it.all_leave()
-
-    play(scene)
-    assert not ends
-    assert "rank 0  recv: no message came from rank 1 (tag 0), at " in said
-    assert "rank 1  has ended its program" in said
 
 
 @pytest.mark.parametrize("others_wait", [True, False])

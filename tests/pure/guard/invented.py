@@ -122,7 +122,8 @@ def begin(recorder: Recorder, words: str) -> None:
 
 
 async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    """It may take long where other tests have the cores."""
+    async with asyncio.timeout(300):
         while not what():
             await asyncio.sleep(0.005)
 

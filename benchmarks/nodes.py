@@ -5,7 +5,7 @@ and after it, the counters of each node's network interfaces are read. It needs 
 together because they have one clock:
 
     python -m tests.nodes.nodes --nodes 4 --rate 100 --delay 1000 -- \
-        .venv/openmpi/bin/mpicoll run -n 8 benchmarks/nodes.py > benchmarks/records/nodes-4x2-openmpi.txt
+        .venv/openmpi/bin/mpicoll run -n 8 benchmarks/nodes.py > benchmarks/records/nodes-4x2-openmpi-delay.txt
 
 ``--cyclic`` before ``--`` deals the ranks out to the nodes. Collectives that are named after ``nodes.py`` are measured
 alone. All cases take turns in one job. The figures of a row are the minimum and the median of the milliseconds that a

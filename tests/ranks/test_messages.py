@@ -290,6 +290,22 @@ def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
     assert finished == [True] * taken
 
 
+def test_requests_that_the_program_has_frozen_count_as_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's collector no longer shows them, so nobody knows."""
+    transfer = Invented()
+    transfer.came = 4
+    request = receive(requests.UnderWay(NeverRaised, 0), transfer)
+    monkeypatch.setattr(requests, "_frozen", gc.get_freeze_count())  # by these tests
+    gc.freeze()
+    under_way = requests._has_messages(False, request._since)
+    gc.unfreeze()
+    assert under_way
+    transfer.here.set()
+    request.wait()
+    gc.collect()
+    gc.freeze()  # what is imported, as before
+
+
 # -- what programs of MPI do ------------------------------------------------------------------------------------------
 
 

@@ -144,10 +144,10 @@ class Watched:
     def _missing(self, pending: Pending) -> str:
         """What this rank waits for. A communicator has numbers of its own for its ranks, and the judge those of the
         job."""
-        peers = {*pending.sources, *pending.targets}
-        jobs = [self.ranks[peer] for peer in peers if self.ranks[peer] != peer]
-        also = f": rank {jobs[0]} of the job" if len(peers) == 1 and jobs else ""
-        return f"{pending.operation}: {pending.missing}{also}"
+        said, peers = f"{pending.operation}: {pending.missing}", [*{*pending.sources, *pending.targets}]
+        if len(peers) != 1 or self.ranks[peers[0]] == peers[0]:
+            return said
+        return f"{said}: rank {self.ranks[peers[0]]} of the job"
 
     def account(self, number: int | None, leaving: bool = False) -> Account:
         """What this rank says of the call with this number (of the last one if None), and what it does now. ``leaving``

@@ -97,7 +97,8 @@ class UnderWay:
         self._collectives: weakref.WeakSet[Request] = weakref.WeakSet()
         self._since = 0  # bytes that were dropped since it looked
         self._limit = LEAST
-        _all.add(self)
+        _frozen_before_requests()
+        _all.append(weakref.ref(self, _all.remove))
 
     def keep(self, request: Request) -> None:
         """Keep what the program has dropped."""
@@ -141,7 +142,7 @@ _kept: set[Request] = set()
 """The requests that programs have dropped. A program may drop a communicator, too."""
 _of_losses: list[object] = []
 """The arrays of messages that ended because ranks were lost."""
-_all: weakref.WeakSet[UnderWay] = weakref.WeakSet()
+_all: list[weakref.ref[UnderWay]] = []  # a thread may read it while another one makes a communicator
 
 
 class Request:
@@ -375,20 +376,34 @@ _unfinished: list[Request] = []
 """What the program had begun and had not happened when it came to its end."""
 
 
-_frozen = gc.get_freeze_count()
+_frozen = 0
 """How many objects had been frozen before there was a request."""
+
+
+def _frozen_before_requests() -> None:
+    """Note how many objects the program has frozen, if no request can be among them."""
+    global _frozen
+    if not _any_begun():
+        _frozen = gc.get_freeze_count()
+
+
+def _any_begun() -> bool:
+    """Whether the program has ever begun a message or a request, on a communicator that still exists."""
+    return any(each.begun for ref in [*_all] if (each := ref()) is not None)
 
 
 def _has_messages(may_look: bool, waited_for: object) -> bool:
     """Whether messages of this rank are under way, besides the one that it waits for. At the end of the program, this
     may look at them. Before that, only the program's own thread may, and what it has not looked at counts."""
     if not may_look:
+        if not _any_begun():
+            return False  # to look at all objects takes up to 20 ms, in which the program stands still
         if gc.get_freeze_count() > _frozen:
             return True  # not known: Python's collector no longer shows what the program has frozen
         requests = [each for each in gc.get_objects() if type(each) is Request]
         return any(not each.done and each.is_message() and each._since is not waited_for for each in requests)
     _unfinished.clear()
-    if any(each.begun for each in [*_all]):
+    if _any_begun():
         lives = lifetime.lives()
         for request in gc.get_objects():  # once, at the end, so that no message costs more
             if type(request) is Request and (lives or request._under_way.failure is NeverRaised):

@@ -306,6 +306,21 @@ def test_requests_that_the_program_has_frozen_count_as_under_way(monkeypatch: py
     gc.freeze()  # what is imported, as before
 
 
+def test_what_was_frozen_before_the_first_message_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs freeze what they have imported."""
+    monkeypatch.setattr(requests, "_all", [])
+    monkeypatch.setattr(requests, "_frozen", 0)
+    assert gc.get_freeze_count()  # tests do so, too
+    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    assert not requests._has_messages(False, None)
+    transfer.came = 4
+    request = receive(under_way, transfer)
+    assert not requests._has_messages(False, request._since)
+    assert requests._has_messages(False, None)
+    transfer.here.set()
+    request.wait()
+
+
 # -- what programs of MPI do ------------------------------------------------------------------------------------------
 
 

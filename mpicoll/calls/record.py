@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from mpicoll.calls.call import Call
 
-__all__ = ["Begun", "Pending", "Record", "description_of", "record_of", "told"]
+__all__ = ["Begun", "Ends", "Pending", "Record", "description_of", "record_of", "told"]
 
 
 class Record:
@@ -18,13 +18,17 @@ class Record:
     All ranks of a collective must have the same ``description``. What a rank may know better than others is beside
     it."""
 
-    __slots__ = ("description", "digest", "dtype", "elements", "nbytes", "number", "route")
+    __slots__ = ("description", "digest", "dtype", "elements", "nbytes", "number", "root", "route")
 
-    def __init__(self, description: str, nbytes: int = 0, elements: int = 0, dtype: str = "") -> None:
+    def __init__(
+        self, description: str, nbytes: int = 0, elements: int = 0, dtype: str = "", root: int | None = None
+    ) -> None:
         self.description = description
         """The call in words, as in ``allreduce sum of 4 float32``. The operation comes first."""
         self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
         """Of the longest array of the call. It has no elements where a rank does not know how many others have."""
+        self.root = root
+        """The root's rank, None if the call has no root."""
         self.route = ""
         """What carries it out, once that is chosen: as in ``native``, ``ring`` or ``staged:ring``."""
         self.digest = blake2b(description.encode(), digest_size=8).digest()
@@ -39,6 +43,19 @@ told: list[Callable[[int, str], object]] = []
 """Told of each new record: its number in this process, and its description."""
 
 
+class Ends(NamedTuple):
+    """Which ranks may be at the other end of a message, and of both messages of a sendrecv."""
+
+    sources: Sequence[int] = ()
+    """The ranks from which a message may come."""
+    source_tag: int | None = None
+    """The tag of that message, None for any."""
+    targets: Sequence[int] = ()
+    """The ranks that may take a message."""
+    target_tag: int | None = None
+    """The tag of that message, None if there is none."""
+
+
 class Pending(NamedTuple):
     """What one rank begins and later waits for: a message, or a collective that does not block.
 
@@ -51,22 +68,11 @@ class Pending(NamedTuple):
     dtype: str
     missing: str
     """What is the matter while it has not happened: ``no message came from rank 0 (tag 0)``."""
-    sources: Sequence[int] = ()
-    """The ranks from which a message may come."""
-    targets: Sequence[int] = ()
-    """The ranks that may take a message."""
+    ends: Ends = Ends()
 
     @classmethod
-    def message(
-        cls,
-        operation: str,
-        what: str,
-        elements: int,
-        dtype: str,
-        sources: Sequence[int] = (),
-        targets: Sequence[int] = (),
-    ) -> Pending:
-        return cls(operation, what, elements, dtype, f"no message {what}", sources, targets)
+    def message(cls, operation: str, what: str, elements: int, dtype: str, ends: Ends) -> Pending:
+        return cls(operation, what, elements, dtype, f"no message {what}", ends)
 
 
 Begun = tuple[Pending, float]
@@ -78,7 +84,8 @@ def record_of(call: Call, algorithm: str | None, size: int) -> Record:
     memory = call.send or call.recv
     elements = call.extent(size) if memory is not None and call.extent_is_common else 0
     dtype = "" if memory is None else str(memory.dtype)
-    return Record(description_of(call, algorithm, size), call.nbytes(size), elements, dtype)
+    root = call.root if call.collective.rooted else None
+    return Record(description_of(call, algorithm, size), call.nbytes(size), elements, dtype, root)
 
 
 def description_of(call: Call, algorithm: str | None, size: int) -> str:

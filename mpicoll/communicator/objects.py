@@ -80,7 +80,7 @@ class Objects(Face):
         found = self._roots.get((operation, root)) if type(root) is int else None  # True equals 1, and is no rank
         if found is None:
             root = checked_rank(root, self.size, operation, "root")
-            self._roots.keep((operation, root), found := (Record(f"{operation} root {root}"), root))
+            self._roots.keep((operation, root), found := (Record(f"{operation} root {root}", root=root), root))
         return found
 
     def _collective(self, record: Record, move: Callable[..., Any], *arguments: Any) -> Any:
@@ -219,8 +219,8 @@ class Objects(Face):
                 to_mpi = kinds.on_wire(tag, kinds.OBJECT)
                 if receives:
                     look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, tag, self._engine.fabric.probe)
-            ends = self._engine.at_other_end(of)
-            pending = Pending.message(operation, what, 1, kinds.OBJECT, *((ends,) if receives else ((), ends)))
+            ends = self._engine.comes_from(of, tag) if receives else self._engine.goes_to(of, tag)
+            pending = Pending.message(operation, what, 1, kinds.OBJECT, ends)
             found = _Awaited(pending, of, to_mpi, look)
             if exact:
                 self._awaited.keep((operation, peer, tag), found)

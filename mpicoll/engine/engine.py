@@ -59,7 +59,7 @@ class Engine(Collectives, MessageCalls):
         except ArgumentError as e:
             raise type(e)(name, e.argument, e.expected, e.given) from None
         record = record_of(call, algorithm, self.size)
-        record = Record(f"i{record.description}", record.nbytes, record.elements, record.dtype)
+        record = Record(f"i{record.description}", record.nbytes, record.elements, record.dtype, record.root)
         in_order = self.binding.traits.in_rank_order(call.reduction)
         by_mpi = algorithm in (None, "native") and not self.hooks and not in_order
         native = self._native(call) if by_mpi else None

@@ -13,7 +13,7 @@ from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int, checked_rank
 from mpicoll.calls.plan import NOT_FOUND
-from mpicoll.calls.record import Pending
+from mpicoll.calls.record import Ends, Pending
 from mpicoll.engine import kinds
 from mpicoll.engine.base import Base
 from mpicoll.engine.copies import copied_to_host, written_back
@@ -127,7 +127,7 @@ class MessageCalls(Base):
         def bound(wire: Buffer) -> Message:
             to_mpi = kinds.on_wire(tag, wire.dtype.name) if self.tells_kinds else tag
             transfer = self._nobody(wire) if to == self.fabric.nobody else self.fabric.outgoing(wire, to, to_mpi)
-            return self._bound(operation, where, wire, transfer, False, targets=self.at_other_end(to))
+            return self._bound(operation, where, wire, transfer, False, self.goes_to(to, tag))
 
         def copied() -> Request:
             wire = self.binding.devices.for_message(given) or copied_to_host(given)
@@ -138,16 +138,16 @@ class MessageCalls(Base):
     def _incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int | None) -> BoundMessage:
         of, which = self.origin(operation, source, tag)
         taken = self._memory(operation, x, writable=True)
-        whence, sources = self.whence(of, which), self.at_other_end(of)
+        whence, ends = self.whence(of, which), self.comes_from(of, which)
 
         def bound(wire: Buffer) -> Message:
             if of == self.fabric.nobody:
-                return self._bound(operation, whence, wire, self._nobody(wire), True, sources)
+                return self._bound(operation, whence, wire, self._nobody(wire), True, ends)
             if not self.tells_kinds:
-                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True, sources)
+                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True, ends)
             kind = wire.dtype.name
             to_mpi = None if which is None else kinds.on_wire(which, kind)
-            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True, sources)
+            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True, ends)
             message.kind = kind
             if which is not None:
                 message.meanwhile = partial(kinds.look_for_others, operation, kind, of, which, self.fabric.probe)
@@ -192,8 +192,8 @@ class MessageCalls(Base):
         transfer = self.fabric.both(wires[0], to, sendtag, wires[1], of, which) if wires else None
         if transfer is not None and self.under_way.timeout is None and of != self.fabric.nobody:
             what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
-            ends = self.at_other_end(of), self.at_other_end(to)
-            both = self._bound(operation, what, wires[1], transfer, True, *ends)
+            ends = Ends(self._at_other_end(of), which, self._at_other_end(to), sendtag)
+            both = self._bound(operation, what, wires[1], transfer, True, ends)
             known = at is not None and at[0] is not None and type(at[2]) in _KEYS
             if known and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
                 self.bound_messages.keep(at, both)
@@ -211,7 +211,7 @@ class MessageCalls(Base):
     def probe(self, source: int | None, tag: int | None) -> Envelope:
         """Wait for a message that a receive would take. It is still to be received."""
         of, which = self.origin("probe", source, tag)
-        pending = Pending.message("probe", self.whence(of, which), 0, "object", self.at_other_end(of))
+        pending = Pending.message("probe", self.whence(of, which), 0, "object", self.comes_from(of, which))
         under_way, begun = self.under_way, (pending, monotonic())
         patience = Patience(under_way.timeout or float("inf"))
         under_way.begun.append(begun)
@@ -273,11 +273,17 @@ class MessageCalls(Base):
             return "any rank"
         return "nobody" if rank == self.fabric.nobody else f"rank {rank}"
 
-    def at_other_end(self, rank: int | None) -> Sequence[int]:
+    def _at_other_end(self, rank: int | None) -> Sequence[int]:
         """The ranks that may be at the other end of a message. None means any."""
         if rank is None:
             return range(self.size)
         return () if rank == self.fabric.nobody else (rank,)
+
+    def comes_from(self, of: int | None, tag: int | None) -> Ends:
+        return Ends(self._at_other_end(of), tag)
+
+    def goes_to(self, to: int | None, tag: int) -> Ends:
+        return Ends(targets=self._at_other_end(to), target_tag=tag)
 
     def whence(self, of: int | None, tag: int | None) -> str:
         return f"came from {self.named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
@@ -292,10 +298,9 @@ class MessageCalls(Base):
         wire: Buffer,
         transfer: Transfer,
         receives: bool,
-        sources: Sequence[int] = (),
-        targets: Sequence[int] = (),
+        ends: Ends,
     ) -> Message:
-        pending = Pending.message(operation, what, wire.count, wire.dtype.name, sources, targets)
+        pending = Pending.message(operation, what, wire.count, wire.dtype.name, ends)
         return Message(pending, transfer, receives, in_time=self.under_way.timeout is not None)
 
 

@@ -363,7 +363,8 @@ class Request:
 
     def is_message(self) -> bool:
         """Whether it is a message, and no collective."""
-        return bool(self._message.pending.sources or self._message.pending.targets)
+        ends = self._message.pending.ends
+        return bool(ends.sources or ends.targets)
 
     def unfinished(self) -> str:
         """What is the matter at the end of the program; empty if nothing is."""

@@ -107,7 +107,17 @@ one, other = comm.split(0), comm.split(0)
 for group in (one, other) if rank == 1 else (other, one):
     group.allreduce(long)
 """,
-        (TIME_IS_UP, "ranks wait in another communicator, too", "allreduce sum of 131072 float64"),
+        (STUCK, "ranks wait in another communicator, too", "allreduce sum of 131072 float64"),
+        600,
+    ),
+    "two groups, of which a rank has only one": Fault(
+        """
+one, other = comm.split(0 if rank < 2 else None), comm.split(0 if rank else None)
+for group in {0: (one, comm), 1: (other, one, comm), 2: (comm, other)}[rank]:
+    group.allreduce(long)
+""",
+        (STUCK.partition(" (")[0], "ranks wait in another communicator, too", "allreduce sum of 131072 float64"),
+        600,
     ),
     "nobody sends": Fault(
         "if rank == 1: comm.recv(x, 2)",
@@ -132,6 +142,21 @@ for group in (one, other) if rank == 1 else (other, one):
     "a message that nobody sends, before a collective": Fault(
         "if rank == 1: comm.recv_object(2)",
         (STUCK, "ranks 0, 2  call 3: barrier", "recv_object: no message came from rank 2 (tag 0)"),
+        600,
+    ),
+    "the root receives first": Fault(
+        "comm.bcast(x) if rank else comm.recv(x, 1)",
+        (STUCK, "rank 0     recv: no message came from rank 1 (tag 0)", "ranks 1-2  call 3: bcast of 6 float64 root 0"),
+        600,
+    ),
+    "the root gathers first": Fault(
+        "comm.recv_object(0) if rank == 1 else comm.gather_object(x) or comm.barrier()",
+        (STUCK, "rank 0  call 3: gather_object root 0", "rank 1  recv_object: no message came from rank 0 (tag 0)"),
+        600,
+    ),
+    "a message has another tag": Fault(
+        "if rank == 0: comm.recv(x, 2, tag=1)\nif rank == 2: comm.send(np.ones(1 << 20), 0, tag=2)",
+        (STUCK, "rank 0  recv: no message came from rank 2 (tag 1)", "send: no message was taken by rank 0 (tag 2)"),
         600,
     ),
     "who could send ends": Fault(

@@ -15,10 +15,10 @@ import pytest
 from mpicoll.guard.files import places
 from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.watch import ending, report
-from mpicoll.guard.watch.protocol import Account
 from mpicoll.launch import failure, last_calls
 from mpicoll.launch.gone import Gone
 from tests.jobs.jobs import MPICH, run, script
+from tests.pure.guard import invented
 
 PROGRAM = """
     import os, signal, time
@@ -227,11 +227,7 @@ def test_how_a_process_has_ended(code: str, says: str) -> None:
 
 
 def test_a_rank_that_speaks_for_itself_alone() -> None:
-    account = Account(
-        begun=1, state="open", number=0, description="barrier", site="a.py:1 in f", waits=True, message=None,
-        sources=[], targets=[], alone=True, under_way=False,
-        seconds=0.0, stuck=0.0, where="its end", handles="", leaving=False,
-    )  # fmt: skip
+    account = invented.account(begun=1, number=0, seconds=0.0, where="its end")
     assert report.loss(range(3), {2: account}, {}) == "  rank 2  call 0: barrier, at a.py:1 in f: waits"
     assert report.loss(range(3), {1: account}, {0: "is gone"}).splitlines()[1:] == [
         "  rank 0  is gone",

@@ -17,7 +17,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.calls.record import Pending
+from mpicoll.calls.record import Ends, Pending
 from mpicoll.engine import requests
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
@@ -177,7 +177,7 @@ class Invented(Transfer):
 
 
 def receive(under_way: requests.UnderWay, transfer: Transfer) -> requests.Request:
-    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", [0])
+    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
     return requests.Request(requests.Message(pending, transfer, True, False), object(), np.zeros(4), under_way)
 
 

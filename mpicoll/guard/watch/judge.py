@@ -14,6 +14,7 @@ from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.calls import Calls
 from mpicoll.guard.watch.channel import greeted, happens, heard
+from mpicoll.guard.watch.deadlocks import Deadlocks
 from mpicoll.guard.watch.processes import SECONDS_TO_ANSWER, Connected, Processes
 from mpicoll.guard.watch.protocol import (
     Account,
@@ -36,8 +37,7 @@ from mpicoll.guard.watch.protocol import (
     WriteFiles,
 )
 from mpicoll.guard.watch.report import Why
-from mpicoll.guard.watch.stuck import ends_of_message, stuck
-from mpicoll.guard.watch.watched import LATE, LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
+from mpicoll.guard.watch.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.launch import last_calls
 from mpicoll.launch.alone import is_elastic
 
@@ -47,10 +47,6 @@ _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_A_FAILURE = 5.0
 """How long others wait in a call that has ended midway on a rank, until nobody expects them to come out of it."""
-_SECONDS_TO_SEE = 2.0
-"""How long a rank that runs may take to see what has come for it."""
-_SECONDS_ON_A_NETWORK = 180.0
-"""How long a message may be on its way between nodes. After an outage, TCP may wait as long again before it sends."""
 _SECONDS_OF_A_LOSS = 0.1
 """What ranks have to say what they do, when the launcher may end them at any time."""
 _SECONDS_OF_THE_LAUNCHER = 5.0
@@ -72,6 +68,7 @@ class Judge:
         self._processes = Processes()
         self._trace = Trace(trace, self._processes.ask) if trace is not None else None
         self._communicators: dict[str, Calls] = {}
+        self._deadlocks = Deadlocks(self._processes, self._communicators)
         self._ending = self._dismissed = False
         self._dumping = asyncio.Lock()
         self._dumps = 0
@@ -116,7 +113,7 @@ class Judge:
                 case Beat():
                     self._processes.tell(rank, Beat())
         here.gone = 0.0
-        if not (self._ending or self._dismissed or self._dumps or here.leaving or is_elastic()):
+        if not (self._ending or self._dismissed or self._dumps or here.left is not None or is_elastic()):
             await self._say_loss(rank, ending.fate(hello.process))
 
     async def _say_loss(self, rank: int, fate: str) -> None:
@@ -140,8 +137,8 @@ class Judge:
         return next((each for each in self._communicators.values() if rank in each.ranks), None)
 
     def _told(self, rank: int, told: Told) -> None:
-        if told.leaving and not self._processes[rank].leaving:
-            self._processes[rank].leaving, self._processes[rank].serves = True, told.serves
+        if told.leaving and self._processes[rank].left is None:
+            self._processes[rank].left, self._processes[rank].serves = 0.0, told.serves
             self._leaving.set()
         for state in told.states:
             each = self._communicators.setdefault(state.name, Calls(state.name))
@@ -168,6 +165,7 @@ class Judge:
                     each.time_passes(LOOK)
             self._leaving.clear()
             await asyncio.gather(*(self._judge(each) for each in [*self._communicators.values()] if each.ranks))
+            await self._judge_waits()
             await self._judge_silence()
         if self._trace is not None and not self._dismissed:
             self._say_once(await self._trace.write(self._processes))
@@ -185,7 +183,9 @@ class Judge:
         return (
             bool(self._processes)
             and expected <= self._processes.keys()
-            and all(p.leaving or p.gone is not None or rank in self._lost for rank, p in self._processes.items())
+            and all(
+                p.left is not None or p.gone is not None or rank in self._lost for rank, p in self._processes.items()
+            )
             and not any(self._is_to_be_judged(each) for each in self._communicators.values())
         )
 
@@ -217,8 +217,6 @@ class Judge:
         left = [why for why in no_more.values() if why in (Why.HAS_LEFT, Why.HAS_FREED)]
         if left and await self._wait_to_agree(each):
             await self._end(each, each.most(), left[0])
-        if longest != SHORT and each.is_late(self._patience()) and (why := await self._why_stuck(each)):
-            await self._end(each, None, why)
         if each.name not in self._communicators:
             return  # its ranks were lost meanwhile, or it has failed
         over = all(each.states.get(rank, OPEN) != OPEN for rank in each.ranks)
@@ -232,7 +230,7 @@ class Judge:
         process = self._processes.get(rank)
         if process is None:
             return None
-        if process.leaving:
+        if process.left is not None:
             return Why.HAS_LEFT
         if process.gone is not None:
             ends = not is_elastic() and process.gone > _SECONDS_OF_THE_LAUNCHER
@@ -264,42 +262,17 @@ class Judge:
         accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
         return any(a.begun > each.most() and a.waits and a.seconds > 0 for a in accounts.values() if a)
 
-    def _patience(self) -> float:
-        """How long a wait lasts until nobody expects anything to come that was sent before. On a slow network, messages
-        may be on their way for long."""
-        hosts = {process.process.host for process in self._processes.values()}
-        return LATE if len(hosts) == 1 else _SECONDS_ON_A_NETWORK
-
-    async def _why_stuck(self, each: Calls) -> Why | None:
-        """Why some ranks wait for ever; None if nobody does as far as is known."""
-        if is_elastic() or each.are(BROKEN, CLOSED):
-            return None
-        before = await self._late(each)
-        if not stuck(before, self._left()):
-            return None
-        # A rank that was stopped may have got what it waits for meanwhile, and not have seen it yet.
-        await asyncio.sleep(_SECONDS_TO_SEE)
-        now, left = await self._late(each), self._left()
-        same = {r: a for r, a in now.items() if r in before and a.stuck >= before[r].stuck + _SECONDS_TO_SEE / 2}
-        found = stuck(same, left)
-        if not found:
-            return None
-        return Why.HAS_LEFT if any(left & ends_of_message(same[rank]) for rank in found) else Why.STUCK
-
-    async def _late(self, each: Calls) -> dict[int, Account]:
-        """What the ranks say that have waited for long."""
-        waiting, patience = [rank for rank, wait in each.waits.items() if wait != SHORT], self._patience()
-        accounts = await self._processes.ask(waiting, AccountOf(each.name, None))
-        return {rank: a for rank, a in accounts.items() if a is not None and a.stuck >= patience}
-
-    def _left(self) -> set[int]:
-        """The ranks that do nothing more, and whose last messages have arrived."""
-        left, patience = {r: each for r, each in self._processes.items() if each.leaving}, self._patience()
-        return {rank for rank, each in left.items() if each.left >= patience and not each.serves}
+    async def _judge_waits(self) -> None:
+        """End the job if ranks wait for each other, or for one that does nothing more."""
+        if self._dismissed or is_elastic() or not self._deadlocks.are_due():
+            return
+        found = await self._deadlocks.found()
+        if found is not None and found[0].name in self._communicators:
+            await self._end(found[0], None, found[1])
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""
-        left = [rank for rank, process in self._processes.items() if process.leaving]
+        left = [rank for rank, process in self._processes.items() if process.left is not None]
         for rank, process in self._processes.items():
             silent = process.gone is None and process.silent > patience_at_end(self._timeout())
             each = self._of(rank)

@@ -25,9 +25,8 @@ class Connected:
 
     writer: asyncio.StreamWriter
     process: Process
-    leaving: bool = False
-    left: float = 0.0
-    """Seconds since it has told that it leaves."""
+    left: float | None = None
+    """Seconds since it has told that it leaves, None before that."""
     serves: bool = False
     """Whether messages may come from it, or be taken by it, though it leaves."""
     silent: float = 0.0
@@ -84,6 +83,7 @@ class Processes(dict[int, Connected]):
         """So long has nobody been heard, and those that leave or are gone have been away."""
         for process in self.values():
             process.silent += seconds
-            process.left += seconds if process.leaving else 0.0
+            if process.left is not None:
+                process.left += seconds
             if process.gone is not None:
                 process.gone += seconds

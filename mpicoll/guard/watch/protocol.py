@@ -225,14 +225,20 @@ class Account(Message):
     """What was called, None if the rank does not know the call."""
     site: str | None
     """Where in the program."""
+    root: int | None
+    """The root of the call, by its rank in the world; None if it has none."""
     waits: bool
     """Whether the rank is in this call now."""
     message: str | None
     """The message that it waits for."""
     sources: list[int]
     """The ranks of the world from which this message may come."""
+    source_tag: int | None
+    """The tag with which it must come; None for any."""
     targets: list[int]
     """The ranks of the world that may take this message."""
+    target_tag: int | None
+    """The tag with which it was sent."""
     alone: bool
     """Whether the program has only the thread that waits, and no function that a signal calls."""
     under_way: bool

@@ -8,43 +8,76 @@ detection, ICS 2009). What is not certain counts as a wait that may end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from typing import NamedTuple
 
 from mpicoll.guard.watch.protocol import Account
 
-__all__ = ["ends_of_message", "stuck"]
+__all__ = ["Begun", "Wait", "stuck"]
 
 _NEED_ALL = {"allreduce", "reduce_scatter", "allgather", "alltoall", "barrier"}
 _NEED_ALL |= {"allreduce_object", "allgather_object", "alltoall_object"}
 """Collectives that no rank can complete before all ranks have come to them."""
+_NEED_ROOT = {"bcast", "scatter", "bcast_object", "scatter_object"}
+"""Those that no rank can complete before the root has come."""
+_ROOT_NEEDS_ALL = {"reduce", "gather", "gather_object"}
+"""Those that the root cannot complete before all ranks have come."""
+
+Begun = Mapping[str, Mapping[int, int]]
+"""How many calls of a communicator each of its ranks has begun, as far as that is known."""
 
 
-def stuck(accounts: Mapping[int, Account], left: Set[int]) -> set[int]:
-    """The ranks of these accounts that wait for ever. ``left`` are ranks that do nothing more."""
-    found = {rank for rank, each in accounts.items() if each.alone and (each.waits or ends_of_message(each))}
-    while free := {rank for rank in found if _may_go_on(rank, accounts, found, left)}:
-        found -= free
-    return found
+class Wait(NamedTuple):
+    """The one thing that a rank waits for."""
+
+    communicator: str
+    account: Account
+
+    @property
+    def others(self) -> set[int]:
+        """The ranks that may be at the other end of the message for which it waits."""
+        return {*self.account.sources, *self.account.targets}
+
+    def goes_on(self, before: Wait, seconds: float) -> bool:
+        """Whether it is the same wait as about so many seconds before."""
+        longer = self.account.stuck - before.account.stuck
+        return self.communicator == before.communicator and longer >= seconds / 2
 
 
-def ends_of_message(account: Account) -> set[int]:
-    """The ranks that may be at the other end of the message for which this rank waits."""
-    return {*account.sources, *account.targets}
+def stuck(waits: Mapping[int, Wait], begun: Begun, left: Set[int]) -> set[int]:
+    """The ranks that wait for ever. ``left`` are ranks that do nothing more."""
+    found = {rank: wait for rank, wait in waits.items() if wait.account.alone and (wait.account.waits or wait.others)}
+    while free := {rank for rank in found if _may_go_on(rank, found, begun, left)}:
+        found = {rank: wait for rank, wait in found.items() if rank not in free}
+    return {*found}
 
 
-def _may_go_on(rank: int, accounts: Mapping[int, Account], waiting: Set[int], left: Set[int]) -> bool:
+def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[int]) -> bool:
     """Whether the rank's wait may end, if those that are ``waiting`` go on waiting."""
-    mine = accounts[rank]
-    if mine.waits:
-        needs_all = (mine.description or "").partition(" ")[0] in _NEED_ALL
-        return not needs_all or all(accounts[other].begun > mine.number for other in waiting)
-    others = ends_of_message(mine)
-    if not others <= waiting | left:
+    mine = waiting[rank]
+    if mine.account.waits:
+        calls = begun[mine.communicator]
+        members = waiting.keys() & calls.keys()
+        return all(calls[other] > mine.account.number for other in _needed(rank, mine.account, members))
+    if not mine.others <= waiting.keys() | left:
         return True
-    return any(_may_serve(accounts[other], mine, other, rank) for other in others - left)
+    return any(_may_serve(waiting[other], mine, other, rank) for other in mine.others - left)
 
 
-def _may_serve(its: Account, mine: Account, other: int, rank: int) -> bool:
+def _needed(rank: int, account: Account, waiting: Set[int]) -> Set[int]:
+    """Those of the ranks that are ``waiting`` without which the rank's collective cannot end for it."""
+    operation = (account.description or "").partition(" ")[0]
+    if operation in _NEED_ALL or (operation in _ROOT_NEEDS_ALL and rank == account.root):
+        return waiting
+    return waiting & {account.root} if operation in _NEED_ROOT else set()
+
+
+def _may_serve(its: Wait, mine: Wait, other: int, rank: int) -> bool:
     """Whether the other rank, which waits, may send or take this rank's message meanwhile."""
-    sends = rank in its.targets and other in mine.sources
-    takes = rank in its.sources and other in mine.targets
-    return its.under_way or ((sends or takes) and other != rank)
+    if its.account.under_way:
+        return True
+    if its.communicator != mine.communicator or other == rank:
+        return False
+    his, my = its.account, mine.account
+    sends = rank in his.targets and other in my.sources and my.source_tag in (None, his.target_tag)
+    takes = rank in his.sources and other in my.targets and his.source_tag in (None, my.target_tag)
+    return sends or takes

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpicoll.calls.record import Begun, Pending
+from mpicoll.calls.record import Begun, Ends, Pending
 from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
@@ -144,7 +144,7 @@ class Watched:
     def _missing(self, pending: Pending) -> str:
         """What this rank waits for. A communicator has numbers of its own for its ranks, and the judge those of the
         job."""
-        said, peers = f"{pending.operation}: {pending.missing}", [*{*pending.sources, *pending.targets}]
+        said, peers = f"{pending.operation}: {pending.missing}", [*{*pending.ends.sources, *pending.ends.targets}]
         if len(peers) != 1 or self.ranks[peers[0]] == peers[0]:
             return said
         return f"{said}: rank {self.ranks[peers[0]]} of the job"
@@ -157,16 +157,21 @@ class Watched:
         seconds = self.seconds if recorder.under_way or waits else 0.0  # the last look may be older than the wait's end
         number = begun - 1 if number is None else number
         made = next((made for made in recorder.calls(number) if made.number == number), None)
+        root = made.record.root if made else None
+        ends = waits[0][0].ends if waits else Ends()
         return Account(
             begun=begun,
             state=recorder.state,
             number=number,
             description=made.record.description if made else None,
             site=place_of(made.site) if made else None,
+            root=None if root is None else self.ranks[root],
             waits=recorder.under_way and number == begun - 1,
             message=self._missing(waits[0][0]) if waits else None,
-            sources=[self.ranks[rank] for rank in waits[0][0].sources] if waits else [],
-            targets=[self.ranks[rank] for rank in waits[0][0].targets] if waits else [],
+            sources=[self.ranks[rank] for rank in ends.sources],
+            source_tag=ends.source_tag,
+            targets=[self.ranks[rank] for rank in ends.targets],
+            target_tag=ends.target_tag,
             alone=(alone := is_alone()),
             under_way=alone and seconds >= LATE and any(each(False, next(iter(waits), None)) for each in under_way),
             seconds=seconds,

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from mpicoll.calls.record import Record
-from mpicoll.guard.recorder import Recorder
+from mpicoll.guard.recorder import OPEN, Recorder
 from mpicoll.guard.sites import is_program
 from mpicoll.guard.watch import ending, judge, member, processes
 from mpicoll.guard.watch.channel import LIMIT
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.meeting import Meeting, listen
 from mpicoll.guard.watch.member import Member
-from mpicoll.guard.watch.protocol import EventList, Files, Process
+from mpicoll.guard.watch.protocol import Account, EventList, Files, Process
 from mpicoll.guard.watch.watched import LOOK, Watched
 
 is_program(__file__)  # from now on this is known, so that the first call that is made here looks like all others
@@ -115,6 +115,15 @@ class Job:
         for rank in self.ranks:
             rank.member.leave()
         await until(lambda: self.looking.done())
+
+
+def account(**given: Any) -> Account:
+    """What a rank says that waits in a barrier."""
+    usual: dict[str, Any] = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f"}
+    usual |= {"root": None, "waits": True, "message": None, "handles": "", "leaving": False}
+    usual |= {"sources": [], "source_tag": None, "targets": [], "target_tag": None, "alone": True, "under_way": False}
+    usual |= {"seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}
+    return Account(**usual | given)
 
 
 def begin(recorder: Recorder, words: str) -> None:

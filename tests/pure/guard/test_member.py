@@ -12,7 +12,7 @@ from time import monotonic
 
 import pytest
 
-from mpicoll.calls.record import Pending, Record
+from mpicoll.calls.record import Ends, Pending, Record
 from mpicoll.guard.recorder import BROKEN, FREED, OPEN, Recorder
 from mpicoll.guard.watch import ending
 from mpicoll.guard.watch.channel import connect, heard, say
@@ -103,7 +103,7 @@ def test_waits_that_follow_each_other_are_not_one(capfd: Output) -> None:
     async def scene(it: Job) -> None:
         waits = it.ranks[0].member.watched["c"].waits
         for _ in range(400):
-            waits.append((Pending.message("recv", "came from rank 1", 1, "int64", [1]), monotonic()))
+            waits.append((Pending.message("recv", "came from rank 1", 1, "int64", Ends([1])), monotonic()))
             await asyncio.sleep(0.004)
             waits.clear()
 
@@ -279,7 +279,7 @@ def test_a_stranger_who_listens_learns_nothing() -> None:
 @pytest.mark.parametrize(("ranks", "also"), [([0, 1, 2], ""), ([3, 4, 5], ": rank 4 of the job")])
 def test_a_message_of_another_rank_in_the_job(ranks: list[int], also: str) -> None:
     """A communicator of some ranks has numbers of its own, and tables have those of the job."""
-    pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", [1])
+    pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", Ends([1]))
     account = Watched("c", ranks, Recorder(), [(pending, 0.0)], 600.0, False).account(None)
     assert account.message == f"recv: no message came from rank 1 (tag 0){also}"
     assert account.sources == [ranks[1]]

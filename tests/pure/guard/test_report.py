@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from mpicoll.guard.recorder import BROKEN, FREED, OPEN
+from mpicoll.guard.recorder import BROKEN, FREED
 from mpicoll.guard.watch.protocol import Account, Files
 from mpicoll.guard.watch.report import Why, files, text, why_silent
 from mpicoll.units import named
-
-
-def account(**given: Any) -> Account:
-    usual = {"begun": 4, "state": OPEN, "number": 3, "description": "barrier", "site": "a.py:1 in f", "waits": True}
-    usual |= {
-        "message": None,
-        "sources": [],
-        "targets": [],
-        "alone": True,
-        "under_way": False,
-        "seconds": 5.0,
-        "stuck": 5.0,
-        "where": "a.py:2 in g",
-        "handles": "",
-        "leaving": False,
-    }
-    return Account(**{**usual, **given})
+from tests.pure.guard.invented import account
 
 
 def lines(*accounts: Account | None, latest: bool = True) -> list[str]:

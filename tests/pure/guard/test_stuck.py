@@ -7,33 +7,29 @@ from typing import Any
 import pytest
 
 from mpicoll.guard.watch.protocol import Account
-from mpicoll.guard.watch.stuck import stuck
-
-
-def account(**given: Any) -> Account:
-    usual: dict[str, Any] = {
-        "begun": 3,
-        "state": "open",
-        "number": 2,
-        "description": "barrier",
-        "site": "a.py:1 in f",
-        "waits": False,
-    }
-    usual |= {"message": "recv", "sources": [], "targets": [], "alone": True, "under_way": False}
-    usual |= {"seconds": 9.0, "stuck": 9.0, "where": "a.py:2 in g", "handles": "", "leaving": False}
-    return Account(**usual | given)
+from mpicoll.guard.watch.stuck import Wait, stuck
+from tests.pure.guard.invented import account
 
 
 def receives(*sources: int, **given: Any) -> Account:
-    return account(sources=[*sources], **given)
+    return waiting(sources=[*sources], **{"source_tag": 0} | given)
 
 
 def sends(*targets: int, **given: Any) -> Account:
-    return account(targets=[*targets], **given)
+    return waiting(targets=[*targets], **{"target_tag": 0} | given)
+
+
+def waiting(**given: Any) -> Account:
+    """A rank that waits for a message, and is in no call."""
+    return account(**{"begun": 3, "number": 2, "waits": False, "message": "recv"} | given)
+
+
+def sendrecv(other: int, sendtag: int, recvtag: int) -> Account:
+    return waiting(sources=[other], source_tag=recvtag, targets=[other], target_tag=sendtag)
 
 
 def collective(number: int, **given: Any) -> Account:
-    return account(waits=True, message=None, number=number, begun=number + 1, **given)
+    return account(number=number, begun=number + 1, **given)
 
 
 @pytest.mark.parametrize(
@@ -51,18 +47,33 @@ def collective(number: int, **given: Any) -> Account:
         ([receives(1), receives(0, under_way=True)], (), ()),
         ([receives(1, under_way=True), receives(2), receives(1)], (), {0, 1, 2}),
         ([receives(1), receives(0, alone=False)], (), ()),
-        ([account(sources=[1], targets=[1]), account(sources=[0], targets=[0])], (), ()),
+        ([sendrecv(1, 0, 0), sendrecv(0, 0, 0)], (), ()),
         # In a collective, a rank waits for those that have not come.
         ([receives(1, begun=2), collective(2)], (), {0, 1}),
         ([receives(1), collective(2)], (), ()),  # rank 0 has come to it, and left it
         ([receives(1, begun=2), collective(2, under_way=True)], (), ()),
         ([receives(1, begun=2), collective(2), collective(2)], (), {0, 1, 2}),
-        # A bcast needs the root alone. Here that is another rank, which has not come yet.
-        ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 2")], (), ()),
+        # A bcast needs the root alone.
+        ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 0", root=0)], (), {0, 1}),
+        ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 2", root=2)], (), ()),
+        ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 1", root=1)], (), ()),
+        ([receives(1), collective(2, description="bcast of 6 float64 root 0", root=0)], (), ()),
+        ([receives(1, begun=2), collective(2, description="scatter_object root 0", root=0)], (), {0, 1}),
+        # In a gather, the root alone needs the others.
+        ([receives(1, begun=2), collective(2, description="gather of 6 float64 root 1", root=1)], (), {0, 1}),
+        ([receives(1, begun=2), collective(2, description="gather of 6 float64 root 0", root=0)], (), ()),
+        ([receives(1), collective(2, description="reduce sum of 6 float64 root 1", root=1)], (), ()),
         ([receives(1, begun=2), collective(2, description="allgather_object")], (), {0, 1}),
         ([receives(1, begun=2), collective(2, description="allgatherv of float64")], (), ()),
         ([collective(2), collective(3)], (), ()),  # all have come to what rank 0 is in
         ([collective(2), collective(2)], (), ()),
+        # A message is taken by a receive with its tag, or with any.
+        ([receives(1, source_tag=5), sends(0, target_tag=4)], (), {0, 1}),
+        ([receives(1, source_tag=5), sends(0, target_tag=5)], (), ()),
+        ([receives(1, source_tag=None), sends(0, target_tag=4)], (), ()),
+        ([receives(1, source_tag=5, under_way=True), sends(0, target_tag=4)], (), ()),
+        ([sendrecv(1, 4, 5), sendrecv(0, 4, 5)], (), {0, 1}),
+        ([sendrecv(1, 4, 5), sendrecv(0, 5, 4)], (), ()),
         # Ranks that have left do nothing more.
         ([receives(1)], (1,), {0}),
         ([receives(1, 2)], (1,), ()),
@@ -72,4 +83,23 @@ def collective(number: int, **given: Any) -> Account:
     ],
 )
 def test_who_waits_for_ever(accounts: list[Account], left: tuple[int, ...], expected: Any) -> None:
-    assert stuck(dict(enumerate(accounts)), {*left}) == {*expected}
+    waits = {rank: Wait("c", each) for rank, each in enumerate(accounts)}
+    assert stuck(waits, {"c": {rank: each.begun for rank, each in enumerate(accounts)}}, {*left}) == {*expected}
+
+
+@pytest.mark.parametrize(
+    ("begun", "expected"),
+    [
+        ({"c": {0: 3, 1: 2}, "d": {0: 2, 1: 3}}, {0, 1}),
+        ({"c": {0: 3, 1: 3}, "d": {0: 2, 1: 3}}, ()),  # rank 1 has come to the call of c, and left it
+        ({"c": {0: 3}, "d": {0: 2, 1: 3}}, ()),  # rank 1 is not in c, or does not answer
+    ],
+)
+def test_ranks_that_wait_in_two_communicators(begun: dict[str, dict[int, int]], expected: Any) -> None:
+    assert stuck({0: Wait("c", collective(2)), 1: Wait("d", collective(2))}, begun, set()) == {*expected}
+
+
+def test_a_message_is_taken_in_its_communicator() -> None:
+    waits = {0: Wait("c", receives(1)), 1: Wait("d", sends(0))}
+    assert stuck(waits, {"c": {}, "d": {}}, set()) == {0, 1}
+    assert not stuck({0: waits[0], 1: waits[1]._replace(communicator="c")}, {"c": {}}, set())

@@ -6,8 +6,8 @@ from time import monotonic
 
 import pytest
 
-from mpicoll.calls.record import Pending
-from mpicoll.guard.watch import judge, watched
+from mpicoll.calls.record import Ends, Pending
+from mpicoll.guard.watch import deadlocks, watched
 from mpicoll.guard.watch.report import Why
 from tests.pure.guard.invented import Job, begin, ends, let_time_fly, looks, play, until
 
@@ -21,7 +21,7 @@ def fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waits_for_message(it: Job, *others: int) -> None:
     """Rank 0 waits for a message of one of these ranks."""
-    pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", others)
+    pending = Pending.message("recv", "came from rank 1 (tag 0)", 1, "int64", Ends(others, 0))
     it.ranks[0].member.watched["c"].waits.append((pending, monotonic()))
 
 
@@ -54,7 +54,7 @@ def waited(it: Job) -> float:
 
 async def on_two_hosts(it: Job, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rank 0 is on another host. A message may need so many seconds from one to the other."""
-    monkeypatch.setattr(judge, "_SECONDS_ON_A_NETWORK", seconds)
+    monkeypatch.setattr(deadlocks, "_SECONDS_ON_A_NETWORK", seconds)
     await until(lambda: len(it.judge._processes) == 3)
     first = it.judge._processes[0]
     first.process = first.process.changed(host="another")
@@ -120,6 +120,24 @@ def test_ranks_that_wait_for_each_other(hosts: int, capfd: Output, monkeypatch: 
     said = capfd.readouterr().err
     assert Why.STUCK.value in said
     assert "rank 1  call 1: barrier, at " in said
+
+
+@pytest.mark.slow
+def test_ranks_that_wait_for_each_other_in_two_communicators(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 waits in c, and rank 1 in d. Rank 2 still computes, and cannot help them."""
+    monkeypatch.setattr(watched, "is_alone", lambda: True)
+
+    async def scene(it: Job) -> None:
+        it.make()
+        others = [rank.joins("d", it.all) for rank in it.ranks]
+        begin(it.recorders[0], "barrier")
+        begin(others[1], "barrier")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert Why.STUCK.value in said
+    assert Why.MEANWHILE.value in said
 
 
 @pytest.mark.slow

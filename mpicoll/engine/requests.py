@@ -97,7 +97,7 @@ class UnderWay:
         self._collectives: weakref.WeakSet[Request] = weakref.WeakSet()
         self._since = 0  # bytes that were dropped since it looked
         self._limit = LEAST
-        _frozen_before_requests()
+        _note_frozen()
         _all.append(weakref.ref(self, _all.remove))
 
     def keep(self, request: Request) -> None:
@@ -381,10 +381,10 @@ _frozen = 0
 """How many objects had been frozen before there was a request."""
 
 
-def _frozen_before_requests() -> None:
-    """Note how many objects the program has frozen, if no request can be among them."""
+def _note_frozen() -> None:
+    """Note how many objects the program has frozen, before its first communicator. To count them takes milliseconds."""
     global _frozen
-    if not _any_begun():
+    if not _all:
         _frozen = gc.get_freeze_count()
 
 

@@ -306,7 +306,7 @@ def test_requests_that_the_program_has_frozen_count_as_under_way(monkeypatch: py
     gc.freeze()  # what is imported, as before
 
 
-def test_what_was_frozen_before_the_first_message_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_frozen_before_the_first_communicator_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs freeze what they have imported."""
     monkeypatch.setattr(requests, "_all", [])
     monkeypatch.setattr(requests, "_frozen", 0)

@@ -56,12 +56,14 @@ def called(comm: mpicoll.Communicator, on: OnSimulated, name: str, route: str, l
     return np.array_equal(np.ravel(on.values(result)), expected)
 
 
-def places(comm: mpicoll.Communicator, on: OnSimulated, what: str, name: str, route: str) -> Iterator[int]:
+def places(
+    comm: mpicoll.Communicator, on: OnSimulated, what: str, name: str, route: str, layout: str = "plain"
+) -> Iterator[int]:
     """Each place where a call can ask for the thing that fails."""
     before = on.device.counts[what]
     fresh = comm.split(0)
     assert fresh is not None
-    assert called(fresh, on, name, route)
+    assert called(fresh, on, name, route, layout)
     fresh.free()
     most = max(comm.allgather_object(on.device.counts[what] - before))
     assert most < LAST
@@ -113,7 +115,7 @@ def test_no_memory_of_the_device(comm: mpicoll.Communicator, on: OnSimulated, na
     """All ranks have no memory at the same place: a result, an array's copy without gaps, or scratch memory."""
     for layout in ("plain", "strided"):
         ends = []
-        for number in range(1, 8):
+        for number in places(comm, on, "allocation", name, route, layout):
             fresh = comm.split(0)
             assert fresh is not None
             on.device.fail("allocation", number)
@@ -142,14 +144,14 @@ def test_no_memory_of_the_device_on_one_rank(comm: mpicoll.Communicator, on: OnS
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("what", ["copy", "kernel"])
 @pytest.mark.parametrize("name", MOVING)
-def test_work_that_fails(comm: mpicoll.Communicator, name: str, what: str, route: str) -> None:
+def test_work_that_fails(comm: mpicoll.Communicator, on: OnSimulated, name: str, what: str, route: str) -> None:
     """The call raises, or the queue reports it to whoever looks at the result."""
     ends = []
-    for number in range(1, 10):
-        on, fresh = OnSimulated(delay=2e-4), comm.split(0)
+    for number in places(comm, on, what, name, route):
+        fails, fresh = OnSimulated(delay=2e-4), comm.split(0)
         assert fresh is not None
-        on.device.fail(what, number)
-        ends.append(ended(fresh, on, name, route))
+        fails.device.fail(what, number)
+        ends.append(ended(fresh, fails, name, route))
         if fresh.closed:
             with pytest.raises(StateError, match=f"its {name} ended midway"):
                 fresh.allreduce(np.ones(1))

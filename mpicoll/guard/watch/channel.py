@@ -15,6 +15,9 @@ __all__ = ["LIMIT", "connect", "greeted", "happens", "heard", "say"]
 LIMIT = 1 << 26
 """Bytes of the longest message."""
 _SECONDS_TO_CONNECT = 5.0
+"""How long an address may take until the next one is tried."""
+_SECONDS_TO_BE_GREETED = 60.0
+"""How long the judge may take to answer. It greets one process after another, perhaps thousands."""
 
 
 async def connect(meeting: Meeting, rank: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, Process]:
@@ -25,6 +28,7 @@ async def connect(meeting: Meeting, rank: int) -> tuple[asyncio.StreamReader, as
         try:
             async with asyncio.timeout(_SECONDS_TO_CONNECT):
                 reader, writer = await asyncio.open_connection(address, meeting.port, limit=LIMIT)
+            async with asyncio.timeout(_SECONDS_TO_BE_GREETED):
                 judge = await _introduced(reader, writer, meeting.token, rank)
         except OSError as e:  # TimeoutError is one
             failures.append(f"{address}: {e or 'no answer'}")

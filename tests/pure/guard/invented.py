@@ -12,7 +12,7 @@ import pytest
 from mpicoll.calls.record import Record
 from mpicoll.guard.recorder import OPEN, Recorder
 from mpicoll.guard.sites import is_program
-from mpicoll.guard.watch import ending, judge, member, processes
+from mpicoll.guard.watch import channel, ending, judge, member, processes
 from mpicoll.guard.watch.channel import LIMIT
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.meeting import Meeting, listen
@@ -30,6 +30,8 @@ def let_time_fly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look counts as half a second, and comes after a few milliseconds. No end of a job ends this process."""
     for module in (judge, member):
         monkeypatch.setattr(module, "happens", _soon)
+    for limit in ("_SECONDS_TO_CONNECT", "_SECONDS_TO_BE_GREETED"):
+        monkeypatch.setattr(channel, limit, 600.0)  # other tests may have the cores meanwhile
     monkeypatch.setattr(ending, "end", ends.append)
     monkeypatch.setattr(ending, "prepare_to_end", lambda silent: None)
     monkeypatch.setattr(member, "is_first", lambda what: True)

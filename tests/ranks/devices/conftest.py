@@ -19,14 +19,6 @@ def on(request: pytest.FixtureRequest) -> On:
     return made(request.param, delay=5e-4)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what test jobs show for these tests alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(autouse=True)
 def route_is_possible(request: pytest.FixtureRequest) -> None:
     """Skip the route that needs an MPI which takes the device's memory where there is none."""

@@ -15,6 +15,7 @@ from mpicoll.calls.record import Pending, Record
 from mpicoll.communicator.face import Face
 from mpicoll.engine import kinds
 from mpicoll.engine.engine import Engine
+from mpicoll.engine.message_calls import EXACT
 from mpicoll.errors import ArgumentError, MessageError, TimeoutError
 from mpicoll.machine.patience import Patience
 
@@ -45,8 +46,8 @@ class _Awaited(NamedTuple):
     pending: Pending
     peer: int | None
     """The other rank, if there is only one."""
-    tag: int
-    """The tag that MPI sees."""
+    tag: int | None
+    """The tag that MPI sees, None for any."""
     meanwhile: Callable[[], None] | None
     """Looks, while it is waited for, whether it can come at all."""
 
@@ -194,8 +195,9 @@ class Objects(Face):
         awaited = self._of("send_object", dest, tag)
         self._message(awaited, self._engine.fabric.parcels.send, self._pickled("send_object", obj))
 
-    def recv_object(self, source: int | None = None, tag: int = 0) -> Any:
-        """Receive an object from the rank ``source``, or from any rank if that is None, and return it."""
+    def recv_object(self, source: int | None = None, tag: int | None = 0) -> Any:
+        """Receive an object from the rank ``source``, or from any rank if that is None, and return it. If ``tag`` is
+        None, it takes a message of any tag."""
         awaited = self._of("recv_object", source, tag)
         data = self._message(awaited, self._engine.fabric.parcels.recv)
         try:
@@ -203,23 +205,22 @@ class Objects(Face):
         except UnpicklingError as e:
             raise MessageError(f"recv_object: what came (tag {tag}) is no object: was an array sent? ({e})") from e
 
-    def _of(self, operation: str, peer: int | None, tag: int) -> _Awaited:
+    def _of(self, operation: str, peer: int | None, tag: int | None) -> _Awaited:
         """What is known of a message before it is sent or has come."""
-        # True equals 1, and is no rank or tag.
-        exact = type(tag) is int and (peer is None or type(peer) is int)
+        exact = type(tag) in EXACT and type(peer) in EXACT
         found = self._awaited.get((operation, peer, tag)) if exact else None
         if found is None:
-            self._engine.checked_tag(operation, tag)
-            receives = operation == "recv_object"
-            any_rank = peer is None and receives
-            of = None if any_rank else checked_rank(peer, self.size, operation, "source" if receives else "dest")
-            what = f"{'came from' if receives else 'was taken by'} {self._engine.named(of)} (tag {tag})"
-            to_mpi, look = tag, None
-            if self._engine.tells_kinds:
-                to_mpi = kinds.on_wire(tag, kinds.OBJECT)
+            engine, receives = self._engine, operation == "recv_object"
+            of, which = engine.origin(operation, peer, tag) if receives else (peer, engine.checked_tag(operation, tag))
+            if of is not None or not receives:  # an object cannot come from nobody, or go there
+                of = checked_rank(of, self.size, operation, "source" if receives else "dest")
+            what = engine.whence(of, which) if receives else f"was taken by {engine.named(of)} (tag {which})"
+            to_mpi, look = which, None
+            if engine.tells_kinds and which is not None:
+                to_mpi = kinds.on_wire(which, kinds.OBJECT)
                 if receives:
-                    look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, tag, self._engine.fabric.probe)
-            ends = self._engine.comes_from(of, tag) if receives else self._engine.goes_to(of, tag)
+                    look = partial(kinds.look_for_others, operation, kinds.OBJECT, of, which, engine.fabric.probe)
+            ends = engine.comes_from(of, which) if receives else engine.goes_to(of, which)
             pending = Pending.message(operation, what, 1, kinds.OBJECT, ends)
             found = _Awaited(pending, of, to_mpi, look)
             if exact:

@@ -22,7 +22,7 @@ from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
 from mpicoll.machine.patience import Patience
 
-__all__ = ["EXACT", "BoundMessage", "MessageCalls"]
+__all__ = ["EXACT", "BoundMessage", "MessageCalls", "OwnTag"]
 
 BoundMessage = Message | Callable[[], Request]
 """A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it."""
@@ -33,6 +33,10 @@ right one."""
 
 _KEYS = frozenset((tuple, type(None)))
 """Types of the key of a sendrecv's output: None if that is the input."""
+
+
+class OwnTag(int):
+    """A tag of mpicoll's own messages, which no program can give."""
 
 
 class MessageCalls(Base):
@@ -260,7 +264,12 @@ class MessageCalls(Base):
         return checked_rank(rank, self.size, operation, argument)
 
     def checked_tag(self, operation: str, tag: Any, argument: str = "tag") -> int:
-        return checked_int(tag, 0, self.most_tag, operation, argument)
+        return int(tag) if type(tag) is OwnTag else checked_int(tag, 0, self.most_tag, operation, argument)
+
+    def own_tags(self, count: int) -> list[OwnTag]:
+        """So many tags for messages of mpicoll's own: the highest ones, which no program can give from now on."""
+        self.most_tag -= count
+        return [OwnTag(self.most_tag + 1 + i) for i in range(count)]
 
     def origin(self, operation: str, source: Any, tag: Any, argument: str = "tag") -> tuple[int | None, int | None]:
         """Who must have sent a message, and with which tag. None means any."""
@@ -282,7 +291,7 @@ class MessageCalls(Base):
     def comes_from(self, of: int | None, tag: int | None) -> Ends:
         return Ends(self._at_other_end(of), tag)
 
-    def goes_to(self, to: int | None, tag: int) -> Ends:
+    def goes_to(self, to: int | None, tag: int | None) -> Ends:
         return Ends(targets=self._at_other_end(to), target_tag=tag)
 
     def whence(self, of: int | None, tag: int | None) -> str:

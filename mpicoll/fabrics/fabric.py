@@ -138,7 +138,7 @@ class Parcels(ABC):
         """Send an object. Raises TimeoutError if nobody takes it while ``patience`` lasts, which may raise, too."""
 
     @abstractmethod
-    def recv(self, source: int | None, tag: int, patience: Patience | None) -> Data:
+    def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> Data:
         """Receive an object. Raises TimeoutError if none comes while ``patience`` lasts, which may raise, too."""
 
 

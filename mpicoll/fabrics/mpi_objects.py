@@ -215,18 +215,19 @@ class MPIParcels(Parcels):
                 raise TimeoutError
         _not_taken.remove(request)
 
-    def recv(self, source: int | None, tag: int, patience: Patience | None) -> Data:
+    def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> Data:
         of, status = MPI.ANY_SOURCE if source is None else source, MPI.Status()
+        which = MPI.ANY_TAG if tag is None else tag
         found: list[MPI.Message | None] = []
         wrong: MessageError | None = None
         # The handler of a signal may raise as soon as MPI has found a message. Then it must be in the list already:
         # if nobody takes it, its sender waits for ever. So list.extend calls MPI, and not this function.
         try:
             if patience is None:
-                found.extend(map(self._messages.Mprobe, (of,), (tag,), (status,)))
+                found.extend(map(self._messages.Mprobe, (of,), (which,), (status,)))
             else:
                 while not any(found):
-                    found.extend(map(self._messages.Improbe, (of,), (tag,), (status,)))
+                    found.extend(map(self._messages.Improbe, (of,), (which,), (status,)))
                     if found[-1] is None:
                         found.clear()
                         if wrong is not None:

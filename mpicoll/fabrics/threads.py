@@ -255,7 +255,7 @@ class _Parcels(Parcels):
     def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
         self._fabric.put(dest, tag, np.frombuffer(data, np.uint8))
 
-    def recv(self, source: int | None, tag: int, patience: Patience | None) -> Data:
+    def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> Data:
         return memoryview(self._fabric.arrived(self._fabric.awaited(source, tag)).content)
 
 

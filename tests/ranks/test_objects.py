@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -55,10 +56,10 @@ def test_lengths(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch, le
             assert comm.scatter_object(one_each if rank == root else None, root) == one_each[rank]
         after, before = (rank + 1) % size, (rank - 1) % size
         if size > 1:
-            for source in (before, None):
+            for source, tag in product((before, None), (5, None)):
                 if rank == 0:
                     comm.send_object(one_each[rank], after, tag=5)
-                assert comm.recv_object(source, tag=5) == one_each[before]
+                assert comm.recv_object(source, tag) == one_each[before]
                 if rank > 0:
                     comm.send_object(one_each[rank], after, tag=5)
     assert comm.allgather_object(None) == [None] * size

@@ -33,8 +33,8 @@ class Deadlocks:
         late = [each for each in self._known() if each.is_late(patience)]  # each of them notes that it was asked
         return bool(late)
 
-    async def found(self) -> tuple[Calls, Why] | None:
-        """A communicator in which ranks wait for ever, and why. None if nobody does as far as is known."""
+    async def found(self) -> tuple[Calls, Why, set[int]] | None:
+        """A communicator in which ranks wait for ever, why, and which ranks. None if nobody does as far as is known."""
         before, begun = await self._late()
         if not stuck(before, begun, self._left()):
             return None
@@ -42,11 +42,13 @@ class Deadlocks:
         await asyncio.sleep(_SECONDS_TO_SEE)
         (now, begun), left = await self._late(), self._left()
         same = {r: wait for r, wait in now.items() if r in before and wait.goes_on(before[r], _SECONDS_TO_SEE)}
-        waits = [same[rank] for rank in sorted(stuck(same, begun, left))]
+        ranks = stuck(same, begun, left)
+        waits = [same[rank] for rank in sorted(ranks)]
         where = self._communicators.get(waits[0].communicator) if waits else None
         if where is None:  # or it has ended meanwhile
             return None
-        return where, Why.HAS_LEFT if any(left & wait.others for wait in waits) else Why.STUCK
+        why = Why.HAS_LEFT if any(left & wait.others for wait in waits) else Why.STUCK
+        return where, why, {rank for rank in ranks if same[rank].communicator == where.name}
 
     def _known(self) -> list[Calls]:
         """The communicators in which some rank waits. Where a call has ended midway, nobody knows what others wait

@@ -4,7 +4,7 @@ cannot go on together."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -268,7 +268,8 @@ class Judge:
             return
         found = await self._deadlocks.found()
         if found is not None and found[0].name in self._communicators:
-            await self._end(found[0], None, found[1])
+            each, why, ranks = found
+            await self._end(each, None, why, ranks)
 
     async def _judge_silence(self) -> None:
         """End the job if processes wait at their end for one that does not answer any more."""
@@ -375,13 +376,16 @@ class Judge:
             self._said.add(text)
             report.show(text)
 
-    async def _end(self, each: Calls, number: int | None, why: Why) -> None:
-        """Say why, let all processes write their files, and end the job. Where ranks can be lost, a call may fail
-        instead, on all ranks."""
+    async def _end(self, each: Calls, number: int | None, why: Why, waiting: Iterable[int] = ()) -> None:
+        """Say why, let all processes write their files, and end the job, unless one of those that are ``waiting`` no
+        longer waits, or does not say so. Where ranks can be lost, a call may fail instead, on all ranks."""
         if self._ending or self._dismissed:
             return
         self._ending = True
         accounts, missing = await self._accounts(each, number)
+        if not all(rank in accounts and accounts[rank].seconds > 0 for rank in waiting):
+            self._ending = False
+            return
         job_ends = not (is_elastic() and why in (Why.TIME_IS_UP, Why.DIFFERENT))
         text = report.text(why, each.ranks, accounts, missing, number is None, job_ends)
         report.show(text)

@@ -54,13 +54,14 @@ def is_alone() -> bool:
     """Whether the program has only its main thread, and no function of its own that a signal calls."""
     ours = {each.ident for each in threading.enumerate() if isinstance(each, Onlooker)}
     threads = frames_now().keys() - ours  # also those that the program has begun without the module threading
-    handlers = [signal.getsignal(each) for each in signal.valid_signals()]
-    return threads <= {threading.main_thread().ident} and not any(map(_is_of_program, handlers))
+    handles = any(_is_of_program(each, signal.getsignal(each)) for each in signal.valid_signals())
+    return threads <= {threading.main_thread().ident} and not handles
 
 
-def _is_of_program(handler: Any) -> bool:
+def _is_of_program(number: int, handler: Any) -> bool:
+    usual = number == signal.SIGINT and handler is signal.default_int_handler
     module = getattr(handler, "__module__", "") or ""
-    return callable(handler) and handler is not signal.default_int_handler and not module.startswith("mpicoll.")
+    return callable(handler) and not usual and not module.startswith("mpicoll.")
 
 
 def patience_at_end(timeout: float) -> float:

@@ -21,8 +21,6 @@ __all__ = ["barrier", "monitored_barrier"]
 # - A rank that has come answers with the number. An answer to an earlier barrier, which failed without that rank,
 #   carries an earlier number, and rank 0 does not take it for an answer to this one.
 # - Rank 0 tells each rank that answered how it ended. The message is [number, _END, the missing ranks, -1 ...].
-_TO_OTHERS, _TO_RANK_0 = 32765, 32766
-"""Tags of these messages. MPI guarantees no tag above 32767, and programs count theirs from 0."""
 _CALL, _END = range(2)
 
 
@@ -69,25 +67,26 @@ def monitored_barrier(group: GivenGroup = None, timeout: timedelta | None = None
 def _lead(g: ProcessGroup, limit: float) -> list[int]:
     """Rank 0's part. Returns the missing ranks."""
     deadline = monotonic() + limit
+    to_others, to_rank_0 = g.barrier_tags
     g.barriers += 1
     others = set(range(1, g.size()))
     for r in others:
-        g.comm.isend(_message(g, _CALL, []), r, _TO_OTHERS)  # not waited for: the rank may never come
+        g.comm.isend(_message(g, _CALL, []), r, to_others)  # not waited for: the rank may never come
     missing = set(others)
     answers = {r: np.zeros(1, np.int64) for r in others}
-    requests = {r: g.comm.irecv(answers[r], r, _TO_RANK_0) for r in others}
+    requests = {r: g.comm.irecv(answers[r], r, to_rank_0) for r in others}
     while missing and monotonic() < deadline:
         for r in sorted(missing):
             if requests[r].test():
                 if answers[r][0] == g.barriers:
                     missing.discard(r)
                 else:
-                    requests[r] = g.comm.irecv(answers[r], r, _TO_RANK_0)
+                    requests[r] = g.comm.irecv(answers[r], r, to_rank_0)
         sleep(PAUSE)
     for r in missing:
         requests[r].cancel()
     for r in others - missing:
-        g.comm.send(_message(g, _END, sorted(missing)), r, _TO_OTHERS)
+        g.comm.send(_message(g, _END, sorted(missing)), r, to_others)
     return sorted(missing)
 
 
@@ -99,11 +98,12 @@ def _follow(g: ProcessGroup, limit: float) -> list[int]:
     """The part of every other rank: answer rank 0's calls until it tells the end. Returns the missing ranks."""
     message = np.empty(g.size() + 2, np.int64)
     deadline = monotonic() + limit
+    to_others, to_rank_0 = g.barrier_tags
     while True:
-        request = g.comm.irecv(message, 0, _TO_OTHERS)
+        request = g.comm.irecv(message, 0, to_others)
         if not complete_before(request, deadline) and request.cancel():
             return [0]
         if message[1] == _END:
             return [int(r) for r in message[2:] if r >= 0]
-        g.comm.send(message[:1], 0, _TO_RANK_0)
+        g.comm.send(message[:1], 0, to_rank_0)
         deadline = monotonic() + limit + 1.0  # from now on rank 0 may wait this long for others

@@ -54,6 +54,8 @@ class ProcessGroup:
         """Only in a default group: this process's rank among the ranks of its node."""
         self.barriers = 0
         """How many monitored barriers this rank has led, as the group's rank 0. The number tells them apart."""
+        self.barrier_tags = self.engine.own_tags(2)
+        """The tags of their messages: of those to the other ranks, and of those to rank 0."""
 
     @property
     def timeout(self) -> timedelta:

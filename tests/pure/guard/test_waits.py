@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from time import monotonic
 
 import pytest
@@ -138,6 +139,33 @@ def test_ranks_that_wait_for_each_other_in_two_communicators(capfd: Output, monk
     said = capfd.readouterr().err
     assert Why.STUCK.value in said
     assert Why.MEANWHILE.value in said
+
+
+def test_a_wait_that_has_ended_meanwhile_ends_no_job() -> None:
+    """What the ranks say for the table has the last word."""
+
+    async def scene(it: Job) -> None:
+        it.make()
+        await until(lambda: it.compared() == 1)
+        await it.judge._end(it.judge._communicators["c"], None, Why.STUCK, [0])
+        assert not ends
+        begin(it.recorders[1], "bcast")
+        begin(it.recorders[0], "barrier")
+        begin(it.recorders[2], "barrier")
+        await until(lambda: bool(ends))  # and the judge goes on
+
+    play(scene)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
+def test_what_a_signal_calls_may_end_a_wait(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's own function for SIGINT is there in all programs. A program may give it to another signal."""
+    monkeypatch.setattr(watched, "frames_now", dict)
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        assert watched.is_alone() == (number == signal.SIGINT)
+    finally:
+        signal.signal(number, before)
 
 
 @pytest.mark.slow

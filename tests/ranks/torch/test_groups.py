@@ -368,6 +368,23 @@ def test_a_monitored_barrier_names_who_is_missing(rank: int, size: int, missing:
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("tag", [0, 32765, 32766])
+def test_messages_of_the_program_beside_a_monitored_barrier(rank: int, size: int, tag: int) -> None:
+    """They are as long as those of the barrier."""
+    others = [r for r in range(size) if r != rank]
+    lengths = {1, size + 2}
+    sent = [dist.isend(torch.full((n,), 7 * rank), other, tag=tag) for other in others for n in lengths]
+    monitored_barrier(timeout=timedelta(seconds=60))
+    for other in others:
+        for n in lengths:
+            x = torch.zeros(n, dtype=torch.int64)
+            dist.recv(x, other, tag=tag)
+            assert x.tolist() == [7 * other] * n
+    for work in sent:
+        work.wait()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_a_monitored_barrier_with_no_time(rank: int, size: int) -> None:
     """Rank 0 waits for nobody. The others have no limit of their own: they wait for rank 0, whose limit decides."""
     if rank == 0:

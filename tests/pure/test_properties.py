@@ -149,6 +149,7 @@ def test_a_collective_gives_what_it_means(drawn: dict[str, Any]) -> None:
             np.testing.assert_array_equal(np.ravel(result), wanted)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_blocks_of_any_length_arrive(data: st.DataObject) -> None:
     size = data.draw(SIZES)
@@ -166,6 +167,7 @@ def test_blocks_of_any_length_arrive(data: st.DataObject) -> None:
             np.testing.assert_array_equal(result, np.concatenate([row[r] for row in sent]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["gatherv", "allgatherv", "scatterv"])
 @given(st.data())
 @settings(max_examples=60)

@@ -134,6 +134,7 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
     fresh.free()
 
 
+@pytest.mark.slow
 def test_the_cache_of_plans_is_bounded(comm: mpicoll.Communicator) -> None:
     block = np.zeros(5000)
     for i in range(len(block)):

@@ -15,6 +15,7 @@ def small_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large, "MAX_COUNT", 100)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_limit")
 def test_everything_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_random, "DRAWS", 200)

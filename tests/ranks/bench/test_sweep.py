@@ -176,6 +176,7 @@ def test_ranks_count_the_same_wrong_elements(session: Session) -> None:
     opened.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8", "uint64", "bool", "complex128"])
 def test_every_dtype(session: Session, dtype: str) -> None:
     if dtype == "bfloat16":

@@ -70,6 +70,7 @@ def places(
     yield from range(1, most + 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("name", MOVING)
 def test_no_pinned_memory(comm: mpicoll.Communicator, on: OnSimulated, name: str, route: str) -> None:

@@ -106,6 +106,7 @@ def test_an_algorithm_of_the_host_goes_through_the_host(comm: mpicoll.Communicat
             comm.allreduce(on.array(np.ones(3), "float64"), algorithm=wrong)
 
 
+@pytest.mark.slow
 def test_long_vectors(comm: mpicoll.Communicator, on: On) -> None:
     """Of many real pieces, and with memory that the ranks share."""
     n = 2_500_001

@@ -33,6 +33,7 @@ def set_to(x: torch.Tensor, value: float) -> None:
     x.fill_(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strided", [False, True], ids=["contiguous", "strided"])
 @pytest.mark.parametrize("made_inside", [True, False], ids=["made inside", "made outside"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)

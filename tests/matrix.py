@@ -263,9 +263,9 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
         python = str(Path(environment, "bin", "python").absolute())
         mpi = Path(environment).name
         found = places(columns[i % 2], everywhere)
-        pure = PURE, [*MEANWHILE, python, "-m", "pytest", *WORKERS[PURE], *found[PURE]] if i == 0 else []
+        pure = [*MEANWHILE, python, "-m", "pytest", *WORKERS[PURE], *found.get(PURE, [])]
         if i == 0 and quick:
-            yield pure
+            yield PURE, pure
         for n in (where for where in found if isinstance(where, int)):
             if n == 2 or not quick:
                 yield f"{mpi}, {n} rank{'s' * (n > 1)}", ranks(python, n, found[n])
@@ -275,7 +275,7 @@ def launches(environments: list[str], quick: bool, everywhere: bool) -> Iterator
         if not quick:
             yield f"{mpi}, {JOBS}", [*YIELDS, python, "-m", "pytest", *WORKERS[JOBS], *found[JOBS]]
         if i == 0 and not quick:
-            yield pure
+            yield PURE, pure
             yield "4 threads", [python, "-m", "pytest", *PLAIN, "--threads", "4", *IN_THREADS]
 
 

@@ -29,8 +29,9 @@ class Deadlocks:
 
     def are_due(self) -> bool:
         """Whether some rank has waited for so long that those that wait should be asked."""
-        patience = self._patience()
-        late = [each for each in self._known() if each.is_late(patience)]  # each of them notes that it was asked
+        known = self._known()
+        patience = self._patience() if known else 0.0  # this looks at all processes, and mostly nobody waits
+        late = [each for each in known if each.is_late(patience)]  # each of them notes that it was asked
         return bool(late)
 
     async def found(self) -> tuple[Calls, Why, set[int]] | None:
@@ -53,8 +54,8 @@ class Deadlocks:
     def _known(self) -> list[Calls]:
         """The communicators in which some rank waits. Where a call has ended midway, nobody knows what others wait
         for."""
-        all_of_them = [each for each in self._communicators.values() if each.ranks and each.longest() != SHORT]
-        return [each for each in all_of_them if not each.are(BROKEN, CLOSED)]
+        waits = [each for each in self._communicators.values() if each.ranks and each.longest() != SHORT]
+        return [each for each in waits if not each.are(BROKEN, CLOSED)]
 
     def _patience(self) -> float:
         """How long a wait lasts until nobody expects anything to come that was sent before. On a slow network, messages

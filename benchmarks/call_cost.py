@@ -19,7 +19,7 @@ from mpi4py import MPI
 import mpicoll
 import mpicoll.torch as dist
 from mpicoll.algorithms import find
-from mpicoll.schedule import Copy
+from mpicoll.algorithms.steps import Copy
 
 TURNS, CALLS = 40, 5000
 

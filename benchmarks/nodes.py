@@ -29,14 +29,14 @@ import torch
 from mpi4py import MPI
 
 import mpicoll
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import Nodes
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.simulation import costs
 from mpicoll.bench import fit
 from mpicoll.bench.measuring.environment import environment
 from mpicoll.bench.session import Session
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.machine.vendors import SETTINGS
-from mpicoll.schedule import Nodes
 from mpicoll.units import size_text
 
 SIZES = (1 << 10, 64 << 10, 1 << 20, 4 << 20)

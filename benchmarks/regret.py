@@ -22,11 +22,11 @@ from pathlib import Path
 from statistics import geometric_mean
 from typing import NamedTuple
 
+from mpicoll.bench.tune.cells import Cell
+from mpicoll.bench.tune.file import TableFile
+from mpicoll.bench.tune.record import Record
+from mpicoll.bench.tune.statistics import mean
 from mpicoll.calls.measured import Section, sections
-from mpicoll.tune.cells import Cell
-from mpicoll.tune.file import TableFile
-from mpicoll.tune.record import Record
-from mpicoll.tune.statistics import mean
 from mpicoll.units import size_text
 
 LITTLE, SLOWER = 0.05, 0.97

@@ -23,7 +23,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 from mpicoll.units import size_text

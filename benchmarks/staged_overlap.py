@@ -17,7 +17,7 @@ import numpy as np
 import mpicoll
 from mpicoll.arrays.buffers import as_buffer
 from mpicoll.communicator.face import engine_of
-from mpicoll.routes.devices.staged import PIECE
+from mpicoll.fabrics.routes.devices.staged import PIECE
 from mpicoll.units import nbytes as bytes_of
 from tests.devices.simulated import Simulated
 from tests.devices.simulated_array import SimulatedArray

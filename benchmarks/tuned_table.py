@@ -9,9 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mpicoll.tune.cells import CASES, Cell
-from mpicoll.tune.file import TableFile
-from mpicoll.tune.record import Record, for_all_sizes
+from mpicoll.bench.tune.cells import CASES, Cell
+from mpicoll.bench.tune.file import TableFile
+from mpicoll.bench.tune.record import Record, for_all_sizes
 from mpicoll.units import size_text
 
 LEAST = 16 << 10

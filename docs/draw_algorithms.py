@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mpicoll.algorithms import Algorithm, algorithms
+from mpicoll.algorithms.collectives import COLLECTIVES, Collective
 from mpicoll.analysis.drawing.draw import draw, draw_meaning, pictured, usual_nodes
 from mpicoll.analysis.proof.cases import prove
-from mpicoll.collectives import COLLECTIVES, Collective
 
 HERE = Path(__file__).parent / "reference"
 RANKS, FOLDED_RANKS = 4, 5

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.algorithms.collectives import COLLECTIVES
 
 Array = np.ndarray[Any, Any]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll.fabrics.routes.lying import SHARED
+from mpicoll.fabrics.transports import meeting
 from mpicoll.machine.blocks import LEAST
-from mpicoll.routes.lying import SHARED
-from mpicoll.transports import meeting
 
 NEEDED = [
     pytest.mark.mpi(min_size=2),

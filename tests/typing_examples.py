@@ -15,7 +15,7 @@ from mpi4py import MPI
 import mpicoll
 import mpicoll.torch as dist
 from mpicoll.arrays.protocols import ArrayLike
-from mpicoll.engine.requests import Request
+from mpicoll.communicator.engine.requests import Request
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 Result = np.ndarray[tuple[int, ...], np.dtype[np.float32]]

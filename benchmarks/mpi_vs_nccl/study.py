@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.bench.report import comparison
 from mpicoll.bench.report.record import load
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.launch.launcher import end
 from mpicoll.units import nbytes

@@ -24,7 +24,7 @@ from mpicoll.algorithms import (
     two_level,
 )
 from mpicoll.algorithms.registry import Algorithm, per_rank, power_of_two, segments, segments_per_rank
-from mpicoll.schedule import Nodes, Place, Schedule
+from mpicoll.algorithms.steps import Nodes, Place, Schedule
 
 __all__ = ["Algorithm", "add", "algorithms", "find", "schedule", "segments_of", "temporary_registry"]
 

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mpicoll.algorithms.pipeline import Pipeline, Stage
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps, one
 
 __all__ = ["Tree", "allreduce", "bcast", "reduce"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpicoll.algorithms import butterfly, swing
 from mpicoll.algorithms.registry import power_of_two
-from mpicoll.schedule import Blocks, Place, Steps, run
+from mpicoll.algorithms.steps import Blocks, Place, Steps, run
 
 __all__ = ["allreduce"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpicoll.schedule import (
+from mpicoll.algorithms.steps import (
     INPUT,
     OUTPUT,
     SCRATCH,

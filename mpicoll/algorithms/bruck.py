@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Place, Recv, Send, Steps, one, run
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Place, Recv, Send, Steps, one, run
 
 __all__ = ["allgather", "alltoall"]
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from mpicoll.algorithms.folding import Fold
 from mpicoll.algorithms.registry import power_of_two
-from mpicoll.schedule import INPUT, OUTPUT, Blocks, Place, Recv, RecvReduce, Send, Space, Steps, run
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Blocks, Place, Recv, RecvReduce, Send, Space, Steps, run
 
 __all__ = ["Butterfly", "allreduce", "binary", "double", "halve"]
 

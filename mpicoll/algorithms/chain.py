@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpicoll.algorithms.pipeline import Pipeline, Stage
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
 
 __all__ = ["bcast", "exscan", "fixed_order_allreduce", "reduce", "scan"]
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mpicoll.algorithms.pipeline import Pipeline, Stage
-from mpicoll.schedule import INPUT, OUTPUT, Action, Blocks, Copy, Place, Recv, RecvReduce, Send, Space, Steps, run
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    Action,
+    Blocks,
+    Copy,
+    Place,
+    Recv,
+    RecvReduce,
+    Send,
+    Space,
+    Steps,
+    run,
+)
 
 __all__ = ["IN_PLACE", "among", "joined", "stages"]
 

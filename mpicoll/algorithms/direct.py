@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
 
 __all__ = ["allgather", "allreduce", "alltoall", "bcast", "gather", "reduce", "reduce_scatter", "scatter"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpicoll.schedule import SCRATCH, Place, Recv, Send, Steps
+from mpicoll.algorithms.steps import SCRATCH, Place, Recv, Send, Steps
 
 __all__ = ["barrier"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mpicoll.algorithms.binary import Tree
 from mpicoll.algorithms.pipeline import Pipeline
-from mpicoll.schedule import Place, Steps
+from mpicoll.algorithms.steps import Place, Steps
 
 __all__ = ["allreduce", "bcast", "halves"]
 

@@ -6,7 +6,7 @@ second rank gets its result. The ranks that act are the members. They are number
 
 from __future__ import annotations
 
-from mpicoll.schedule import INPUT, OUTPUT, Blocks, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Blocks, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
 
 __all__ = ["Fold"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpicoll.algorithms.folding import Fold
-from mpicoll.schedule import OUTPUT, Place, Recv, Send, Steps
+from mpicoll.algorithms.steps import OUTPUT, Place, Recv, Send, Steps
 
 __all__ = ["allgather"]
 

@@ -5,7 +5,7 @@ Each block travels once, straight to where it belongs.
 
 from __future__ import annotations
 
-from mpicoll.schedule import INPUT, OUTPUT, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
 
 __all__ = ["alltoall", "reduce_scatter"]
 

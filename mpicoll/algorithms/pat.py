@@ -8,7 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Place, Recv, RecvReduce, Send, Steps, merged, one
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Blocks,
+    Copy,
+    Place,
+    Recv,
+    RecvReduce,
+    Send,
+    Steps,
+    merged,
+    one,
+)
 
 __all__ = ["allgather", "reduce_scatter"]
 

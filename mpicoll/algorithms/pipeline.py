@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from mpicoll.schedule import Recv, RecvReduce, Send, Step, one
+from mpicoll.algorithms.steps import Recv, RecvReduce, Send, Step, one
 
 __all__ = ["Pipeline", "Stage"]
 

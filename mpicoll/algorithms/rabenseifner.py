@@ -5,7 +5,7 @@ from __future__ import annotations
 from mpicoll.algorithms import butterfly
 from mpicoll.algorithms.folding import Fold
 from mpicoll.algorithms.registry import power_of_two
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Place, Recv, Send, Space, Steps
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Place, Recv, Send, Space, Steps
 
 __all__ = ["allreduce", "reduce"]
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 from mpicoll.algorithms import butterfly
 from mpicoll.algorithms.folding import Fold
 from mpicoll.algorithms.registry import power_of_two
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Action, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
+from mpicoll.algorithms.steps import (
+    INPUT,
+    OUTPUT,
+    SCRATCH,
+    Action,
+    Copy,
+    Place,
+    Recv,
+    RecvReduce,
+    Send,
+    Space,
+    Steps,
+    one,
+)
 
 __all__ = ["allgather", "allreduce", "exscan", "reduce_scatter", "scan"]
 

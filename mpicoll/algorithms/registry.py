@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
+from mpicoll.algorithms.collectives import COLLECTIVES, canonical
 from mpicoll.algorithms.pipeline import Pipeline
-from mpicoll.collectives import COLLECTIVES, canonical
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Nodes, Place, Schedule, Step, Steps, run
 from mpicoll.errors import ArgumentError, ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, Copy, Nodes, Place, Schedule, Step, Steps, run
 
 __all__ = ["Algorithm", "Cut", "Outline", "per_rank", "power_of_two", "segments", "segments_per_rank", "whole"]
 

@@ -6,7 +6,7 @@ number of steps that grows with the number of ranks.
 
 from __future__ import annotations
 
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
 
 __all__ = ["allgather", "allreduce", "reduce_scatter", "segmented_allreduce"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpicoll.algorithms import butterfly
 from mpicoll.algorithms.registry import power_of_two
-from mpicoll.schedule import Blocks, Place, Steps, merged, one
+from mpicoll.algorithms.steps import Blocks, Place, Steps, merged, one
 
 __all__ = ["allreduce", "partner"]
 

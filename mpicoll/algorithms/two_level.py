@@ -17,7 +17,7 @@ from itertools import chain as following
 from mpicoll.algorithms import binary, chain, direct, dissemination, ring
 from mpicoll.algorithms.composed import among, stages
 from mpicoll.algorithms.pipeline import Pipeline
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Place, Recv, Send, Space, Steps, merged, one, run
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Place, Recv, Send, Space, Steps, merged, one, run
 
 __all__ = [
     "allgather",

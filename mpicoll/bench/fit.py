@@ -1,7 +1,7 @@
 """Measures the parameters of the cost model on this machine, and how well the model then predicts.
 
-Everything runs through ``routes/scheduled``. The times are therefore those of a schedule on this machine, with the time
-that Python takes. Messages go through MPI, because the model does not know shared memory.
+Everything runs through ``fabrics/routes/scheduled``. The times are therefore those of a schedule on this machine, with
+the time that Python takes. Messages go through MPI, because the model does not know shared memory.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from mpicoll import algorithms
 from mpicoll.algorithms import schedule
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, Step, one
 from mpicoll.analysis.cost.fit import CACHES, Prediction, Probe, fitted
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import costs
@@ -25,11 +27,9 @@ from mpicoll.bench.measuring.environment import environment
 from mpicoll.bench.session import open_session
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Plan, Workspace
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.fabrics.routes import scheduled
+from mpicoll.fabrics.transports.shared import Slots
 from mpicoll.launch.alone import check_not_alone
-from mpicoll.routes import scheduled
-from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, Step, one
-from mpicoll.transports.shared import Slots
 
 __all__ = ["primitives", "run"]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from mpicoll.algorithms.collectives import COLLECTIVES, canonical
 from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, reduction
 from mpicoll.bench.backends import BACKENDS
 from mpicoll.bench.report.style import check_drawable
 from mpicoll.calls import select
 from mpicoll.calls.choice import DEVICE, IPC, STAGED
-from mpicoll.collectives import COLLECTIVES, canonical
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
 

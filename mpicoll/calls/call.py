@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
+from mpicoll.algorithms.collectives import Collective, even_and_uneven, input_of
 from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
 from mpicoll.arrays.dtypes import Reduction, reduction
 from mpicoll.calls.arguments import checked_counts, checked_rank
-from mpicoll.collectives import Collective, even_and_uneven, input_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 
 __all__ = ["Call", "checked"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from mpicoll.schedule import Schedule
+from mpicoll.algorithms.steps import Schedule
 
 __all__ = [
     "CICO",

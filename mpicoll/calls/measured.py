@@ -19,9 +19,9 @@ from stat import S_ISREG
 from typing import Any
 
 from mpicoll import algorithms
+from mpicoll.algorithms.collectives import COLLECTIVES, UNEVEN, even_and_uneven
 from mpicoll.algorithms.digests import digest
 from mpicoll.calls.choice import CICO
-from mpicoll.collectives import COLLECTIVES, UNEVEN, even_and_uneven
 from mpicoll.errors import ArgumentError
 from mpicoll.machine.caches import both_help
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy import ndarray
 
+from mpicoll.algorithms.collectives import even_and_uneven, input_of
 from mpicoll.arrays.buffers import Buffer, as_buffer, library_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_counts
-from mpicoll.collectives import even_and_uneven, input_of
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mpicoll import algorithms
+from mpicoll.algorithms.collectives import canonical, even_and_uneven
+from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, WIDE, Choice, Wide
 from mpicoll.calls.rules import Rules
-from mpicoll.collectives import canonical, even_and_uneven
 from mpicoll.errors import ArgumentError, misspelt
-from mpicoll.schedule import Nodes
 
 __all__ = [
     "Traits",

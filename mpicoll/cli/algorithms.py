@@ -32,7 +32,7 @@ def add(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
 
 
 def _handle(args: argparse.Namespace) -> int:
-    from mpicoll.collectives import COLLECTIVES
+    from mpicoll.algorithms.collectives import COLLECTIVES
 
     chosen = [args.collective] if args.collective else COLLECTIVES
     found = [each for name in chosen for each in _described(name)]
@@ -43,8 +43,8 @@ def _handle(args: argparse.Namespace) -> int:
 def _described(collective: str) -> list[dict[str, Any]]:
     """What there is to say of each of the collective's algorithms."""
     from mpicoll.algorithms import find
+    from mpicoll.algorithms.collectives import COLLECTIVES
     from mpicoll.calls import select
-    from mpicoll.collectives import COLLECTIVES
 
     table = COLLECTIVES[collective]
     uneven = select.names(collective + "v") if table.by_rank else ()

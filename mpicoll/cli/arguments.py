@@ -12,7 +12,7 @@ from mpicoll.errors import ArgumentError, misspelt
 
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
-    from mpicoll.schedule import Nodes
+    from mpicoll.algorithms.steps import Nodes
 
 __all__ = [
     "Refused", "Where", "chosen", "collectives", "completes", "of_collective", "one_of", "placed", "placement", "ranks",
@@ -48,14 +48,14 @@ def completes(argument: argparse.Action, names: Callable[[], Iterable[str]]) -> 
 
 
 def collectives() -> Iterable[str]:
-    from mpicoll.collectives import COLLECTIVES
+    from mpicoll.algorithms.collectives import COLLECTIVES
 
     return COLLECTIVES
 
 
 def _collective(text: str) -> str:
     """A collective in MPI's or torch's spelling, as MPI's name."""
-    from mpicoll.collectives import canonical
+    from mpicoll.algorithms.collectives import canonical
 
     return canonical(text) or one_of(collectives)(text)  # this raises the error
 
@@ -101,7 +101,7 @@ def placement(args: argparse.Namespace, command: str, algorithms: Iterable[Algor
     """Where the ranks are, as the options that ``placed`` adds say it. None if they say nothing.
 
     Raises ArgumentError if none of the ``algorithms`` goes by it."""
-    from mpicoll.schedule import Nodes
+    from mpicoll.algorithms.steps import Nodes
 
     count, how = args.nodes, args.placement or "block"
     if count is None and args.placement is None:

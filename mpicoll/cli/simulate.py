@@ -106,11 +106,11 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
+    from mpicoll.algorithms.collectives import COLLECTIVES
     from mpicoll.analysis.cost.chart import draw
     from mpicoll.analysis.cost.comparison import compared, table
     from mpicoll.bench.options import check_apart, output
     from mpicoll.bench.report.style import check_drawable
-    from mpicoll.collectives import COLLECTIVES
 
     ranks = args.ranks or 2
     machine, names = _machine(args.machine or "laptop"), _algorithms(args)

@@ -18,7 +18,7 @@ from mpicoll.units import nbytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mpicoll.tune.tuner import Group
+    from mpicoll.bench.tune.tuner import Group
 
 __all__ = ["add"]
 
@@ -107,11 +107,11 @@ def _handle(args: argparse.Namespace) -> int:
 
 
 def _tune(args: argparse.Namespace) -> int:
+    from mpicoll.bench.tune import plot
+    from mpicoll.bench.tune.file import TableFile
+    from mpicoll.bench.tune.launches import Progress, launch
+    from mpicoll.bench.tune.tuner import Tuner
     from mpicoll.calls.tables import user_file
-    from mpicoll.tune import plot
-    from mpicoll.tune.file import TableFile
-    from mpicoll.tune.launches import Progress, launch
-    from mpicoll.tune.tuner import Tuner
 
     path = args.output or user_file()
     file = TableFile(path)
@@ -140,9 +140,9 @@ def _tune(args: argparse.Namespace) -> int:
 
 def _groups(args: argparse.Namespace) -> Sequence[Group]:
     """What is to be measured, in its order."""
-    from mpicoll.tune.cells import CASES, Cell, sizes
-    from mpicoll.tune.traced import groups_of
-    from mpicoll.tune.tuner import Group
+    from mpicoll.bench.tune.cells import CASES, Cell, sizes
+    from mpicoll.bench.tune.traced import groups_of
+    from mpicoll.bench.tune.tuner import Group
 
     names = [_collective(text) for text in args.collectives]
     if args.trace is not None:
@@ -159,7 +159,7 @@ def _groups(args: argparse.Namespace) -> Sequence[Group]:
 def _in_two(group: Group) -> Sequence[Group]:
     """The group's vectors of up to ``LONG`` bytes, and the longer ones. Where one algorithm serves all sizes, they stay
     together."""
-    from mpicoll.tune.cells import Cell
+    from mpicoll.bench.tune.cells import Cell
 
     parts = [tuple(size for size in group.sizes if (size > LONG) == rest) for rest in (False, True)]
     together = not Cell(group.case, 0).extent_is_common
@@ -168,13 +168,13 @@ def _in_two(group: Group) -> Sequence[Group]:
 
 def _known() -> list[str]:
     """The methods that can be measured."""
-    from mpicoll.tune.cells import CASES, Cell
+    from mpicoll.bench.tune.cells import CASES, Cell
 
     return [*dict.fromkeys(Cell(case, 0).operation for case in CASES)]
 
 
 def _collective(text: str) -> str:
-    from mpicoll.collectives import canonical
+    from mpicoll.algorithms.collectives import canonical
 
     known = _known()
     name = text if text in known else canonical(text)
@@ -195,4 +195,4 @@ def _why(args: argparse.Namespace) -> int:
     if args.output:
         os.environ["MPICOLL_TABLE"] = str(args.output.absolute())
     numbers = args.n or [2]
-    return max(launcher.attended(["-m", "mpicoll.tune.why", name, str(size)], n, lambda: None) for n in numbers)
+    return max(launcher.attended(["-m", "mpicoll.bench.tune.why", name, str(size)], n, lambda: None) for n in numbers)

@@ -88,8 +88,8 @@ def _handle(args: argparse.Namespace) -> int:
 
 def _proved(algorithm: Algorithm, sizes: range, cases: Sequence[Case], width: int) -> str:
     """Prove the algorithm; the line about it."""
+    from mpicoll.algorithms.collectives import COLLECTIVES
     from mpicoll.analysis.proof.cases import FEW, prove
-    from mpicoll.collectives import COLLECTIVES
 
     start = time.perf_counter()
     proof = None

@@ -12,7 +12,7 @@ from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.communicator.face import Face
 
 if TYPE_CHECKING:
-    from mpicoll.engine.names import AlgorithmLike, OpLike
+    from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
 
 __all__ = ["Collectives"]
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
+from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.memory import Memory
 from mpicoll.communicator.mpi4py_names import Mpi4pyNames
 from mpicoll.communicator.neighbours import Neighbours
 from mpicoll.communicator.nonblocking import NonBlocking
 from mpicoll.communicator.objects import Objects
 from mpicoll.communicator.persistent import Persistent
-from mpicoll.engine.engine import Engine
 from mpicoll.errors import ArgumentError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.guard.limit import limited

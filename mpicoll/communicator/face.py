@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mpicoll.engine.engine import Engine
+from mpicoll.communicator.engine.engine import Engine
 
 __all__ = ["Face", "engine_of"]
 

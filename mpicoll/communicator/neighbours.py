@@ -11,8 +11,8 @@ from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls import results
 from mpicoll.calls.plan import Bound
 from mpicoll.calls.record import Record
+from mpicoll.communicator.engine.copies import written_back
 from mpicoll.communicator.face import Face
-from mpicoll.engine.copies import written_back
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 
 __all__ = ["Neighbours"]

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mpicoll.arrays.protocols import ArrayLike
+from mpicoll.communicator.engine.requests import Request
 from mpicoll.communicator.face import Face
-from mpicoll.engine.requests import Request
 
 if TYPE_CHECKING:
-    from mpicoll.engine.names import AlgorithmLike, OpLike
+    from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
 
 __all__ = ["NonBlocking"]
 

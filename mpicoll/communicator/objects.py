@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeVar, overload
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.plan import Plans
 from mpicoll.calls.record import Pending, Record
+from mpicoll.communicator.engine import kinds
+from mpicoll.communicator.engine.engine import Engine
+from mpicoll.communicator.engine.message_calls import EXACT
 from mpicoll.communicator.face import Face
-from mpicoll.engine import kinds
-from mpicoll.engine.engine import Engine
-from mpicoll.engine.message_calls import EXACT
 from mpicoll.errors import ArgumentError, MessageError, TimeoutError
 from mpicoll.machine.patience import Patience
 

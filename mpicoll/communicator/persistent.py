@@ -6,9 +6,9 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
+from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven, input_of
 from mpicoll.arrays.buffers import library_of
 from mpicoll.calls import results
-from mpicoll.collectives import COLLECTIVES, even_and_uneven, input_of
 from mpicoll.communicator.collectives import Collectives
 from mpicoll.communicator.point_to_point import PointToPoint
 from mpicoll.communicator.uneven import Uneven

@@ -8,9 +8,9 @@ from numpy import ndarray
 
 from mpicoll.arrays.protocols import A, ArrayLike
 from mpicoll.calls.plan import NOT_FOUND
+from mpicoll.communicator.engine.message_calls import EXACT, BoundMessage
+from mpicoll.communicator.engine.requests import Request
 from mpicoll.communicator.face import Face
-from mpicoll.engine.message_calls import EXACT, BoundMessage
-from mpicoll.engine.requests import Request
 from mpicoll.fabrics.fabric import Envelope
 
 __all__ = ["PointToPoint"]

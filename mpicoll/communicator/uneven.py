@@ -10,7 +10,7 @@ from mpicoll.calls import results
 from mpicoll.communicator.face import Face
 
 if TYPE_CHECKING:
-    from mpicoll.engine.names import AlgorithmLike, OpLike
+    from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
 
 __all__ = ["Uneven"]
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
@@ -21,9 +22,8 @@ from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.errors import StateError
+from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.machine.patience import Patience
-from mpicoll.routes.devices.scratch import Scratch
-from mpicoll.schedule import Nodes
 
 __all__ = ["Data", "ElasticFabric", "Envelope", "Fabric", "NeverRaised", "Nobody", "Parcels", "Transfer"]
 

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from mpicoll.transports.threads import Posted
+from mpicoll.fabrics.transports.threads import Posted
 
 __all__ = ["Awaited", "Group", "Message", "Subset"]
 

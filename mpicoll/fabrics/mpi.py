@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 from mpi4py import MPI
 
+from mpicoll.algorithms.steps import Nodes, Schedule
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls import tables
 from mpicoll.calls.call import Call
@@ -26,6 +27,11 @@ from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIParcels
+from mpicoll.fabrics.routes import cico, exchange, large, lying, native, scheduled, wide
+from mpicoll.fabrics.routes.devices import scheduled as on_device
+from mpicoll.fabrics.routes.devices.scratch import Scratch
+from mpicoll.fabrics.transports import shared
+from mpicoll.fabrics.transports.meeting import Meeting, in_order
 from mpicoll.launch import elastic
 from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.cores import oversubscribed
@@ -33,12 +39,6 @@ from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
 from mpicoll.machine.shared_memory import Block, share
 from mpicoll.machine.vendors import vendor_of
-from mpicoll.routes import cico, exchange, large, lying, native, scheduled, wide
-from mpicoll.routes.devices import scheduled as on_device
-from mpicoll.routes.devices.scratch import Scratch
-from mpicoll.schedule import Nodes, Schedule
-from mpicoll.transports import shared
-from mpicoll.transports.meeting import Meeting, in_order
 
 __all__ = ["MPIFabric"]
 

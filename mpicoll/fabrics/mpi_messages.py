@@ -16,9 +16,9 @@ from mpi4py import MPI
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Envelope, Transfer
+from mpicoll.fabrics.routes import large
+from mpicoll.fabrics.transports.memory import moved, moved_as, moved_bytes
 from mpicoll.machine.vendors import vendor_of
-from mpicoll.routes import large
-from mpicoll.transports.memory import moved, moved_as, moved_bytes
 
 __all__ = ["Started", "both", "incoming", "outgoing", "probe"]
 

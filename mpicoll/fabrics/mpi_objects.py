@@ -19,8 +19,8 @@ from mpi4py import MPI
 
 from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.fabric import Data, Parcels
+from mpicoll.fabrics.routes import large
 from mpicoll.machine.patience import Patience
-from mpicoll.routes import large
 
 __all__ = ["ROOM", "MPIParcels"]
 

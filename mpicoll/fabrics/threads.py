@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.algorithms.steps import Nodes, Schedule
 from mpicoll.arrays import kernels
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
@@ -18,12 +19,11 @@ from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, Parcels, Transfer
 from mpicoll.fabrics.mailboxes import Awaited, Group, Message, Subset
+from mpicoll.fabrics.routes import threads as route
+from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.thread_job import Job, Seat
+from mpicoll.fabrics.transports.threads import Posted
 from mpicoll.machine.patience import Patience
-from mpicoll.routes import threads as route
-from mpicoll.routes.devices.scratch import Scratch
-from mpicoll.schedule import Nodes, Schedule
-from mpicoll.transports.threads import Posted
 
 __all__ = ["ThreadFabric"]
 

@@ -11,8 +11,8 @@ import pytest
 
 import mpicoll
 from mpicoll import Op
-from mpicoll.collectives import COLLECTIVES
-from mpicoll.routes.devices import staged
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
 from tests.devices.on import Array, On, laid_out
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mpicoll.tune.file import TableFile
+from mpicoll.bench.tune.file import TableFile
 from tests.jobs.jobs import Done, ended, python, run, script, started, until
 
 pytestmark = pytest.mark.slow
@@ -125,8 +125,8 @@ def test_a_damaged_table_does_not_end_a_job(home: dict[str, str], tmp_path: Path
 
 def test_a_table_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """It is refused before anything is measured."""
+    from mpicoll.bench.tune import launches
     from mpicoll.cli import main
-    from mpicoll.tune import launches
 
     def launch(*_: object) -> None:
         pytest.fail("something was measured")

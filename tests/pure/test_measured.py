@@ -78,7 +78,7 @@ def written(*those: Any) -> str:
 
 
 def test_the_packaged_table_is_right() -> None:
-    """If this fails because an algorithm has changed: measure it again, then `python -m mpicoll.tune.shipped`."""
+    """If this fails because an algorithm has changed: measure it again, then `python -m mpicoll.bench.tune.shipped`."""
     there = measured.sections(tables.SHIPPED.read_text(), "select.json")
     assert there
     for each in there:

@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mpicoll
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.buffers import as_buffer, memory_overlaps
 from mpicoll.arrays.dtypes import OPS
 from mpicoll.calls import select
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.guard.watch.codec import message_in, read
 from mpicoll.guard.watch.protocol import MESSAGES, Account

@@ -10,6 +10,8 @@ import pytest
 
 import mpicoll
 from mpicoll import Algorithm, algorithms
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import Nodes, Schedule
 from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, Reduction, reduction
 from mpicoll.calls import select
 from mpicoll.calls.call import checked
@@ -28,9 +30,7 @@ from mpicoll.calls.choice import (
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits
 from mpicoll.calls.tables import Held, Table
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import Nodes, Schedule
 
 NODE = Traits(Nodes.one(2), "Open MPI")
 LABEL = "the user's table, section 1a2b"

@@ -9,8 +9,8 @@ import pytest
 
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Workspace
-from mpicoll.routes.shares import CACHED, LINE, share_of
-from mpicoll.transports.transport import Array
+from mpicoll.fabrics.routes.shares import CACHED, LINE, share_of
+from mpicoll.fabrics.transports.transport import Array
 
 BYTES = 1 << 18
 LENGTHS = {"gather": (1, 4), "scatter": (4, 1), "bcast": (4, 0)}

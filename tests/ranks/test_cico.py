@@ -13,9 +13,9 @@ import pytest
 
 import mpicoll
 from mpicoll.errors import ArgumentError
+from mpicoll.fabrics.routes.cico import PLACE, Places
+from mpicoll.fabrics.transports import meeting
 from mpicoll.machine import caches, shared_memory
-from mpicoll.routes.cico import PLACE, Places
-from mpicoll.transports import meeting
 from tests.ranks.test_where_arrays_lie import drawn, expected_of, inputs_of, make
 
 pytestmark = [

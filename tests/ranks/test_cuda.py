@@ -12,8 +12,8 @@ import torch
 
 import mpicoll
 import mpicoll.torch as dist
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, DeviceError, MpicollError, StateError
 from tests import oracle
 from tests.ranks.torch.cases import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.routes import large
+from mpicoll.fabrics.routes import large
 from tests.ranks import test_communicator, test_random
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.engine.requests import Request
+from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError
 
 

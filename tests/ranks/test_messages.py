@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.calls.record import Ends, Pending
-from mpicoll.engine import requests
+from mpicoll.communicator.engine import requests
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.fabric import NeverRaised, Transfer
 from mpicoll.launch import lifetime

@@ -17,7 +17,7 @@ from mpi4py import MPI
 import mpicoll
 from mpicoll.errors import MessageError
 from mpicoll.fabrics import mpi_objects
-from mpicoll.routes import large
+from mpicoll.fabrics.routes import large
 
 ROOM = mpi_objects.ROOM
 LENGTHS = [*range(ROOM - 3, ROOM + 4), mpi_objects.SLOT, 2 * mpi_objects.SLOT, 70_000]

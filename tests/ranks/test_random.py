@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS, reduction
 from mpicoll.calls.select import Traits, names
-from mpicoll.collectives import COLLECTIVES
 from tests import oracle
 from tests.arrays import KINDS, back, kinds
 

@@ -12,7 +12,7 @@ import torch
 
 import mpicoll
 from mpicoll.errors import ArgumentError
-from mpicoll.routes.lying import SHARED
+from mpicoll.fabrics.routes.lying import SHARED
 
 COUNTS = 5, 3 << 10, 90_001, 300_000
 """Elements of arrays that several routes would serve."""

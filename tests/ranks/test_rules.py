@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls import select, tables
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.tables import Held, Table
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.schedule import Nodes
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SUM = reduction("sum", DTYPES["float32"], "allreduce")

@@ -11,11 +11,11 @@ import pytest
 
 import mpicoll
 from mpicoll import algorithms
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one, run
 from mpicoll.calls.select import names
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one, run
 from tests import oracle
 
 UNEVEN = ("gather", "allgather", "scatter", "reduce_scatter", "alltoall")
@@ -66,10 +66,10 @@ def test_every_algorithm_in_small_pieces(
     fresh = comm.split(0)  # without plans that were bound for other pieces
     assert fresh is not None
     comm = fresh
-    monkeypatch.setattr("mpicoll.transports.mpi_requests.PIECE", 64)
-    monkeypatch.setattr("mpicoll.transports.mpi_requests.GATHERED", gathered)
-    monkeypatch.setattr("mpicoll.transports.shared.LEAST", shared)
-    monkeypatch.setattr("mpicoll.transports.shared.SLOT", 64)
+    monkeypatch.setattr("mpicoll.fabrics.transports.mpi_requests.PIECE", 64)
+    monkeypatch.setattr("mpicoll.fabrics.transports.mpi_requests.GATHERED", gathered)
+    monkeypatch.setattr("mpicoll.fabrics.transports.shared.LEAST", shared)
+    monkeypatch.setattr("mpicoll.fabrics.transports.shared.SLOT", 64)
     for a in list(algorithms.algorithms(collective)):
         if a.segment is not None:
             algorithms.add(small(a))

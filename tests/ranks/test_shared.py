@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 import mpicoll
+from mpicoll.algorithms.steps import OUTPUT, Place, Recv, Send, Steps, one
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import NATIVE, Choice
 from mpicoll.calls.plan import Bound, Plan, Workspace
 from mpicoll.calls.select import Traits
-from mpicoll.engine import binding
+from mpicoll.communicator.engine import binding
+from mpicoll.fabrics.routes import cico
+from mpicoll.fabrics.transports import shared
 from mpicoll.machine import caches, shared_memory
-from mpicoll.routes import cico
-from mpicoll.schedule import OUTPUT, Place, Recv, Send, Steps, one
-from mpicoll.transports import shared
 from tests import oracle
 
 pytestmark = [

@@ -13,10 +13,10 @@ import torch
 import mpicoll
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.fabrics.routes.lying import SHARED
+from mpicoll.fabrics.routes.shares import PIECE
+from mpicoll.fabrics.transports.meeting import Meeting
 from mpicoll.machine import blocks, vendors
-from mpicoll.routes.lying import SHARED
-from mpicoll.routes.shares import PIECE
-from mpicoll.transports.meeting import Meeting
 from tests import oracle
 from tests.sharing import NEEDED, sharing
 

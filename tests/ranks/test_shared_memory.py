@@ -21,9 +21,9 @@ import mpicoll
 from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.fabrics.routes import lying
+from mpicoll.fabrics.routes.lying import SHARED
 from mpicoll.machine import blocks
-from mpicoll.routes import lying
-from mpicoll.routes.lying import SHARED
 from tests.sharing import NEEDED, sharing
 
 LONG = 8 * blocks.LEAST

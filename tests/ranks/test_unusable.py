@@ -20,12 +20,12 @@ import mpicoll
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.plan import Bound
 from mpicoll.calls.record import Record
-from mpicoll.engine import base
+from mpicoll.communicator.engine import base
 from mpicoll.errors import MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.fabrics.transports import shared
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
-from mpicoll.transports import shared
 
 Use = Callable[[mpicoll.Communicator, Any], object]
 

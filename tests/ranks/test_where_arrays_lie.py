@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.errors import MessageError
+from mpicoll.fabrics.routes.lying import SHARED
+from mpicoll.fabrics.transports import meeting
 from mpicoll.machine import caches
-from mpicoll.routes.lying import SHARED
-from mpicoll.transports import meeting
 from tests import oracle
 
 DRAWS = int(os.environ.get("MPICOLL_DRAWS", "150"))

@@ -9,10 +9,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.algorithms.steps import Schedule
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.simulation import Structure
 from mpicoll.analysis.cost.traffic import Symmetry
-from mpicoll.schedule import Schedule
 
 __all__ = ["CACHES", "Prediction", "Probe", "errors", "fitted"]
 

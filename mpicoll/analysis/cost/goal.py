@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TextIO
 
+from mpicoll.algorithms.steps import Copy, RecvReduce, Schedule, Send, Step
 from mpicoll.analysis.cost.machines import Machine
-from mpicoll.schedule import Copy, RecvReduce, Schedule, Send, Step
 
 __all__ = ["write"]
 

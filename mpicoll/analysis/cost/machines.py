@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mpicoll.algorithms.steps import Nodes
 from mpicoll.analysis.cost.networks import NETWORKS, Dragonfly, FatTree, Network, Torus
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import Nodes
 
 __all__ = ["PLACEMENTS", "Level", "Machine", "Rate", "from_dict", "read"]
 

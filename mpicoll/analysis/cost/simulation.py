@@ -12,7 +12,7 @@ This happens to a message of n bytes between two ranks that talk at a level of t
    which takes n gap. Where the level has a network, the message takes the links on its path in between, one after the
    other. Each link is occupied for n gap from when the first byte reaches it and the link is free.
 4. The receiver spends the overhead on the message, and reduces it if it is to be reduced, one message after another. A
-   long message travels in pieces, as ``transports/mpi_requests.py`` sends them. If the level lets the reduction
+   long message travels in pieces, as ``fabrics/transports/mpi_requests.py`` sends them. If the level lets the reduction
    overlap, the reduction begins with the first piece. It ends when it is done, and not before the last piece has
    arrived and is reduced.
 
@@ -47,7 +47,7 @@ Times = NDArray[np.float64]
 """Seconds, in a row for each rank, message or port, and a column for each size."""
 
 PIECE = 1 << 20
-"""Bytes of the pieces of a long message, as in transports/mpi_requests.py."""
+"""Bytes of the pieces of a long message, as in fabrics/transports/mpi_requests.py."""
 AT_ONCE = 1 << 14
 """Messages whose figures are computed at once."""
 

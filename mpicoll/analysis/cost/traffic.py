@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.algorithms.registry import Outline
+from mpicoll.algorithms.steps import Action, Blocks, Copy, RecvReduce, Schedule, Send, Step
 from mpicoll.errors import MpicollError, ScheduleError
-from mpicoll.schedule import Action, Blocks, Copy, RecvReduce, Schedule, Send, Step
 
 __all__ = ["Of", "Symmetry", "TooManyError", "Traffic", "Watched", "gathered", "symmetry"]
 

@@ -9,15 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mpicoll.algorithms import Algorithm
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.registry import segments as segments_alone
+from mpicoll.algorithms.steps import Nodes
 from mpicoll.analysis.drawing import arrows, matrices, page, picture
 from mpicoll.analysis.drawing.faults import located
 from mpicoll.analysis.drawing.picture import MOST_RANKS
 from mpicoll.analysis.drawing.trace import Tracing
 from mpicoll.analysis.proof.cases import Case, check_segments, prove_schedules
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, ScheduleError
-from mpicoll.schedule import Nodes
 
 __all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "pictured", "usual_nodes", "usual_segments"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from mpicoll.algorithms.steps import OUTPUT, Action, Blocks, Copy, RecvReduce, Schedule, Send, Space
 from mpicoll.analysis.drawing.trace import SIGNAL, Cell, Tracing
 from mpicoll.analysis.proof.explained import End, at_fault, end_of, touches
 from mpicoll.analysis.proof.rules import each, target
 from mpicoll.errors import ScheduleError
-from mpicoll.schedule import OUTPUT, Action, Blocks, Copy, RecvReduce, Schedule, Send, Space
 
 __all__ = ["Fault", "Mark", "Missing", "located"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.drawing import canvas, caption
 from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, FAULT, GRID, INK, LINE, Canvas, box
 from mpicoll.analysis.drawing.picture import Panel, Picture, Shown
-from mpicoll.collectives import COLLECTIVES
 
 __all__ = ["save"]
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Space
 from mpicoll.analysis.drawing.faults import Fault, Mark, Missing
 from mpicoll.analysis.drawing.trace import Block, Cell, Move, Trace, given, results
 from mpicoll.analysis.proof.rules import shown
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Space
 
 __all__ = ["MOST_RANKS", "Arrow", "Panel", "Picture", "Shown", "meaning", "picture"]
 

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from mpicoll.analysis.proof.rules import each, target
-from mpicoll.analysis.proof.verify import Listener
-from mpicoll.collectives import COLLECTIVES
-from mpicoll.schedule import (
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import (
     INPUT,
     OUTPUT,
     SCRATCH,
@@ -28,6 +26,8 @@ from mpicoll.schedule import (
     Space,
     one,
 )
+from mpicoll.analysis.proof.rules import each, target
+from mpicoll.analysis.proof.verify import Listener
 
 __all__ = ["SIGNAL", "Block", "Cell", "Move", "Trace", "Tracing", "given", "results"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.registry import Algorithm
+from mpicoll.algorithms.steps import Nodes, Place, Schedule
 from mpicoll.analysis.proof.explained import explained
 from mpicoll.analysis.proof.verify import Listener, Proof, verify
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, ScheduleError
-from mpicoll.schedule import Nodes, Place, Schedule
 
 __all__ = ["FEW", "Case", "cases", "check_segments", "placements", "prove", "prove_schedules"]
 

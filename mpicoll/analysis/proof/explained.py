@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpicoll.algorithms.registry import Algorithm
+from mpicoll.algorithms.steps import Action, Copy, Place, Recv, RecvReduce, Schedule, Send
 from mpicoll.analysis.proof.rules import shown, target
 from mpicoll.errors import ScheduleError
-from mpicoll.schedule import Action, Copy, Place, Recv, RecvReduce, Schedule, Send
 
 __all__ = ["End", "at_fault", "end_of", "explained", "touches"]
 

@@ -10,9 +10,9 @@ from threading import Lock
 
 from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm
+from mpicoll.algorithms.steps import Place
 from mpicoll.analysis.proof.cases import Case, cases, prove
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
-from mpicoll.schedule import Place
 
 __all__ = ["register", "unproved"]
 

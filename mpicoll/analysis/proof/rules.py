@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from mpicoll.collectives import Collective
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Send, Space, Step
+from mpicoll.algorithms.collectives import Collective
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Send, Space, Step
 
 __all__ = ["Problem", "Rules", "each", "first", "read_by", "shown", "target"]
 

@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Schedule, Send, Space
 from mpicoll.analysis.proof.rules import Rules, each, first, read_by, shown, target
 from mpicoll.analysis.proof.symbols import Symbols, lowest
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Schedule, Send, Space
 
 __all__ = ["Listener", "Proof", "verify"]
 

@@ -16,7 +16,7 @@ from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.calls import select
 from mpicoll.communicator.face import engine_of
-from mpicoll.routes.lying import SHARED
+from mpicoll.fabrics.routes.lying import SHARED
 
 __all__ = ["ArrayLevel", "open_shared"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mpicoll.algorithms.collectives import COLLECTIVES, Collective
 from mpicoll.arrays.dtypes import Dtype, Reduction, reduction
-from mpicoll.collectives import COLLECTIVES, Collective
 
 __all__ = ["PLACEMENTS", "Case", "Placement", "elements"]
 

@@ -13,12 +13,12 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.bench.session import Session
+from mpicoll.fabrics.transports.shared import pages
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.gpu import takes_device_memory
 from mpicoll.machine.library import library
 from mpicoll.machine.system import huge_pages, version_of
-from mpicoll.transports.shared import pages
 from mpicoll.units import ranges
 
 __all__ = ["environment"]

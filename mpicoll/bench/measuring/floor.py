@@ -7,12 +7,12 @@ from functools import partial
 
 import numpy as np
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.cases.case import Case
 from mpicoll.bench.cases.memory import Arena, Buffers
 from mpicoll.bench.measuring.timing import Runner, measure
 from mpicoll.bench.session import Session
-from mpicoll.collectives import COLLECTIVES
 
 __all__ = ["copy", "copy_case", "copy_time"]
 

@@ -11,6 +11,7 @@ from typing import Any
 from mpi4py import MPI
 
 from mpicoll import units
+from mpicoll.algorithms.collectives import COLLECTIVES, Collective
 from mpicoll.bench.backends import Backend
 from mpicoll.bench.backends.communicator import ArrayLevel
 from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement, elements
@@ -25,7 +26,6 @@ from mpicoll.bench.options import Options, bad
 from mpicoll.bench.report import table
 from mpicoll.bench.report.rows import Note, Report, Row, grouped, measured, rated
 from mpicoll.bench.session import Session, open_session
-from mpicoll.collectives import COLLECTIVES, Collective
 from mpicoll.machine.system import free_memory
 
 __all__ = ["run", "sweep"]

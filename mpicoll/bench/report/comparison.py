@@ -18,11 +18,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.bench.report import plot
 from mpicoll.bench.report.record import columns, head, load, program
 from mpicoll.bench.report.rows import Report, Row, grouped
 from mpicoll.bench.report.table import by_size
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
 

@@ -10,10 +10,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
+from mpicoll.algorithms.collectives import Collective
 from mpicoll.bench.cases.case import PLACEMENTS
 from mpicoll.bench.report.rows import IN_FILES, Note, Report, Row, grouped
 from mpicoll.bench.report.verdict import verdict
-from mpicoll.collectives import Collective
 from mpicoll.units import count, size_text
 
 __all__ = ["by_size", "footer", "header", "heading", "line", "merged", "routes"]

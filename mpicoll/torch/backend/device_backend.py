@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import proxy
 
 import torch
 
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, Backend
 from mpicoll.torch.uncompiled import uncompiled
-
-if TYPE_CHECKING:
-    from mpicoll.torch.backend.registered_group import RegisteredGroup
 
 __all__ = ["DeviceBackend", "Supports", "serve_devices"]
 
@@ -44,8 +41,9 @@ class DeviceBackend(Supports, Backend):  # type: ignore[misc]
     # There is no supports_tensor_alloc: torch 2.15 would call allocate_tensor with options that it cannot convert.
 
     def __init__(self, group: Any) -> None:
+        """``group`` is a RegisteredGroup, or a weak proxy of one."""
         super().__init__(group.rank(), group.size())
-        self._group: RegisteredGroup = group
+        self._group = group
 
     @property
     def options(self) -> Any:
@@ -76,8 +74,8 @@ for _name in FORWARDED:
 uncompiled(DeviceBackend)
 
 
-def serve_devices(group: RegisteredGroup) -> None:
-    """Give a whole group of mpicoll's a backend for each device and a default backend.
+def serve_devices(group: Any) -> None:
+    """Give a whole group of mpicoll's, a RegisteredGroup, a backend for each device and a default backend.
 
     torch's C++ looks for them in every group. Before torch 2.14 the group goes without.
     """

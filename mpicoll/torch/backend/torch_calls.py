@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mpicoll.engine.requests import Request
+from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.torch.backend import reducer
 from mpicoll.torch.backend.buckets import Buckets

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from mpicoll.calls.arguments import as_rank
-from mpicoll.engine.message_calls import BoundMessage
-from mpicoll.engine.requests import Request
+from mpicoll.communicator.engine.message_calls import BoundMessage
+from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError
 from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, renamed
 from mpicoll.torch.groups.work import MessageWork, Work

@@ -11,7 +11,7 @@ from time import monotonic, sleep
 
 import torch
 
-from mpicoll.engine.requests import Request
+from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.guard.sites import Site
 from mpicoll.torch.groups.turns import Turn

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.algorithms import algorithms
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.algorithms.collectives import COLLECTIVES
 from tests import oracle
 
 COUNTERS = Path("/sys/class/net/eth0/statistics")

@@ -8,8 +8,8 @@ import pytest
 
 from mpicoll.algorithms import algorithms
 from mpicoll.algorithms.registry import Algorithm
+from mpicoll.algorithms.steps import Send
 from mpicoll.analysis.proof.cases import prove
-from mpicoll.schedule import Send
 from tests.known import known
 
 SIZES = (2, 3, 4, 5, 6, 7, 8, 13, 16, 31)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
+from mpicoll.algorithms.steps import Copy
 from mpicoll.analysis.proof.cases import Case, cases, prove
-from mpicoll.schedule import Copy
 from tests.known import known
 
 ALL = [*algorithms()]

@@ -12,9 +12,9 @@ import mpicoll
 from mpicoll import algorithms
 from mpicoll.algorithms import Algorithm, find
 from mpicoll.algorithms.registry import segments
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one
 from mpicoll.calls import choice, select
 from mpicoll.errors import ArgumentError, ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Nodes, Place, Recv, RecvReduce, Send, Steps, one
 
 
 def star(at: Place) -> Steps:

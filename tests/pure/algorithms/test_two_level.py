@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import mpicoll
 from mpicoll.algorithms import Algorithm, algorithms, schedule
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.registry import per_rank
+from mpicoll.algorithms.steps import OUTPUT, Nodes, Place, Send, Steps, one
 from mpicoll.analysis.proof.cases import placements, prove
 from mpicoll.calls.select import names
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
-from mpicoll.schedule import OUTPUT, Nodes, Place, Send, Steps, one
 from tests.known import known
 
 TWO_LEVEL = [a for a in algorithms() if a.name == "two_level"]

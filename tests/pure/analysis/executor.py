@@ -10,8 +10,8 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from mpicoll.collectives import COLLECTIVES
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Action, Copy, RecvReduce, Schedule, Send
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Action, Copy, RecvReduce, Schedule, Send
 
 Element = tuple[int, str]
 Block = tuple[Element, ...]

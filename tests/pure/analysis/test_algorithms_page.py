@@ -9,10 +9,10 @@ from types import ModuleType
 import pytest
 
 from mpicoll import algorithms
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.drawing.draw import pictured
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
 from tests.pure.docs.scripts import DOCS, script
 

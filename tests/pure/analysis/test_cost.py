@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from mpicoll import algorithms
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvReduce, Schedule, Send, Step, one
 from mpicoll.analysis.cost import simulation
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.simulation import Structure, costs, served, simulated
 from mpicoll.analysis.cost.traffic import Symmetry
 from mpicoll.errors import ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvReduce, Schedule, Send, Step, one
 
 A, B, G = 2e-6, 1e-10, 3e-11
 SIZES = [1 << k for k in range(0, 25, 4)]
@@ -290,6 +290,6 @@ def test_servers_take_jobs_as_they_are_ready() -> None:
 @pytest.mark.slow
 def test_a_piece_is_the_routes() -> None:
     pytest.importorskip("mpi4py")
-    from mpicoll.transports import mpi_requests
+    from mpicoll.fabrics.transports import mpi_requests
 
     assert simulation.PIECE == mpi_requests.PIECE

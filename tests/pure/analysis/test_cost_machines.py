@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, one
 from mpicoll.analysis.cost.fit import Prediction, Probe, errors, fitted
 from mpicoll.analysis.cost.machines import Level, Machine, from_dict, read
 from mpicoll.analysis.cost.networks import Dragonfly, FatTree, Network, Torus
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, one
 
 
 def described(**changes: Any) -> dict[str, Any]:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from mpicoll import algorithms
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, Schedule, Send, one
 from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.networks import Dragonfly, FatTree, Network, Torus
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.cost.simulation import Structure, costs, simulated
 from mpicoll.analysis.cost.traffic import Symmetry
 from mpicoll.errors import ArgumentError
-from mpicoll.schedule import INPUT, OUTPUT, Recv, Schedule, Send, one
 
 A, B = 2e-6, 1e-10
 N = 1e6

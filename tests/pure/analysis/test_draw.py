@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.drawing.canvas import colour
 from mpicoll.analysis.drawing.draw import MOST_RANKS, draw, pictured, usual_nodes, usual_segments
 from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
-from mpicoll.collectives import COLLECTIVES
 from tests.known import known
 
 ALL = [(a, size) for a in algorithms() for size in (3, 4)]

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms, find
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
 from mpicoll.analysis.drawing.canvas import FAULT
 from mpicoll.analysis.drawing.draw import draw, pictured
 from mpicoll.analysis.drawing.picture import Picture
 from mpicoll.cli import main
 from mpicoll.errors import ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Steps, one
 
 A = one(0)
 
@@ -249,7 +249,7 @@ def test_no_fault_of_a_right_algorithm() -> None:
 OWN = '''
 import helper
 import mpicoll
-from mpicoll.schedule import INPUT, OUTPUT, Recv, Send, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, Send, one
 
 
 def swapped(at):

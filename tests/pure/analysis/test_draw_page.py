@@ -14,7 +14,7 @@ from mpicoll.cli import main
 
 OWN = """
 import mpicoll
-from mpicoll.schedule import INPUT, OUTPUT, Recv, RecvReduce, Send, one
+from mpicoll.algorithms.steps import INPUT, OUTPUT, Recv, RecvReduce, Send, one
 
 def star(at):
     if at.rank:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from mpicoll.algorithms import Algorithm, algorithms
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Schedule
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.analysis.proof.verify import verify
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Schedule
 from tests.pure.analysis.executor import misbehaves
 
 SIZES = (2, 3, 5, 8)

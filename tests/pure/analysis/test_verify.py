@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvReduce, Schedule, Send, Step, one, run
 from mpicoll.analysis.proof.symbols import Symbols
 from mpicoll.analysis.proof.verify import Proof, verify
 from mpicoll.errors import ArgumentError, ScheduleError
-from mpicoll.schedule import INPUT, OUTPUT, SCRATCH, Copy, Recv, RecvReduce, Schedule, Send, Step, one, run
 
 A = one(0)
 SIGNAL = ()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement, elements
 from mpicoll.bench.cases.data import expected, given, words
 from mpicoll.bench.cases.memory import POISON, Arena
-from mpicoll.collectives import COLLECTIVES
 
 ALL = [(name, p) for name, placements in PLACEMENTS.items() for p in placements]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS
 from mpicoll.arrays.kernels import COMBINE, storage
 from mpicoll.bench.cases.case import Case
 from mpicoll.bench.cases.data import expected, given, words, wrong
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.errors import DtypeError
 
 LEGAL = []

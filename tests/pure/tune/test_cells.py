@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.bench.tune.cells import huge_bytes, kinds, new_arrays
 from mpicoll.machine.pages import HUGE
 from mpicoll.machine.system import huge_pages
-from mpicoll.tune.cells import huge_bytes, kinds, new_arrays
 
 LENGTHS = (1 << 14, 1 << 18, HUGE, (5 * HUGE) // 2, 1 << 14)
 

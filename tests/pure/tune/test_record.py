@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from mpicoll.bench.tune import shipped
+from mpicoll.bench.tune.cells import Cell
+from mpicoll.bench.tune.file import TableFile, text_of
+from mpicoll.bench.tune.record import Record, by_size
+from mpicoll.bench.tune.shipped import table
+from mpicoll.bench.tune.tuner import MOST, wanted
+from mpicoll.bench.tune.why import seen
 from mpicoll.calls.measured import cico_digest, sections
 from mpicoll.errors import ArgumentError
-from mpicoll.tune import shipped
-from mpicoll.tune.cells import Cell
-from mpicoll.tune.file import TableFile, text_of
-from mpicoll.tune.record import Record, by_size
-from mpicoll.tune.shipped import table
-from mpicoll.tune.tuner import MOST, wanted
-from mpicoll.tune.why import seen
 from tests.pure.tune.invented import MI, record, times, won
 
 

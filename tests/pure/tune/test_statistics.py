@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpicoll.tune.statistics import LEAST, accepted, best, lower_bound, mean
+from mpicoll.bench.tune.statistics import LEAST, accepted, best, lower_bound, mean
 
 
 def launches(truth: float, noise: float, n: int, seed: int) -> list[float]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.bench.tune.file import TableFile, text_of
 from mpicoll.calls import tables
 from mpicoll.calls.tables import Table, held
 from mpicoll.errors import ArgumentError
-from mpicoll.tune.file import TableFile, text_of
 from tests.pure.tune.invented import MI, record, won
 
 SETTING = ("A", "Open MPI 5.0.11", False)

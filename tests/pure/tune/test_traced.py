@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.bench.tune.traced import groups_of
+from mpicoll.bench.tune.tuner import Group
 from mpicoll.errors import ArgumentError
-from mpicoll.tune.traced import groups_of
-from mpicoll.tune.tuner import Group
 
 
 def event(words: str, nbytes: int, dur: float, rank: int, comm: str = "c.1") -> dict[str, object]:

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from mpicoll.bench.tune.cells import Cell
+from mpicoll.bench.tune.file import TableFile
+from mpicoll.bench.tune.launches import Found, Order, Progress, launch
+from mpicoll.bench.tune.statistics import LAUNCHES
+from mpicoll.bench.tune.tuner import Group, Tuner, once_more
 from mpicoll.cli import tune as cli
 from mpicoll.launch import launcher
-from mpicoll.tune.cells import Cell
-from mpicoll.tune.file import TableFile
-from mpicoll.tune.launches import Found, Order, Progress, launch
-from mpicoll.tune.statistics import LAUNCHES
-from mpicoll.tune.tuner import Group, Tuner, once_more
 from tests.pure.tune.invented import ENVIRONMENT, MI, record, times, won
 
 ALLREDUCE, BCAST = (Group(case, 2, (MI,)) for case in ("allreduce", "bcast"))
@@ -99,7 +99,7 @@ def test_a_short_time_decides_the_first_ones(tmp_path: Path, monkeypatch: pytest
         now[0] += found.seconds
         return found
 
-    monkeypatch.setattr("mpicoll.tune.tuner.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("mpicoll.bench.tune.tuner.time.monotonic", lambda: now[0])
     looks, starts = 1, LAUNCHES + 1
     with Progress(1.0) as progress:
         Tuner([ALLREDUCE, BCAST], TableFile(tmp_path / "table.json"), 1.0 * (looks + starts), launch).run(progress)

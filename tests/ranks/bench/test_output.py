@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement
 from mpicoll.bench.measuring.progress import TERMINAL, Progress
@@ -20,7 +21,6 @@ from mpicoll.bench.report import plot, record, table
 from mpicoll.bench.report.rows import Note, Report, Row, grouped, measured, rated
 from mpicoll.bench.report.style import styles
 from mpicoll.bench.report.verdict import verdict
-from mpicoll.collectives import COLLECTIVES
 
 ENVIRONMENT = {
     "cpu": "A Processor", "fingerprint": "A of 1", "oversubscribed": True, "huge_pages": "madvise", "cores": 2,

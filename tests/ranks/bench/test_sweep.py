@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.bench.backends import Unavailable, open_backend
 from mpicoll.bench.cases.case import Case, elements
 from mpicoll.bench.cases.memory import Arena, Buffers
@@ -19,7 +20,6 @@ from mpicoll.bench.measuring.timing import Runner, clocks, measure
 from mpicoll.bench.options import Options, read
 from mpicoll.bench.report.rows import Report
 from mpicoll.bench.session import Session, open_session
-from mpicoll.collectives import COLLECTIVES
 from tests.devices.simulated import Simulated
 
 pytestmark = pytest.mark.mpi
@@ -233,7 +233,7 @@ def test_the_route_is_that_of_the_call_that_ran(session: Session, monkeypatch: p
         return "ring" if nbytes == 16 else "recursive_doubling"
 
     opened = open_backend("mpicoll", session)
-    monkeypatch.setattr("mpicoll.engine.binding.select", by_length)
+    monkeypatch.setattr("mpicoll.communicator.engine.binding.select", by_length)
     report = swept(session, options("allreduce"), {"mpicoll": opened})
     assert {(row.size, row.route) for row in report.rows} == {(16, "ring"), (65536, "recursive_doubling")}
     opened.close()

@@ -9,12 +9,12 @@ from time import sleep
 import pytest
 from mpi4py import MPI
 
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.cases.case import Case
 from mpicoll.bench.cases.memory import Arena
 from mpicoll.bench.measuring.timing import ROUNDS, Runner, _orders, _plan, measure
-from mpicoll.collectives import COLLECTIVES
-from mpicoll.tune.rank import ROUNDS as ROUNDS_OF_TUNE
+from mpicoll.bench.tune.rank import ROUNDS as ROUNDS_OF_TUNE
 
 
 @pytest.mark.parametrize("runners", [1, 2, 3, 5])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from mpi4py import MPI
 
+from mpicoll.algorithms.collectives import UNEVEN, even_and_uneven
 from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.bench.backends import open_backend
 from mpicoll.bench.cases.case import PLACEMENTS, Case, elements
@@ -12,7 +13,6 @@ from mpicoll.bench.cases.memory import Arena
 from mpicoll.bench.measuring.timing import Runner, measure
 from mpicoll.bench.session import open_session
 from mpicoll.calls import select
-from mpicoll.collectives import UNEVEN, even_and_uneven
 
 
 @pytest.mark.parametrize("operation", UNEVEN)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import mpicoll
-from mpicoll.routes.devices import staged
+from mpicoll.fabrics.routes.devices import staged
 from tests.devices.on import On, everywhere, made
 
 DEVICES = [pytest.param(name, marks=[pytest.mark.cuda] if name == "cuda" else []) for name in everywhere()]

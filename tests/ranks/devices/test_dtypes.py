@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import mpicoll
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS
-from mpicoll.collectives import COLLECTIVES
 from tests.devices.checks import MOVING, by, check
 from tests.devices.on import ROUTES, On
 

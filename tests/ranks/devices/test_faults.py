@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.errors import ArgumentError, DeviceError, DeviceFailure, MismatchError, StateError
-from mpicoll.routes.devices import staged
+from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
 from tests.devices.on import ROUTES, OnSimulated, laid_out
 from tests.devices.simulated import Simulated

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.devices.device import Event, Queue
-from mpicoll.routes.devices import staged
+from mpicoll.fabrics.routes.devices import staged
 from tests import oracle
 from tests.devices.on import LAYOUTS, ROUTES, Array, On, OnSimulated, laid_out, later_and_later, routes_of
 
@@ -223,5 +223,5 @@ def test_a_broken_order_is_found_on_the_caller_s_queue(
         def current(self) -> Queue:
             return Careless(current(), host_waits=False)
 
-    monkeypatch.setattr("mpicoll.engine.device_calls.device_named", lambda name: CarelessDevice())
+    monkeypatch.setattr("mpicoll.communicator.engine.device_calls.device_named", lambda name: CarelessDevice())
     assert is_found(comm, on, route)

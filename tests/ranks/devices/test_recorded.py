@@ -8,11 +8,11 @@ import pytest
 import mpicoll
 from mpicoll import algorithms
 from mpicoll.calls.choice import PATHS
-from mpicoll.engine import device_calls
+from mpicoll.communicator.engine import device_calls
+from mpicoll.fabrics.routes.devices import staged
 from mpicoll.guard.files.snapshot import snapshot
 from mpicoll.guard.watch.watched import Watched
 from mpicoll.probe import seen
-from mpicoll.routes.devices import staged
 from tests.devices.on import OnSimulated
 from tests.devices.simulated import Simulated
 
@@ -123,7 +123,7 @@ def test_pieces_that_go_different_ways(comm: mpicoll.Communicator, monkeypatch: 
     """The last piece is shorter, and an algorithm may be chosen by length."""
     monkeypatch.setattr(staged, "PIECE", 64)
     monkeypatch.setattr(
-        "mpicoll.engine.binding.select", lambda *call: "ring" if call[2] == 64 else "recursive_doubling"
+        "mpicoll.communicator.engine.binding.select", lambda *call: "ring" if call[2] == 64 else "recursive_doubling"
     )
     assert called(comm, OnSimulated(), None, 20) == "staged:ring+recursive_doubling"
 

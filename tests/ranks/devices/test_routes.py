@@ -9,8 +9,8 @@ import pytest
 
 import mpicoll
 from mpicoll import algorithms
+from mpicoll.communicator.engine import device_calls
 from mpicoll.devices.device import Device
-from mpicoll.engine import device_calls
 from mpicoll.errors import ArgumentError
 from tests.devices.checks import MOVING, by, check, same
 from tests.devices.on import LAYOUTS, ROUTES, On, OnSimulated, laid_out, routes_of

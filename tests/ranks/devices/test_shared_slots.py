@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.collectives import COLLECTIVES
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.fabrics.routes.devices import ring, staged
 from mpicoll.machine import blocks
-from mpicoll.routes.devices import ring, staged
 from tests.devices.checks import MOVING, check
 from tests.devices.on import On, OnSimulated
 from tests.devices.simulated_queue import Costs

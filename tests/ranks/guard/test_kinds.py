@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.engine import kinds
+from mpicoll.communicator.engine import kinds
 from mpicoll.errors import ArgumentError, MessageError
 
 torch = pytest.importorskip("torch")

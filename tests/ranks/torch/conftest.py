@@ -50,7 +50,7 @@ def size(default_group: bool) -> int:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> SimulatedGpu:
     """A simulated GPU, on which calls of more than 64 bytes go in several pieces."""
-    from mpicoll.routes.devices import staged
+    from mpicoll.fabrics.routes.devices import staged
     from tests.devices.simulated_queue import Costs
     from tests.devices.tensors import SimulatedGpu
 

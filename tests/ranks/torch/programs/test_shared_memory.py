@@ -21,12 +21,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError
+from mpicoll.fabrics.routes.lying import SHARED
+from mpicoll.fabrics.transports import meeting
 from mpicoll.machine import blocks
-from mpicoll.routes.lying import SHARED
 from mpicoll.torch.backend import buckets
 from mpicoll.torch.backend.registered_group import RegisteredGroup
 from mpicoll.torch.functions import lists, memory
-from mpicoll.transports import meeting
 from tests.ranks.torch.programs.training import assert_equal_to_rounding
 
 LONG = 8 * blocks.LEAST

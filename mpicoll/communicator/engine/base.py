@@ -1,0 +1,252 @@
+"""What a communicator keeps: its fabric, its rules, its plans, who watches over it, and what closes it."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from math import inf
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Bound, Plan, Plans, key_by
+from mpicoll.calls.record import Record
+from mpicoll.calls.rules import checked_check, checked_timeout
+from mpicoll.communicator.engine import kinds
+from mpicoll.communicator.engine.binding import Binding
+from mpicoll.communicator.engine.copies import copied_to_host
+from mpicoll.communicator.engine.requests import Message, UnderWay
+from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
+from mpicoll.fabrics.fabric import Fabric
+from mpicoll.fabrics.lookup import fabric_of
+from mpicoll.guard import nans
+from mpicoll.guard.agreement import Agreement, same_settings
+from mpicoll.guard.elastic import Cut
+from mpicoll.guard.files.traced import TracedRecorder
+from mpicoll.guard.recorder import FREED, Recorder
+from mpicoll.guard.watch import watcher
+from mpicoll.launch import lifetime
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+__all__ = ["Base", "Hook", "cut_short"]
+
+Hook = Callable[[Call, Record, Plan], Plan]
+"""Gives a call's plan something that is done before it, and after it, each time."""
+
+
+class Base:
+    """A fabric, what was bound over it, and whether it can still be used."""
+
+    closed: str
+    """Why the communicator cannot be used any more. Empty while it can."""
+    lost = False
+    """Whether it is closed because ranks were lost: those that are left can ``shrink`` it."""
+
+    def __init__(
+        self,
+        comm: MPI.Comm | Fabric | None = None,
+        check: str | None = None,
+        timeout: float | None = None,
+        check_nan: bool | None = None,
+        reproducible: bool | None = None,
+    ) -> None:
+        if check is not None:
+            checked_check(check, "Communicator", "check")
+        if timeout is not None:
+            checked_timeout(timeout, "Communicator", "timeout")
+        for name, given in (("check_nan", check_nan), ("reproducible", reproducible)):
+            if given is not None and type(given) is not bool:
+                raise ArgumentError("Communicator", name, "True, False or None", repr(given))
+        self.fabric = fabric = fabric_of(comm)
+        self.failure, self.address, self.key = fabric.failure, fabric.address, key_by(fabric.address)
+        self.plans: Plans[Bound] = Plans()
+        self.bound_messages: Plans[Message] = Plans()
+        self.planned, self.messages_of = self.plans.get, self.bound_messages.get
+        self.tells_kinds, self.most_tag = False, fabric.most_tag
+        self.under_way = UnderWay(fabric.failure, fabric.rank)
+        self.rank, self.size, self.closed = fabric.rank, fabric.size, ""
+        rules = fabric.rules
+        if reproducible is not None:
+            rules = replace(rules, reproducible=reproducible)
+        self.binding = Binding(fabric, rules)
+        self.recorder = TracedRecorder() if rules.trace else Recorder()
+        self.under_way.begun = self.recorder.messages
+        self._timeout = rules.timeout if timeout is None else float(timeout)
+        self._given = check, check_nan, reproducible
+        check = check or rules.check
+        self.cut = Cut(fabric.elastic) if fabric.elastic is not None else None
+        if self.cut is not None:
+            self.under_way.loss = self.cut.why
+        lifetime.watch(self)
+        self.watched = None
+        try:
+            if not isinstance(comm, Fabric):  # else it was made of another communicator, and has its check
+                same_settings(fabric, check=check, reproducible=rules.reproducible)
+            self.agreement = self._agreement_of(check)
+            self.hooks: list[Hook] = [] if self.agreement is None else [self.agreement.before]
+            """What comes before and after the run of each plan: the last one is outermost."""
+            if rules.check_nan if check_nan is None else check_nan:
+                self.hooks.append(partial(nans.before, self.rank, self.size, copied_to_host))
+            if check != "off" and self.size > 1:
+                waits, agrees = self.under_way.waits, self.agreement is not None
+                self.watched = watcher.watch(fabric, self.recorder, waits, self._timeout, agrees, self.cut)
+            if self.watched is not None:
+                self.under_way.compare = partial(watcher.compare, self.watched)
+        except self.failure as e:
+            raise self.error("Communicator", e) from e
+
+    def _agreement_of(self, check: str) -> Agreement | None:
+        """How ranks agree on calls; None where they do not."""
+        if check != "full" or self.size == 1:
+            return None
+        self._limit_messages()
+        if self.fabric.library:  # threads compare the dtypes themselves
+            self.tells_kinds, self.most_tag = True, self.most_tag // kinds.KINDS
+        return Agreement(self.fabric, self._timeout)
+
+    @property
+    def settings(self) -> tuple[str | None, float, bool | None, bool | None]:
+        """``check``, ``timeout``, ``check_nan`` and ``reproducible``, for those who make a communicator of this one."""
+        check, check_nan, reproducible = self._given
+        return check, self._timeout, check_nan, reproducible
+
+    @property
+    def limit(self) -> float:
+        """Seconds in which the ranks must come to where a communicator is made of this one."""
+        return self._timeout if self.watched is not None or self.agreement is not None else inf
+
+    @property
+    def timeout(self) -> float:
+        """The seconds that a collective, or a wait for a message, may take. It can be set."""
+        return self._timeout
+
+    @timeout.setter
+    def timeout(self, seconds: float) -> None:
+        self._timeout = checked_timeout(seconds, "Communicator", "timeout")
+        if self.watched is not None:
+            self.watched.timeout = self._timeout
+        if self.agreement is not None:
+            self.agreement.timeout = self._timeout
+            self._limit_messages()
+
+    def _limit_messages(self) -> None:
+        if self.fabric.library:  # threads notice by themselves that no message can come any more
+            self.under_way.timeout = self._timeout
+            this = weakref.ref(self)  # messages under way may outlive their communicator
+
+            def timed_out(why: str) -> None:
+                if (comm := this()) is not None:
+                    comm.close(why)
+
+            self.under_way.timed_out = timed_out
+
+    def check_open(self, operation: str) -> None:
+        """Raise StateError, on behalf of ``operation``, if the communicator cannot be used any more."""
+        if self.lost and self.cut is not None:
+            raise self.cut.loss(operation)
+        if self.closed:
+            raise StateError(f"{operation}: this communicator cannot be used any more: {self.closed}")
+
+    def break_off(self, plan: object, operation: str, e: BaseException) -> None:
+        """Close the communicator, because the plan has raised ``e``, or whatever else has made a call.
+
+        Python runs a signal's handler when the MPI library's function has returned. If the plan is no more than that
+        function, a handler that raises finds the call complete on this rank. The communicator is closed all the same.
+        Which plans are so depends on the algorithm, and a program cannot rely on that. It does not get the
+        result, with which the other ranks go on.
+        """
+        if isinstance(e, StateError) or (isinstance(e, ArgumentError) and e.argument == "algorithm"):
+            # A stream that captures, before anything was sent. Other ranks may have been refused before they began. Or
+            # an algorithm needs memory that the ranks lack, which all of them learned together. Or ranks are threads:
+            # what broke their job is said by every later call.
+            self.recorder.retract()
+            return
+        cut_short.append((plan, e.__traceback__, _frames()))
+        error = None
+        try:
+            # What a collective leaves that a loss has ended may raise anything.
+            error = self.error(operation, e) if isinstance(e, self.failure) or self._is_cut(e) else None
+            unexpected = error is None and isinstance(e, Exception) and not isinstance(e, MpicollError)
+            if self.watched is not None and (unexpected or isinstance(error or e, MessageError)):
+                # Different calls are the likely reason. They may have taken each other's messages, which raises
+                # anything. If so, the job ends with a table.
+                watcher.compare(self.watched)
+        finally:  # a signal's handler may raise once more
+            self.end_midway(operation, e)
+        if error is not None:
+            raise error from e
+
+    def _is_cut(self, e: BaseException) -> bool:
+        elastic = self.fabric.elastic
+        return elastic is not None and isinstance(e, Exception) and elastic.is_cut(e)
+
+    def error(self, operation: str, e: BaseException) -> MpicollError:
+        """The error of a call in which the MPI library has reported ``e``."""
+        error = self.cut.why(operation, e) if self.cut is not None else None
+        if isinstance(error, RankLost):
+            self.lost = True
+            self.close("ranks were lost")
+        return error or MessageError(f"{operation}: the MPI library reports: {e}")
+
+    def end_midway(self, operation: str, e: BaseException) -> None:
+        how = "ended midway"
+        if isinstance(e, nans.NanError):
+            how = "was refused on this rank"
+        elif isinstance(e, MismatchError):
+            how = "was not the same on all ranks"
+        self.close(f"its {operation} {how}, so its ranks may be at different calls; make a new one ({e})")
+
+    def close(self, why: str, goes_on: bool = False) -> None:
+        """Let every later use raise a StateError that says ``why``. Not collective: what MPI holds is not freed. The
+        guard still looks after a call with which another thread ``goes_on``."""
+        self.closed = why
+        self.recorder.close(goes_on)
+        self.plans.clear()
+        self.bound_messages.clear()
+        self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
+
+    def finalise(self) -> None:
+        """Close it, because MPI is about to end: no message can be waited for any more."""
+        self.close("MPI was finalised")
+        self.under_way.lost = self.closed
+
+    def free(self) -> None:
+        """Give back what the fabric holds. Collective. Freeing it again does nothing."""
+        if not self.closed:
+            self.under_way.let_go()
+            self.recorder.state = FREED
+            self.close("it was freed")
+            self.fabric.free()
+
+    def abandon(self, why: str) -> None:
+        """Close it in a process that may not call MPI, such as one that was forked."""
+        cut_short.append((self.plans, self.bound_messages))
+        self.plans, self.bound_messages = Plans(), Plans()
+        self.planned, self.messages_of = self.plans.get, self.bound_messages.get
+        self.under_way.lost = why
+        self.close(why)
+
+
+cut_short: list[object] = []
+"""Plans that did not come to their end, with the frames that hold their arrays: MPI may still write to that memory.
+Also plans that a forked child has from its parent: a child may not give their requests back."""
+
+
+def _frames() -> list[FrameType]:
+    """The frames of mpicoll's that are around the caller. A plan holds addresses: these hold the arrays."""
+    found = []
+    frame = sys._getframe(1)
+    while frame.f_back is not None and (frame.f_globals.get("__package__") or "").startswith("mpicoll"):
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _nowhere(array: Any) -> int:
+    """In the place of an array's address, where no plan is kept any more."""
+    return 0

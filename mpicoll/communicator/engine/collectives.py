@@ -1,0 +1,159 @@
+"""Collectives of arrays: checked, bound to a plan that serves again, and carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mpicoll.arrays.dtypes import Op, name_of
+from mpicoll.arrays.protocols import ArrayLike
+from mpicoll.calls.arguments import checked_rank
+from mpicoll.calls.call import checked
+from mpicoll.calls.plan import NOT_FOUND, Bound
+from mpicoll.calls.record import Record, record_of
+from mpicoll.communicator.engine.base import Base
+from mpicoll.errors import StateError
+
+if TYPE_CHECKING:
+    from mpicoll.communicator.engine.names import OpLike
+
+__all__ = ["Collectives"]
+
+
+class Collectives(Base):
+    """How an engine makes collectives."""
+
+    def plan(
+        self,
+        operation: str,
+        x: ArrayLike | None = None,
+        out: ArrayLike | None = None,
+        op: OpLike | None = None,
+        root: int = 0,
+        algorithm: str | None = None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
+    ) -> Bound:
+        """Check a collective call and bind it to its arrays. :meth:`carry_out` makes it happen, on any thread.
+
+        ``operation`` is the name of a method, and the other arguments are those of the method. ``sendcounts`` are what
+        scatterv and reduce_scatterv call ``counts``; ``recvcounts`` are what gatherv and allgatherv call so. Unlike the
+        method, an allreduce, reduce, scan or exscan without ``out`` works in place, and all others need ``out``.
+
+        A plan holds the addresses of the arrays, not the arrays. Keep them until it has been carried out. Raises the
+        errors of the method.
+        """
+        if op is not None and type(op) is not str and type(op) is not Op:
+            op = name_of(op, operation)
+        at: Any = None
+        try:
+            here = None if x is None else self.key(x)
+            there = None if out is None else self.key(out)
+            if (here is not None or x is None) and (there is not None or out is None) and type(root) is int:
+                at = (operation, here, there, op, root, algorithm)
+                if sendcounts is not None or recvcounts is not None:
+                    shapes = np.shape(x), np.shape(out)  # type: ignore[arg-type]  # what has a key has a shape
+                    at = (*at, _fixed(sendcounts), _fixed(recvcounts), *shapes)
+            plan = self.planned(at)
+        except NOT_FOUND:
+            at = plan = None
+        if plan is None:
+            self.check_open(operation)
+            call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
+            record = record_of(call, algorithm, self.size)
+            run, lasts = self.binding.bind(call, algorithm, record)
+            for hook in self.hooks:
+                run = hook(call, record, run)
+            plan = Bound(run, record)
+            if at is None:
+                plan.kept = call  # an array without a key may be memory that was handed out for this call alone
+            elif lasts:
+                self.plans.keep(at, plan)
+        return plan
+
+    def carry_out(self, plan: Bound, operation: str) -> None:
+        """Make the call that was bound by :meth:`plan`. ``operation`` is its name in errors.
+
+        What the MPI library reports becomes a MessageError. A call that ends by an exception closes the communicator:
+        other ranks may be at other steps of it, or at the next call. That includes an exception of a signal's handler.
+        Let handlers set a flag, and raise after the call.
+        """
+        if self.closed:
+            self.check_open(operation)
+        recorder = self.recorder
+        recorder.begin(plan.record)
+        try:
+            plan.run()
+        except BaseException as e:
+            self.break_off(plan, operation, e)
+            raise
+        recorder.under_way = False
+
+    def run(
+        self,
+        operation: str,
+        x: Any,
+        out: Any,
+        op: OpLike | None,
+        root: int,
+        algorithm: str | None,
+        sendcounts: Sequence[int] | None = None,
+        recvcounts: Sequence[int] | None = None,
+    ) -> None:
+        # What plan and carry_out do with a call that was bound before, in line: this is the way of every call.
+        plan = None
+        if sendcounts is None and recvcounts is None:
+            try:
+                here: Any  # as self.key has it
+                if type(x) is np.ndarray:
+                    here = (self.address(x), x.size, x.dtype, x.flags.num)
+                else:
+                    here = None if x is None else self.key(x) or x
+                there: Any
+                if type(out) is np.ndarray:
+                    there = (self.address(out), out.size, out.dtype, out.flags.num)
+                else:
+                    there = None if out is None else self.key(out) or out
+                plan = self.planned((operation, here, there, op, root, algorithm))
+            except NOT_FOUND:
+                plan = None
+        if plan is None or type(root) is not int:
+            plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
+            self.check_open(operation)
+        recorder = self.recorder
+        recorder.begin(plan.record)
+        try:
+            plan.run()
+        except BaseException as e:
+            self.break_off(plan, operation, e)
+            raise
+        recorder.under_way = False
+
+    @contextmanager
+    def making(self, operation: str) -> Iterator[None]:
+        """Around a collective that has no plan: it is recorded, and all ranks make it, if they agree on calls."""
+        self.check_open(operation)
+        recorder, record = self.recorder, Record(operation)
+        recorder.begin(record)
+        try:
+            if self.agreement is not None:
+                self.agreement.agree(operation, record)
+            yield
+        except StateError:
+            recorder.under_way = False  # it counts, because other ranks may have made it
+            raise
+        except BaseException as e:
+            self.break_off(self.fabric, operation, e)
+            raise
+        recorder.under_way = False
+
+    def is_root(self, operation: str, root: Any) -> bool:
+        """Whether this rank is the root. Raises ArgumentError for a root that cannot be compared with ranks."""
+        return self.rank == (root if type(root) is int else checked_rank(root, self.size, operation, "root"))
+
+
+def _fixed(counts: Sequence[int] | None) -> tuple[int, ...] | None:
+    return None if counts is None else tuple(counts)

@@ -1,0 +1,318 @@
+"""Point-to-point messages: bound to their memory, found again, and made to happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from numpy import ndarray
+
+from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
+from mpicoll.arrays.protocols import ArrayLike
+from mpicoll.calls.arguments import checked_int, checked_rank
+from mpicoll.calls.plan import NOT_FOUND
+from mpicoll.calls.record import Ends, Pending
+from mpicoll.communicator.engine import kinds
+from mpicoll.communicator.engine.base import Base
+from mpicoll.communicator.engine.copies import copied_to_host, written_back
+from mpicoll.communicator.engine.requests import Finish, Message, Request
+from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
+from mpicoll.machine.patience import Patience
+
+__all__ = ["EXACT", "BoundMessage", "MessageCalls", "OwnTag"]
+
+BoundMessage = Message | Callable[[], Request]
+"""A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it."""
+
+EXACT = frozenset((int, type(None)))
+"""Types of ranks and tags by which a message is found again. Of others, such as True, some are wrong and equal to a
+right one."""
+
+_KEYS = frozenset((tuple, type(None)))
+"""Types of the key of a sendrecv's output: None if that is the input."""
+
+
+class OwnTag(int):
+    """A tag of mpicoll's own messages, which no program can give."""
+
+
+class MessageCalls(Base):
+    """How an engine makes messages."""
+
+    # The names of these arguments are those of the methods. A message that was bound before is found in line, three
+    # times: a call more would cost as much as all that is noted of a message.
+
+    def carry(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> None:
+        """Send ``x`` to the rank ``peer``, or receive it from there, and return when that is complete. Errors name
+        ``operation``."""
+        try:
+            key = (self.address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self.key(x)
+            message: BoundMessage | None = self.messages_of((operation, key, peer, tag))
+        except NOT_FOUND:
+            message = None
+        if message is None or type(peer) not in EXACT or type(tag) not in EXACT:
+            message = self._bind_message(operation, x, peer, tag, receives)
+        self.transfer(message, x)
+
+    def begin(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Request:
+        """The same, under way."""
+        try:
+            key = (self.address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self.key(x)
+            message = self.messages_of((operation, key, peer, tag))
+        except NOT_FOUND:
+            message = None
+        if message is None or type(peer) not in EXACT or type(tag) not in EXACT:
+            return self.start(self._bind_message(operation, x, peer, tag, receives), x)
+        try:
+            return Request(message, message.transfer.start(), x, self.under_way)
+        except self.failure as e:
+            raise self.error(operation, e) from e
+
+    def message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> BoundMessage:
+        """The same, checked and bound, to be made to happen later by :meth:`transfer` or :meth:`start`."""
+        try:
+            message = self.messages_of((operation, self.key(x), peer, tag))
+        except NOT_FOUND:
+            message = None
+        if message is None or type(peer) not in EXACT or type(tag) not in EXACT:
+            return self._bind_message(operation, x, peer, tag, receives)
+        return message
+
+    def transfer(self, message: BoundMessage, x: Any) -> None:
+        """Send or receive what is bound to ``x``, and return when that is complete."""
+        if type(message) is not Message or (now := message.now) is None:
+            self.start(message, x).wait()
+            return
+        under_way = self.under_way
+        begun = message.pending, monotonic()
+        under_way.begun.append(begun)
+        waits = under_way.waits
+        waits.append(begun)
+        try:
+            now()
+        except self.failure as e:
+            raise under_way.error(message, x, e) from e
+        finally:
+            waits.remove(begun)
+        if message.receives and (arrived := message.transfer.arrived()) != message.count:
+            raise message.wrong(arrived, message.transfer.source())
+
+    def start(self, message: Message | Callable[[], Request], x: Any) -> Request:
+        """Start a message that is bound to ``x``, or a collective that does not block."""
+        if not isinstance(message, Message):
+            return message()
+        try:
+            return Request(message, message.transfer.start(), x, self.under_way)
+        except self.failure as e:
+            raise self.error(message.pending.operation, e) from e
+
+    def started(self, message: Message, array: object, finish: Finish | None = None) -> Request:
+        """A message whose memory is a copy. ``finish`` writes what comes to where it belongs."""
+        request = self.start(message, array)
+        request._finish = finish
+        return request
+
+    def _bind_message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> BoundMessage:
+        self.check_open(operation)
+        bind = self._incoming if receives else self._outgoing
+        bound, key = bind(operation, x, peer, tag), self.key(x)
+        if isinstance(bound, Message) and key is not None and type(peer) in EXACT and type(tag) in EXACT:
+            self.bound_messages.keep((operation, key, peer, tag), bound)
+        return bound
+
+    def _outgoing(self, operation: str, x: ArrayLike, dest: int | None, tag: int | None) -> BoundMessage:
+        to, tag = self._peer(operation, dest, "dest"), self.checked_tag(operation, tag)
+        given = self._memory(operation, x)
+        where = f"was taken by {self.named(to)} (tag {tag})"
+
+        def bound(wire: Buffer) -> Message:
+            to_mpi = kinds.on_wire(tag, wire.dtype.name) if self.tells_kinds else tag
+            transfer = self._nobody(wire) if to == self.fabric.nobody else self.fabric.outgoing(wire, to, to_mpi)
+            return self._bound(operation, where, wire, transfer, False, self.goes_to(to, tag))
+
+        def copied() -> Request:
+            wire = self.binding.devices.for_message(given) or copied_to_host(given)
+            return self.started(bound(wire), wire)
+
+        return self._held(x, given, bound) if self.fabric.usable(given) else copied
+
+    def _incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int | None) -> BoundMessage:
+        of, which = self.origin(operation, source, tag)
+        taken = self._memory(operation, x, writable=True)
+        whence, ends = self.whence(of, which), self.comes_from(of, which)
+
+        def bound(wire: Buffer) -> Message:
+            if of == self.fabric.nobody:
+                return self._bound(operation, whence, wire, self._nobody(wire), True, ends)
+            if not self.tells_kinds:
+                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True, ends)
+            kind = wire.dtype.name
+            to_mpi = None if which is None else kinds.on_wire(which, kind)
+            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True, ends)
+            message.kind = kind
+            if which is not None:
+                message.meanwhile = partial(kinds.look_for_others, operation, kind, of, which, self.fabric.probe)
+            return message
+
+        def copied() -> Request:
+            there = self.binding.devices.for_message(taken)
+            wire = there or copied_to_host(taken)
+            return self.started(bound(wire), wire, None if there else lambda: written_back(taken, wire))
+
+        return self._held(x, taken, bound) if self.fabric.usable(taken) else copied
+
+    def _held(self, x: Any, given: Buffer, bound: Callable[[Buffer], Message]) -> BoundMessage:
+        """The message of memory that can be used as it lies. An ``x`` without a key may be an object that hands out new
+        memory each time: its message keeps that."""
+        if self.key(x) is not None:
+            return bound(given.part(0, given.count))
+        return lambda: self.started(bound(given), given)
+
+    def both(
+        self,
+        x: Any,
+        dest: int,
+        out: Any,
+        source: int | None,
+        sendtag: int,
+        recvtag: int | None,
+        at: tuple[Any, ...] | None = None,
+    ) -> BoundMessage:
+        """The two messages of a sendrecv as one. Where there is no such call, both are started, and the sent one is
+        waited for last. The same message is found again by ``at``."""
+        operation = "sendrecv"
+        self.check_open(operation)
+        given, taken = self._memory(operation, x), self._memory(operation, out, "out", writable=True)
+        one = (given.address, given.shape, given.strides) == (taken.address, taken.shape, taken.strides)
+        if memory_overlaps(given, taken) and not (one and given.dtype == taken.dtype):
+            raise ArgumentError(operation, "out", "x itself, or memory apart from x's", "memory that overlaps x's")
+        to, sendtag = self._peer(operation, dest, "dest"), self.checked_tag(operation, sendtag, "sendtag")
+        of, which = self.origin(operation, source, recvtag, "recvtag")
+        plain = all(self.fabric.usable(b) and self.key(b_of) is not None for b, b_of in ((given, x), (taken, out)))
+        wires = [b.part(0, b.count) for b in (given, taken)] if plain else []
+        transfer = self.fabric.both(wires[0], to, sendtag, wires[1], of, which) if wires else None
+        if transfer is not None and self.under_way.timeout is None and of != self.fabric.nobody:
+            what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
+            ends = Ends(self._at_other_end(of), which, self._at_other_end(to), sendtag)
+            both = self._bound(operation, what, wires[1], transfer, True, ends)
+            known = at is not None and at[0] is not None and type(at[2]) in _KEYS
+            if known and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
+                self.bound_messages.keep(at, both)
+            return both
+
+        def side_by_side() -> Request:
+            sent = as_buffer(given.on_host().array, operation, "x").array if one else x
+            coming = self.start(self._incoming(operation, out, of, which), out)
+            going = self.start(self._outgoing(operation, sent, to, sendtag), sent)
+            coming.wait()
+            return going
+
+        return side_by_side
+
+    def probe(self, source: int | None, tag: int | None) -> Envelope:
+        """Wait for a message that a receive would take. It is still to be received."""
+        of, which = self.origin("probe", source, tag)
+        pending = Pending.message("probe", self.whence(of, which), 0, "object", self.comes_from(of, which))
+        under_way, begun = self.under_way, (pending, monotonic())
+        patience = Patience(under_way.timeout or float("inf"))
+        under_way.begun.append(begun)
+        under_way.waits.append(begun)
+        try:
+            while (found := self.iprobe(source, tag, "probe")) is None:
+                if not patience.lasts():
+                    why = f"probe: {pending.missing} within {self.timeout:g} s"
+                    self.close(why)
+                    raise TimeoutError(why)
+        finally:
+            under_way.waits.remove(begun)
+        return found
+
+    def iprobe(self, source: int | None, tag: int | None, operation: str = "iprobe") -> Envelope | None:
+        """The same without waiting: None if no such message has come."""
+        self.check_open(operation)
+        of, which = self.origin(operation, source, tag)
+        if of == self.fabric.nobody:
+            return Envelope(self.fabric.nobody, self.fabric.any_tag, 0)
+        try:
+            if not self.tells_kinds:
+                return self.fabric.probe(of, which)
+            first = self.fabric.probe(of, None)
+            if first is not None and which is not None and kinds.of_program(first.tag) != which:
+                tags = range(which * kinds.KINDS, (which + 1) * kinds.KINDS)  # those behind it have no order
+                first = next((found for tag in tags if (found := self.fabric.probe(of, tag)) is not None), None)
+            return first and first._replace(tag=kinds.of_program(first.tag))
+        except self.failure as e:
+            raise self.error(operation, e) from e
+
+    # -- arguments ----------------------------------------------------------------------------------------------------
+
+    def _memory(self, operation: str, x: Any, argument: str = "x", writable: bool = False) -> Buffer:
+        """The array of a message, on a device that may be used."""
+        b = as_buffer(x, operation, argument)
+        if writable:
+            b.check_writable(operation, argument)
+        self.binding.devices.check(b, operation, argument)
+        return b
+
+    def _peer(self, operation: str, rank: Any, argument: str) -> int:
+        """A rank, or nobody."""
+        if _is(rank, self.fabric.nobody):
+            return self.fabric.nobody
+        return checked_rank(rank, self.size, operation, argument)
+
+    def checked_tag(self, operation: str, tag: Any, argument: str = "tag") -> int:
+        return int(tag) if type(tag) is OwnTag else checked_int(tag, 0, self.most_tag, operation, argument)
+
+    def own_tags(self, count: int) -> list[OwnTag]:
+        """So many tags for messages of mpicoll's own: the highest ones, which no program can give from now on."""
+        self.most_tag -= count
+        return [OwnTag(self.most_tag + 1 + i) for i in range(count)]
+
+    def origin(self, operation: str, source: Any, tag: Any, argument: str = "tag") -> tuple[int | None, int | None]:
+        """Who must have sent a message, and with which tag. None means any."""
+        of = None if source is None or _is(source, self.fabric.anybody) else self._peer(operation, source, "source")
+        any_tag = tag is None or _is(tag, self.fabric.any_tag)
+        return of, None if any_tag else self.checked_tag(operation, tag, argument)
+
+    def named(self, rank: int | None) -> str:
+        if rank is None:
+            return "any rank"
+        return "nobody" if rank == self.fabric.nobody else f"rank {rank}"
+
+    def _at_other_end(self, rank: int | None) -> Sequence[int]:
+        """The ranks that may be at the other end of a message. None means any."""
+        if rank is None:
+            return range(self.size)
+        return () if rank == self.fabric.nobody else (rank,)
+
+    def comes_from(self, of: int | None, tag: int | None) -> Ends:
+        return Ends(self._at_other_end(of), tag)
+
+    def goes_to(self, to: int | None, tag: int | None) -> Ends:
+        return Ends(targets=self._at_other_end(to), target_tag=tag)
+
+    def whence(self, of: int | None, tag: int | None) -> str:
+        return f"came from {self.named(of)} ({'any tag' if tag is None else f'tag {tag}'})"
+
+    def _nobody(self, b: Buffer) -> Transfer:
+        return Nobody(self.fabric.nobody, self.fabric.any_tag, b.count)
+
+    def _bound(
+        self,
+        operation: str,
+        what: str,
+        wire: Buffer,
+        transfer: Transfer,
+        receives: bool,
+        ends: Ends,
+    ) -> Message:
+        pending = Pending.message(operation, what, wire.count, wire.dtype.name, ends)
+        return Message(pending, transfer, receives, in_time=self.under_way.timeout is not None)
+
+
+def _is(given: Any, name: int) -> bool:
+    """Whether a rank or tag is this one of MPI's names. A bool, or a number of another type, is none."""
+    return type(given) is int and given == name

@@ -1,0 +1,429 @@
+"""What is under way: how a program waits for a message, and who keeps the memory of those that it lets go."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable
+from ctypes import py_object, pythonapi
+from time import monotonic
+from typing import Any
+
+from mpicoll.calls.record import Begun, Pending
+from mpicoll.communicator.engine import kinds
+from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
+from mpicoll.fabrics.fabric import NeverRaised, Transfer
+from mpicoll.guard.watch import watched, watcher
+from mpicoll.guard.watch.report import show
+from mpicoll.launch import lifetime
+from mpicoll.machine.patience import Patience
+
+__all__ = ["Finish", "Message", "Request", "UnderWay"]
+
+LEAST = 16 << 20
+"""Bytes of messages that were let go and may have been completed without anybody having looked."""
+OVERHEAD = 64 << 10
+"""Bytes that a message counts for besides its own: so many short ones are a long one."""
+_MOST_NAMED = 5
+"""Messages that are named at the end of a program."""
+
+Finish = Callable[[], object]
+"""What is to be done when a message has come: to write it where it belongs."""
+
+
+class Message:
+    """A message that is bound to its memory: what makes it happen, and what is said of it. It holds no array."""
+
+    __slots__ = ("count", "kind", "meanwhile", "now", "pending", "receives", "transfer")
+
+    def __init__(self, pending: Pending, transfer: Transfer, receives: bool, in_time: bool) -> None:
+        self.pending, self.transfer, self.receives = pending, transfer, receives
+        self.count = pending.elements
+        self.kind = ""
+        """The kind that its tag must say, empty if tags say none."""
+        self.meanwhile: Callable[[], None] | None = None
+        """Looks, while it is waited for, whether it can come at all."""
+        self.now = None if in_time else transfer.now
+        """Makes it happen and returns when it is complete; None where it must be started and waited for, as where it
+        must come ``in_time``."""
+
+    def wrong(self, arrived: int | None, source: int) -> MessageError:
+        """The error where so many elements came from ``source``."""
+        what = "part of an element" if arrived is None else f"{arrived}"
+        about = self.pending
+        expected = f"expected {about.elements} elements of {about.dtype} from rank {source}"
+        return MessageError(f"{about.operation}: {expected}; {what} arrived")
+
+    def wrong_kind(self, tag: int, source: int) -> MessageError:
+        """The error where a message with this tag of MPI's came from ``source``, and is of another kind."""
+        expected = f"expected {self.kind} from rank {source} (tag {kinds.of_program(tag)})"
+        return MessageError(f"{self.pending.operation}: {expected}; {kinds.kind_of(tag)} arrived")
+
+    def failed(self, e: BaseException) -> MessageError:
+        """The error where the MPI library reports ``e``."""
+        about, hint = self.pending, ""
+        if self.receives:
+            behind = " If so, memory behind the array may be overwritten" if self.transfer.overruns else ""
+            hint = f" (the array has {about.elements} elements of {about.dtype}: was more sent?{behind})"
+        reported = str(e).partition(", error stack")[0]  # the stack of MPICH's own functions is in the cause
+        return MessageError(f"{about.operation}: the MPI library reports: {reported}{hint}")
+
+
+class UnderWay:
+    """What one communicator has begun, and what must be known to wait for it.
+
+    A request that the program drops before it is complete is kept, with its memory: MPI still reads or writes that.
+    Every so many bytes, those that are complete by now are let go: all together hold no more than ``LEAST``, or twice
+    what is really under way."""
+
+    def __init__(self, failure: type[Exception], rank: int) -> None:
+        self.failure, self.rank = failure, rank
+        self.lost = ""
+        """Why nothing can be waited for any more, empty while it can."""
+        self.timeout: float | None = None
+        """The seconds that a program waits for a message, None if it waits for ever."""
+        self.timed_out: Callable[[str], object] = str
+        """Told why, when a message did not come in time."""
+        self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
+        """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
+        self.compare: Callable[[], object] = lambda: None
+        """Ends the job if the ranks' calls differ: the likely reason where a collective fails."""
+        self.begun: deque[Begun] = deque(maxlen=1)
+        """What was begun last, as the communicator's recorder keeps it."""
+        self.waits: list[Begun] = []
+        """What threads wait for now."""
+        self._collectives: weakref.WeakSet[Request] = weakref.WeakSet()
+        self._since = 0  # bytes that were dropped since it looked
+        self._limit = LEAST
+        _note_frozen()
+        _all.append(weakref.ref(self, _all.remove))
+
+    def keep(self, request: Request) -> None:
+        """Keep what the program has dropped."""
+        _kept.add(request)
+        self._since += request.nbytes
+        if self._since > self._limit:
+            self.let_go()
+
+    def add(self, collective: Request) -> None:
+        """A collective has begun, by a call of MPI's own."""
+        self._collectives.add(collective)
+
+    def complete(self) -> None:
+        """Complete the collectives: Open MPI crashes where their communicator is freed before. Collective."""
+        for request in [*self._collectives]:
+            request.complete()
+
+    def let_go(self) -> None:
+        """Let go what is complete by now."""
+        if self.lost:
+            return
+        self._since = 0
+        mine = [request for request in [*_kept] if request._under_way is self]
+        for request in mine:
+            request.look()
+            if request.done:
+                _kept.discard(request)
+                request.warn()
+        self._limit = max(LEAST, sum(request.nbytes for request in mine if not request.done))
+
+    def error(self, message: Message, array: object, e: BaseException) -> MpicollError:
+        """The error of a message of which the fabric reports ``e``."""
+        lost = self.loss(message.pending.operation, e)
+        if lost is None:
+            return message.failed(e)
+        _of_losses.append(array)  # MPI may still write to it
+        return lost
+
+
+_kept: set[Request] = set()
+"""The requests that programs have dropped. A program may drop a communicator, too."""
+_of_losses: list[object] = []
+"""The arrays of messages that ended because ranks were lost."""
+_all: list[weakref.ref[UnderWay]] = []  # a thread may read it while another one makes a communicator
+
+
+class Request:
+    """Something under way. Its array must not be used until :meth:`wait` has returned or :meth:`test` is True.
+
+    Several threads may use one request. While one of them waits, :meth:`test` is False for the others.
+    """
+
+    __slots__ = (
+        "__weakref__", "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done",
+        "result",
+    )  # fmt: skip
+
+    def __init__(self, message: Message, begun: Any, array: object, under_way: UnderWay) -> None:
+        self._message, self._under_way = message, under_way
+        self._array = array  # MPI knows its address alone
+        # Whoever takes this asks MPI: two threads may not wait for one request, or test it, at once.
+        self._turn = [begun]
+        self._begun: Any = None
+        """What stands for it in the fabric, once it is complete."""
+        self._failed: MpicollError | None = None
+        self._finish: Finish | None = None
+        self.done = False
+        """Whether it is complete, or has failed."""
+        self.result: Any = None
+        """What a collective returns: where its result is when it is complete. None for a message."""
+        self._since = since = (message.pending, monotonic())
+        under_way.begun.append(since)
+
+    @property
+    def source(self) -> int | None:
+        """The rank that sent a received message, once that is here. None until then, and for all else."""
+        return None if self._begun is None else self._message.transfer.source(self._begun)
+
+    @property
+    def tag(self) -> int | None:
+        """The tag of a received message, once that is here. None until then, and for all else."""
+        if self._begun is None:
+            return None
+        tag = self._message.transfer.tag(self._begun)
+        return kinds.of_program(tag) if self._message.kind else tag
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it counts for while nobody looks: the length of its array, and an overhead."""
+        arrays = self._array if type(self._array) is tuple else (self._array,)
+        return sum(int(getattr(each, "nbytes", 0)) for each in arrays) + OVERHEAD
+
+    def wait(self) -> None:
+        """Return when the message has arrived, or when the array that is sent may be overwritten.
+
+        Raises MessageError if what arrived is longer or shorter than the array, or if MPI reports an error; the first
+        call that finds it raises it, and later ones do not. Raises StateError in a process that was forked. With
+        ``check="full"``, raises TimeoutError after the communicator's ``timeout``, which closes the communicator. An
+        array that was to be sent must not be changed then: the message may still be taken.
+        """
+        if self._under_way.lost:
+            self._check_not_lost()
+        self.complete()
+        if self._failed is not None:
+            self._raise()
+
+    def complete(self) -> None:
+        """Return when it is complete, or has failed: whoever waits for it gets its error."""
+        under_way, wait = self._under_way, self._since
+        waits = under_way.waits
+        waits.append(wait)
+        try:
+            if under_way.timeout is not None:
+                self._wait_in_time(under_way.timeout)
+            elif not self.done:
+                self._wait()
+        finally:
+            waits.remove(wait)
+
+    def _wait(self) -> None:
+        try:
+            begun = self._turn.pop()
+        except IndexError:
+            self._wait_for_other()
+            return
+        try:
+            if not self.done:
+                self._message.transfer.wait(begun)
+                self._complete(begun)
+        except (self._under_way.failure, MpicollError) as e:
+            self._fail(e)
+        finally:
+            self._turn.append(begun)
+
+    def _wait_for_other(self) -> None:
+        """Wait while another thread waits for it."""
+        patience = Patience(float("inf"))
+        while not self.done and patience.lasts():
+            self.look()
+
+    def _wait_in_time(self, seconds: float) -> None:
+        patience, about = Patience(seconds, self._message.meanwhile), self._message.pending
+        while not self.done:
+            self.look()
+            if self.done:
+                return
+            try:
+                lasts = patience.lasts()
+            except MessageError:
+                if self.cancel():
+                    raise
+                return  # it came at the last moment, and was taken as any other
+            if not lasts:
+                why = f"{about.missing} within {seconds:g} s"
+                if self._message.receives and not self.cancel() and self.source is not None:
+                    return  # it came at the last moment, too
+                self._under_way.timed_out(f"{about.operation}: {why}")
+                raise TimeoutError(f"{about.operation}: {why}")
+
+    def test(self) -> bool:
+        """Return whether it is complete, without waiting. Raises as :meth:`wait` does."""
+        self._check_not_lost()
+        self.look()
+        if not self.done:
+            return False
+        self._raise()
+        return True
+
+    def cancel(self) -> bool:
+        """Give up receiving. The array is not written to afterwards.
+
+        Returns False if the message has arrived already. Raises as :meth:`wait` does, and StateError for what cannot be
+        given up: a message that is sent, and a collective.
+        """
+        self._check_not_lost()
+        given_up = False
+        while not self.done:
+            try:
+                begun = self._turn.pop()
+            except IndexError:
+                self._wait_for_other()
+                continue
+            try:
+                self._ask(begun)
+                if not self.done:
+                    given_up = self._message.transfer.cancel(begun)
+                    self._end()
+            finally:
+                self._turn.append(begun)
+        self._raise()
+        return given_up
+
+    def look(self) -> None:
+        """See whether it is complete, unless another thread does so now. An error is kept for :meth:`wait` to raise."""
+        if self.done:
+            return
+        try:
+            begun = self._turn.pop()
+        except IndexError:
+            return
+        try:
+            self._ask(begun)
+        finally:
+            self._turn.append(begun)
+
+    def _ask(self, begun: Any) -> None:
+        """Complete it if it has arrived. The caller has the turn."""
+        try:
+            if not self.done and self._message.transfer.test(begun):
+                self._complete(begun)
+        except (self._under_way.failure, MpicollError) as e:
+            self._fail(e)
+
+    def _complete(self, begun: Any) -> None:
+        """It has arrived. What was received must have the array's length."""
+        message = self._message
+        if message.receives:
+            self._begun = begun
+            arrived = message.transfer.arrived(begun)
+            if message.kind and not kinds.is_kind(tag := message.transfer.tag(begun), message.kind):
+                self._failed = message.wrong_kind(tag, message.transfer.source(begun))
+            elif arrived != message.count:
+                self._failed = message.wrong(arrived, message.transfer.source(begun))
+        if self._finish is not None and self._failed is None:
+            self._finish()
+        self._array = self._finish = None
+        self.done = True
+
+    def _fail(self, e: Exception) -> None:
+        if isinstance(e, MpicollError):
+            self._failed = e
+        else:
+            if self in self._under_way._collectives:
+                self._under_way.compare()
+            self._failed = self._under_way.error(self._message, self._array, e)
+            self._failed.__cause__ = e
+        self._end()
+
+    def _end(self) -> None:
+        self._array = self._finish = None
+        self.done = True
+
+    def _check_not_lost(self) -> None:
+        if why := self._under_way.lost:
+            raise StateError(f"{self._message.pending.operation}: this message cannot be waited for: {why}")
+
+    def _raise(self) -> None:
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def warn(self) -> None:
+        """Tell of a failure that nobody can ask about any more."""
+        if self._failed is not None:
+            warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)
+
+    def __del__(self) -> None:
+        if not self.done:
+            self._under_way.keep(self)
+        elif self._failed is not None:
+            self.warn()
+
+    def is_message(self) -> bool:
+        """Whether it is a message, and no collective."""
+        ends = self._message.pending.ends
+        return bool(ends.sources or ends.targets)
+
+    def unfinished(self) -> str:
+        """What is the matter at the end of the program; empty if nothing is."""
+        if not self.done and not self._under_way.lost:
+            self.look()
+        return "" if self.done else f"{self._message.pending.operation}: {self._message.pending.missing}"
+
+
+_unfinished: list[Request] = []
+"""What the program had begun and had not happened when it came to its end."""
+
+
+_frozen = 0
+"""How many objects had been frozen before there was a request."""
+
+
+def _note_frozen() -> None:
+    """Note how many objects the program has frozen, before its first communicator. To count them takes milliseconds."""
+    global _frozen
+    if not _all:
+        _frozen = gc.get_freeze_count()
+
+
+def _any_begun() -> bool:
+    """Whether the program has ever begun a message or a request, on a communicator that still exists."""
+    return any(each.begun for ref in [*_all] if (each := ref()) is not None)
+
+
+def _has_messages(may_look: bool, waited_for: object) -> bool:
+    """Whether messages of this rank are under way, besides the one that it waits for. At the end of the program, this
+    may look at them. Before that, only the program's own thread may, and what it has not looked at counts."""
+    if not may_look:
+        if not _any_begun():
+            return False  # to look at all objects takes up to 20 ms, in which the program stands still
+        if gc.get_freeze_count() > _frozen:
+            return True  # not known: Python's collector no longer shows what the program has frozen
+        requests = [each for each in gc.get_objects() if type(each) is Request]
+        return any(not each.done and each.is_message() and each._since is not waited_for for each in requests)
+    _unfinished.clear()
+    if _any_begun():
+        lives = lifetime.lives()
+        for request in gc.get_objects():  # once, at the end, so that no message costs more
+            if type(request) is Request and (lives or request._under_way.failure is NeverRaised):
+                _unfinished.extend([request] if request.unfinished() else [])
+    return any(request.is_message() for request in _unfinished)
+
+
+def _tell_unfinished() -> None:
+    """When all ranks are at their ends, name what has not happened: no other rank may ever notice."""
+    left: dict[UnderWay, list[str]] = {}
+    for request in _unfinished:
+        if what := request.unfinished():
+            left.setdefault(request._under_way, []).append(what)
+            pythonapi.Py_IncRef(py_object(request))  # MPI_Finalize may write to its arrays, when Python has freed them
+    for under_way, missing in left.items():
+        more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+        named = "; ".join(missing[:_MOST_NAMED])
+        show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {named}{more}")
+
+
+watched.under_way.append(_has_messages)
+watcher.after_leaving.append(_tell_unfinished)

@@ -1,0 +1,144 @@
+"""Vectors of more elements than a count in an MPI call can say.
+
+A collective that works element by element becomes several calls, each on a part of the vector. A reduce_scatter becomes
+one reduction for each block, to the rank that gets the block. A collective that moves blocks becomes point-to-point
+messages that are short enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import accumulate
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, sequence
+from mpicoll.errors import MessageError
+from mpicoll.fabrics.transports.memory import moved
+
+__all__ = ["MAX_COUNT", "bind", "compared", "if_any", "pieces"]
+
+MAX_COUNT = 2**31 - 1
+"""The largest count that every MPI library takes. Not all of them have the large counts of MPI-4."""
+_TOO_LONG = 1 << 62
+"""Added to the counts that a rank tells others, if its buffers are too long for one call."""
+
+
+def pieces(buffer: Buffer) -> Iterator[Buffer]:
+    """The parts of the buffer, of at most MAX_COUNT elements each. An empty buffer has one part, which is empty."""
+    for start in range(0, buffer.count or 1, MAX_COUNT):
+        yield buffer.part(start, min(start + MAX_COUNT, buffer.count))
+
+
+def bind(comm: MPI.Intracomm, call: Call, route: Callable[[Call], Plan]) -> Plan:
+    """The call as calls and messages of at most MAX_COUNT elements. ``route`` binds a call that is short enough."""
+    if call.collective.elementwise:
+        return sequence(*map(route, _in_parts(call)))
+    if call.collective.reduces:
+        return sequence(*map(route, _reductions_to_owners(comm, call)))
+    outgoing = _blocks(call.send, comm.size, call.sendcounts)
+    incoming = _blocks(call.recv, comm.size, call.recvcounts)
+    match call.collective.name:
+        case "gather":
+            outgoing = {call.root: call.send} if call.send is not None else {}
+        case "scatter":
+            incoming = {call.root: call.recv} if call.recv is not None else {}
+        case "allgather":
+            own = incoming[comm.rank] if call.send is None else call.send
+            outgoing = dict.fromkeys(range(comm.size), own)
+    if call.in_place:  # the rank's own block is where it belongs already
+        outgoing.pop(comm.rank, None)
+        incoming.pop(comm.rank, None)
+    return partial(_move, comm, outgoing, incoming)
+
+
+def if_any(comm: MPI.Intracomm, call: Call, direct: Plan) -> Plan:
+    """An alltoallv by ``direct``, unless a rank's buffers are too long for it. A rank knows only its own buffers, so
+    all ranks must tell each other first."""
+    compare = compared(comm, call)
+    call = call.without_arrays()
+
+    def run() -> None:
+        plan = bind(comm, call, lambda _: direct) if compare() else direct
+        plan()
+
+    return run
+
+
+def compared(comm: MPI.Intracomm, call: Call) -> Callable[[], bool]:
+    """A function that compares what ranks send in an alltoallv with what others expect of them, and returns whether a
+    rank's buffers are too long for one call. MPI takes a message that is too short, and says nothing.
+
+    It raises MessageError on the rank that expects another number."""
+    assert call.sendcounts is not None
+    assert call.recvcounts is not None
+    tells, told = np.array(call.sendcounts, np.int64), np.empty(comm.size, np.int64)
+    if call.extent(comm.size) > MAX_COUNT:
+        tells += _TOO_LONG
+    outgoing, incoming = ([numbers, 1, MPI.INT64_T] for numbers in (tells, told))
+    expected = np.array(call.recvcounts, np.int64)
+    as_usual, operation = expected.tobytes(), call.operation
+
+    def compare() -> bool:
+        comm.Alltoall(outgoing, incoming)
+        if told.tobytes() == as_usual:  # NumPy takes a microsecond to compare numbers
+            return False
+        counts = told % _TOO_LONG
+        differ = np.flatnonzero(counts != expected)
+        if differ.size:
+            r = int(differ[0])
+            raise MessageError(f"{operation}: expected {expected[r]} elements from rank {r}; it sends {counts[r]}")
+        return True
+
+    return compare
+
+
+def _in_parts(call: Call) -> Iterator[Call]:
+    """The call as several calls, each on a part of the vector."""
+    count = max(b.count for b in (call.send, call.recv) if b is not None)
+    for start in range(0, count, MAX_COUNT):
+        stop = min(start + MAX_COUNT, count)
+        send, recv = (None if b is None else b.part(start, stop) for b in (call.send, call.recv))
+        yield replace(call, send=send, recv=recv)
+
+
+def _reductions_to_owners(comm: MPI.Intracomm, call: Call) -> Iterator[Call]:
+    """A reduce_scatter as reductions of each block, to the rank that gets it."""
+    for owner, block in _blocks(call.send, comm.size, call.sendcounts).items():
+        is_owner = owner == comm.rank
+        in_place = is_owner and call.in_place
+        reduction = replace(
+            call,
+            collective=COLLECTIVES["reduce"],
+            send=None if in_place else block,
+            recv=call.recv if is_owner else None,
+            in_place=in_place,
+            root=owner,
+            uneven=False,
+            sendcounts=None,
+        )
+        yield from _in_parts(reduction)
+
+
+def _blocks(buffer: Buffer | None, size: int, counts: Sequence[int] | None) -> dict[int, Buffer]:
+    """The buffer's block for each rank."""
+    if buffer is None:
+        return {}
+    counts = counts or (buffer.count // size,) * size
+    return {r: buffer.part(end - n, end) for r, (n, end) in enumerate(zip(counts, accumulate(counts), strict=True))}
+
+
+def _move(comm: MPI.Intracomm, outgoing: dict[int, Buffer], incoming: dict[int, Buffer]) -> None:
+    """Send and receive these blocks, by rank."""
+    requests = []
+    for peer, block in incoming.items():
+        requests += [comm.Irecv(moved(piece), peer) for piece in pieces(block)]
+    for peer, block in outgoing.items():
+        requests += [comm.Isend(moved(piece), peer) for piece in pieces(block)]
+    MPI.Request.Waitall(requests)

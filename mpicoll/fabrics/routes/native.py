@@ -1,0 +1,139 @@
+"""Calls as the MPI library's own collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll.arrays import kernels
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.dtypes import Reduction
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.fabrics.transports.memory import moved, moved_v
+from mpicoll.fabrics.transports.transport import Array
+
+__all__ = ["begin", "bind", "bind_neighbours"]
+
+Method = Callable[[str], Callable[..., Any]]
+
+
+def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
+    """The plan of one call of the MPI library, with what must be done before it and after it."""
+    before, run, after = _parts(comm, call, workspace, partial(getattr, comm))
+    return sequence(*before, run, *after)
+
+
+def begin(comm: MPI.Intracomm, call: Call) -> tuple[Callable[[], MPI.Request], list[Plan]]:
+    """A function that begins the library's call that does not block, and what must be done after it. It has memory of
+    its own, because other calls may be made meanwhile."""
+    before, run, after = _parts(comm, call, Workspace(), lambda name: getattr(comm, f"I{name.lower()}"))
+
+    def start() -> MPI.Request:
+        for do in before:
+            do()
+        request: MPI.Request = run()
+        return request
+
+    return start, after
+
+
+def bind_neighbours(comm: MPI.Topocomm, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:
+    """The plan of a collective among the neighbours of a topology, with ``block`` elements for each of them."""
+    (sent, _, kind), (received, _, _) = moved(send), moved(recv)
+    method = comm.Neighbor_allgather if operation == "neighbor_allgather" else comm.Neighbor_alltoall
+    return partial(method, [sent, block, kind], [received, block, kind])
+
+
+def _parts(comm: MPI.Intracomm, call: Call, workspace: Workspace, method: Method) -> tuple[list[Plan], Any, list[Plan]]:
+    """What is done before the library's call, the call, and what is done after it. ``method`` gives the library's
+    function for a collective of MPI."""
+    if call.reduction is None:
+        return [], _moved(comm.size, method, call), []
+    return _reduced(comm, method, call, call.reduction, workspace)
+
+
+def _moved(size: int, method: Method, call: Call) -> Plan:
+    """A collective that moves data and does not reduce it."""
+    root, send, recv = call.root, call.send, call.recv
+    here: Any = MPI.IN_PLACE if call.in_place else None
+    match call.operation:
+        case "barrier":
+            return method("Barrier")
+        case "bcast":
+            return partial(method("Bcast"), moved(recv or send), root)
+        case "gather":
+            return partial(method("Gather"), here or moved(send), recv and moved(recv, size), root)
+        case "gatherv":
+            return partial(method("Gatherv"), here or moved(send), recv and moved_v(recv, call.recvcounts), root)
+        case "allgather":
+            return partial(method("Allgather"), here or moved(send), moved(recv, size))
+        case "allgatherv":
+            return partial(method("Allgatherv"), here or moved(send), moved_v(recv, call.recvcounts))
+        case "scatter":
+            return partial(method("Scatter"), send and moved(send, size), here or moved(recv), root)
+        case "scatterv":
+            return partial(method("Scatterv"), send and moved_v(send, call.sendcounts), here or moved(recv), root)
+        case "alltoall":
+            return partial(method("Alltoall"), moved(send, size), moved(recv, size))
+        case "alltoallv":
+            return partial(method("Alltoallv"), moved_v(send, call.sendcounts), moved_v(recv, call.recvcounts))
+    raise AssertionError(call.operation)
+
+
+def _reduced(
+    comm: MPI.Intracomm, method: Method, call: Call, reduction: Reduction, workspace: Workspace
+) -> tuple[list[Plan], Plan, list[Plan]]:
+    """A reduction. MPI has no factors and no averages: this multiplies before and divides after."""
+    given = None if call.send is None else kernels.values(call.send)
+    out = None if call.recv is None else kernels.values(call.recv)
+    before: list[Plan] = []
+    after: list[Plan] = []
+    source, target = given, out
+    if reduction.op.factor is not None:
+        unscaled = out if given is None else given
+        assert unscaled is not None
+        (source,) = workspace.arrays(unscaled.dtype, unscaled.size)
+        before.append(partial(kernels.scale, unscaled, reduction.op.factor, source, reduction.dtype))
+    elif out is not None and call.in_place and given is not None:
+        # A reduce_scatter into the rank's own block of the input. In place, MPI would write it to the first block.
+        (target,) = workspace.arrays(out.dtype, out.size)
+        after.append(partial(np.copyto, out, target))
+    terms = call.terms(comm.rank, comm.size)
+    if reduction.averages and target is not None and terms > 1:
+        after.insert(0, partial(kernels.divide, target, terms, reduction.dtype))
+    return before, _reduced_by_mpi(method, call, reduction, source, target), after
+
+
+def _reduced_by_mpi(
+    method: Method, call: Call, reduction: Reduction, source: Array | None, target: Array | None
+) -> Plan:
+    """The call of the MPI library. Without a ``source`` it is in place."""
+    kind = getattr(MPI, reduction.dtype.mpi or "DATATYPE_NULL")
+    op = getattr(MPI, reduction.combine)
+    sent: Any = MPI.IN_PLACE if source is None else _specified(source, kind)
+    received = None if target is None else _specified(target, kind)
+    match call.operation:
+        case "allreduce":
+            return partial(method("Allreduce"), sent, received, op)
+        case "reduce":
+            return partial(method("Reduce"), sent, received, op, call.root)
+        case "reduce_scatter":
+            assert target is not None
+            return partial(method("Reduce_scatter_block"), [sent[0], target.size, kind], received, op)
+        case "reduce_scatterv":
+            return partial(method("Reduce_scatter"), sent, received, call.sendcounts, op)
+        case "scan":
+            return partial(method("Scan"), sent, received, op)
+        case "exscan":
+            return partial(method("Exscan"), sent, received, op)
+    raise AssertionError(call.operation)
+
+
+def _specified(array: Array, kind: MPI.Datatype) -> list[Any]:
+    """mpi4py's message specification of an array."""
+    return [MPI.buffer.fromaddress(array.ctypes.data, array.nbytes), array.size, kind]

@@ -1,0 +1,170 @@
+"""A schedule's messages as persistent MPI requests, which are bound once and started in every call.
+
+A long message is sent in pieces. So one piece is reduced, in cache, while the next one is under way. A short message of
+several runs is sent as one, with a datatype that gathers them. Where ranks share memory, long messages go through that
+instead.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from itertools import count
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from mpicoll.arrays import kernels
+from mpicoll.arrays.dtypes import Reduction
+from mpicoll.calls.plan import Plan, sequence
+from mpicoll.fabrics.transports.memory import moved_as
+from mpicoll.fabrics.transports.shared import Slots, Streams
+from mpicoll.fabrics.transports.step import TAGS, Arrival, Held, Step
+from mpicoll.fabrics.transports.transport import Array, Region, Transport
+
+__all__ = ["MPIRequests", "longest_piece"]
+
+PIECE = 1 << 20
+"""Bytes in a piece of a long message. Two pieces, and what they are combined with, stay in cache."""
+GATHERED = 1 << 16
+"""Bytes in the longest message of several runs that is gathered into one."""
+
+
+class MPIRequests(Transport):
+    """Makes requests for the messages of each step. ``steps`` are the plans of the steps so far.
+
+    ``inboxes`` is memory for pieces that are received to be reduced. With ``slots``, long messages go through shared
+    memory. ``operation`` names the call in error messages.
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        operation: str,
+        reduction: Reduction | None,
+        dtype: np.dtype[Any],
+        inboxes: Array,
+        slots: Slots | None,
+    ) -> None:
+        self._comm, self._reduction, self._inboxes = comm, reduction, inboxes
+        self._piece = max(1, PIECE // dtype.itemsize)
+        self._kind = moved_as(dtype.itemsize)
+        # Sender and receiver count their messages alike: so two that are under way at once have different tags.
+        self._sent: defaultdict[int, count[int]] = defaultdict(count)
+        self._received: defaultdict[int, count[int]] = defaultdict(count)
+        self._held = Held()
+        self._streams = None if slots is None else Streams(comm, operation, dtype, slots, self._held)
+        self.steps: list[Plan] = []
+        self._step, self._used = Step(), 0
+
+    def send(self, peer: int, region: Region) -> None:
+        if self._streams is not None and self._streams.carries(region):
+            self._streams.send(self._step, peer, region)
+            return
+        for message in self._messages(region):
+            request = self._comm.Send_init(message, peer, next(self._sent[peer]) % TAGS)
+            self._step.sends.append(self._held.request(request))
+
+    def recv(self, peer: int, region: Region) -> None:
+        if self._streams is not None and self._streams.carries(region):
+            self._streams.recv(self._step, peer, region)
+            return
+        for message in self._messages(region):
+            request = self._comm.Recv_init(message, peer, next(self._received[peer]) % TAGS)
+            self._step.receives.append(self._held.request(request))
+
+    def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
+        if self._streams is not None and self._streams.carries(into):
+            self._streams.recv_reduce(self._step, peer, mine, into, partial(self._combined, mine_first))
+            return
+        receives: list[MPI.Prequest] = []
+        combines: list[Plan] = []
+        inboxes = [self._inbox(n) for n in _inbox_lengths(self._pieces(into))]
+        for i, (ours, target) in enumerate(zip(self._pieces(mine), self._pieces(into), strict=True)):
+            direct = len(target) == 1 and not np.may_share_memory(ours[0], target[0])
+            inbox = target[0] if direct else inboxes[i % 2][: sum(map(len, target))]
+            request = self._comm.Recv_init(self._message([inbox]), peer, next(self._received[peer]) % TAGS)
+            receives.append(self._held.request(request))
+            combines.append(self._combined(mine_first, ours, inbox, target))
+        step = self._step
+        # Two receives are active at a time. When the values of one are combined, its inbox is free for the one after
+        # the next.
+        step.receives += receives[:2]
+        for i, (receive, combine) in enumerate(zip(receives, combines, strict=True)):
+            start_next = receives[i + 2].Start if i + 2 < len(receives) else None
+            step.arrivals.append(Arrival(receive, combine, start_next))
+        step.reductions += 1
+        if len(receives) > 2:
+            step.long_reductions += 1
+
+    def copy(self, source: Region, target: Region) -> None:
+        for from_, into in zip(source, target, strict=True):
+            if from_.size and from_.ctypes.data != into.ctypes.data:
+                self._step.copies.append(partial(np.copyto, into, from_))
+
+    def end_step(self) -> None:
+        self.steps += self._step.bound()
+        self._step, self._used = Step(), 0
+        if self._streams is not None:
+            self._streams.end_step()
+
+    def plan(self, run: Plan, *memory: Array) -> Plan:
+        """``run``, which starts these requests, as a plan that keeps the requests and their ``memory``."""
+        self._held.memory(*memory)
+        plan = partial(run)  # a function or a class of our own would be one more call of Python's, each time
+        plan.__dict__["held"] = self._held
+        return plan
+
+    def _combined(self, mine_first: bool, ours: Region, inbox: Array, target: Region) -> Plan:
+        """A plan that combines ``ours`` with the values that have arrived in ``inbox``."""
+        assert self._reduction is not None
+        done, parts = 0, []
+        for run, into in zip(ours, target, strict=True):
+            theirs = inbox[done : done + run.size]
+            done += run.size
+            first, second = (run, theirs) if mine_first else (theirs, run)
+            parts.append(kernels.combination(self._reduction, first, second, into))
+        return sequence(*parts)
+
+    def _pieces(self, region: Region) -> list[Region]:
+        """The parts of a region that are one message each. Sender and receiver cut it alike. A region without elements
+        has no parts."""
+        total = sum(map(len, region))
+        if not total:
+            return []
+        if len(region) > 1 and total * region[0].itemsize <= GATHERED:
+            return [[run for run in region if run.size]]
+        length = self._piece
+        return [[run[i : i + length]] for run in region for i in range(0, run.size, length)]
+
+    def _messages(self, region: Region) -> list[list[Any]]:
+        """mpi4py's specifications of a region's messages. A mere signal is a message of no bytes."""
+        if not region:
+            return [[None, 0, MPI.BYTE]]
+        return [self._message(piece) for piece in self._pieces(region)]
+
+    def _message(self, piece: Region) -> list[Any]:
+        """mpi4py's specification of one message."""
+        if len(piece) == 1:
+            return [MPI.buffer.fromaddress(piece[0].ctypes.data, piece[0].nbytes), piece[0].size, self._kind]
+        lengths, addresses = [run.size for run in piece], [run.ctypes.data for run in piece]
+        gathered = self._kind.Create_hindexed(lengths, addresses).Commit()
+        return [MPI.BOTTOM, 1, self._held.datatype(gathered)]
+
+    def _inbox(self, elements: int) -> Array:
+        """A part of the memory for inboxes that this step does not use yet."""
+        self._used += elements
+        return self._inboxes[self._used - elements : self._used]
+
+
+def longest_piece() -> int:
+    """Bytes in the longest possible piece."""
+    return max(PIECE, GATHERED)
+
+
+def _inbox_lengths(pieces: list[Region]) -> list[int]:
+    """The numbers of elements of the inboxes for these pieces: two inboxes of the longest piece, which are used by
+    turns, or one for a single piece."""
+    longest = max((sum(map(len, piece)) for piece in pieces), default=0)
+    return [longest] * min(2, len(pieces))

@@ -1,0 +1,165 @@
+"""One step of a schedule over persistent MPI requests: it starts them, acts on what arrives, and waits for the rest."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from mpi4py import MPI
+
+from mpicoll.calls.plan import Plan
+from mpicoll.fabrics.transports.transport import Array
+from mpicoll.machine.vendors import vendor_of
+
+__all__ = ["TAGS", "Arrival", "Held", "Step"]
+
+TAGS = (1 << 15) - 2
+"""The number of tags for messages. MPI guarantees two more, which shared memory uses. Two messages between the same
+ranks have the same tag only if there are so many messages between them."""
+
+SPINS, YIELDS = 20, 200
+"""How often a rank tests its requests before it yields its core after each test, and before it sleeps after each."""
+PAUSE = 2e-5
+"""Seconds of one sleep."""
+
+_WAITANY_YIELDS = vendor_of(MPI.get_vendor()[0]).waitany_yields
+
+
+class Held:
+    """What a plan needs as long as it lives: persistent requests, datatypes, and the memory that they point to.
+
+    When it is dropped it frees the requests and the datatypes. The memory outlives them."""
+
+    def __init__(self) -> None:
+        self._requests: list[MPI.Prequest] = []
+        self._datatypes: list[MPI.Datatype] = []
+        self._memory: list[Array] = []
+
+    def request(self, request: MPI.Prequest) -> MPI.Prequest:
+        """Hold a request."""
+        self._requests.append(request)
+        return request
+
+    def datatype(self, datatype: MPI.Datatype) -> MPI.Datatype:
+        """Hold a datatype."""
+        self._datatypes.append(datatype)
+        return datatype
+
+    def memory(self, *arrays: Array) -> None:
+        """Hold memory: requests know it only by its address."""
+        self._memory += arrays
+
+    def __del__(self, is_finalized: Callable[[], bool] = MPI.Is_finalized) -> None:
+        if not is_finalized():  # at the end of the program, this module may be empty already
+            for request in self._requests:
+                request.Free()
+            for datatype in self._datatypes:
+                datatype.Free()
+
+
+class Arrival(NamedTuple):
+    """A receive, what is done when it is complete, and what then starts the next receive of the same message."""
+
+    request: MPI.Prequest
+    act: Plan
+    start_next: Plan | None
+
+
+@dataclass
+class Step:
+    """The messages and copies of a step. A transport adds to it until it is ``bound``."""
+
+    receives: list[MPI.Prequest] = field(default_factory=list)
+    """Receives that are started before anything else. MPI must store a message that arrives before its receive."""
+    sends: list[MPI.Prequest] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
+    """What is done when a receive is complete."""
+    openings: list[Plan] = field(default_factory=list)
+    """What is done as soon as the receives are started."""
+    answers: list[MPI.Prequest] = field(default_factory=list)
+    """Sends that the openings and the arrivals start."""
+    copies: list[Plan] = field(default_factory=list)
+    """What is done after all messages."""
+    reductions: int = 0
+    """The number of messages that are reduced. Each may arrive in several pieces."""
+    long_reductions: int = 0
+    """The number of reduced messages that arrive in more than two pieces."""
+
+    def bound(self) -> list[Plan]:
+        """The step as plans, to be run one after another."""
+        requests = [*self.receives, *self.sends]
+        exchange: list[Plan] = []
+        if self.openings or (self.long_reductions and self.reductions > 1):
+            exchange = [_as_they_come(requests, self.arrivals, self.openings, self.answers)]
+        elif self.arrivals:
+            exchange = [_in_order(requests, self.arrivals)]
+        elif requests:  # nothing is done with what arrives
+            exchange = [partial(MPI.Prequest.Startall, requests), partial(MPI.Request.Waitall, requests)]
+        return [*exchange, *self.copies]
+
+
+def _in_order(requests: list[MPI.Prequest], arrivals: list[Arrival]) -> Plan:
+    """A step with one long message, or with short ones alone. It waits for the pieces in their order."""
+    start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
+    waits = [(a.request.Wait, a.act, a.start_next) for a in arrivals]
+
+    def take_in_order() -> None:
+        start(requests)
+        for wait, act, start_next in waits:
+            wait()
+            act()
+            if start_next is not None:
+                start_next()
+        finish(requests)
+
+    return take_in_order
+
+
+def _as_they_come(
+    requests: list[MPI.Prequest],
+    arrivals: list[Arrival],
+    openings: Sequence[Plan],
+    answers: Sequence[MPI.Prequest],
+) -> Plan:
+    """A step with several long messages. It takes their pieces in the order in which they arrive.
+
+    It must not wait for a piece of one message while a piece of another one is there. The sender of the first message
+    may itself wait for the sender of the second one, which then waits for this rank."""
+    start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
+    pieces, all_requests = [a.request for a in arrivals], [*requests, *answers]
+
+    def take_as_they_come() -> None:
+        start(requests)
+        for opening in openings:
+            opening()
+        while (i := _any_of(pieces)) != MPI.UNDEFINED:  # that means: no receive is active any more
+            arrivals[i].act()
+            if (start_next := arrivals[i].start_next) is not None:
+                start_next()
+        finish(all_requests)
+
+    return take_as_they_come
+
+
+def _any_of(requests: list[MPI.Prequest]) -> int:
+    """MPI's Waitany, as the index of a request that is complete.
+
+    MPICH's Waitany never yields the core. Where ranks share a core, the one that waits then keeps the one that it waits
+    for from running, until the scheduler switches milliseconds later. So this tests and yields by itself. It soon
+    sleeps between tests, because testing keeps the program's other threads from running Python."""
+    if _WAITANY_YIELDS:
+        return MPI.Request.Waitany(requests)
+    test, tests = MPI.Request.Testany, 0
+    while True:
+        i, complete = test(requests)
+        if complete:
+            return i
+        tests += 1
+        if tests > YIELDS:
+            time.sleep(PAUSE)
+        elif tests > SPINS:
+            os.sched_yield()

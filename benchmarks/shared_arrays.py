@@ -1,13 +1,17 @@
 """How much faster are collectives of arrays that lie in memory which the ranks share?
 
-    mpicoll run -n 2 benchmarks/shared_arrays.py [COLLECTIVE ...]
+    mpicoll run -n 2 benchmarks/shared_arrays.py [--in-a-row] [COLLECTIVE ...]
 
 Four ways take turns: the MPI's own call through mpi4py, mpicoll's call on ordinary arrays, the same by the algorithm
 ``cico``, and mpicoll's call on arrays that ``Communicator.empty`` has made. Collectives that only move data have a
 fifth one, "copy": each rank copies its result from where the other ranks' inputs lie, and waits for nobody. Where all
 ranks get results, nobody can do with less. In a bcast and a gather, ranks that get none can help the others. Each works
-on three sets of float32 arrays in turn, whose inputs are written just before. The size is that of the longest array of
-the call. The figures are medians in microseconds, of the slower rank.
+on three sets of float32 arrays in turn. The size is that of the longest array of the call. The figures are medians in
+microseconds, of the slower rank.
+
+Each call is timed by itself: the inputs are written just before, and the ranks meet in a barrier of the MPI's. Where
+ranks take turns on cores, they leave this barrier one after another, and each one's turn counts. So there is
+``--in-a-row``, too: many calls follow each other, and their whole time counts. Inputs are written once.
 """
 
 from __future__ import annotations
@@ -32,6 +36,8 @@ NAMES = ["allreduce", "reduce", "reduce_scatter", "bcast", "allgather", "gather"
 COPYING = NAMES[3:]
 SIZES = [1 << k for k in (14, 16, 18, 20, 22, 24, 25, 26)]
 ROUNDS, UNTIMED, SETS = 6, 3, 3
+MORE = 5
+"""So many times as many calls follow each other as are timed one by one."""
 
 Array = np.ndarray[Any, np.dtype[np.float32]]
 Pair = tuple[Array, Array]
@@ -119,8 +125,23 @@ def times(meeting: MPI.Intracomm, way: list[Bound], calls: int) -> list[float]:
     return found[UNTIMED:]
 
 
+def times_in_a_row(meeting: MPI.Intracomm, way: list[Bound], calls: int) -> list[float]:
+    """The seconds of a call among many, on this rank."""
+    for x, call in way:
+        x.fill(1.0)
+        call()
+    meeting.Barrier()
+    start = perf_counter()
+    for i in range(MORE * calls):
+        way[i % SETS][1]()
+    return [(perf_counter() - start) / (MORE * calls)]
+
+
+Times = Callable[[MPI.Intracomm, list[Bound], int], list[float]]
+
+
 def measured(
-    comm: mpicoll.Communicator, meeting: MPI.Intracomm, direct: MPI.Intracomm, name: str, nbytes: int
+    comm: mpicoll.Communicator, meeting: MPI.Intracomm, direct: MPI.Intracomm, name: str, nbytes: int, timed: Times
 ) -> list[float]:
     """The median of each way."""
     these = lengths(name, nbytes, comm.size)
@@ -143,18 +164,18 @@ def measured(
     ]
     if name in COPYING:
         ways.append([copying(comm, name, these) for _ in range(SETS)])
-    medians = in_turn(meeting, ways, nbytes)
+    medians = in_turn(meeting, ways, nbytes, timed)
     assert nbytes < 1 << 20 or comm.last_route == "shared"
     return medians
 
 
-def in_turn(meeting: MPI.Intracomm, ways: list[list[Bound]], nbytes: int) -> list[float]:
+def in_turn(meeting: MPI.Intracomm, ways: list[list[Bound]], nbytes: int, timed: Times) -> list[float]:
     """The median seconds of each way of a call, of the slowest rank."""
     calls = max(4, min(60, (16 << 20) // nbytes))
     found: list[list[float]] = [[] for _ in ways]
     for _ in range(ROUNDS):
         for way, mine in zip(ways, found, strict=True):
-            mine += times(meeting, way, calls)
+            mine += timed(meeting, way, calls)
     medians = []
     for mine in found:
         slowest = np.array(mine)
@@ -167,16 +188,17 @@ def main() -> None:
     comm, meeting, direct = mpicoll.Communicator(), MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Dup()
     first = comm.zeros(1 << 20)
     comm.allreduce(first, out=first)  # from now on ranks say where their arrays lie
+    in_a_row = "--in-a-row" in sys.argv
     if comm.rank == 0:
-        print(f"{library()}, {comm.size} ranks, {fingerprint()}")
-    for name in sys.argv[1:] or NAMES:
+        print(f"{library()}, {comm.size} ranks, {fingerprint()}{', calls in a row' if in_a_row else ''}")
+    for name in [each for each in sys.argv[1:] if each in NAMES] or NAMES:
         gains = []
         columns = ["ordinary", "cico", "shared", *["copy"] * (name in COPYING)]
         if comm.rank == 0:
             heads = "".join(f"{column:>12}" for column in ["MPI", *columns])
             print(f"{name:>14}{heads}   times as fast: {', '.join(columns[1:])}")
         for nbytes in SIZES:
-            medians = measured(comm, meeting, direct, name, nbytes)
+            medians = measured(comm, meeting, direct, name, nbytes, times_in_a_row if in_a_row else times)
             gains.append(medians[0] / np.array(medians[2:]))
             if comm.rank == 0:
                 figures = [f"{s * 1e6:12.1f}" for s in medians] + [f"{g:12.2f}" for g in gains[-1]]

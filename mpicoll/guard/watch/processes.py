@@ -15,6 +15,9 @@ from mpicoll.guard.watch.protocol import Answer, Ask, Process, Question
 __all__ = ["SECONDS_TO_ANSWER", "Connected", "Processes"]
 
 SECONDS_TO_ANSWER = 3.0
+_LOOKS = 6
+"""How often the judge looks meanwhile. If its process is stopped for a while, perhaps with the whole machine, it reads
+in the next look what has come."""
 
 A = TypeVar("A")
 
@@ -56,7 +59,8 @@ class Processes(dict[int, Connected]):
     async def ask(
         self, ranks: Iterable[int], question: Question[A], seconds: float = SECONDS_TO_ANSWER
     ) -> dict[int, A]:
-        """The ranks' answers. A rank that does not answer in time is not in it."""
+        """The ranks' answers. A rank that does not answer in time is not in it. Time in which the judge's own process
+        was stopped does not count."""
         asked: dict[int, asyncio.Future[A]] = {}
         numbers = []
         for rank in ranks:
@@ -66,8 +70,9 @@ class Processes(dict[int, Connected]):
                 asked[rank] = asyncio.get_running_loop().create_future()
                 self._questions[self._asked] = question.answer(), asked[rank]
                 self.tell(rank, Ask(self._asked, question))  # type: ignore[arg-type]  # it is one of those
-        if asked:
-            await asyncio.wait(asked.values(), timeout=seconds)
+        for _ in range(_LOOKS):
+            if not all(answer.done() for answer in asked.values()):
+                await asyncio.wait(asked.values(), timeout=seconds / _LOOKS)
         for number in numbers:
             self._questions.pop(number, None)
         return {rank: answer.result() for rank, answer in asked.items() if answer.done()}

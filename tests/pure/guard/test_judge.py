@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from mpicoll.guard.watch import ending, processes
 from mpicoll.guard.watch.channel import connect, say
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.processes import SECONDS_TO_ANSWER
-from mpicoll.guard.watch.protocol import AccountOf, Compare, Leave, State, Told
+from mpicoll.guard.watch.protocol import AccountOf, CallsOf, Compare, Leave, State, Told
 from mpicoll.guard.watch.report import Why
 from tests.pure.guard.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
 
@@ -172,6 +173,20 @@ def test_a_rank_leaves_long_before_others(capfd: Output) -> None:
 
     play(scene)
     assert not ends
+
+
+def test_a_machine_that_stops_for_a_while() -> None:
+    """Judge and ranks stop at once, for longer than ranks may take to answer. These answer when they go on."""
+
+    async def scene(it: Job) -> None:
+        it.make(times=3)
+        await until(lambda: it.compared() == 3)
+        asked = asyncio.ensure_future(it.judge._processes.ask([0, 1, 2], CallsOf("c"), 0.3))
+        await asyncio.sleep(0)  # the question is on its way
+        time.sleep(1)
+        assert await asked == {0: 3, 1: 3, 2: 3}
+
+    play(scene)
 
 
 @pytest.mark.slow

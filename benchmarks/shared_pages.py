@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 import mpicoll
-from benchmarks.shared_arrays import NAMES, SETS, Array, Bound, bare, in_turn, lengths, on, ours, pair
+from benchmarks.shared_arrays import NAMES, SETS, Array, Bound, bare, in_turn, lengths, on, ours, pair, times
 from mpicoll.machine import pages
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.machine.library import library
@@ -74,7 +74,7 @@ def main() -> None:
             call, size = ours(comm, name), comm.size
             ways = [arrays(name, nbytes, size, lambda n: np.empty(n, np.float32), bare(direct, name))]
             ways += [arrays(name, nbytes, size, parts(made), call) for made in (small, huge)]
-            mpi, on_small, on_huge = medians = in_turn(meeting, ways, nbytes)
+            mpi, on_small, on_huge = medians = in_turn(meeting, ways, nbytes, times)
             assert comm.last_route == "shared"
             gains.append((on_small / on_huge, mpi / on_huge))
             say(f"{name:>14}{''.join(f'{s * 1e6:12.1f}' for s in medians)}{''.join(f'{g:12.2f}' for g in gains[-1])}")

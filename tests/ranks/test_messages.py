@@ -178,7 +178,7 @@ class Invented(Transfer):
 
 def receive(under_way: requests.UnderWay, transfer: Transfer) -> requests.Request:
     pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
-    return requests.Request(requests.Message(pending, transfer, True, False), object(), np.zeros(4), under_way)
+    return requests.Request(requests.Message(pending, transfer, True, False, 32), object(), np.zeros(4), under_way)
 
 
 def test_what_a_thread_waits_for_is_not_tested() -> None:
@@ -290,35 +290,26 @@ def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
     assert finished == [True] * taken
 
 
-def test_requests_that_the_program_has_frozen_count_as_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's collector no longer shows them, so nobody knows."""
-    transfer = Invented()
-    transfer.came = 4
-    request = receive(requests.UnderWay(NeverRaised, 0), transfer)
-    monkeypatch.setattr(requests, "_frozen", gc.get_freeze_count())  # by these tests
+def test_what_the_program_has_frozen_or_dropped_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is complete."""
+    monkeypatch.setattr(requests, "_open", set())
+    under_way, (frozen, dropped) = requests.UnderWay(NeverRaised, 0), (Invented(), Invented())
+    frozen.came = dropped.came = 4
+    request = receive(under_way, frozen)
     gc.freeze()
-    under_way = requests._has_messages(False, request._since)
-    gc.unfreeze()
-    assert under_way
-    transfer.here.set()
+    assert requests._has_messages(False, None)
+    assert not requests._has_messages(False, request._since)
+    receive(under_way, dropped)
+    assert requests._has_messages(False, request._since)
+    dropped.here.set()
+    under_way.let_go()
+    assert not requests._has_messages(False, request._since)
+    frozen.here.set()
     request.wait()
+    assert not requests._has_messages(False, None)
+    gc.unfreeze()
     gc.collect()
     gc.freeze()  # what is imported, as before
-
-
-def test_what_was_frozen_before_the_first_communicator_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Programs freeze what they have imported."""
-    monkeypatch.setattr(requests, "_all", [])
-    monkeypatch.setattr(requests, "_frozen", 0)
-    assert gc.get_freeze_count()  # tests do so, too
-    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
-    assert not requests._has_messages(False, None)
-    transfer.came = 4
-    request = receive(under_way, transfer)
-    assert not requests._has_messages(False, request._since)
-    assert requests._has_messages(False, None)
-    transfer.here.set()
-    request.wait()
 
 
 # -- what programs of MPI do ------------------------------------------------------------------------------------------

@@ -141,11 +141,9 @@ class Engine(Collectives, MessageCalls):
         if self.agreement is not None and isinstance(transfer, Handed):
             recorder.unsure.add(recorder.begun - 1)
         try:
-            request = self.started(Message(pending, transfer, False, True), arrays, finish)
+            return self.started(Message(pending, transfer, False, True, 2 * record.nbytes), arrays, finish)
         finally:
             recorder.under_way = False
-        self.under_way.add(request)
-        return request
 
 
 def _hand_over(request: Request, x: Any) -> None:

@@ -310,7 +310,8 @@ class MessageCalls(Base):
         ends: Ends,
     ) -> Message:
         pending = Pending.message(operation, what, wire.count, wire.dtype.name, ends)
-        return Message(pending, transfer, receives, in_time=self.under_way.timeout is not None)
+        in_time = self.under_way.timeout is not None
+        return Message(pending, transfer, receives, in_time, wire.count * wire.dtype.itemsize)
 
 
 def _is(given: Any, name: int) -> bool:

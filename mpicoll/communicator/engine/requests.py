@@ -1,10 +1,11 @@
-"""What is under way: how a program waits for a message, and who keeps the memory of those that it lets go."""
+"""What is under way: how a program waits for a message, and who keeps the memory of those that it lets go.
+
+Whatever was begun stays in a set until it is complete, with its memory: MPI reads or writes that, also when the program
+has dropped the request."""
 
 from __future__ import annotations
 
-import gc
 import warnings
-import weakref
 from collections import deque
 from collections.abc import Callable
 from ctypes import py_object, pythonapi
@@ -23,8 +24,8 @@ from mpicoll.machine.patience import Patience
 __all__ = ["Finish", "Message", "Request", "UnderWay"]
 
 LEAST = 16 << 20
-"""Bytes of messages that were let go and may have been completed without anybody having looked."""
-OVERHEAD = 64 << 10
+"""Bytes that are begun before the program looks whether what it has dropped is complete."""
+OVERHEAD = 4 << 10
 """Bytes that a message counts for besides its own: so many short ones are a long one."""
 _MOST_NAMED = 5
 """Messages that are named at the end of a program."""
@@ -36,10 +37,12 @@ Finish = Callable[[], object]
 class Message:
     """A message that is bound to its memory: what makes it happen, and what is said of it. It holds no array."""
 
-    __slots__ = ("count", "kind", "meanwhile", "now", "pending", "receives", "transfer")
+    __slots__ = ("count", "kind", "meanwhile", "nbytes", "now", "pending", "receives", "transfer")
 
-    def __init__(self, pending: Pending, transfer: Transfer, receives: bool, in_time: bool) -> None:
+    def __init__(self, pending: Pending, transfer: Transfer, receives: bool, in_time: bool, nbytes: int) -> None:
         self.pending, self.transfer, self.receives = pending, transfer, receives
+        self.nbytes = nbytes + OVERHEAD
+        """Bytes that it counts for while nobody looks."""
         self.count = pending.elements
         self.kind = ""
         """The kind that its tag must say, empty if tags say none."""
@@ -74,9 +77,8 @@ class Message:
 class UnderWay:
     """What one communicator has begun, and what must be known to wait for it.
 
-    A request that the program drops before it is complete is kept, with its memory: MPI still reads or writes that.
-    Every so many bytes, those that are complete by now are let go: all together hold no more than ``LEAST``, or twice
-    what is really under way."""
+    Every so many bytes, those that are complete by now are let go. Those that the program has dropped hold no more
+    than ``LEAST``, or twice what is really under way."""
 
     def __init__(self, failure: type[Exception], rank: int) -> None:
         self.failure, self.rank = failure, rank
@@ -94,40 +96,25 @@ class UnderWay:
         """What was begun last, as the communicator's recorder keeps it."""
         self.waits: list[Begun] = []
         """What threads wait for now."""
-        self._collectives: weakref.WeakSet[Request] = weakref.WeakSet()
-        self._since = 0  # bytes that were dropped since it looked
-        self._limit = LEAST
-        _note_frozen()
-        _all.append(weakref.ref(self, _all.remove))
-
-    def keep(self, request: Request) -> None:
-        """Keep what the program has dropped."""
-        _kept.add(request)
-        self._since += request.nbytes
-        if self._since > self._limit:
-            self.let_go()
-
-    def add(self, collective: Request) -> None:
-        """A collective has begun, by a call of MPI's own."""
-        self._collectives.add(collective)
+        self.left = LEAST
+        """Bytes that are begun before it looks again."""
 
     def complete(self) -> None:
         """Complete the collectives: Open MPI crashes where their communicator is freed before. Collective."""
-        for request in [*self._collectives]:
-            request.complete()
+        for request in self._requests():
+            if not request.is_message():
+                request.complete()
 
     def let_go(self) -> None:
         """Let go what is complete by now."""
         if self.lost:
             return
-        self._since = 0
-        mine = [request for request in [*_kept] if request._under_way is self]
-        for request in mine:
+        for request in self._requests():
             request.look()
-            if request.done:
-                _kept.discard(request)
-                request.warn()
-        self._limit = max(LEAST, sum(request.nbytes for request in mine if not request.done))
+        self.left = max(LEAST, sum(request._message.nbytes for request in self._requests()))
+
+    def _requests(self) -> list[Request]:
+        return [request for request in [*_open] if request._under_way is self]
 
     def error(self, message: Message, array: object, e: BaseException) -> MpicollError:
         """The error of a message of which the fabric reports ``e``."""
@@ -138,11 +125,10 @@ class UnderWay:
         return lost
 
 
-_kept: set[Request] = set()
-"""The requests that programs have dropped. A program may drop a communicator, too."""
+_open: set[Request] = set()
+"""All that is begun and not complete. The watcher's thread may read it at any time."""
 _of_losses: list[object] = []
 """The arrays of messages that ended because ranks were lost."""
-_all: list[weakref.ref[UnderWay]] = []  # a thread may read it while another one makes a communicator
 
 
 class Request:
@@ -152,7 +138,7 @@ class Request:
     """
 
     __slots__ = (
-        "__weakref__", "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done",
+        "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done",
         "result",
     )  # fmt: skip
 
@@ -171,6 +157,10 @@ class Request:
         """What a collective returns: where its result is when it is complete. None for a message."""
         self._since = since = (message.pending, monotonic())
         under_way.begun.append(since)
+        under_way.left -= message.nbytes
+        if under_way.left < 0:
+            under_way.let_go()
+        _open.add(self)
 
     @property
     def source(self) -> int | None:
@@ -184,12 +174,6 @@ class Request:
             return None
         tag = self._message.transfer.tag(self._begun)
         return kinds.of_program(tag) if self._message.kind else tag
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it counts for while nobody looks: the length of its array, and an overhead."""
-        arrays = self._array if type(self._array) is tuple else (self._array,)
-        return sum(int(getattr(each, "nbytes", 0)) for each in arrays) + OVERHEAD
 
     def wait(self) -> None:
         """Return when the message has arrived, or when the array that is sent may be overwritten.
@@ -324,14 +308,15 @@ class Request:
                 self._failed = message.wrong(arrived, message.transfer.source(begun))
         if self._finish is not None and self._failed is None:
             self._finish()
-        self._array = self._finish = None
+        self._array = self._finish = None  # this is _end in line: a call would cost as much as the rest
         self.done = True
+        _open.discard(self)
 
     def _fail(self, e: Exception) -> None:
         if isinstance(e, MpicollError):
             self._failed = e
         else:
-            if self in self._under_way._collectives:
+            if not self.is_message():
                 self._under_way.compare()
             self._failed = self._under_way.error(self._message, self._array, e)
             self._failed.__cause__ = e
@@ -340,6 +325,7 @@ class Request:
     def _end(self) -> None:
         self._array = self._finish = None
         self.done = True
+        _open.discard(self)
 
     def _check_not_lost(self) -> None:
         if why := self._under_way.lost:
@@ -350,16 +336,9 @@ class Request:
         if failed is not None:
             raise failed
 
-    def warn(self) -> None:
-        """Tell of a failure that nobody can ask about any more."""
-        if self._failed is not None:
-            warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)
-
     def __del__(self) -> None:
-        if not self.done:
-            self._under_way.keep(self)
-        elif self._failed is not None:
-            self.warn()
+        if self._failed is not None:  # nobody can ask about it any more
+            warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)
 
     def is_message(self) -> bool:
         """Whether it is a message, and no collective."""
@@ -377,39 +356,15 @@ _unfinished: list[Request] = []
 """What the program had begun and had not happened when it came to its end."""
 
 
-_frozen = 0
-"""How many objects had been frozen before there was a request."""
-
-
-def _note_frozen() -> None:
-    """Note how many objects the program has frozen, before its first communicator. To count them takes milliseconds."""
-    global _frozen
-    if not _all:
-        _frozen = gc.get_freeze_count()
-
-
-def _any_begun() -> bool:
-    """Whether the program has ever begun a message or a request, on a communicator that still exists."""
-    return any(each.begun for ref in [*_all] if (each := ref()) is not None)
-
-
 def _has_messages(may_look: bool, waited_for: object) -> bool:
     """Whether messages of this rank are under way, besides the one that it waits for. At the end of the program, this
     may look at them. Before that, only the program's own thread may, and what it has not looked at counts."""
     if not may_look:
-        if not _any_begun():
-            return False  # to look at all objects takes up to 20 ms, in which the program stands still
-        if gc.get_freeze_count() > _frozen:
-            return True  # not known: Python's collector no longer shows what the program has frozen
-        requests = [each for each in gc.get_objects() if type(each) is Request]
-        return any(not each.done and each.is_message() and each._since is not waited_for for each in requests)
-    _unfinished.clear()
-    if _any_begun():
-        lives = lifetime.lives()
-        for request in gc.get_objects():  # once, at the end, so that no message costs more
-            if type(request) is Request and (lives or request._under_way.failure is NeverRaised):
-                _unfinished.extend([request] if request.unfinished() else [])
-    return any(request.is_message() for request in _unfinished)
+        return any(each.is_message() and each._since is not waited_for for each in [*_open])
+    lives = lifetime.lives()
+    known = [each for each in [*_open] if lives or each._under_way.failure is NeverRaised]
+    _unfinished[:] = [each for each in known if each.unfinished()]
+    return any(each.is_message() for each in _unfinished)
 
 
 def _tell_unfinished() -> None:

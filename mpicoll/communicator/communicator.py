@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from mpicoll.calls.arguments import MOST_INT, checked_int, checked_rank, sequence_of
 from mpicoll.communicator.engine.engine import Engine
@@ -91,6 +91,9 @@ class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyN
     def __repr__(self) -> str:
         closed = f", which cannot be used any more: {self.closed}" if self.closed else ""
         return f"<mpicoll.Communicator: rank {self.rank} of {self.size}{closed}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Communicator cannot be pickled or copied: another process makes one of its own")
 
     def _made_of(self, fabric: Fabric) -> Communicator:
         """A communicator of some of the ranks, with this one's settings."""

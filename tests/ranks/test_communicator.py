@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import array
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -324,6 +327,12 @@ def test_an_object_is_refused_before_anything_moves(comm: mpicoll.Communicator) 
         with pytest.raises(ArgumentError, match=r"^bcast_object: obj: .*only once"):
             comm.bcast_object(RefusesOnce())
     assert comm.bcast_object("next" if comm.rank == 0 else None) == "next"
+
+
+@pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_it_cannot_be_copied(comm: mpicoll.Communicator, duplicate: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match="a Communicator cannot be pickled or copied"):
+        duplicate(comm)
 
 
 def test_objects(comm: mpicoll.Communicator) -> None:

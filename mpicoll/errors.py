@@ -24,7 +24,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Sequence
 
-from mpicoll.units import alike, named, named_in
+from mpicoll.units import alike, named_in
 
 __all__ = [
     "ArgumentError",
@@ -139,14 +139,15 @@ class RankLost(MpicollError, RuntimeError):
     """Ranks of the communicator were lost, and the job was started with ``mpicoll run --elastic``. Raised on all ranks
     that are left, by the call that they are in, and by every later one. :meth:`Communicator.shrink` goes on without.
 
-    ``ranks`` are those that this rank knows of, as ranks of the communicator. Other ranks may know of others."""
+    ``ranks`` are those that this rank knows of, as ranks of the communicator. Other ranks may know of others. Rank r of
+    the communicator is the job's rank ``in_job[r]``."""
 
-    def __init__(self, operation: str, ranks: Iterable[int]) -> None:
-        self.operation, self.ranks = operation, sorted(ranks)
-        super().__init__(operation, self.ranks)
+    def __init__(self, operation: str, ranks: Iterable[int], in_job: Sequence[int] = ()) -> None:
+        self.operation, self.ranks, self.in_job = operation, sorted(ranks), in_job
+        super().__init__(operation, self.ranks, in_job)
 
     def __str__(self) -> str:
-        who = named(self.ranks) if self.ranks else "a rank"
+        who = named_in(self.in_job, self.ranks) if self.ranks else "a rank"
         was = "were" if len(self.ranks) > 1 else "was"
         go_on = "those that are left can go on: shrink(), or in torch a new default group"
         return f"{self.operation}: {who} {was} lost: {go_on}"

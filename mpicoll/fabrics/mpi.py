@@ -72,7 +72,8 @@ class MPIFabric(ElasticFabric):
             if not self.is_cut(e):
                 raise
             self.cut()  # other ranks may still be in it
-            raise RankLost("Communicator", self.lost()) from e
+            lost = self.lost()
+            raise RankLost("Communicator", lost, self.in_world() if lost else ()) from e
 
     def _connect(
         self, comm: MPI.Intracomm, parent: MPIFabric | None, duplicate: Callable[[MPI.Intracomm], MPI.Intracomm]

@@ -20,7 +20,7 @@ class Cut:
     """Cuts a communicator from the watcher's thread, and says why in the thread whose call ends by that."""
 
     def __init__(self, fabric: ElasticFabric) -> None:
-        self._fabric = weakref.ref(fabric)  # a program may drop a communicator
+        self._fabric, self._in_job = weakref.ref(fabric), fabric.in_world()  # a program may drop a communicator
         self._error: MpicollError | None = None
 
     def look(self) -> list[int]:
@@ -54,7 +54,7 @@ class Cut:
     def loss(self, operation: str) -> RankLost:
         """The error of a call after ranks were lost."""
         fabric = self._fabric()
-        return RankLost(operation, fabric.lost() if fabric is not None else ())
+        return RankLost(operation, fabric.lost() if fabric is not None else (), self._in_job)
 
 
 def failure(told: Fail) -> MpicollError:

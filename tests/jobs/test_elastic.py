@@ -170,6 +170,27 @@ def test_a_rank_that_is_lost_while_mpi_makes_a_communicator(tmp_path: Path, vict
 
 
 @needs_ulfm
+def test_who_was_lost_among_those_that_were_left(tmp_path: Path) -> None:
+    """Their numbers have changed with the first loss."""
+    program = """
+    job = comm.rank
+    for victim in 0, 2:
+        comm.barrier()
+        if job == victim:
+            die()
+        lost = raised(RankLost, comm.barrier)
+        comm = comm.shrink()
+    assert lost.ranks == [1]
+    assert lost.in_job == [1, 2, 3]
+    assert str(lost).startswith("barrier: rank 1 (the job's rank 2) was lost: ")
+    print("went on")
+    """
+    it = elastic(4, script(tmp_path, BEGIN + program))
+    assert it.code == 0, it.output
+    assert it.output.count("went on\n") == 2
+
+
+@needs_ulfm
 def test_two_at_once(tmp_path: Path) -> None:
     program = """
     if comm.rank in (0, 2):

@@ -132,7 +132,15 @@ for group in {0: (one, comm), 1: (other, one, comm), 2: (comm, other)}[rank]:
         600,
     ),
     "each waits for its request first": Fault(
-        "import gc; request = comm.irecv(x, (rank + 1) % 3); gc.freeze(); request.wait()",
+        """
+import gc
+comm.isend(x, (rank + 1) % 3)
+comm.recv(np.empty(6), (rank + 2) % 3)
+comm.barrier()
+request = comm.irecv(x, (rank + 1) % 3)
+gc.freeze()
+request.wait()
+""",
         (STUCK, "rank 0  irecv: no message came from rank 1 (tag 0)"),
         600,
     ),

@@ -67,3 +67,32 @@ def test_a_collective_that_nobody_waits_for(how: str, end: str, tmp_path: Path) 
         assert result.output == ""
     else:
         assert all("has calls under way. iallreduce: iallreduce sum of" in line for line in result.output.splitlines())
+
+
+def test_a_short_collective_that_all_ranks_have_begun(tmp_path: Path) -> None:
+    """It is complete soon after all ranks are at their ends."""
+    program = """
+    import numpy as np
+    import mpicoll
+
+    kept = mpicoll.Communicator().iallreduce(np.ones(4))
+    """
+    result = run(2, script(tmp_path, program))
+    assert (result.code, result.output) == (0, "")
+
+
+def test_messages_in_many_communicators(tmp_path: Path) -> None:
+    program = """
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    for _ in range(8):
+        with comm.split(0) as part:
+            part.irecv(np.ones(4), 1 - comm.rank)
+    """
+    result = run(2, script(tmp_path, program))
+    assert result.code == 0, result.output
+    lines = result.output.splitlines()
+    assert sum("is at its end and has calls under way. irecv: no message came" in line for line in lines) == 2 * 5
+    assert lines.count("mpicoll: it has calls under way in 3 more communicators") == 2

@@ -82,6 +82,23 @@ def test_short_messages_are_let_go_too(comm: mpicoll.Communicator) -> None:
     assert sum(x() is not None for x in sent) <= most + 1
 
 
+@pytest.mark.parametrize("how", ["freed", "dropped"])
+@pytest.mark.processes
+def test_what_was_sent_on_a_communicator_that_is_gone_is_let_go(comm: mpicoll.Communicator, how: str) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    alive = []
+    for _ in range(10):
+        part = comm.split(0)
+        assert part is not None
+        x = np.ones(requests.LEAST // 4, np.uint8)
+        part.isend(x, after)
+        part.recv(np.empty_like(x), before)
+        if how == "freed":
+            part.free()
+        alive.append(weakref.ref(x))
+    assert sum(x() is not None for x in alive) <= 5  # as many as LEAST permits, and the last
+
+
 @pytest.mark.slow
 def test_a_receive_that_was_dropped_is_let_go_once_it_is_complete(comm: mpicoll.Communicator) -> None:
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

@@ -3,6 +3,7 @@ happens when there are too many."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -173,17 +174,23 @@ def test_a_forked_child() -> None:
         comm.allreduce(x, out=x, algorithm="ring")  # whose requests may not be given back there
         comm.barrier()
         pending = comm.irecv(y, before)
+        part = comm.split(0)
+        assert part is not None
+        of_dropped = part.irecv(np.zeros(1), before)
+        del part
+        gc.collect()
 
         def check() -> None:
             for use in USES:
                 with pytest.raises(StateError, match="forked"):
                     use(comm, x)
-            for ask in (pending.wait, pending.test, pending.cancel, mpicoll.Communicator):
+            for ask in (pending.wait, pending.test, pending.cancel, of_dropped.test, mpicoll.Communicator):
                 with pytest.raises(StateError, match="forked"):
                     ask()
 
         in_child(check)
-        comm.send(x, after)  # the parent is as it was
+        assert of_dropped.cancel()  # the parent is as it was
+        comm.send(x, after)
         pending.wait()
         assert (y == float(comm.size) ** 2).all()
         assert comm.allreduce(np.ones(1))[0] == comm.size

@@ -69,6 +69,7 @@ class Base:
         self.planned, self.messages_of = self.plans.get, self.bound_messages.get
         self.tells_kinds, self.most_tag = False, fabric.most_tag
         self.under_way = UnderWay(fabric.failure, fabric.rank)
+        self.under_way.any_thread = bool(fabric.library) and fabric.any_thread and fabric.elastic is None
         self.rank, self.size, self.closed = fabric.rank, fabric.size, ""
         rules = fabric.rules
         if reproducible is not None:
@@ -211,9 +212,8 @@ class Base:
         self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
     def finalise(self) -> None:
-        """Close it, because MPI is about to end: no message can be waited for any more."""
+        """Close it, because MPI is about to end."""
         self.close("MPI was finalised")
-        self.under_way.lost = self.closed
 
     def free(self) -> None:
         """Give back what the fabric holds. Collective. Freeing it again does nothing."""
@@ -228,7 +228,6 @@ class Base:
         cut_short.append((self.plans, self.bound_messages))
         self.plans, self.bound_messages = Plans(), Plans()
         self.planned, self.messages_of = self.plans.get, self.bound_messages.get
-        self.under_way.lost = why
         self.close(why)
 
 

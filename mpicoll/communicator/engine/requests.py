@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from ctypes import py_object, pythonapi
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 from mpicoll.calls.record import Begun, Pending
 from mpicoll.communicator.engine import kinds
@@ -28,7 +28,9 @@ LEAST = 16 << 20
 OVERHEAD = 4 << 10
 """Bytes that a message counts for besides its own: so many short ones are a long one."""
 _MOST_NAMED = 5
-"""Messages that are named at the end of a program."""
+"""Messages that are named at the end of a program, and communicators."""
+_SECONDS_AT_END = 0.5
+"""What a collective that all ranks have begun may still take then."""
 
 Finish = Callable[[], object]
 """What is to be done when a message has come: to write it where it belongs."""
@@ -75,15 +77,14 @@ class Message:
 
 
 class UnderWay:
-    """What one communicator has begun, and what must be known to wait for it.
-
-    Every so many bytes, those that are complete by now are let go. Those that the program has dropped hold no more
-    than ``LEAST``, or twice what is really under way."""
+    """What one communicator has begun, and what must be known to wait for it."""
 
     def __init__(self, failure: type[Exception], rank: int) -> None:
         self.failure, self.rank = failure, rank
         self.lost = ""
         """Why nothing can be waited for any more, empty while it can."""
+        self.any_thread = False
+        """Whether a thread of mpicoll's may look at what the program has begun."""
         self.timeout: float | None = None
         """The seconds that a program waits for a message, None if it waits for ever."""
         self.timed_out: Callable[[str], object] = str
@@ -96,25 +97,33 @@ class UnderWay:
         """What was begun last, as the communicator's recorder keeps it."""
         self.waits: list[Begun] = []
         """What threads wait for now."""
-        self.left = LEAST
-        """Bytes that are begun before it looks again."""
+        self.budget = [LEAST] if failure is NeverRaised else _of_mpi
+        """The bytes that may be begun before the next look at what is complete. All that goes through MPI has one
+        budget: a program may drop a communicator, and what it has begun on that."""
+        lifetime.watch(self)
+
+    def finalise(self) -> None:
+        """MPI is about to end: no message can be waited for any more."""
+        self.lost = "MPI was finalised"
+
+    def abandon(self, why: str) -> None:
+        """This process may not call MPI."""
+        self.lost = why
 
     def complete(self) -> None:
         """Complete the collectives: Open MPI crashes where their communicator is freed before. Collective."""
-        for request in self._requests():
-            if not request.is_message():
+        for request in [*_open]:
+            if request._under_way is self and not request.is_message():
                 request.complete()
 
     def let_go(self) -> None:
-        """Let go what is complete by now."""
-        if self.lost:
-            return
-        for request in self._requests():
+        """Let go what is complete by now. The rest holds no more than ``LEAST``, or twice what is really under way."""
+        for request in self._of_budget():
             request.look()
-        self.left = max(LEAST, sum(request._message.nbytes for request in self._requests()))
+        self.budget[0] = max(LEAST, sum(request._message.nbytes for request in self._of_budget()))
 
-    def _requests(self) -> list[Request]:
-        return [request for request in [*_open] if request._under_way is self]
+    def _of_budget(self) -> list[Request]:
+        return [each for each in [*_open] if each._under_way.budget is self.budget and not each._under_way.lost]
 
     def error(self, message: Message, array: object, e: BaseException) -> MpicollError:
         """The error of a message of which the fabric reports ``e``."""
@@ -127,6 +136,8 @@ class UnderWay:
 
 _open: set[Request] = set()
 """All that is begun and not complete. The watcher's thread may read it at any time."""
+_of_mpi = [LEAST]
+"""The budget of all that goes through MPI."""
 _of_losses: list[object] = []
 """The arrays of messages that ended because ranks were lost."""
 
@@ -138,7 +149,7 @@ class Request:
     """
 
     __slots__ = (
-        "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done",
+        "__weakref__", "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done",
         "result",
     )  # fmt: skip
 
@@ -157,8 +168,9 @@ class Request:
         """What a collective returns: where its result is when it is complete. None for a message."""
         self._since = since = (message.pending, monotonic())
         under_way.begun.append(since)
-        under_way.left -= message.nbytes
-        if under_way.left < 0:
+        budget = under_way.budget
+        budget[0] -= message.nbytes
+        if budget[0] < 0:
             under_way.let_go()
         _open.add(self)
 
@@ -336,6 +348,9 @@ class Request:
         if failed is not None:
             raise failed
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Request cannot be pickled or copied: it is under way in this process")
+
     def __del__(self) -> None:
         if self._failed is not None:  # nobody can ask about it any more
             warnings.warn(f"nobody has waited for this message: {self._failed}", RuntimeWarning, stacklevel=1)
@@ -344,6 +359,13 @@ class Request:
         """Whether it is a message, and no collective."""
         ends = self._message.pending.ends
         return bool(ends.sources or ends.targets)
+
+    def is_through(self) -> bool:
+        """Whether it is complete, as far as another thread than the program's can see. That thread copies nothing, and
+        does not touch what a thread waits for."""
+        if self._finish is None and self._under_way.any_thread and not self._under_way.lost:
+            self.look()
+        return self.done
 
     def unfinished(self) -> str:
         """What is the matter at the end of the program; empty if nothing is."""
@@ -358,9 +380,9 @@ _unfinished: list[Request] = []
 
 def _has_messages(may_look: bool, waited_for: object) -> bool:
     """Whether messages of this rank are under way, besides the one that it waits for. At the end of the program, this
-    may look at them. Before that, only the program's own thread may, and what it has not looked at counts."""
+    may complete them. Before that, it may only see whether they are through."""
     if not may_look:
-        return any(each.is_message() and each._since is not waited_for for each in [*_open])
+        return any(each._since is not waited_for and each.is_message() and not each.is_through() for each in [*_open])
     lives = lifetime.lives()
     known = [each for each in [*_open] if lives or each._under_way.failure is NeverRaised]
     _unfinished[:] = [each for each in known if each.unfinished()]
@@ -370,14 +392,19 @@ def _has_messages(may_look: bool, waited_for: object) -> bool:
 def _tell_unfinished() -> None:
     """When all ranks are at their ends, name what has not happened: no other rank may ever notice."""
     left: dict[UnderWay, list[str]] = {}
+    patience = Patience(_SECONDS_AT_END)
+    while any(request.unfinished() for request in _unfinished if not request.is_message()) and patience.lasts():
+        pass  # all ranks look: a collective that all of them have begun is complete soon
     for request in _unfinished:
         if what := request.unfinished():
             left.setdefault(request._under_way, []).append(what)
             pythonapi.Py_IncRef(py_object(request))  # MPI_Finalize may write to its arrays, when Python has freed them
-    for under_way, missing in left.items():
+    for under_way, missing in [*left.items()][:_MOST_NAMED]:
         more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         named = "; ".join(missing[:_MOST_NAMED])
         show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {named}{more}")
+    if len(left) > _MOST_NAMED:
+        show(f"mpicoll: it has calls under way in {len(left) - _MOST_NAMED} more communicators")
 
 
 watched.under_way.append(_has_messages)

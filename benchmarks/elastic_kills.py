@@ -1,6 +1,6 @@
 """Do the ranks that are left go on rightly when others are killed at random moments of random calls?
 
-    python benchmarks/elastic_kills.py --kills 100 > benchmarks/records/elastic-kills-openmpi.txt
+    python benchmarks/elastic_kills.py --kills 100 > benchmarks/records/elastic-kills-8ranks-openmpi.txt
 
 It starts jobs with ``mpicoll run --elastic``. In each, 8 ranks sum arrays of all lengths, by all routes, and compare
 every element of every sum. One after another, or two at once, ranks are killed by SIGKILL until two are left. Those

@@ -18,7 +18,7 @@ from mpicoll.communicator.engine.aside import Aside, Handed
 from mpicoll.communicator.engine.collectives import Collectives
 from mpicoll.communicator.engine.copies import copied_to_host, settled, written_back
 from mpicoll.communicator.engine.message_calls import MessageCalls
-from mpicoll.communicator.engine.requests import Message, Request
+from mpicoll.communicator.engine.requests import Finish, Message, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
 from mpicoll.guard.limit import limited
@@ -79,11 +79,14 @@ class Engine(Collectives, MessageCalls):
             settled(call.send, call.recv)  # the thread has another queue
             native = self._handed(run), sequence(), None
         transfer, after, copies = native
-        request = self._recorded(record, transfer, after, (x, out, copies))
-        request.result = results.returned(operation, x, given, out, self.rank)
-        if request.result is not given and request.result is not x and library_of(x) is not None:
-            request._finish = sequence(request._finish or sequence(), partial(_hand_over, request, x))
-        return request
+        result = results.returned(operation, x, given, out, self.rank)
+        in_kind = result is not given and result is not x and library_of(x) is not None
+
+        def finish() -> Any:
+            after()
+            return results.in_kind(x, result) if in_kind else result
+
+        return self._recorded(record, transfer, finish, (x, out, copies), result)
 
     def _native(self, call: Call) -> tuple[Transfer, Plan, object] | None:
         """The call as one of MPI's own, what is to be done at its end, and what it reads until then. Memory that MPI
@@ -130,7 +133,7 @@ class Engine(Collectives, MessageCalls):
             self.binding.devices.free()
         super().free()
 
-    def _recorded(self, record: Record, transfer: Transfer, finish: Plan, arrays: object) -> Request:
+    def _recorded(self, record: Record, transfer: Transfer, finish: Finish, arrays: object, result: Any) -> Request:
         """The call begins: it is recorded in the order of the program, as every collective."""
         operation = record.description.partition(" ")[0]
         pending = Pending(
@@ -141,11 +144,6 @@ class Engine(Collectives, MessageCalls):
         if self.agreement is not None and isinstance(transfer, Handed):
             recorder.unsure.add(recorder.begun - 1)
         try:
-            return self.started(Message(pending, transfer, False, True, 2 * record.nbytes), arrays, finish)
+            return self.started(Message(pending, transfer, False, True, 2 * record.nbytes), arrays, finish, result)
         finally:
             recorder.under_way = False
-
-
-def _hand_over(request: Request, x: Any) -> None:
-    """At its end, the result becomes an array of the library of ``x``."""
-    request.result = results.in_kind(x, request.result)

@@ -104,16 +104,14 @@ class MessageCalls(Base):
         """Start a message that is bound to ``x``, or a collective that does not block."""
         if not isinstance(message, Message):
             return message()
+        return self.started(message, x)
+
+    def started(self, message: Message, array: object, finish: Finish | None = None, result: Any = None) -> Request:
+        """A message whose memory may be a copy. ``finish`` writes what comes to where it belongs."""
         try:
-            return Request(message, message.transfer.start(), x, self.under_way)
+            return Request(message, message.transfer.start(), array, self.under_way, finish, result)
         except self.failure as e:
             raise self.error(message.pending.operation, e) from e
-
-    def started(self, message: Message, array: object, finish: Finish | None = None) -> Request:
-        """A message whose memory is a copy. ``finish`` writes what comes to where it belongs."""
-        request = self.start(message, array)
-        request._finish = finish
-        return request
 
     def _bind_message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> BoundMessage:
         self.check_open(operation)

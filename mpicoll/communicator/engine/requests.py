@@ -32,8 +32,8 @@ _MOST_NAMED = 5
 _SECONDS_AT_END = 0.5
 """What a collective that all ranks have begun may still take then."""
 
-Finish = Callable[[], object]
-"""What is to be done when a message has come: to write it where it belongs."""
+Finish = Callable[[], Any]
+"""What is to be done when it has come: to write it where it belongs. It returns the request's result."""
 
 
 class Message:
@@ -153,7 +153,15 @@ class Request:
         "result",
     )  # fmt: skip
 
-    def __init__(self, message: Message, begun: Any, array: object, under_way: UnderWay) -> None:
+    def __init__(
+        self,
+        message: Message,
+        begun: Any,
+        array: object,
+        under_way: UnderWay,
+        finish: Finish | None = None,
+        result: Any = None,
+    ) -> None:
         self._message, self._under_way = message, under_way
         self._array = array  # MPI knows its address alone
         # Whoever takes this asks MPI: two threads may not wait for one request, or test it, at once.
@@ -161,10 +169,10 @@ class Request:
         self._begun: Any = None
         """What stands for it in the fabric, once it is complete."""
         self._failed: MpicollError | None = None
-        self._finish: Finish | None = None
+        self._finish = finish
         self.done = False
         """Whether it is complete, or has failed."""
-        self.result: Any = None
+        self.result = result
         """What a collective returns: where its result is when it is complete. None for a message."""
         self._since = since = (message.pending, monotonic())
         under_way.begun.append(since)
@@ -319,7 +327,7 @@ class Request:
             elif arrived != message.count:
                 self._failed = message.wrong(arrived, message.transfer.source(begun))
         if self._finish is not None and self._failed is None:
-            self._finish()
+            self.result = self._finish()
         self._array = self._finish = None  # this is _end in line: a call would cost as much as the rest
         self.done = True
         _open.discard(self)

@@ -329,6 +329,49 @@ def test_what_the_program_has_frozen_or_dropped_is_under_way(monkeypatch: pytest
     gc.freeze()  # what is imported, as before
 
 
+def test_another_thread_may_complete_what_has_just_begun(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is to be done at its end is known by then."""
+
+    class Looked(set[requests.Request]):
+        def add(self, request: requests.Request) -> None:
+            super().add(request)
+            request.look()
+
+    y = np.zeros((3, 2))
+    sent = comm.isend(np.ones(3), comm.rank)
+    monkeypatch.setattr(requests, "_open", Looked(requests._open))
+    received = comm.irecv(y[:, 0], comm.rank)  # through a copy
+    received.wait()
+    sent.wait()
+    assert y.tolist() == [[1, 0]] * 3
+
+
+@pytest.mark.parametrize("is_begun_by_all", [True, False])
+def test_a_collective_at_the_end_of_the_program(is_begun_by_all: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some looks later it is complete, if all ranks have begun it."""
+
+    class Slow(Invented):
+        def test(self, begun: None) -> bool:
+            self.looks += 1
+            return is_begun_by_all and self.looks > 2
+
+        looks = 0
+
+    said: list[str] = []
+    monkeypatch.setattr(requests, "show", said.append)
+    monkeypatch.setattr(requests, "_SECONDS_AT_END", 0.01)
+    monkeypatch.setattr(requests, "_open", set())
+    pending = Pending("iallreduce", "iallreduce", 4, "float64", "it is not complete")
+    message = requests.Message(pending, Slow(), False, False, 32)
+    request = requests.Request(message, object(), np.zeros(4), requests.UnderWay(NeverRaised, 0))
+    monkeypatch.setattr(requests, "_unfinished", [request])
+    requests._tell_unfinished()
+    assert len(said) == (0 if is_begun_by_all else 1)
+    assert all("has calls under way. iallreduce: it is not complete" in line for line in said)
+
+
 # -- what programs of MPI do ------------------------------------------------------------------------------------------
 
 

@@ -228,6 +228,7 @@ class Base:
         cut_short.append((self.plans, self.bound_messages))
         self.plans, self.bound_messages = Plans(), Plans()
         self.planned, self.messages_of = self.plans.get, self.bound_messages.get
+        self.under_way.abandon(why)
         self.close(why)
 
 

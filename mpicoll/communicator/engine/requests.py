@@ -107,7 +107,7 @@ class UnderWay:
         self.lost = "MPI was finalised"
 
     def abandon(self, why: str) -> None:
-        """This process may not call MPI."""
+        """This process may not call MPI, or the program gives up what it has begun."""
         self.lost = why
 
     def complete(self) -> None:

@@ -90,7 +90,10 @@ def test_after_destroy(without_group: None) -> None:
 
 def test_aborted(size: int) -> None:
     part = dist.new_group()
+    pending = dist.irecv(torch.zeros(1), group=part, group_src=dist.get_rank(part))
     part.abort()
+    with pytest.raises(StateError, match="aborted"):
+        pending.wait()
     with pytest.raises(StateError, match="aborted"):
         dist.all_reduce(torch.ones(1), group=part)
     works()

@@ -335,12 +335,12 @@ class Judge:
     async def _accounts(
         self, each: Calls, number: int | None, seconds: float = SECONDS_TO_ANSWER
     ) -> tuple[dict[int, Account], dict[int, str]]:
-        """What the ranks say of a call, and why some say nothing."""
+        """What the ranks say of a call, and why some say nothing of it."""
         answers = await self._processes.ask(each.ranks, AccountOf(each.name, number), seconds)
         accounts = {rank: answer for rank, answer in answers.items() if answer is not None}
-        missing = {}
+        missing = {rank: report.DOES_NOT_KNOW for rank in answers if rank not in accounts}
         for rank in each.ranks:
-            if rank not in accounts:
+            if rank not in answers:
                 process = self._processes.get(rank)
                 gone = process is not None and process.gone is not None
                 hurried = seconds < SECONDS_TO_ANSWER
@@ -394,7 +394,8 @@ class Judge:
                 await self._warn(Why.MEANWHILE, other)
         await self._dump(why.said(job_ends))
         # A process that has ended is not among them: another program's may have its number by now.
-        there = [self._processes[rank] for rank in missing if rank in self._processes]
+        does_not_answer = [rank for rank in missing if missing[rank] != report.DOES_NOT_KNOW]
+        there = [self._processes[rank] for rank in does_not_answer if rank in self._processes]
         silent = [process.process for process in there if process.gone is None]
         if job_ends:
             self._processes.tell_all(End(silent))

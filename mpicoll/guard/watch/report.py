@@ -15,7 +15,7 @@ from mpicoll.guard.watch.protocol import Account, Files
 from mpicoll.launch import last_calls
 from mpicoll.units import alike, named, rows
 
-__all__ = ["Why", "files", "loss", "show", "text", "why_silent", "with_last_call"]
+__all__ = ["DOES_NOT_KNOW", "Why", "files", "loss", "show", "text", "why_silent", "with_last_call"]
 
 
 class Why(Enum):
@@ -133,7 +133,11 @@ def _line(account: Account, furthest: int, many: bool = False) -> _Line:
     return _Line(does if account.leaving else f"{does}. {it_is} at {account.where}{handles}")
 
 
+DOES_NOT_KNOW = "does not know this communicator: it has not finished making it, or has lost it"
+"""What is said of a rank that answers, but has no such communicator. Others may have one, and use it, some time before
+the last of them returns from making it."""
 _SILENT = {
+    DOES_NOT_KNOW: "do not know this communicator: they have not finished making it, or have lost it",
     "has never been reached": "have never been reached",
     "its process has ended": "their processes have ended",
     "has had no time to answer": "have had no time to answer",
@@ -141,12 +145,12 @@ _SILENT = {
         "do not answer: they are stopped or stuck, or their nodes are lost"
     ),
 }
-"""What is known of a rank that gives no account, and how that is said of several ones."""
+"""What is known of a rank that gives no account of a call, and how that is said of several ones."""
 
 
 def why_silent(has_come: bool, is_gone: bool, hurried: bool) -> str:
     """What is known of a rank that gives no account. If those who asked were ``hurried``, its silence says nothing."""
-    never_reached, gone, late, stuck = _SILENT
+    _, never_reached, gone, late, stuck = _SILENT
     if not has_come:
         return never_reached
     if is_gone:

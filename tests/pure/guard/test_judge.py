@@ -161,6 +161,22 @@ def test_a_rank_leaves_while_others_go_on(capfd: Output) -> None:
     assert "ranks 0, 2  call 1: bcast, at" in said
 
 
+def test_a_rank_has_not_finished_making_the_communicator(capfd: Output) -> None:
+    """It answers that it does not know it. It is sound, and is not killed."""
+
+    async def scene(it: Job) -> None:
+        del it.ranks[2].member.watched["c"]
+        it.ranks[1].member.leave()
+        begin(it.recorders[0], "bcast")
+        await until(lambda: bool(ends))
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert "rank 0  call 0: bcast, at" in said
+    assert "rank 2  does not know this communicator: it has not finished making it" in said
+    assert ends == [[]]
+
+
 def test_a_rank_leaves_long_before_others(capfd: Output) -> None:
     """They have made all calls, and compute on."""
 

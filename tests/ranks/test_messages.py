@@ -1,4 +1,4 @@
-"""Messages under way: their tags, whose memory they hold and for how long, and who may ask for them."""
+"""Messages: their tags, whose memory they hold and for how long, and what a program is told of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ import pytest
 from mpi4py import MPI
 
 import mpicoll
-from mpicoll.calls.record import Ends, Pending
 from mpicoll.communicator.engine import requests
+from mpicoll.communicator.engine.message import OVERHEAD
 from mpicoll.errors import ArgumentError, MessageError, StateError
-from mpicoll.fabrics.fabric import NeverRaised, Transfer
 from mpicoll.launch import lifetime
 
 MPI_TAGS = 32767
@@ -76,7 +75,7 @@ def test_what_is_sent_is_let_go_soon_after_it_has_arrived(comm: mpicoll.Communic
 
 
 def test_short_messages_are_let_go_too(comm: mpicoll.Communicator) -> None:
-    most = requests.LEAST // requests.OVERHEAD
+    most = requests.LEAST // OVERHEAD
     sent = ring(comm, 8, 3 * most)
     gc.collect()
     assert sum(x() is not None for x in sent) <= most + 1
@@ -161,94 +160,6 @@ def test_two_threads_with_a_communicator_each(comm: mpicoll.Communicator) -> Non
     assert failures == []
 
 
-class Invented(Transfer):
-    """A message whose end the test decides."""
-
-    def __init__(self) -> None:
-        self.came: int | None = None
-        self.here = threading.Event()
-        self.waited_for = threading.Event()
-
-    def start(self) -> None:
-        """Nothing is to be done."""
-
-    def wait(self, begun: None) -> None:
-        self.waited_for.set()
-        self.here.wait()
-
-    def test(self, begun: None) -> bool:
-        assert not self.waited_for.is_set() or self.here.is_set(), "tested while another thread waits for it"
-        return self.here.is_set()
-
-    def cancel(self, begun: object) -> bool:
-        return True
-
-    def source(self, begun: object = None) -> int:
-        return 3
-
-    def tag(self, begun: object) -> int:
-        return 0
-
-    def arrived(self, begun: object = None) -> int | None:
-        return self.came
-
-
-def receive(under_way: requests.UnderWay, transfer: Transfer) -> requests.Request:
-    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
-    return requests.Request(requests.Message(pending, transfer, True, False, 32), object(), np.zeros(4), under_way)
-
-
-def test_what_a_thread_waits_for_is_not_tested() -> None:
-    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
-    transfer.came = 4
-    request = receive(under_way, transfer)
-    thread = threading.Thread(target=request.wait)
-    thread.start()
-    transfer.waited_for.wait()
-    request.look()
-    assert not request.test()
-    transfer.here.set()
-    thread.join()
-    assert request.test()
-
-
-def test_two_threads_wait_for_one_message() -> None:
-    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
-    transfer.came = 4
-    request = receive(under_way, transfer)
-    ended: list[bool] = []
-
-    def wait() -> None:
-        request.wait()
-        ended.append(request.done)
-
-    waiting = [threading.Thread(target=wait) for _ in range(2)]
-    for thread in waiting:
-        thread.start()
-    transfer.waited_for.wait()
-    transfer.here.set()
-    for thread in waiting:
-        thread.join()
-    assert ended == [True, True]
-
-
-def test_what_went_wrong_is_told_to_who_asks() -> None:
-    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
-    request = receive(under_way, transfer)
-    transfer.came = 3
-    transfer.here.set()
-    request.look()  # in the course of another message
-    assert request.done
-    with pytest.raises(MessageError, match=r"irecv: expected 4 elements of float64 from rank 3; 3 arrived"):
-        request.wait()
-    request.wait()
-
-    dropped = receive(under_way, transfer)
-    del dropped
-    with pytest.warns(RuntimeWarning, match="nobody has waited for this message: irecv: expected 4 elements"):
-        under_way.let_go()
-
-
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.processes
 def test_a_receive_that_a_signal_interrupts_as_it_ends(comm: mpicoll.Communicator) -> None:
@@ -282,53 +193,6 @@ def test_a_receive_that_a_signal_interrupts_as_it_ends(comm: mpicoll.Communicato
     comm.barrier()
 
 
-@pytest.mark.parametrize("taken", [False, True], ids=["while it is given up", "just before"])
-def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
-    """It is taken as a whole, or not at all: never is a call complete whose array was not written."""
-
-    class AtTheEnd(Invented):
-        def test(self, begun: None) -> bool:
-            self.came = 4 if taken else None
-            return taken
-
-        def cancel(self, begun: object) -> bool:
-            return False
-
-    under_way = requests.UnderWay(NeverRaised, 0)
-    under_way.timeout = 0.01
-    finished: list[bool] = []
-    request = receive(under_way, AtTheEnd())
-    request._finish = lambda: finished.append(True)
-    if taken:
-        request.wait()
-    else:
-        with pytest.raises(TimeoutError, match=r"no message came from rank 0 \(tag 0\) within 0.01 s"):
-            request.wait()
-    assert finished == [True] * taken
-
-
-def test_what_the_program_has_frozen_or_dropped_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it is complete."""
-    monkeypatch.setattr(requests, "_open", set())
-    under_way, (frozen, dropped) = requests.UnderWay(NeverRaised, 0), (Invented(), Invented())
-    frozen.came = dropped.came = 4
-    request = receive(under_way, frozen)
-    gc.freeze()
-    assert requests._has_messages(False, None)
-    assert not requests._has_messages(False, request._since)
-    receive(under_way, dropped)
-    assert requests._has_messages(False, request._since)
-    dropped.here.set()
-    under_way.let_go()
-    assert not requests._has_messages(False, request._since)
-    frozen.here.set()
-    request.wait()
-    assert not requests._has_messages(False, None)
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()  # what is imported, as before
-
-
 def test_another_thread_may_complete_what_has_just_begun(
     comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,30 +210,6 @@ def test_another_thread_may_complete_what_has_just_begun(
     received.wait()
     sent.wait()
     assert y.tolist() == [[1, 0]] * 3
-
-
-@pytest.mark.parametrize("is_begun_by_all", [True, False])
-def test_a_collective_at_the_end_of_the_program(is_begun_by_all: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some looks later it is complete, if all ranks have begun it."""
-
-    class Slow(Invented):
-        def test(self, begun: None) -> bool:
-            self.looks += 1
-            return is_begun_by_all and self.looks > 2
-
-        looks = 0
-
-    said: list[str] = []
-    monkeypatch.setattr(requests, "show", said.append)
-    monkeypatch.setattr(requests, "_SECONDS_AT_END", 0.01)
-    monkeypatch.setattr(requests, "_open", set())
-    pending = Pending("iallreduce", "iallreduce", 4, "float64", "it is not complete")
-    message = requests.Message(pending, Slow(), False, False, 32)
-    request = requests.Request(message, object(), np.zeros(4), requests.UnderWay(NeverRaised, 0))
-    monkeypatch.setattr(requests, "_unfinished", [request])
-    requests._tell_unfinished()
-    assert len(said) == (0 if is_begun_by_all else 1)
-    assert all("has calls under way. iallreduce: it is not complete" in line for line in said)
 
 
 # -- what programs of MPI do ------------------------------------------------------------------------------------------
@@ -515,16 +355,3 @@ def test_messages_move_while_a_rank_only_looks(comm: mpicoll.Communicator, tmp_p
     elif comm.rank == 1:
         comm.send(message, 0)
         sent.touch()
-
-
-def test_messages_that_are_under_way_at_the_end() -> None:
-    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
-    transfer.came = 4
-    request = receive(under_way, transfer)
-    assert requests._has_messages(True, None)
-    assert request in requests._unfinished
-    assert requests._has_messages(False, None)
-    transfer.here.set()
-    requests._has_messages(True, None)
-    assert request.done
-    assert request not in requests._unfinished

@@ -18,7 +18,8 @@ from mpicoll.calls.rules import checked_check, checked_timeout
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.binding import Binding
 from mpicoll.communicator.engine.copies import copied_to_host
-from mpicoll.communicator.engine.requests import Message, UnderWay
+from mpicoll.communicator.engine.message import Message
+from mpicoll.communicator.engine.requests import UnderWay
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.fabrics.lookup import fabric_of

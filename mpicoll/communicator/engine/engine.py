@@ -17,8 +17,9 @@ from mpicoll.calls.select import select
 from mpicoll.communicator.engine.aside import Aside, Handed
 from mpicoll.communicator.engine.collectives import Collectives
 from mpicoll.communicator.engine.copies import copied_to_host, settled, written_back
+from mpicoll.communicator.engine.message import Message
 from mpicoll.communicator.engine.message_calls import MessageCalls
-from mpicoll.communicator.engine.requests import Finish, Message, Request
+from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
 from mpicoll.guard.limit import limited

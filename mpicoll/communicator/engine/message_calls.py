@@ -17,7 +17,8 @@ from mpicoll.calls.record import Ends, Pending
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.base import Base
 from mpicoll.communicator.engine.copies import copied_to_host, written_back
-from mpicoll.communicator.engine.requests import Finish, Message, Request
+from mpicoll.communicator.engine.message import Message
+from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
 from mpicoll.machine.patience import Patience

@@ -1,0 +1,187 @@
+"""What is under way, without any MPI: who may ask for it, what an error is told to, and what is left at the end."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+
+from mpicoll.calls.record import Ends, Pending
+from mpicoll.communicator.engine import requests
+from mpicoll.communicator.engine.message import Message
+from mpicoll.errors import MessageError, TimeoutError
+from mpicoll.fabrics.fabric import NeverRaised, Transfer
+
+
+class Invented(Transfer):
+    """A message whose end the test decides."""
+
+    def __init__(self) -> None:
+        self.came: int | None = None
+        self.here = threading.Event()
+        self.waited_for = threading.Event()
+
+    def start(self) -> None:
+        """Nothing is to be done."""
+
+    def wait(self, begun: None) -> None:
+        self.waited_for.set()
+        self.here.wait()
+
+    def test(self, begun: None) -> bool:
+        assert not self.waited_for.is_set() or self.here.is_set(), "tested while another thread waits for it"
+        return self.here.is_set()
+
+    def cancel(self, begun: object) -> bool:
+        return True
+
+    def source(self, begun: object = None) -> int:
+        return 3
+
+    def tag(self, begun: object) -> int:
+        return 0
+
+    def arrived(self, begun: object = None) -> int | None:
+        return self.came
+
+
+def receive(under_way: requests.UnderWay, transfer: Transfer) -> requests.Request:
+    pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
+    return requests.Request(Message(pending, transfer, True, False, 32), object(), np.zeros(4), under_way)
+
+
+def test_what_a_thread_waits_for_is_not_tested() -> None:
+    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    transfer.came = 4
+    request = receive(under_way, transfer)
+    thread = threading.Thread(target=request.wait)
+    thread.start()
+    transfer.waited_for.wait()
+    request.look()
+    assert not request.test()
+    transfer.here.set()
+    thread.join()
+    assert request.test()
+
+
+def test_two_threads_wait_for_one_message() -> None:
+    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    transfer.came = 4
+    request = receive(under_way, transfer)
+    ended: list[bool] = []
+
+    def wait() -> None:
+        request.wait()
+        ended.append(request.done)
+
+    waiting = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in waiting:
+        thread.start()
+    transfer.waited_for.wait()
+    transfer.here.set()
+    for thread in waiting:
+        thread.join()
+    assert ended == [True, True]
+
+
+def test_what_went_wrong_is_told_to_who_asks() -> None:
+    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    request = receive(under_way, transfer)
+    transfer.came = 3
+    transfer.here.set()
+    request.look()  # in the course of another message
+    assert request.done
+    with pytest.raises(MessageError, match=r"irecv: expected 4 elements of float64 from rank 3; 3 arrived"):
+        request.wait()
+    request.wait()
+
+    dropped = receive(under_way, transfer)
+    del dropped
+    with pytest.warns(RuntimeWarning, match="nobody has waited for this message: irecv: expected 4 elements"):
+        under_way.let_go()
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["while it is given up", "just before"])
+def test_a_message_that_comes_when_time_is_up(taken: bool) -> None:
+    """It is taken as a whole, or not at all: never is a call complete whose array was not written."""
+
+    class AtTheEnd(Invented):
+        def test(self, begun: None) -> bool:
+            self.came = 4 if taken else None
+            return taken
+
+        def cancel(self, begun: object) -> bool:
+            return False
+
+    under_way = requests.UnderWay(NeverRaised, 0)
+    under_way.timeout = 0.01
+    finished: list[bool] = []
+    request = receive(under_way, AtTheEnd())
+    request._finish = lambda: finished.append(True)
+    if taken:
+        request.wait()
+    else:
+        with pytest.raises(TimeoutError, match=r"no message came from rank 0 \(tag 0\) within 0.01 s"):
+            request.wait()
+    assert finished == [True] * taken
+
+
+def test_what_the_program_has_frozen_or_dropped_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until it is complete."""
+    monkeypatch.setattr(requests, "_open", set())
+    under_way, (frozen, dropped) = requests.UnderWay(NeverRaised, 0), (Invented(), Invented())
+    frozen.came = dropped.came = 4
+    request = receive(under_way, frozen)
+    gc.freeze()
+    assert requests._has_messages(False, None)
+    assert not requests._has_messages(False, request._since)
+    receive(under_way, dropped)
+    assert requests._has_messages(False, request._since)
+    dropped.here.set()
+    under_way.let_go()
+    assert not requests._has_messages(False, request._since)
+    frozen.here.set()
+    request.wait()
+    assert not requests._has_messages(False, None)
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()  # what is imported, as before
+
+
+@pytest.mark.parametrize("is_begun_by_all", [True, False])
+def test_a_collective_at_the_end_of_the_program(is_begun_by_all: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some looks later it is complete, if all ranks have begun it."""
+
+    class Slow(Invented):
+        def test(self, begun: None) -> bool:
+            self.looks += 1
+            return is_begun_by_all and self.looks > 2
+
+        looks = 0
+
+    said: list[str] = []
+    monkeypatch.setattr(requests, "show", said.append)
+    monkeypatch.setattr(requests, "_SECONDS_AT_END", 0.01)
+    monkeypatch.setattr(requests, "_open", set())
+    pending = Pending("iallreduce", "iallreduce", 4, "float64", "it is not complete")
+    message = Message(pending, Slow(), False, False, 32)
+    request = requests.Request(message, object(), np.zeros(4), requests.UnderWay(NeverRaised, 0))
+    monkeypatch.setattr(requests, "_unfinished", [request])
+    requests._tell_unfinished()
+    assert len(said) == (0 if is_begun_by_all else 1)
+    assert all("has calls under way. iallreduce: it is not complete" in line for line in said)
+
+
+def test_messages_that_are_under_way_at_the_end() -> None:
+    under_way, transfer = requests.UnderWay(NeverRaised, 0), Invented()
+    transfer.came = 4
+    request = receive(under_way, transfer)
+    assert requests._has_messages(True, None)
+    assert request in requests._unfinished
+    assert requests._has_messages(False, None)
+    transfer.here.set()
+    requests._has_messages(True, None)
+    assert request.done
+    assert request not in requests._unfinished

@@ -55,7 +55,7 @@ Digests = Mapping[str, Mapping[str, str]]
 """By collective and algorithm, the digest of what was measured."""
 
 _RANKS = 1 << 12
-"""Of one node. A table that names more was not measured."""
+"""The most ranks of one node. A table that names more was not measured."""
 _KEYS = (*SETTING, "algorithms", *OTHERWISE)
 _OF_THE_TUNER = ("environment", "launches", "model", "times")
 
@@ -77,7 +77,7 @@ class Section:
 
     @property
     def hash(self) -> str:
-        """Of what it says to jobs."""
+        """A hash of what it says to jobs."""
         said = [self.setting, sorted(self.rows.items()), sorted((c, sorted(of.items())) for c, of in self._used())]
         return blake2b(repr(said).encode(), digest_size=6).hexdigest()
 

@@ -29,6 +29,8 @@ Measures collectives on several backends in one job, on the same buffers, and ch
 Started by itself, the command starts its own ranks. Inside `mpicoll run`, mpirun or srun, it is one of the ranks.
 Ctrl-C ends it after the current size, and keeps what was measured.
 """
+_FLAGS = ("wide",)
+"""Options without a value."""
 _NOT_HERE = {
     "-w": "each batch begins with two calls that are not timed",
     "-c": "every result is checked",
@@ -94,12 +96,12 @@ def _launch(typed: dict[str, str | None], ranks: int) -> int:
     from mpicoll.bench.measuring.progress import on_terminal
 
     collective = typed.pop("collective") or ""
-    wide = ["--wide"] if typed.pop("wide") is not None else []
-    options = [f"-n{v}" if name == "n" else f"--{name}={v}" for name, v in typed.items() if v is not None]
+    options = [f"--{name}" for name in _FLAGS if typed.pop(name) is not None]
+    options += [f"-n{v}" if name == "n" else f"--{name}={v}" for name, v in typed.items() if v is not None]
     with TemporaryDirectory(prefix="mpicoll-") as folder:
         stop = Path(folder, "stop")
         os.environ.update({**on_terminal(), STOP: str(stop)})
-        code = launcher.attended(["-m", "mpicoll", "bench", collective, *options, *wide], ranks, partial(ask, stop))
+        code = launcher.attended(["-m", "mpicoll", "bench", collective, *options], ranks, partial(ask, stop))
         return 128 + signal.SIGINT if stop.exists() else code
 
 

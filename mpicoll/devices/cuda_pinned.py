@@ -17,7 +17,7 @@ from mpicoll.machine.shared_memory import Block
 __all__ = ["Pinned"]
 
 _PORTABLE = 1
-"""Of cuMemHostRegister's flags: the memory is pinned for all GPUs of the process."""
+"""A flag of cuMemHostRegister: the memory is pinned for all GPUs of the process."""
 _NO_CONTEXT = 201
 """CUDA_ERROR_INVALID_CONTEXT: this thread has not worked on a GPU yet."""
 

@@ -37,7 +37,7 @@ class Transfer(ABC):
     """Sends or receives, and returns when that is complete, at less cost than ``start`` and ``wait``. None where there
     is no such way."""
     overruns = False
-    """Of one that comes: whether a longer message may have been written beyond its memory, too."""
+    """Whether a longer message than this one expects may have been written beyond its memory."""
 
     @abstractmethod
     def start(self) -> Any:

@@ -34,7 +34,7 @@ MOST = 256
 """The most blocks of a process, and the most adopted files. Each holds a file open, of which many systems allow a
 process 1,024 (ulimit -n)."""
 SHARE = 0.75
-"""Of the files that the system allows the process: the rest is the program's."""
+"""The part of the files that a process may open which arrays may use. The rest is the program's."""
 FREE_FACTOR = 2
 """Free blocks keep at most so many times the bytes that were in use at once: a program that makes and drops the same
 arrays again and again finds their memory."""

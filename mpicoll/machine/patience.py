@@ -25,7 +25,7 @@ class Patience:
     too, which may raise."""
 
     _soon = 0
-    """So many waits from now on sleep soon."""
+    """How many waits from now on sleep soon."""
 
     def __init__(self, seconds: float, meanwhile: Callable[[], object] | None = None) -> None:
         self._meanwhile = meanwhile

@@ -18,7 +18,16 @@ import pytest
 from tests.jobs.jobs import MPICH, REPOSITORY, Done, done, half, script
 
 TOP = [
-    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "constraints.txt"),
+    *(
+        "CHANGELOG.md",
+        "CITATION.cff",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "MANIFEST.in",
+        "Makefile",
+        "README.md",
+        "constraints.txt",
+    ),
     *(".ci", "pyproject.toml", "setup.cfg", "setup.py", "benchmarks", "docs", "examples", "mpicoll", "slurm", "tests"),
 ]
 PROGRAM = """

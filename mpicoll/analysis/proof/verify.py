@@ -36,7 +36,7 @@ STALE = -2
 """Stands for a symbol of INPUT after the same block of OUTPUT was written. In place, INPUT has lost it."""
 
 MOST_OF_A_TREE = 60
-"""So many characters of a tree are shown."""
+"""How many characters of a tree are shown."""
 
 
 @dataclass(frozen=True)

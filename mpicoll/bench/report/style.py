@@ -89,7 +89,7 @@ def styles(names: Iterable[str]) -> dict[str, Style]:
 
 
 def _hues(n: int) -> list[str]:
-    """So many hues, evenly spaced, dark and lighter ones in turns."""
+    """As many hues as asked for, evenly spaced, dark and lighter ones in turns."""
     found = []
     for i in range(n):
         rgb = hls_to_rgb(i / n, (0.28, 0.52, 0.4)[i % 3], 0.75)

@@ -47,7 +47,7 @@ class Time(NamedTuple):
 
 @dataclass
 class Record:
-    """Of one CPU, MPI library and number of ranks. ``environment`` says more about the machine. ``model`` is the cost
+    """What was measured with one CPU, MPI library and number of ranks. ``environment`` says more about the machine. ``model`` is the cost
     model's machine as it was fitted here."""
 
     cpu: str
@@ -90,7 +90,7 @@ class Record:
         return max((self.launches[time.launch].began for time in self.times if time.cell == cell), default="")
 
     def speedups(self, cell: Cell) -> Speedups:
-        """Of each candidate in each launch, on the kind of pages where it won less."""
+        """The speedup of each candidate in each launch, on the kind of pages where it won less."""
         found: dict[str, list[float]] = {}
         for by_pages in self.of(cell):
             times = [time.p50_us for time in by_pages.values()]

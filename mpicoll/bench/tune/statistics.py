@@ -25,7 +25,7 @@ _QUANTILES = (
 """Student's t, 95 %, one-sided, for 1 to 30 degrees of freedom. More have the last one, which is a little too large."""
 
 Speedups = Mapping[str, Sequence[float]]
-"""Of each candidate: one for each launch that measured it, in their order."""
+"""For each candidate, its speedup in each launch that measured it, in their order."""
 
 
 def mean(speedups: Sequence[float]) -> float:

@@ -266,7 +266,7 @@ class MessageCalls(Base):
         return int(tag) if type(tag) is OwnTag else checked_int(tag, 0, self.most_tag, operation, argument)
 
     def own_tags(self, count: int) -> list[OwnTag]:
-        """So many tags for messages of mpicoll's own: the highest ones, which no program can give from now on."""
+        """As many tags for messages of mpicoll's own: the highest ones, which no program can give from now on."""
         self.most_tag -= count
         return [OwnTag(self.most_tag + 1 + i) for i in range(count)]
 

@@ -76,7 +76,7 @@ class Meeting:
         self.wishes = False
         """Whether one of this rank's arrays lay in shared memory."""
         self._pauses: dict[Hashable, tuple[int, int]] = {}
-        """Of the kinds of calls that had ordinary arrays: how many calls are passed over, and how many still."""
+        """For each kind of call that had ordinary arrays: how many calls are passed over, and how many still."""
         self._said: list[Posted | None] = [None, None]
         """What this rank's page says, in its two places."""
 

@@ -34,7 +34,7 @@ class Events:
         self._threads: dict[int, str] = {}
         self._to_tell: list[tuple[Event, float, str]] = []
         self.tables: dict[str, str] = {}
-        """Of each communicator, whose table of measurements its algorithms are chosen by."""
+        """For each communicator: the table of measurements by which its algorithms are chosen."""
 
     def begin(self, recorder: TracedRecorder, event: Event) -> None:
         """A call begins."""

@@ -23,7 +23,7 @@ class Calls:
     states: dict[int, str] = field(default_factory=dict)
     waits: dict[int, int] = field(default_factory=dict)
     compared: int = 0
-    """So many first calls are known to be the same on all ranks."""
+    """How many first calls are known to be the same on all ranks."""
     comparing: asyncio.Lock = field(default_factory=asyncio.Lock)
     warned: bool = False
     waited: float = 0.0
@@ -32,7 +32,7 @@ class Calls:
     """After how many of them it is asked whether the waits can end; 0 if that is not known yet."""
 
     def time_passes(self, seconds: float) -> None:
-        """So long has some rank waited, if one waits."""
+        """Some rank has waited for so many more seconds, if one waits."""
         if self.longest() != SHORT:
             self.waited += seconds
 
@@ -46,7 +46,7 @@ class Calls:
         return True
 
     def least(self) -> int:
-        """So many calls all ranks have told of."""
+        """How many calls all ranks have told of."""
         return min(self.calls.get(rank, 0) for rank in self.ranks)
 
     def most(self) -> int:

@@ -36,7 +36,7 @@ from mpicoll.guard.watch.protocol import (
     Told,
     WriteFiles,
 )
-from mpicoll.guard.watch.report import Why
+from mpicoll.guard.watch.report import Missing, Silence, Why
 from mpicoll.guard.watch.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, patience_at_end
 from mpicoll.launch import last_calls
 from mpicoll.launch.alone import is_elastic
@@ -304,8 +304,8 @@ class Judge:
                 await self._end(each, number, Why.FORGOTTEN if number is None else Why.DIFFERENT)
 
     async def _hashes_now(self, each: Calls, ranks: Sequence[int], seconds: float) -> tuple[int, set[str]]:
-        """So many calls all of these ranks have begun, and their different hashes of them. Empty if there are none, or
-        if a rank does not know its own."""
+        """How many calls all of these ranks have begun, and their different hashes of these calls. Empty if there are
+        none, or if a rank does not know its own."""
         calls = min(await self._from_all(ranks, CallsOf(each.name), seconds), default=0)
         return calls, await self._hashes(each, calls, ranks) if calls else set()
 
@@ -334,18 +334,19 @@ class Judge:
 
     async def _accounts(
         self, each: Calls, number: int | None, seconds: float = SECONDS_TO_ANSWER
-    ) -> tuple[dict[int, Account], dict[int, str]]:
+    ) -> tuple[dict[int, Account], dict[int, Missing]]:
         """What the ranks say of a call, and why some say nothing of it."""
         answers = await self._processes.ask(each.ranks, AccountOf(each.name, number), seconds)
         accounts = {rank: answer for rank, answer in answers.items() if answer is not None}
-        missing = {rank: report.DOES_NOT_KNOW for rank in answers if rank not in accounts}
+        missing: dict[int, Missing] = {rank: Silence.DOES_NOT_KNOW for rank in answers if rank not in accounts}
         for rank in each.ranks:
             if rank not in answers:
                 process = self._processes.get(rank)
                 gone = process is not None and process.gone is not None
                 hurried = seconds < SECONDS_TO_ANSWER
-                silent = report.why_silent(process is not None, gone, hurried)
-                missing[rank] = report.with_last_call(silent, rank) if gone or hurried else silent
+                why = Silence.HAD_NO_TIME if hurried else Silence.DOES_NOT_ANSWER
+                why = Silence.NEVER_REACHED if process is None else Silence.HAS_ENDED if gone else why
+                missing[rank] = report.with_last_call(why, rank) if gone or hurried else why
         return accounts, missing
 
     async def _warn(self, why: Why, each: Calls) -> None:
@@ -394,7 +395,7 @@ class Judge:
                 await self._warn(Why.MEANWHILE, other)
         await self._dump(why.said(job_ends))
         # A process that has ended is not among them: another program's may have its number by now.
-        does_not_answer = [rank for rank in missing if missing[rank] != report.DOES_NOT_KNOW]
+        does_not_answer = [rank for rank in missing if missing[rank] is not Silence.DOES_NOT_KNOW]
         there = [self._processes[rank] for rank in does_not_answer if rank in self._processes]
         silent = [process.process for process in there if process.gone is None]
         if job_ends:

@@ -56,7 +56,7 @@ _CHANGES = 2.0
 """Seconds between two messages that say no more than that calls were made."""
 _SECONDS_TO_DUMP = 5.0
 _SAY = 8
-"""So many ranks say what they do if the judge is lost: each speaks for itself."""
+"""How many ranks say what they do if the judge is lost. Each speaks for itself."""
 _SECONDS_FOR_LAUNCHER = 2.0
 """A launcher ends all ranks when one has ended. Only where it does not, a rank does so, and says why."""
 
@@ -191,7 +191,7 @@ class Member:
                 if judge in each.ranks and self.rank in each.ranks[:_SAY]:
                     accounts = {self.rank: each.account(None)}
                     next_one = each.ranks[:2] in ([judge, self.rank], [self.rank, judge])
-                    lost = {judge: report.with_last_call(fate, judge)} if next_one else {}
+                    lost: dict[int, report.Missing] = {judge: report.with_last_call(fate, judge)} if next_one else {}
                     report.show(report.loss(each.ranks, accounts, lost))
                     return  # mpicoll run tells of ranks that were ended before they could say so
 

@@ -85,7 +85,7 @@ class Processes(dict[int, Connected]):
                 awaited.set_result(codec.read(answer.value, kind))
 
     def time_passes(self, seconds: float) -> None:
-        """So long has nobody been heard, and those that leave or are gone have been away."""
+        """For so many more seconds, nobody was heard, and those that leave or are gone were away."""
         for process in self.values():
             process.silent += seconds
             if process.left is not None:

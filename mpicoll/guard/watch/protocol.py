@@ -217,7 +217,7 @@ class Account(Message):
     """What a rank says of one call of a communicator, and what it does now."""
 
     begun: int
-    """So many calls has it begun."""
+    """How many calls it has begun."""
     state: str
     number: int
     """The number of the call that this account is about."""

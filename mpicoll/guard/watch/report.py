@@ -15,7 +15,7 @@ from mpicoll.guard.watch.protocol import Account, Files
 from mpicoll.launch import last_calls
 from mpicoll.units import alike, named, rows
 
-__all__ = ["DOES_NOT_KNOW", "Why", "files", "loss", "show", "text", "why_silent", "with_last_call"]
+__all__ = ["Missing", "Silence", "Why", "files", "loss", "show", "text", "with_last_call"]
 
 
 class Why(Enum):
@@ -45,6 +45,27 @@ class Why(Enum):
         return f"mpicoll: {self.said(job_ends)} (communicator of {named(sorted(ranks))}):"
 
 
+class Silence(Enum):
+    """Why a rank gives no account of a call: what is said of one rank, and of several."""
+
+    DOES_NOT_KNOW = (
+        "does not know this communicator: it has not finished making it, or has lost it",
+        "do not know this communicator: they have not finished making it, or have lost it",
+    )
+    """It answers. Others may use a communicator some time before the last rank returns from making it."""
+    NEVER_REACHED = "has never been reached", "have never been reached"
+    HAS_ENDED = "its process has ended", "their processes have ended"
+    HAD_NO_TIME = "has had no time to answer", "have had no time to answer"
+    """Those who asked were hurried: its silence says nothing."""
+    DOES_NOT_ANSWER = (
+        "does not answer: it is stopped or stuck, or its node is lost",
+        "do not answer: they are stopped or stuck, or their nodes are lost",
+    )
+
+
+Missing = Silence | str
+"""What is said in the place of a rank's account. If it is in words, these are of this rank alone."""
+
 _MORE = re.compile("allreduce|reduce_scatter|allgather")
 """The calls that a program makes for each batch."""
 
@@ -60,29 +81,35 @@ def text(
     why: Why,
     ranks: Sequence[int],
     accounts: dict[int, Account],
-    missing: dict[int, str],
+    missing: dict[int, Missing],
     latest: bool = True,
     job_ends: bool = True,
 ) -> str:
     """The table: a line for all ranks that do the same. The accounts are of the ranks' ``latest`` calls, or else of one
-    call of all. Of the ``missing`` ranks, there are words in their place."""
+    call of all. In the place of ``missing`` ones is said why."""
     table = _table(ranks, accounts, missing, latest)
     hint = _likeliest(accounts) if why == Why.HAS_LEFT else []
     return "\n".join([why.title(ranks, job_ends), *table, *hint])
 
 
 def _table(
-    ranks: Sequence[int], accounts: dict[int, Account], missing: dict[int, str], latest: bool = True
+    ranks: Sequence[int], accounts: dict[int, Account], missing: dict[int, Missing], latest: bool = True
 ) -> list[str]:
     furthest = max((account.begun for account in accounts.values()), default=0) if latest else 0
-    lines = {r: _Line(missing[r]) if r in missing else _line(accounts[r], furthest) for r in sorted(ranks)}
+    lines = {r: _Line(_instead(missing[r])) if r in missing else _line(accounts[r], furthest) for r in sorted(ranks)}
     found: list[tuple[list[int], str]] = []
     for line, who in alike(lines).items():
         said = line.said
         if len(who) > 1:
-            said = _SILENT.get(said, said) if who[0] in missing else _line(accounts[who[0]], furthest, True).said
+            first = who[0]
+            said = _instead(missing[first], True) if first in missing else _line(accounts[first], furthest, True).said
         found.append((who, said + (_since(who, accounts) if line.waits else "")))
     return rows(found)
+
+
+def _instead(missing: Missing, many: bool = False) -> str:
+    """What is said in the place of an account, of one rank or of ``many``."""
+    return missing if isinstance(missing, str) else missing.value[many]
 
 
 def _likeliest(accounts: dict[int, Account]) -> list[str]:
@@ -94,7 +121,7 @@ def _likeliest(accounts: dict[int, Account]) -> list[str]:
     return [f"  Often {named(ended)} had fewer batches than the others: give all ranks equally many{ddp}"]
 
 
-def loss(ranks: Sequence[int], accounts: dict[int, Account], lost: dict[int, str]) -> str:
+def loss(ranks: Sequence[int], accounts: dict[int, Account], lost: dict[int, Missing]) -> str:
     """What is known in a process of its own: the table if it is the one that tells of ``lost`` ranks, or one line."""
     table = _table([*accounts, *lost], accounts, lost)
     return "\n".join([Why.IS_LOST.title(ranks), *table] if lost else table)
@@ -133,35 +160,10 @@ def _line(account: Account, furthest: int, many: bool = False) -> _Line:
     return _Line(does if account.leaving else f"{does}. {it_is} at {account.where}{handles}")
 
 
-DOES_NOT_KNOW = "does not know this communicator: it has not finished making it, or has lost it"
-"""What is said of a rank that answers, but has no such communicator. Others may have one, and use it, some time before
-the last of them returns from making it."""
-_SILENT = {
-    DOES_NOT_KNOW: "do not know this communicator: they have not finished making it, or have lost it",
-    "has never been reached": "have never been reached",
-    "its process has ended": "their processes have ended",
-    "has had no time to answer": "have had no time to answer",
-    "does not answer: it is stopped or stuck, or its node is lost": (
-        "do not answer: they are stopped or stuck, or their nodes are lost"
-    ),
-}
-"""What is known of a rank that gives no account of a call, and how that is said of several ones."""
-
-
-def why_silent(has_come: bool, is_gone: bool, hurried: bool) -> str:
-    """What is known of a rank that gives no account. If those who asked were ``hurried``, its silence says nothing."""
-    _, never_reached, gone, late, stuck = _SILENT
-    if not has_come:
-        return never_reached
-    if is_gone:
-        return gone
-    return late if hurried else stuck
-
-
-def with_last_call(fate: str, rank: int) -> str:
+def with_last_call(fate: Missing, rank: int) -> Missing:
     """What became of a rank's process, and what it called last, as far as that is known on this node."""
     call = last_calls.last_call(rank)
-    return f"{fate}; its last collective: {call}" if call else fate
+    return f"{_instead(fate)}; its last collective: {call}" if call else fate
 
 
 def files(written: dict[int, Files]) -> str:

@@ -77,7 +77,7 @@ def _may_serve(its: Wait, mine: Wait, other: int, rank: int) -> bool:
         return True
     if its.communicator != mine.communicator or other == rank:
         return False
-    his, my = its.account, mine.account
-    sends = rank in his.targets and other in my.sources and my.source_tag in (None, his.target_tag)
-    takes = rank in his.sources and other in my.targets and his.source_tag in (None, my.target_tag)
+    one, own = its.account, mine.account
+    sends = rank in one.targets and other in own.sources and own.source_tag in (None, one.target_tag)
+    takes = rank in one.sources and other in own.targets and one.source_tag in (None, own.target_tag)
     return sends or takes

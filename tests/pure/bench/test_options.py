@@ -8,12 +8,12 @@ import pytest
 
 from mpicoll.bench.backends import BACKENDS
 from mpicoll.bench.options import Options, read
+from mpicoll.cli import parser
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
 
-TYPED: dict[str, str | None] = dict.fromkeys(("backends", "algorithms", "json", "csv", "plot", "wide"))
-TYPED |= {"collective": "allreduce", "n": "2", "min": "8", "max": "64M", "factor": "2", "dtype": "float32"}
-TYPED |= {"op": "sum", "root": "0", "device": "cpu", "seconds": "1"}
+TYPED: dict[str, str | None] = vars(parser().parse_args(["bench", "allreduce", "-n2"]))
+"""What the command line gives where nothing else is typed."""
 
 
 def options(**typed: str | None) -> Options:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from mpicoll.guard.recorder import BROKEN, FREED
 from mpicoll.guard.watch.protocol import Account, Files
-from mpicoll.guard.watch.report import Why, files, text, why_silent
+from mpicoll.guard.watch.report import Missing, Silence, Why, files, text
 from mpicoll.units import named
 from tests.pure.guard.invented import account
 
 
 def lines(*accounts: Account | None, latest: bool = True) -> list[str]:
     said = {rank: each for rank, each in enumerate(accounts) if each is not None}
-    missing = {rank: why_silent(True, False, False) for rank, each in enumerate(accounts) if each is None}
+    missing: dict[int, Missing] = {rank: Silence.DOES_NOT_ANSWER for rank, each in enumerate(accounts) if each is None}
     return text(Why.TIME_IS_UP, [*range(len(accounts))], said, missing, latest).splitlines()
 
 
@@ -72,12 +72,6 @@ def test_a_rank_that_has_ended_is_not_where_its_last_call_was() -> None:
     ended = account(waits=False, leaving=True)
     assert lines(waits, ended)[2] == "  rank 1  has ended its program: its last call was 3: barrier, at a.py:1 in f"
     assert lines(ended, account(), latest=False)[1] == "  rank 0  call 3: barrier, at a.py:1 in f"
-
-
-def test_why_a_rank_is_silent() -> None:
-    assert why_silent(False, False, False) == "has never been reached"
-    assert why_silent(True, True, True) == "its process has ended"
-    assert why_silent(True, False, True) == "has had no time to answer"
 
 
 def test_many_ranks_are_one_line() -> None:

@@ -26,7 +26,7 @@ class Record:
         self.description = description
         """The call in words, as in ``allreduce sum of 4 float32``. The operation comes first."""
         self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
-        """What the longest array of the call has. There are no elements where a rank does not know how many others have."""
+        """What the longest array of the call has. ``elements`` is 0 where a rank does not know how many others have."""
         self.root = root
         """The root's rank, None if the call has no root."""
         self.route = ""

@@ -208,8 +208,8 @@ def end_job(status: int) -> None:
 
 
 def remove_memory() -> None:
-    """Remove the names of memory that MPICH shares among the ranks of this job: it leaves them if it is aborted. Who
-    uses the memory keeps it."""
+    """Remove the names of memory that MPICH shares among the ranks of this job: it leaves them if it is aborted. A rank
+    that uses the memory keeps it."""
     with suppress(OSError), open("/proc/self/maps") as maps:
         names = {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps if "/dev/shm/mpich_shm_" in line}
         for name in names:  # those of this process, and so of this job

@@ -17,19 +17,9 @@ import pytest
 
 from tests.jobs.jobs import MPICH, REPOSITORY, Done, done, half, script
 
-TOP = [
-    *(
-        "CHANGELOG.md",
-        "CITATION.cff",
-        "CONTRIBUTING.md",
-        "LICENSE",
-        "MANIFEST.in",
-        "Makefile",
-        "README.md",
-        "constraints.txt",
-    ),
-    *(".ci", "pyproject.toml", "setup.cfg", "setup.py", "benchmarks", "docs", "examples", "mpicoll", "slurm", "tests"),
-]
+TOP = ["CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md"]
+TOP += ["constraints.txt", ".ci", "pyproject.toml", "setup.cfg", "setup.py"]
+TOP += ["benchmarks", "docs", "examples", "mpicoll", "slurm", "tests"]
 PROGRAM = """
     import numpy as np
     import mpicoll

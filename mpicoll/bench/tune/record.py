@@ -47,8 +47,8 @@ class Time(NamedTuple):
 
 @dataclass
 class Record:
-    """What was measured with one CPU, MPI library and number of ranks. ``environment`` says more about the machine. ``model`` is the cost
-    model's machine as it was fitted here."""
+    """What was measured with one CPU, MPI library and number of ranks. ``environment`` says more about the machine.
+    ``model`` is the cost model's machine as it was fitted here."""
 
     cpu: str
     mpi: str

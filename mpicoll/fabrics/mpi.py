@@ -60,7 +60,8 @@ class MPIFabric(ElasticFabric):
         duplicate: Callable[[MPI.Intracomm], MPI.Intracomm] = MPI.Intracomm.Dup,
     ) -> None:
         if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-            raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", repr(comm))
+            given = "MPI.COMM_NULL" if comm == MPI.COMM_NULL else repr(comm)
+            raise ArgumentError("Communicator", "comm", "an mpi4py intra-communicator that was not freed", given)
         self._comm = self._messages = MPI.Intracomm()
         self._bounded: BoundedAllgather | None = None
         self._is_elastic = is_elastic()

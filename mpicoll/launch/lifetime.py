@@ -21,7 +21,8 @@ from mpicoll.launch.alone import check_may_initialise, check_not_alone
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Closable", "before_finalize", "checked_world", "exits_with", "is_forked", "lives", "progress", "watch"]
+__all__ = ["FORKED", "Closable", "before_finalize", "checked_world"]
+__all__ += ["exits_with", "is_forked", "lives", "progress", "watch"]
 
 
 class Closable(Protocol):
@@ -41,7 +42,7 @@ No other thread of Python's works meanwhile, because mpi4py keeps the interprete
 _living: weakref.WeakSet[Closable] = weakref.WeakSet()
 """All such objects that exist."""
 
-_FORKED = (
+FORKED = (
     "this process was forked from the one that initialised it, which MPI does not serve: "
     "communicate in the parent, or start processes by spawn instead of fork"
 )
@@ -56,7 +57,7 @@ def _in_child() -> None:
     mpi = sys.modules.get("mpi4py.MPI")
     _forked = _forked or (mpi is not None and bool(mpi.Is_initialized()))
     for closable in list(_living):
-        closable.abandon(_FORKED)
+        closable.abandon(FORKED)
 
 
 os.register_at_fork(after_in_child=_in_child)
@@ -84,7 +85,7 @@ def checked_world() -> MPI.Intracomm:
     alone by mistake."""
     check_may_initialise()
     if _forked:
-        raise StateError(f"Communicator: MPI cannot be used here: {_FORKED}")
+        raise StateError(f"Communicator: MPI cannot be used here: {FORKED}")
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Any
@@ -27,6 +26,7 @@ from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.fabrics.transports import shared
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
+from tests.ranks.children import in_child
 
 Use = Callable[[mpicoll.Communicator, Any], object]
 
@@ -149,21 +149,6 @@ def test_threads_that_make_different_calls() -> None:
 
 
 # -- a forked child ---------------------------------------------------------------------------------------------------
-
-
-def in_child(check: Callable[[], None]) -> None:
-    """``check`` passes in a forked child."""
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            check()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_forked_child() -> None:

@@ -55,7 +55,7 @@ def draw(
     if kind in PICTURES:
         _save(found, f"{algorithm.collective} {algorithm.name}", title, file)
     else:
-        with _writing():
+        with _writing(file):
             page.save(found, algorithm, root, title, file)
     if found.fault is not None:
         raise found.fault
@@ -113,13 +113,13 @@ def _save(found: picture.Picture, name: str, of: str, file: Path) -> None:
         given = "an environment without it"
         raise ArgumentError("draw", "-o", "matplotlib to be installed (pip install matplotlib)", given)
     drawing = arrows if arrows.height_of_ranks(found) <= arrows.TALLEST else matrices
-    with _writing():
+    with _writing(file):
         drawing.save(found, name, of, file)
 
 
 @contextmanager
-def _writing() -> Iterator[None]:
+def _writing(file: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ArgumentError("draw", "-o", "a file that can be written", str(error)) from error
+        raise ArgumentError("draw", "-o", "a file that can be written", f"{str(file)!r} ({error.strerror})") from error

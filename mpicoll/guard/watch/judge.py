@@ -364,8 +364,11 @@ class Judge:
             self._say_once(await self._trace.write(self._processes, SECONDS_TO_ANSWER))
 
     async def _dump_for(self, asking: int, wish: Dump) -> None:
-        """All ranks may ask at once. Files serve everybody who has asked before they were begun."""
+        """All ranks may ask at once. Files serve everybody who has asked before they were begun.
+
+        A rank that fails asks for them. It may fail because others made another call, and it got what these sent."""
         before = self._dumps
+        await asyncio.gather(*(self._compare(each) for each in [*self._communicators.values()] if each.ranks))
         async with self._dumping:
             if self._dumps == before:
                 self._dumps += 1

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mpicoll.communicator.communicator import Communicator
-from mpicoll.errors import LaunchError, RankLost
+from mpicoll.errors import ArgumentError, LaunchError, RankLost
 from mpicoll.guard.limit import limited
 from mpicoll.launch import elastic, lifetime
 from mpicoll.torch.backend.device_backend import DeviceBackend
@@ -21,11 +21,13 @@ __all__ = ["bound_device", "make"]
 def make(options: Any) -> RegisteredGroup | DeviceBackend:
     """A whole group, or a backend for some devices of a group that is torch's own. All ranks of the group call this.
 
-    Raises LaunchError if torch's rank or world size is not MPI's.
+    Raises LaunchError if torch's rank or world size is not MPI's, and ArgumentError if a rank is named twice.
     """
     only_backend = _wants_device_backend()
     world = lifetime.checked_world()
     members = list(options.global_ranks_in_group)  # empty for the default group, which has all ranks
+    if len(set(members)) < len(members):
+        raise ArgumentError("new_group", "ranks", "different ranks", repr(members))
     everybody = elastic.left(world.size)
     size = len(everybody) if members else options.group_size
     rank = members[options.group_rank] if members else options.group_rank

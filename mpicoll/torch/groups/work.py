@@ -14,6 +14,7 @@ import torch
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.errors import ArgumentError, DeviceFailure, StateError, TimeoutError
 from mpicoll.guard.sites import Site
+from mpicoll.launch.lifetime import FORKED, is_forked
 from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.private import profiler
 from mpicoll.torch.uncompiled import uncompiled
@@ -176,7 +177,12 @@ class CollectiveWork(Work):
         return self._result
 
     def _is_over(self) -> bool:
-        return self.done.is_set() or self._completes == threading.get_ident()
+        if self.done.is_set() or self._completes == threading.get_ident():
+            return True
+        if is_forked():  # the thread that carries it out is the parent's alone
+            self._exception = StateError(f"wait: this collective cannot be waited for: {FORKED}")
+            return True
+        return False
 
     def is_completed(self) -> bool:
         if not self._is_over():
@@ -204,6 +210,8 @@ class CollectiveWork(Work):
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that the collective writes. The future raises what the collective raised."""
+        if is_forked() and self._is_over() and self._exception is not None:
+            raise self._exception
         self._future_taken, self.failed_unseen = True, False
         return self._future
 

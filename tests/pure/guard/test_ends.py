@@ -9,6 +9,7 @@ import pytest
 
 from mpicoll.guard.watch import ending
 from mpicoll.guard.watch.channel import connect, say
+from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.protocol import CallsOf, State, Told
 from mpicoll.guard.watch.report import Why
 from tests.pure.guard.invented import Job, begin, ends, give_up_soon, let_time_fly, looks, play, until
@@ -50,6 +51,24 @@ def test_a_rank_has_not_finished_making_the_communicator(capfd: Output) -> None:
     assert "rank 0  call 0: bcast, at" in said
     assert "rank 2  does not know this communicator: it has not finished making it" in said
     assert ends == [[]]
+
+
+def test_a_rank_fails_of_what_others_have_called(capfd: Output, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its call has returned, with what their call sent. The table comes before all end, though no look has come yet."""
+
+    async def no_look(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(Judge, "_judge", no_look)
+
+    async def scene(it: Job) -> None:
+        it.make("allgather", "bcast")
+        await until(lambda: len(it.judge._communicators["c"].ranks) == 3 if it.judge._communicators else False)
+        await it.ranks[0].member.dump("RuntimeError")
+        assert ends
+
+    play(scene)
+    assert Why.DIFFERENT.value in capfd.readouterr().err
 
 
 def test_a_rank_leaves_long_before_others(capfd: Output) -> None:

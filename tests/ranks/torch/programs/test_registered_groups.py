@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ import torch.distributed as dist
 import mpicoll.torch
 from mpicoll.errors import ArgumentError, DeviceError, LaunchError, StateError
 from mpicoll.torch.backend.device_backend import DeviceBackend
+from mpicoll.torch.backend.make import make
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON
 
 
@@ -69,6 +71,13 @@ def test_contradictions(argument: str, by: int, method: str | None, without_grou
         with pytest.raises(LaunchError, match=rf"{argument}={said[argument]} .* MPI says"):
             dist.init_process_group("mpicoll", store=dist.HashStore(), **said)
     assert not dist.is_initialized()
+
+
+def test_a_rank_that_is_named_twice() -> None:
+    """Before torch 2.13, torch itself lets it through."""
+    options = SimpleNamespace(global_ranks_in_group=[0, 0], group_rank=0, group_size=2)
+    with pytest.raises(ArgumentError, match=r"new_group: ranks: expected different ranks; given \[0, 0\]"):
+        make(options)
 
 
 def test_after_destroy(without_group: None) -> None:

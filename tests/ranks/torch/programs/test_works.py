@@ -15,9 +15,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from mpicoll.errors import MessageError
+from mpicoll.errors import MessageError, StateError
 from mpicoll.torch.backend.handles import handle_of
 from mpicoll.torch.groups.work import CollectiveWork
+from tests.ranks.children import in_child
 from tests.ranks.torch.programs.training import mlp, vectors
 
 
@@ -30,6 +31,32 @@ def test_futures(rank: int, size: int) -> None:
     assert work.get_future().done()
     assert work.get_future().value()[0] is x or torch.equal(work.get_future().value()[0], x)
     assert torch.equal(work.result()[0], torch.full((3,), float(size)))
+
+
+def test_a_forked_child_does_not_wait_for_its_parents_work() -> None:
+    """The thread that carries it out is the parent's alone."""
+    goes_on = threading.Event()
+
+    def run() -> None:
+        goes_on.wait()
+
+    work = CollectiveWork(run, [])
+    thread = threading.Thread(target=work.carry_out)
+    thread.start()
+
+    def check() -> None:
+        handle = handle_of(work)
+        assert handle.is_completed()
+        assert not handle.is_success()
+        for ask in (handle.wait, handle.get_future, work.get_future):
+            with pytest.raises(StateError, match="this collective cannot be waited for: this process was forked"):
+                ask()
+
+    in_child(check)
+    goes_on.set()
+    thread.join()
+    assert work.wait()
+    in_child(work.wait)
 
 
 def test_a_failure_that_is_waited_for_while_it_is_handed_on_counts_as_seen() -> None:

@@ -35,7 +35,7 @@ the algorithm's *schedule*: the list of messages of each rank, step by step. You
 - `mpicoll simulate` predicts its time on a machine: see [cost.md](../explanation/cost.md).
 - [own_algorithm.md](../how-to/own_algorithm.md) shows how to add an algorithm of your own.
 
-## How do you read a picture?
+## How to read a picture
 
 - **Time** goes from left to right, in rounds. A message's round is one more than the longest chain of messages that
   had to come before it. Ranks do not wait for rounds.
@@ -49,7 +49,7 @@ the algorithm's *schedule*: the list of messages of each rank, step by step. You
 - **A thick frame** marks what a round has changed.
 - **The last column** shows only what the collective must leave there.
 
-## How do you read a cost?
+## How to read a cost
 
 A cost is the time among `p` ranks for a vector of `n` bytes, the longest vector that a rank gives or gets.
 
@@ -61,13 +61,13 @@ A cost is the time among `p` ranks for a vector of `n` bytes, the longest vector
 - If p is not a power of two, log2(p) is rounded up. A cost that says "where p is no power of two" is an exception:
   there log2(p) is rounded down, and the cost says what is added.
 
-## How often are 16-bit values rounded?
+## How often 16-bit values are rounded
 
 A message of float16 or bfloat16 values carries 16 bits for each value, so each combination on the way rounds. The
 table of an algorithm gives the largest number of roundings between an element of any rank and the result, as the proof
 counts them. `exchange` combines in float32 and rounds once.
 
-## Which algorithms are there?
+## All algorithms
 """
 
 MEANINGS = {

@@ -18,14 +18,13 @@ MOST_ROUNDS = 10
 HEAD = """\
 # Algorithms
 
-**Who is this for?** Anyone who wants to know how a collective works, or to choose an algorithm for `algorithm=`, and
-authors of algorithms.
+This page is for you if you want to know how a collective works, to choose an algorithm for `algorithm=`, or to write
+one. It lists the meaning of each collective, and every algorithm that mpicoll has for it: what it does, what it costs,
+where it comes from, and a picture of its messages.
 
-**What will you find here?** The meaning of each collective, and every algorithm that mpicoll has for it: what it does,
-what it costs, where it comes from, and a picture of its messages. Three other names that `algorithm=` accepts are
-`native`, which is the MPI library's own collective, `exchange`, which moves all values and combines them in rank order,
-and `cico`, which does so through memory that the ranks of a node share. [arrays.md](arrays.md#algorithms) says which of
-all these runs by default.
+Three other names that `algorithm=` accepts are `native`, which is the MPI library's own collective, `exchange`, which
+moves all values and combines them in rank order, and `cico`, which does so through memory that the ranks of a node
+share. [arrays.md](arrays.md#algorithms) says which of all these runs by default.
 
 `make docs` builds this page from the code that runs. It proves each algorithm first, and then draws the picture from
 the algorithm's *schedule*: the list of messages of each rank, step by step. You can do more with each:

@@ -65,7 +65,7 @@ def test_a_rank_fails_of_what_others_have_called(capfd: Output, monkeypatch: pyt
         it.make("allgather", "bcast")
         await until(lambda: len(it.judge._communicators["c"].ranks) == 3 if it.judge._communicators else False)
         await it.ranks[0].member.dump("RuntimeError")
-        assert ends
+        await until(lambda: bool(ends))
 
     play(scene)
     assert Why.DIFFERENT.value in capfd.readouterr().err

@@ -14,13 +14,14 @@ from pathlib import Path
 import pytest
 
 from tests.jobs import fuzzed
-from tests.jobs.faults import DIFFERENT, FAULTS, FIRST_IS_SILENT, IS_GONE
 from tests.jobs.jobs import MPICH, Done, ended, half, run, script, started, until
+from tests.jobs.programs import faults
+from tests.jobs.titles import DIFFERENT, FIRST_IS_SILENT, IS_GONE
 
 pytestmark = pytest.mark.slow
 
 
-THE_MPI_S = [name for name in FAULTS if not FAULTS[name].any_mpi]
+THE_MPI_S = [name for name, fault in faults.FAULTS.items() if not fault.any_mpi]
 
 
 def said_once(result: Done) -> None:
@@ -28,11 +29,11 @@ def said_once(result: Done) -> None:
     assert len(titles) <= 1, result.output
 
 
-@pytest.mark.parametrize("name", half(FAULTS, on_both=THE_MPI_S))
-def test_a_fault_ends_the_job(name: str, tmp_path: Path) -> None:
-    fault = FAULTS[name]
-    result = run(3, script(tmp_path, fault.program()), env={"MPICOLL_TIMEOUT": str(fault.seconds)})
-    for piece in fault.said:
+@pytest.mark.parametrize("name", half(faults.FAULTS, on_both=THE_MPI_S))
+def test_a_fault_ends_the_job(name: str) -> None:
+    fault = faults.FAULTS[name]
+    result = run(3, faults.__file__, name, env={"MPICOLL_TIMEOUT": str(fault.seconds)})
+    for piece in fault.said():
         assert piece in result.output, result.output
     said_once(result)
     assert "went on" not in result.output
@@ -185,28 +186,26 @@ def test_killed_at_a_random_moment(seed: int, tmp_path: Path) -> None:
     said_once(result)
 
 
+WRONG_IN_TORCH = Path(__file__).parent / "programs" / "wrong_in_torch.py"
+
+
+@pytest.mark.parametrize("wrong", half(["async against sync", "asynchronous"]))
+def test_different_calls_in_torch(wrong: str) -> None:
+    result = run(3, str(WRONG_IN_TORCH), wrong)
+    assert DIFFERENT in result.output, result.output
+    assert result.code != 0
+    said_once(result)
+
+
 TORCH = """
-    import sys, time
+    import time
     import torch
     import torch.distributed as dist
 
     dist.init_process_group("mpicoll")
-    rank, x = dist.get_rank(), torch.ones(6)
+    x = torch.ones(6)
     dist.all_reduce(x)
 """
-WRONG_IN_TORCH = {
-    "async against sync": "dist.all_reduce(x, async_op=rank == 1)\ndist.broadcast(x, rank // 2)\ndist.barrier()",
-    "asynchronous": "dist.all_reduce(x, dist.ReduceOp.MAX if rank else dist.ReduceOp.MIN, async_op=True)",
-}
-
-
-@pytest.mark.parametrize("wrong", half(WRONG_IN_TORCH))
-def test_different_calls_in_torch(wrong: str, tmp_path: Path) -> None:
-    lines = "\n".join(f"    {line}" for line in WRONG_IN_TORCH[wrong].splitlines())
-    result = run(3, script(tmp_path, TORCH + lines))
-    assert DIFFERENT in result.output, result.output
-    assert result.code != 0
-    said_once(result)
 
 
 def test_a_group_of_torch_is_made_again(tmp_path: Path) -> None:

@@ -127,12 +127,24 @@ def test_some_ranks_have_ordinary_arrays(comm: mpicoll.Communicator) -> None:
             assert (x == sum(range(comm.size))).all()
 
 
+def test_long_arrays_that_take_turns_with_ordinary_ones(comm: mpicoll.Communicator) -> None:
+    """Beside a long call, it takes little to say that an array is ordinary. So no such call is passed over."""
+    ordinary, shared = np.ones(1 << 17), comm.zeros(1 << 17)
+    for _ in range(5):
+        comm.allreduce(shared, out=shared)
+        assert comm.last_route == SHARED
+        for _ in range(3):
+            comm.allreduce(ordinary, out=ordinary)
+            assert comm.last_route != SHARED
+
+
 def test_calls_with_ordinary_arrays_are_passed_over(
     comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fewer and fewer of them take the time to meet, until ranks have shared arrays again."""
     met: list[int] = []
-    x, number, fabric = np.zeros(LONG), [0], comm._engine.fabric
+    short = blocks.LEAST // 4
+    x, number, fabric = np.zeros(short), [0], comm._engine.fabric
     assert isinstance(fabric, MPIFabric)
     assert fabric._meeting is not None
     come = fabric._meeting.come
@@ -145,7 +157,7 @@ def test_calls_with_ordinary_arrays_are_passed_over(
     for number[0] in range(40):
         comm.allreduce(x, out=x)
     assert met == [0, 2, 5, 10, 19, 36]
-    y, routes = comm.zeros(LONG), []
+    y, routes = comm.zeros(short), []
     for _ in range(100):
         comm.allreduce(y, out=y)
         routes.append(comm.last_route)

@@ -14,6 +14,7 @@ import pytest
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.errors import MessageError
+from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.fabrics.routes.lying import SHARED
 from mpicoll.fabrics.transports import meeting
 from mpicoll.machine import caches
@@ -141,8 +142,18 @@ def test_random_calls(monkeypatch: pytest.MonkeyPatch) -> None:
             served.add((d["name"], d["uneven"]))
         assert d["memory"] != "ordinary" or comm.last_route != SHARED, where
     if DRAWS >= 150:
-        assert served == {(name, uneven) for name in SERVED for uneven in (False, *([True] * (name in UNEVEN)))}
+        able = {(name, uneven) for name in SERVED for uneven in (False, *([True] * (name in UNEVEN)))}
+        # Where ranks take turns on cores, an MPI itself may move short arrays from and to a root.
+        dealt = {each for each in able if COLLECTIVES[each[0]].rooted and not COLLECTIVES[each[0]].reduces}
+        assert able - (dealt if has_its_own(comm) else set()) <= served <= able
     comm.free()
+
+
+def has_its_own(comm: mpicoll.Communicator) -> bool:
+    """Whether short calls from and to a root are the MPI's."""
+    fabric = comm._engine.fabric
+    assert isinstance(fabric, MPIFabric)
+    return fabric._crowded and fabric._vendor.crowded_deals > 0
 
 
 def test_random_alltoallv() -> None:

@@ -72,6 +72,8 @@ class Lying:
         self._meeting, self._call, self._otherwise, self._record = meeting, call, otherwise, record
         self._workspace, self._otherwise_named = workspace, record.route
         table, rank = call.collective, meeting.rank
+        self._nbytes = call.nbytes(meeting.size) if call.extent_is_common else 0
+        """Of the longest array; 0 where a rank does not know that of the others."""
         self._buffers = input_and_output(call, rank, meeting.size)
         self._known: Sequence[Own] | None = None
         """All that has memory that other ranks can open, as this rank knew it when it looked for its own."""
@@ -106,7 +108,7 @@ class Lying:
                 self._work()
                 meeting.come()
                 return
-            meeting.pause(record.digest)
+            meeting.pause(record.digest, self._nbytes)
         record.route = self._otherwise_named
         self._otherwise()
 

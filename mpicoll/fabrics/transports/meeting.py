@@ -34,6 +34,9 @@ SPINS = 100
 """How often a rank looks before it lets others have the core between looks."""
 MOST_PASSED_OVER = 64
 """The most calls of a kind that are passed over, one after another."""
+LONG = 1 << 20
+"""Bytes of a call of which none is passed over, and that are moved between two calls in which ranks say where their
+arrays lie. To meet takes little beside that."""
 KINDS = 1024
 """Kinds of calls that are remembered."""
 
@@ -100,12 +103,15 @@ class Meeting:
                 return False
         return True
 
-    def pause(self, kind: Hashable) -> None:
-        """Pass over the next calls of this kind: one at first, and then twice as many each time. All ranks call this at
-        the same call, because all have read the same."""
+    def pause(self, kind: Hashable, nbytes: int) -> None:
+        """Pass over the next calls of this kind, of so many bytes: one at first, and then twice as many each time. All
+        ranks call this at the same call, because all have read the same."""
+        if nbytes >= LONG:
+            return
         if len(self._pauses) >= KINDS:
             self._pauses.clear()
-        pause = min(2 * self._pauses.get(kind, (0, 0))[0], MOST_PASSED_OVER) or 1
+        most = min(MOST_PASSED_OVER, LONG // nbytes) if nbytes else MOST_PASSED_OVER
+        pause = min(2 * self._pauses.get(kind, (0, 0))[0], most) or 1
         self._pauses[kind] = pause, pause
 
     def go_on(self, kind: Hashable) -> None:

@@ -85,11 +85,11 @@ def _calls(events: Sequence[Any]) -> Iterator[Call]:
             yield Call(case, among, each["args"]["bytes"], each["dur"] / 1e6)
 
 
-def _case(words: str) -> str:
-    """The case of a call in words, as ``all_reduce sum of 8 float32``. Empty where no table can serve it."""
-    found = re.match(r"i?(\w+?)( \w+)? of (?:\d+ )?(\w+)", words)
+def _case(description: str) -> str:
+    """The case of a call that is described so: ``all_reduce sum of 8 float32``. Empty where no table can serve it."""
+    found = re.match(r"i?(\w+?)( \w+)? of (?:\d+ )?(\w+)", description)
     name = None if found is None else _method(found[1])
-    if found is None or name not in CASES or "algorithm" in words:
+    if found is None or name not in CASES or "algorithm" in description:
         return ""
     if not even_and_uneven(name)[0].reduces:
         return name

@@ -35,8 +35,8 @@ SPINS = 100
 MOST_PASSED_OVER = 64
 """The most calls of a kind that are passed over, one after another."""
 LONG = 1 << 20
-"""Bytes of a call of which none is passed over, and that are moved between two calls in which ranks say where their
-arrays lie. To meet takes little beside that."""
+"""Bytes of a call that is never passed over. Shorter calls that are passed over, one after another, move no more than
+that. To meet takes little beside it."""
 KINDS = 1024
 """Kinds of calls that are remembered."""
 

@@ -86,7 +86,7 @@ def text(
     job_ends: bool = True,
 ) -> str:
     """The table: a line for all ranks that do the same. The accounts are of the ranks' ``latest`` calls, or else of one
-    call of all. In the place of ``missing`` ones is said why."""
+    call of all. ``missing`` says why some ranks give none."""
     table = _table(ranks, accounts, missing, latest)
     hint = _likeliest(accounts) if why == Why.HAS_LEFT else []
     return "\n".join([why.title(ranks, job_ends), *table, *hint])

@@ -368,7 +368,9 @@ class Judge:
 
         A rank that fails asks for them. It may fail because others made another call, and it got what these sent."""
         before = self._dumps
-        await asyncio.gather(*(self._compare(each) for each in [*self._communicators.values()] if each.ranks))
+        compared = [self._tasks.create_task(self._compare(each)) for each in self._communicators.values() if each.ranks]
+        if compared:  # where a rank is stopped, this takes longer than the files may wait
+            await asyncio.wait(compared, timeout=_SECONDS_FOR_OTHERS)
         async with self._dumping:
             if self._dumps == before:
                 self._dumps += 1

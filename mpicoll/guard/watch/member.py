@@ -54,8 +54,7 @@ __all__ = ["Member"]
 
 _CHANGES = 2.0
 """Seconds between two messages that say no more than that calls were made."""
-_SECONDS_TO_DUMP = 8.0
-"""The judge asks all ranks twice meanwhile, and waits some seconds for each answer."""
+_SECONDS_TO_DUMP = 5.0
 _SAY = 8
 """How many ranks say what they do if the judge is lost. Each speaks for itself."""
 _SECONDS_FOR_LAUNCHER = 2.0

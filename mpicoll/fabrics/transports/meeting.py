@@ -36,7 +36,7 @@ MOST_PASSED_OVER = 64
 """The most calls of a kind that are passed over, one after another."""
 LONG = 1 << 20
 """Bytes of a call that is never passed over. Shorter calls that are passed over, one after another, move no more than
-that. To meet takes little beside it."""
+that. To meet takes little beside it. (In an alltoallv, no rank knows how long the others' arrays are.)"""
 KINDS = 1024
 """Kinds of calls that are remembered."""
 

@@ -21,7 +21,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.plan import Bound
 from mpicoll.calls.record import Record
 from mpicoll.communicator.engine import base
-from mpicoll.errors import MessageError, StateError
+from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.fabrics.transports import shared
 from mpicoll.guard.watch import watcher
@@ -79,6 +79,11 @@ def test_a_collective_that_mpi_reports() -> None:
     with pytest.raises(MessageError, match=r"scan: the MPI library reports: .*[Tt]runcate"):
         comm._engine.carry_out(Bound(failing, Record("scan")), "scan")
     check_unusable(comm, np.ones(1), "its scan ended midway.*[Tt]runcate")
+
+
+def test_no_communicator_of_mpi_is_named() -> None:
+    with pytest.raises(ArgumentError, match=r"Communicator: comm: expected .* not freed; given MPI\.COMM_NULL"):
+        mpicoll.Communicator(MPI.COMM_NULL)
 
 
 def test_a_second_exception_while_the_first_is_dealt_with(monkeypatch: pytest.MonkeyPatch) -> None:

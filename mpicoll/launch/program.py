@@ -27,7 +27,7 @@ from types import CodeType, ModuleType
 import mpi4py
 from mpi4py import run
 
-from mpicoll.launch import cores, elastic, failure, interrupt, lifetime, stdin
+from mpicoll.launch import backing, cores, elastic, failure, interrupt, lifetime, stdin
 from mpicoll.launch.alone import is_elastic, launched_rank, note_rank
 from mpicoll.machine.vendors import RANK_VARIABLES
 
@@ -48,6 +48,7 @@ def main() -> None:
     os.environ.update(_for_torch())
     _print_lines()
     cores.take()
+    backing.when_mpi_is_imported()
     interrupt.listen()
     stdin.take(launched_rank())
     sys.excepthook = failure.hook

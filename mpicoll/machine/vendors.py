@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 __all__ = [
+    "BACKING_FILES",
     "OF_A_RANK",
     "OPEN_MPI",
     "PLACES",
@@ -80,6 +81,12 @@ class Vendor:
     settings: str = r"(?!)"
     """What says how data goes."""
 
+    # The files behind the memory that ranks of a node share.
+    backing_folder: str = ""
+    """The variable that names their folder."""
+    backing_files: str = r"(?!)"
+    """Those that its ranks need no longer once MPI_Init has returned: a pattern of their paths."""
+
     # How the library behaves.
     waitany_yields: bool = False
     """Whether MPI_Waitany lets others have the core while it waits."""
@@ -119,6 +126,8 @@ OPEN_MPI = Vendor(
     r"|PMIX_(RANK|NAMESPACE|SERVER_\w+|HOSTNAME)|PRTE_LAUNCHED",
     places=r"(PRTE|OMPI)_MCA_(rmaps|hwloc)_\w+",
     settings=r"OMPI_MCA_(pml|btl|mtl|coll|smsc|accelerator|opal)(_\w+)?|UCX_\w+",
+    backing_folder="OMPI_MCA_btl_sm_backing_directory",
+    backing_files=r"/.*/sm_segment\.[^/ ]*",  # version 5. The older ones complain if these are gone when they end.
     waitany_yields=True,
     waits_one_by_one=True,  # seen with 4.1
     overruns=True,  # seen with 5.0.11: within a node from 4 KiB on, and over TCP
@@ -135,6 +144,7 @@ MPICH = Vendor(
     of_a_rank=r"PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)",
     places=r"HYDRA_(BINDING|MAPPING)",
     settings=r"FI_\w+|MPICH_\w+|MPIR_CVAR_\w+|UCX_\w+",
+    backing_files=r"/dev/shm/mpich_shm_[^/ ]*",
 )
 
 INTEL_MPI = replace(
@@ -173,3 +183,4 @@ OF_A_RANK = _any(vendor.of_a_rank for vendor in VENDORS)
 PLACES = _any(vendor.places for vendor in VENDORS)
 SETTINGS = _any(vendor.settings for vendor in VENDORS)
 """The variables of all vendors."""
+BACKING_FILES = _any(vendor.backing_files for vendor in VENDORS)

@@ -17,7 +17,7 @@ from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.watch import ending, report
 from mpicoll.launch import failure, last_calls
 from mpicoll.launch.gone import Gone
-from tests.jobs.jobs import MPICH, run, script
+from tests.jobs.jobs import run, script
 from tests.pure.guard import invented
 
 PROGRAM = """
@@ -264,22 +264,3 @@ def test_old_folders_go(tmp_path: Path) -> None:
     (tmp_path / f"mpicoll-calls-{31:08x}").mkdir()
     Dump(0, str(tmp_path / "named"), "00000000", list).write("", {})  # beside a folder that the user names, all stay
     assert {*tmp_path.iterdir()} > before
-
-
-@pytest.mark.skipif(not MPICH, reason="other MPIs have no such files")
-def test_no_memory_of_mpich_stays(tmp_path: Path) -> None:
-    program = """
-    import mpicoll
-
-    comm = mpicoll.Communicator()
-    comm.barrier()
-    if comm.rank == 0:
-        print(*{"name=" + line.split()[-1] for line in open("/proc/self/maps") if "mpich_shm_" in line}, sep="\\n")
-        raise ValueError("ends the job")
-    comm.barrier()
-    """
-    result = run(2, script(tmp_path, program))
-    assert "ValueError: ends the job" in result.output
-    names = re.findall("^name=(.*)$", result.output, re.M)
-    assert names
-    assert not any(Path(name).exists() for name in names)

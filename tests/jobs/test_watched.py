@@ -69,29 +69,20 @@ def test_a_rank_that_crashes_of_another_ones_mistake(tmp_path: Path) -> None:
     said_once(result)
 
 
-@pytest.mark.skipif(not MPICH, reason="the names are MPICH's")
-@pytest.mark.parametrize("who", [0, 1])
-def test_no_memory_stays_where_a_rank_was_stopped(who: int, tmp_path: Path) -> None:
-    program = f"""
+def test_a_rank_that_mpicoll_kills(tmp_path: Path) -> None:
+    """It was stopped. Nothing says that the system has killed it."""
+    program = """
         import os, signal
-        from pathlib import Path
         import mpicoll
 
         comm = mpicoll.Communicator()
-        comm.barrier()
-        for line in Path("/proc/self/maps").read_text().splitlines():
-            if "/dev/shm/mpich_shm_" in line:
-                print("uses", line.split()[5])
-        comm.barrier()
-        if comm.rank == {who}:
+        if comm.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
         comm.barrier()
     """
-    result = run(3, script(tmp_path, program), env={"MPICOLL_TIMEOUT": "3"})
-    names = {line.split()[1] for line in result.output.splitlines() if line.startswith("uses ")}
-    assert names, result.output
-    assert not [name for name in names if Path(name).exists()], result.output
-    assert "out of memory" not in result.output  # mpicoll has killed the rank, and a table says why
+    result = run(2, script(tmp_path, program), env={"MPICOLL_TIMEOUT": "3"})
+    assert "does not answer" in result.output, result.output
+    assert "out of memory" not in result.output, result.output
 
 
 def test_calls_of_shared_arrays_that_differ(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mpicoll.guard.watch.protocol import Process
 from mpicoll.launch import last_calls
-from mpicoll.launch.failure import end_job, remove_memory
+from mpicoll.launch.failure import end_job
 
 __all__ = ["end", "fate", "is_known", "kill", "prepare_to_end", "this_process"]
 
@@ -76,7 +76,6 @@ def prepare_to_end(silent: list[Process]) -> None:
     last_calls.told()  # before a launcher ends all, because it sees the end of one
     # This timer needs neither Python's lock nor a thread of Python's, and it ends the process by _exit(1).
     faulthandler.dump_traceback_later(_SECONDS, exit=True, file=os.open(os.devnull, os.O_WRONLY))
-    remove_memory()  # a launcher that sees one end by SIGKILL ends all at once
     kill(silent)
 
 

@@ -1,0 +1,101 @@
+"""The files behind the memory through which ranks of a node send messages: no other job's, and soon without a name."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.jobs.jobs import AS_ROOT, MPICH, done, ended, run, script, started
+
+_NEW_PROCESSES = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+"""Before a command: its processes have numbers that begin at 1, as those in a container."""
+
+
+def _may_unshare() -> bool:
+    return subprocess.run([*_NEW_PROCESSES, "true"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(
+    MPICH, reason="MPICH's file has a random name; but its UCX mistakes one job's ranks for the other's"
+)
+@pytest.mark.skipif(not _may_unshare(), reason="needs root")
+def test_two_jobs_with_the_same_hash(tmp_path: Path) -> None:
+    """Both launchers have the same number, and so the jobs the same name."""
+    program = f"""
+    import os, time
+    from pathlib import Path
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    x = np.full(6, comm.rank + 1.0)
+    if comm.rank == 0:
+        print("name=" + os.environ["PMIX_NAMESPACE"])
+        Path({str(tmp_path)!r}, "of_" + os.environ["WHICH"]).touch()
+        while len([*Path({str(tmp_path)!r}).glob("of_*")]) < 2:
+            time.sleep(0.01)
+    for _ in range(2000):
+        assert comm.allreduce(x)[0] == 3
+    """
+    path, names = script(tmp_path, program), []
+    with ExitStack() as both:
+        jobs = []
+        for which in ("first", "second"):
+            folder = tmp_path / which  # the launcher's own files have its number in their names
+            folder.mkdir()
+            argv = [*_NEW_PROCESSES, sys.executable, "-m", "mpicoll", "run", "-n", "2", path]
+            jobs.append(both.enter_context(started(*argv, env={"WHICH": which, "TMPDIR": str(folder)})))
+        for result in [ended(*job) for job in jobs]:
+            assert result.code == 0, result.output
+            names += re.findall("^name=(.*)$", result.output, re.MULTILINE)
+    assert len(names) == 2
+    assert names[0] == names[1], names
+
+
+BEGINS = {
+    "mpi4py": "from mpi4py import MPI",
+    "mpicoll": "import mpicoll; mpicoll.Communicator()",
+    "asked for": "import importlib.util; importlib.util.find_spec('mpi4py.MPI'); from mpi4py import MPI",
+    "both": "from mpi4py import MPI; import mpicoll; mpicoll.Communicator()",
+    "late": "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; MPI.Init(); "
+    "import mpicoll; mpicoll.Communicator(); import atexit; atexit.register(MPI.Finalize)",
+}
+SHOWS = """
+for line in open("/proc/self/maps"):
+    if "mpich_shm_" in line or "sm_segment." in line:
+        print("file=" + line.rstrip("\\n").split(maxsplit=5)[-1])
+"""
+OWN_LAUNCHER = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+
+
+@pytest.mark.parametrize(
+    ("begins", "launcher"),
+    [
+        *((begins, [sys.executable, "-m", "mpicoll", "run"]) for begins in BEGINS),
+        *((begins, [OWN_LAUNCHER]) for begins in ("mpicoll", "both")),
+    ],
+)
+def test_no_file_has_a_name(begins: str, launcher: list[str]) -> None:
+    """Once MPI has begun. So none is left, even if the job is killed."""
+    program = [sys.executable] * (OWN_LAUNCHER in launcher) + ["-c", BEGINS[begins] + SHOWS]
+    result = done(*launcher, "-n", "2", *program, env=AS_ROOT)
+    assert result.code == 0, result.output
+    files = re.findall("^file=(.*)$", result.output, re.MULTILINE)
+    assert len(files) >= 2, result.output
+    assert all(file.endswith(" (deleted)") for file in files), files
+    assert not [file for file in files if "/mpicoll-" in file and Path(file).parent.exists()]
+
+
+def test_the_users_folder(tmp_path: Path) -> None:
+    """For machines whose /dev/shm is small. MPICH knows no such variable."""
+    result = run(2, "-c", BEGINS["mpicoll"] + SHOWS, env={"OMPI_MCA_btl_sm_backing_directory": str(tmp_path)})
+    assert result.code == 0, result.output
+    files = re.findall("^file=(.*) .deleted.$", result.output, re.MULTILINE)
+    assert {str(Path(file).parent) for file in files} == {"/dev/shm" if MPICH else str(tmp_path)}
+    assert not [*tmp_path.iterdir()]

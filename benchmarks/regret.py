@@ -25,7 +25,7 @@ from typing import NamedTuple
 from mpicoll.bench.tune.cells import Cell
 from mpicoll.bench.tune.file import TableFile
 from mpicoll.bench.tune.record import Record
-from mpicoll.bench.tune.statistics import mean
+from mpicoll.bench.tune.statistics import mean, worse
 from mpicoll.calls.measured import Section, sections
 from mpicoll.units import size_text
 
@@ -46,7 +46,7 @@ class Outcome(NamedTuple):
 
 def speeds(cell: Cell, record: Record) -> dict[str, float]:
     """How many times as fast as what would run otherwise each algorithm was on average."""
-    return {name: mean(each) for name, each in record.speedups(cell).items()} | {cell.otherwise: 1.0}
+    return {name: mean(worse(each)) for name, each in record.speedups(cell).items()} | {cell.otherwise: 1.0}
 
 
 def by_rows(section: Section) -> Choice:

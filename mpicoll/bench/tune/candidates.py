@@ -11,7 +11,7 @@ from mpicoll.algorithms.digests import digest
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import costs
 from mpicoll.bench.tune.cells import Cell
-from mpicoll.bench.tune.statistics import Speedups, mean
+from mpicoll.bench.tune.statistics import Speedups, mean, worse
 from mpicoll.calls import select
 from mpicoll.calls.choice import CICO
 
@@ -58,6 +58,6 @@ def expected(case: str, sizes: Sequence[int], ranks: int, machine: Machine | Non
 
 def still(names: Sequence[str], seen: Speedups) -> list[str]:
     """Those that may still be accepted, after what was seen."""
-    means = {name: mean(seen[name]) for name in names if seen.get(name)}
+    means = {name: mean(worse(seen[name])) for name in names if seen.get(name)}
     best = max(means.values(), default=0.0)
     return [name for name in names if name not in means or means[name] >= NO_MORE * max(1.0, best)]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mpicoll.bench.report.style import REFERENCE, SETTINGS, WIDTH, legend, note, styles
 from mpicoll.bench.tune.cells import CASES
 from mpicoll.bench.tune.record import Record
-from mpicoll.bench.tune.statistics import mean
+from mpicoll.bench.tune.statistics import mean, worse
 from mpicoll.units import size_text
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
 def _panel(record: Record, case: str, looks: dict[str, Style], axes: Axes) -> dict[str, Any]:
     """Returns the lines by their labels."""
     cells = [cell for cell in record.cells if cell.case == case]
-    seen = {cell: record.speedups(cell) for cell in cells}
+    seen = {cell: {n: worse(each) for n, each in record.speedups(cell).items()} for cell in cells}
     handles: dict[str, Any] = {}
     for name, style in looks.items():
         mine = [(cell.size, seen[cell][name]) for cell in cells if seen[cell].get(name)]

@@ -13,7 +13,7 @@ from mpicoll.algorithms.collectives import even_and_uneven
 from mpicoll.algorithms.digests import digest
 from mpicoll.analysis.cost.machines import from_dict
 from mpicoll.bench.tune.cells import SHORTEST, Cell, kinds
-from mpicoll.bench.tune.statistics import Speedups, best, mean
+from mpicoll.bench.tune.statistics import Speedups, best, mean, worse
 from mpicoll.calls.choice import CICO
 from mpicoll.calls.measured import OTHERWISE, SETTING, Setting, cico_digest, section
 from mpicoll.errors import ArgumentError
@@ -90,22 +90,22 @@ class Record:
         return max((self.launches[time.launch].began for time in self.times if time.cell == cell), default="")
 
     def speedups(self, cell: Cell) -> Speedups:
-        """The speedup of each candidate in each launch, on the kind of pages where it won less."""
-        found: dict[str, list[float]] = {}
+        """The speed-ups of each candidate."""
+        found: dict[str, list[list[float]]] = {}
         for by_pages in self.of(cell):
             times = [time.p50_us for time in by_pages.values()]
             for name in times[0]:
                 if name != cell.otherwise and all(name in each for each in times):
-                    found.setdefault(name, []).append(min(each[cell.otherwise] / each[name] for each in times))
+                    found.setdefault(name, []).append([each[cell.otherwise] / each[name] for each in times])
         return found
 
     def verdict(self, cell: Cell) -> str | None:
         return best(self.speedups(cell))
 
     def speed(self, cell: Cell, name: str) -> float:
-        """How many times as fast a candidate was; 0 if it was not measured."""
+        """How many times as fast a candidate was on the pages where it won less; 0 if it was not measured."""
         found = self.speedups(cell).get(name)
-        return mean(found) if found else 0.0
+        return mean(worse(found)) if found else 0.0
 
     def summary(self) -> Iterator[str]:
         """A line for each case: what runs at each size, and how many times as fast it was on the worse pages."""

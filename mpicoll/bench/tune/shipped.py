@@ -10,15 +10,13 @@ from __future__ import annotations
 import argparse
 from collections import defaultdict
 from collections.abc import Sequence
-from math import log
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from mpicoll.bench.tune.cells import Cell
 from mpicoll.bench.tune.file import TableFile, text_of
 from mpicoll.bench.tune.record import Record, rows
-from mpicoll.bench.tune.statistics import LAUNCHES, accepted, mean
+from mpicoll.bench.tune.statistics import LAUNCHES, Launches, accepted, mean, worse
 from mpicoll.calls.measured import SETTING
 from mpicoll.machine.system import write_whole
 
@@ -30,28 +28,28 @@ launch to launch, the time of the same call differs by up to a fifth. Where not 
 must have won by this factor on those that have."""
 
 
-def won(speedups: Sequence[float], launches: int) -> bool:
+def won(seen: Launches, launches: int) -> bool:
     """Whether a candidate has won in a record that has so many launches of the cell."""
-    return accepted(speedups) if launches > LAUNCHES else min(speedups) >= BY_FAR
+    return accepted(seen) if launches > LAUNCHES else min(worse(seen)) >= BY_FAR
 
 
 def winner(records: Sequence[Record], cell: Cell) -> str | None:
     """The fastest of the candidates that have won in each of these records that measured them: an older record may lack
     a newer algorithm, and so may all records of a CPU."""
-    by_name: dict[str, list[Sequence[float]]] = defaultdict(list)
+    by_name: dict[str, list[float]] = defaultdict(list)
     seen_on: dict[str, set[str]] = defaultdict(set)
     lost = set()
     cpus = {record.cpu for record in records}
     for record in records:
         launches = len(record.of(cell))
-        for name, speedups in record.speedups(cell).items():
-            by_name[name].append(speedups)
+        for name, seen in record.speedups(cell).items():
+            by_name[name].append(mean(worse(seen)))
             seen_on[name].add(record.cpu)
-            if not won(speedups, launches):
+            if not won(seen, launches):
                 lost.add(name)
-    by_far = {name for name, each in by_name.items() if len(seen_on[name]) > 1 and min(map(mean, each)) >= BY_FAR}
+    by_far = {name for name, each in by_name.items() if len(seen_on[name]) > 1 and min(each) >= BY_FAR}
     able = [name for name in by_name if name not in lost and (seen_on[name] == cpus or name in by_far)]
-    return max(able, key=lambda name: fmean(log(mean(each)) for each in by_name[name]), default=None)
+    return max(able, key=lambda name: mean(by_name[name]), default=None)
 
 
 def table(records: Sequence[Record]) -> str:

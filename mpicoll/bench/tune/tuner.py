@@ -17,7 +17,7 @@ from mpicoll.bench.tune.cells import Cell, kinds
 from mpicoll.bench.tune.file import TableFile
 from mpicoll.bench.tune.launches import Found, Launching, Order, Progress
 from mpicoll.bench.tune.record import Launch, Record, Time
-from mpicoll.bench.tune.statistics import LAUNCHES, LEAST, mean
+from mpicoll.bench.tune.statistics import LAUNCHES, promises
 from mpicoll.errors import LaunchError
 from mpicoll.machine.cpu import fingerprint
 from mpicoll.units import count, size_text
@@ -228,7 +228,7 @@ def wanted(record: Record, cell: Cell, names: Sequence[str]) -> list[str]:
         return left
     if launches >= MOST or record.verdict(cell) is not None:
         return []
-    return [name for name in left if name in seen and mean(seen[name]) >= LEAST]
+    return [name for name in left if name in seen and promises(seen[name])]
 
 
 def once_more(record: Record, cell: Cell, names: Sequence[str], old: str) -> list[str]:

@@ -13,7 +13,7 @@ from mpicoll.algorithms.collectives import even_and_uneven
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.bench.tune.file import TableFile
 from mpicoll.bench.tune.record import Record
-from mpicoll.bench.tune.statistics import lower_bound, mean
+from mpicoll.bench.tune.statistics import lower_bound, mean, worse
 from mpicoll.calls.select import explained
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
@@ -60,7 +60,7 @@ def seen(record: Record | None, name: str, nbytes: int, chosen: str) -> Iterator
     yield f"  times at {size_text(cell.size)}, on the worse kind of pages, of {len(launches)} launches:"
     speedups = record.speedups(cell)
     for algorithm, us in sorted(medians.items(), key=lambda each: each[1]):
-        each = speedups.get(algorithm, ())
+        each = worse(speedups.get(algorithm, ()))
         gain = f"  {mean(each):.2f}x, at least {lower_bound(each):.2f}x" if len(each) > 1 else ""
         yield f"    {algorithm:20} {us:10.1f} us{gain}"
     if chosen in medians:

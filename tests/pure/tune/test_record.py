@@ -23,12 +23,17 @@ from mpicoll.errors import ArgumentError
 from tests.pure.tune.invented import MI, record, times, won
 
 
-def test_the_worse_kind_of_pages_counts() -> None:
-    found = record(("allreduce", MI, won()))
-    assert found.verdict(Cell("allreduce", MI)) == "ring"
-    found.times[0] = found.times[0]._replace(p50_us=times(10.0, ring=11.0))
-    assert found.speedups(Cell("allreduce", MI))["ring"][0] == pytest.approx(10 / 11)
-    assert found.verdict(Cell("allreduce", MI)) is None
+@pytest.mark.parametrize("pages", ["small", "huge"])
+def test_each_kind_of_pages_counts(pages: str) -> None:
+    found, cell = record(("allreduce", MI, won())), Cell("allreduce", MI)
+    assert found.verdict(cell) == "ring"
+    fast = found.speed(cell, "ring")
+    found.times = [t._replace(p50_us=times(10.0, ring=9.6)) if t.pages == pages else t for t in found.times]
+    assert sorted(found.speedups(cell)["ring"][0]) == pytest.approx([10 / 9.6, fast])
+    assert found.speed(cell, "ring") == pytest.approx(10 / 9.6)
+    assert found.verdict(cell) == "ring"
+    found.times = [t._replace(p50_us=times(10.0, ring=9.9)) if t.pages == pages else t for t in found.times]
+    assert found.verdict(cell) is None
 
 
 def test_a_launch_that_lacks_a_kind_of_pages_does_not_count() -> None:

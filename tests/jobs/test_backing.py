@@ -11,27 +11,46 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.jobs import AS_ROOT, MPICH, done, ended, run, script, started
+from tests.jobs.jobs import AS_ROOT, MPICH, done, ended, run, script, started, until
 
-_NEW_PROCESSES = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+BEGINS = {
+    "mpi4py": "from mpi4py import MPI",
+    "mpicoll": "import mpicoll; mpicoll.Communicator()",
+    "both": "from mpi4py import MPI; import mpicoll; mpicoll.Communicator()",
+    "asked for": "import importlib.util; importlib.util.find_spec('mpi4py.MPI'); from mpi4py import MPI",
+    "late": "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; MPI.Init(); "
+    "import atexit; atexit.register(MPI.Finalize)",
+    "later": "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+    "MPI.Init_thread(MPI.THREAD_MULTIPLE); import mpicoll; mpicoll.Communicator(); "
+    "import atexit; atexit.register(MPI.Finalize)",
+}
+"""How programs begin MPI."""
+SHOWS = """
+for line in open("/proc/self/maps"):
+    if "mpich_shm_" in line or "sm_segment." in line:
+        print("file=" + line.rstrip("\\n").split(maxsplit=5)[-1])
+"""
+RUN = [sys.executable, "-m", "mpicoll", "run"]
+OWN_LAUNCHER = [os.path.join(os.path.dirname(sys.executable), "mpiexec")]
+FOLDER = "OMPI_MCA_btl_sm_backing_directory"
+NEW_PROCESSES = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 """Before a command: its processes have numbers that begin at 1, as those in a container."""
 
 
 def _may_unshare() -> bool:
-    return subprocess.run([*_NEW_PROCESSES, "true"], capture_output=True, check=False).returncode == 0
+    return subprocess.run([*NEW_PROCESSES, "true"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.skipif(
-    MPICH, reason="MPICH's file has a random name; but its UCX mistakes one job's ranks for the other's"
-)
+@pytest.mark.skipif(MPICH, reason="its file has a random name, but its UCX mistakes one job's ranks for the other's")
 @pytest.mark.skipif(not _may_unshare(), reason="needs root")
-def test_two_jobs_with_the_same_hash(tmp_path: Path) -> None:
+@pytest.mark.parametrize("begins", ["mpicoll", "both", "later"])
+def test_two_jobs_with_the_same_hash(begins: str, tmp_path: Path) -> None:
     """Both launchers have the same number, and so the jobs the same name."""
     program = f"""
+    {BEGINS[begins]}
     import os, time
     from pathlib import Path
     import numpy as np
-    import mpicoll
 
     comm = mpicoll.Communicator()
     x = np.full(6, comm.rank + 1.0)
@@ -49,7 +68,7 @@ def test_two_jobs_with_the_same_hash(tmp_path: Path) -> None:
         for which in ("first", "second"):
             folder = tmp_path / which  # the launcher's own files have its number in their names
             folder.mkdir()
-            argv = [*_NEW_PROCESSES, sys.executable, "-m", "mpicoll", "run", "-n", "2", path]
+            argv = [*NEW_PROCESSES, *RUN, "-n", "2", path]
             jobs.append(both.enter_context(started(*argv, env={"WHICH": which, "TMPDIR": str(folder)})))
         for result in [ended(*job) for job in jobs]:
             assert result.code == 0, result.output
@@ -58,44 +77,70 @@ def test_two_jobs_with_the_same_hash(tmp_path: Path) -> None:
     assert names[0] == names[1], names
 
 
-BEGINS = {
-    "mpi4py": "from mpi4py import MPI",
-    "mpicoll": "import mpicoll; mpicoll.Communicator()",
-    "asked for": "import importlib.util; importlib.util.find_spec('mpi4py.MPI'); from mpi4py import MPI",
-    "both": "from mpi4py import MPI; import mpicoll; mpicoll.Communicator()",
-    "late": "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; MPI.Init(); "
-    "import mpicoll; mpicoll.Communicator(); import atexit; atexit.register(MPI.Finalize)",
-}
-SHOWS = """
-for line in open("/proc/self/maps"):
-    if "mpich_shm_" in line or "sm_segment." in line:
-        print("file=" + line.rstrip("\\n").split(maxsplit=5)[-1])
-"""
-OWN_LAUNCHER = os.path.join(os.path.dirname(sys.executable), "mpiexec")
-
-
 @pytest.mark.parametrize(
     ("begins", "launcher"),
-    [
-        *((begins, [sys.executable, "-m", "mpicoll", "run"]) for begins in BEGINS),
-        *((begins, [OWN_LAUNCHER]) for begins in ("mpicoll", "both")),
-    ],
+    [*((begins, RUN) for begins in BEGINS), *((begins, OWN_LAUNCHER) for begins in ("mpicoll", "both"))],
 )
 def test_no_file_has_a_name(begins: str, launcher: list[str]) -> None:
     """Once MPI has begun. So none is left, even if the job is killed."""
-    program = [sys.executable] * (OWN_LAUNCHER in launcher) + ["-c", BEGINS[begins] + SHOWS]
+    program = [sys.executable] * (launcher == OWN_LAUNCHER) + ["-c", BEGINS[begins] + SHOWS]
     result = done(*launcher, "-n", "2", *program, env=AS_ROOT)
     assert result.code == 0, result.output
     files = re.findall("^file=(.*)$", result.output, re.MULTILINE)
     assert len(files) >= 2, result.output
     assert all(file.endswith(" (deleted)") for file in files), files
-    assert not [file for file in files if "/mpicoll-" in file and Path(file).parent.exists()]
+    folders = {Path(file).parent for file in files}
+    assert not [folder for folder in folders if folder.exists() and folder != Path("/dev/shm")]
+    if not MPICH and (launcher, begins) != (OWN_LAUNCHER, "both"):  # there MPI has begun before mpicoll was there
+        assert len(folders) == 2, files
 
 
 def test_the_users_folder(tmp_path: Path) -> None:
     """For machines whose /dev/shm is small. MPICH knows no such variable."""
-    result = run(2, "-c", BEGINS["mpicoll"] + SHOWS, env={"OMPI_MCA_btl_sm_backing_directory": str(tmp_path)})
+    result = run(2, "-c", BEGINS["mpicoll"] + SHOWS, env={FOLDER: str(tmp_path)})
     assert result.code == 0, result.output
     files = re.findall("^file=(.*) .deleted.$", result.output, re.MULTILINE)
     assert {str(Path(file).parent) for file in files} == {"/dev/shm" if MPICH else str(tmp_path)}
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.skipif(MPICH, reason="MPICH knows no such variable")
+def test_a_job_that_a_rank_starts_while_its_own_mpi_begins() -> None:
+    """It inherits the variable, and the folder is gone soon."""
+    result = run(2, "-c", BEGINS["mpi4py"] + SHOWS, env={FOLDER: "/dev/shm/mpicoll-1-1-gone"})
+    assert result.code == 0, result.output
+    assert "error" not in result.output, result.output
+    assert result.output.count("file=/dev/shm/mpicoll-") >= 2, result.output
+    assert "gone" not in result.output, result.output
+
+
+@pytest.mark.skipif(MPICH, reason="its ranks have no folders")
+def test_the_folder_of_a_rank_that_ends_within_mpi_init(tmp_path: Path) -> None:
+    """The next job removes it."""
+    number = tmp_path / "rank"
+    program = f"""
+    import os, time
+    from pathlib import Path
+
+    if os.environ["RANK"] == "0":
+        Path({str(number)!r}).write_text(f"{{os.getpid()}}.")
+    else:
+        time.sleep(1000)
+    from mpi4py import MPI
+    """
+
+    def left() -> list[str]:
+        return [name for name in os.listdir("/dev/shm") if f"-{number.read_text()[:-1]}-" in name]
+
+    with started(*RUN, "-n", "2", script(tmp_path, program)) as (job, output):
+        until(lambda: number.exists() and number.read_text().endswith("."), "rank 0 comes", output)
+        until(lambda: bool(left()), "it has a folder", output)
+        job.kill()
+    assert left()
+    assert run(2, "-c", BEGINS["mpi4py"]).code == 0
+    assert not left()
+
+
+def test_the_loader_is_as_it_was() -> None:
+    result = run(1, "-c", "import pickle; from mpi4py import MPI; print(len(pickle.dumps(MPI.__spec__)) > 0)")
+    assert result.output == "True\n"

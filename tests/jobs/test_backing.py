@@ -47,22 +47,24 @@ def _may_unshare() -> bool:
 def test_two_jobs_with_the_same_hash(begins: str, tmp_path: Path) -> None:
     """Both launchers have the same number, and so the jobs the same name."""
     program = f"""
-    {BEGINS[begins]}
     import os, time
     from pathlib import Path
-    import numpy as np
+    import mpicoll, numpy as np
 
+    Path({str(tmp_path)!r}, "of_" + os.environ["WHICH"] + os.environ["RANK"]).touch()
+    while len([*Path({str(tmp_path)!r}).glob("of_*")]) < 4:  # so that all begin MPI at once
+        time.sleep(0.001)
+    {BEGINS[begins]}
     comm = mpicoll.Communicator()
+    for line in open("/proc/self/maps"):
+        if "sm_segment." in line:
+            print("inode=" + line.split()[4])
+    print("name=" + os.environ["PMIX_NAMESPACE"])
     x = np.full(6, comm.rank + 1.0)
-    if comm.rank == 0:
-        print("name=" + os.environ["PMIX_NAMESPACE"])
-        Path({str(tmp_path)!r}, "of_" + os.environ["WHICH"]).touch()
-        while len([*Path({str(tmp_path)!r}).glob("of_*")]) < 2:
-            time.sleep(0.01)
     for _ in range(2000):
         assert comm.allreduce(x)[0] == 3
     """
-    path, names = script(tmp_path, program), []
+    path, names, files = script(tmp_path, program), set[str](), list[str]()
     with ExitStack() as both:
         jobs = []
         for which in ("first", "second"):
@@ -72,9 +74,10 @@ def test_two_jobs_with_the_same_hash(begins: str, tmp_path: Path) -> None:
             jobs.append(both.enter_context(started(*argv, env={"WHICH": which, "TMPDIR": str(folder)})))
         for result in [ended(*job) for job in jobs]:
             assert result.code == 0, result.output
-            names += re.findall("^name=(.*)$", result.output, re.MULTILINE)
-    assert len(names) == 2
-    assert names[0] == names[1], names
+            names |= {*re.findall("^name=(.*)$", result.output, re.MULTILINE)}
+            files += {*re.findall("^inode=(.*)$", result.output, re.MULTILINE)}
+    assert len(names) == 1, names
+    assert len(files) == len({*files}) == 4, files
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Measures the parameters of the cost model on this machine, and how well the model then predicts.
 
 Everything runs through ``fabrics/routes/scheduled``. The times are therefore those of a schedule on this machine, with
-the time that Python takes. Messages go through MPI, because the model does not know shared memory.
+the time that Python takes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mpicoll import algorithms
 from mpicoll.algorithms import schedule
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Recv, RecvReduce, Schedule, Send, Step, one
-from mpicoll.analysis.cost.fit import CACHES, Prediction, Probe, fitted
+from mpicoll.analysis.cost.fit import Prediction, Probe, fitted
 from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.simulation import costs
 from mpicoll.bench.measuring.environment import environment
@@ -28,17 +28,14 @@ from mpicoll.bench.session import open_session
 from mpicoll.calls.call import checked
 from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.fabrics.routes import scheduled
-from mpicoll.fabrics.transports.shared import Slots
 from mpicoll.launch.alone import check_not_alone
 
-__all__ = ["primitives", "run"]
+__all__ = ["run"]
 
 Result = TypeVar("Result")
 
 SIZES = tuple(1 << k for k in range(6, 25, 2))
 """Bytes of the vectors that probes exchange."""
-FEW = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
-"""Bytes of the vectors where a moment must do."""
 CHECKED = (1 << 10, 1 << 14, 1 << 18, 1 << 22)
 """Bytes of the vectors that predictions are checked on."""
 PREDICTED = ("bcast", "reduce", "allreduce", "allgather", "reduce_scatter", "alltoall")
@@ -70,20 +67,6 @@ def measured_machine(world: MPI.Intracomm, name: str, source: str, cores: int | 
         return fitted(_least([list(_probes(pair)) for _ in range(PASSES)]), name, source, _eager(pair), cores=cores)
 
     return _among(world, 2, work)
-
-
-def primitives(world: MPI.Intracomm, source: str) -> Machine | None:
-    """The machine as a few messages through shared memory show it in a second, with what cannot be told from these left
-    at a usual value. None on all ranks but 0. Collective."""
-
-    def work(pair: MPI.Intracomm) -> Machine:
-        made = Slots.among(pair)
-        return fitted(
-            [*_pairs(pair, FEW, None if made is None else made[0])], "primitives", source, 0, CACHES[:1], (False,)
-        )
-
-    found = _among(world, 2, work)
-    return found if world.rank == 0 else None
 
 
 def predictions(world: MPI.Intracomm, machine: Machine | None) -> list[Prediction]:
@@ -129,16 +112,15 @@ def _among(world: MPI.Intracomm, ranks: int, work: Callable[[MPI.Intracomm], Res
 # -- measuring ------------------------------------------------------------------------------------------------------
 
 
-def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int, slots: Slots | None = None) -> _Bound:
-    """This rank's part in a schedule, as a plan on float32 vectors of so many bytes. Long messages go through
-    ``slots``, if there are any."""
+def _bound(comm: MPI.Intracomm, collective: str, steps: Schedule, nbytes: int) -> _Bound:
+    """This rank's part in a schedule, as a plan on float32 vectors of so many bytes."""
     table = COLLECTIVES[collective]
     block = max(1, nbytes // 4 // comm.size) if table.by_rank else nbytes // 4
     lengths = block * table.given_blocks(comm.size), block * table.gotten_blocks(comm.size)
     x, out = (np.full(n, 0, np.float32) for n in lengths)  # written, so it has its pages
     given = None if collective == "bcast" else out
     call = checked(collective, comm.rank, comm.size, x, given, "sum", 0)
-    return _Bound(scheduled.bind(comm, call, steps, Workspace(), slots), x, out)
+    return _Bound(scheduled.bind(comm, call, steps, Workspace()), x, out)
 
 
 class _Bound(NamedTuple):
@@ -199,15 +181,15 @@ def _probes(pair: MPI.Intracomm) -> Iterator[Probe]:
         yield _probe(pair, "alltoall", short, _there_and_back([(a,) for a in sends], [(a,) for a in receives]), n)
 
 
-def _pairs(pair: MPI.Intracomm, sizes: Sequence[int], slots: Slots | None = None) -> Iterator[Probe]:
+def _pairs(pair: MPI.Intracomm, sizes: Sequence[int]) -> Iterator[Probe]:
     """A message there and back, an exchange, an exchange that reduces, and a copy."""
     to, back = [(Send(1, one(0), INPUT),)], [(Recv(0, one(0), OUTPUT),)]
-    yield _probe(pair, "alltoall", sizes, _there_and_back(to, back), slots=slots)
+    yield _probe(pair, "alltoall", sizes, _there_and_back(to, back))
     exchanged = [(Send(1 - r, one(0), INPUT), Recv(1 - r, one(0), OUTPUT)) for r in range(2)]
-    yield _probe(pair, "alltoall", sizes, [[step] for step in exchanged], slots=slots)
+    yield _probe(pair, "alltoall", sizes, [[step] for step in exchanged])
     reduced = [(Send(1 - r, one(0), INPUT), RecvReduce(1 - r, one(0), INPUT, OUTPUT, r == 0)) for r in range(2)]
-    yield _probe(pair, "allreduce", sizes, [[step] for step in reduced], slots=slots)
-    yield _probe(pair, "alltoall", sizes, [[(Copy(one(0), INPUT, OUTPUT),)]] * 2, slots=slots)
+    yield _probe(pair, "allreduce", sizes, [[step] for step in reduced])
+    yield _probe(pair, "alltoall", sizes, [[(Copy(one(0), INPUT, OUTPUT),)]] * 2)
 
 
 def _there_and_back(first: Sequence[Step], second: Sequence[Step]) -> list[list[Step]]:
@@ -226,10 +208,9 @@ def _probe(
     sizes: Sequence[int],
     steps: Sequence[Sequence[Step]],
     blocks: int = 1,
-    slots: Slots | None = None,
 ) -> Probe:
     schedules = [Schedule(collective, "probe", blocks, tuple(each)) for each in steps]
-    seconds = [_seconds(pair, _bound(pair, collective, schedules[pair.rank], n, slots)) for n in sizes]
+    seconds = [_seconds(pair, _bound(pair, collective, schedules[pair.rank], n)) for n in sizes]
     return Probe(schedules, sizes, seconds)
 
 

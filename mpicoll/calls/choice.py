@@ -8,11 +8,11 @@ from typing import Final, Literal
 from mpicoll.algorithms.steps import Schedule
 
 __all__ = [
-    "CICO",
     "DEVICE",
     "EXCHANGE",
     "IPC",
     "NATIVE",
+    "NODE",
     "PATHS",
     "STAGED",
     "WIDE",
@@ -28,7 +28,7 @@ NATIVE: Final = "native"
 EXCHANGE: Final = "exchange"
 """A reduction for dtypes and operations that no MPI library computes rightly: MPI messages bring all ranks' values of
 an element to one rank, and mpicoll reduces them there."""
-CICO: Final = "cico"
+NODE: Final = "node"
 """Copy in, copy out: every rank of a node copies its input to memory that they share, and takes what it wants from
 there."""
 WIDE = "wide"
@@ -42,13 +42,13 @@ class Wide:
     of_floats: Literal["native"] | Schedule
 
 
-Choice = Literal["native", "exchange", "cico"] | Wide | Schedule
+Choice = Literal["native", "exchange", "node"] | Wide | Schedule
 """What is chosen for a call: the route that carries it out, and for a schedule this rank's part in an algorithm."""
 
 AlgorithmName = Literal[
     "native",
     "exchange",
-    "cico",
+    "node",
     "wide",
     "binary_tree",
     "bine",

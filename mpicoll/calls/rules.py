@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from mpicoll.calls.tables import Table
 from mpicoll.errors import ArgumentError
 
 __all__ = [
@@ -15,7 +14,6 @@ __all__ = [
     "check",
     "checked_check",
     "checked_timeout",
-    "chosen_table",
     "overlaps",
     "shares_buckets",
     "timeout",
@@ -30,14 +28,12 @@ DEFAULT_TIMEOUT = 1800.0
 class Rules:
     """The same on all ranks of a communicator, as long as it lives.
 
-    ``preferred`` is the text of MPICOLL_ALGORITHM, and ``table`` what was measured on such a machine. ``check`` is one
-    of ``CHECKS``, and ``check_nan`` says whether inputs must have no NaN. ``timeout`` is in seconds. ``dump`` and
-    ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE. ``reproducible`` says whether reductions are made in the
-    order of the ranks.
+    ``preferred`` is the text of MPICOLL_ALGORITHM. ``check`` is one of ``CHECKS``. ``check_nan`` says whether inputs must
+    have no NaN. ``timeout`` is in seconds. ``dump`` and ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE.
+    ``reproducible`` says whether reductions are made in the order of the ranks.
     """
 
     preferred: str = ""
-    table: Table = field(default_factory=Table)
     check: str = "watch"
     check_nan: bool = False
     timeout: float = DEFAULT_TIMEOUT
@@ -57,11 +53,6 @@ class Rules:
             trace=_trace(),
             reproducible=_flag("REPRODUCIBLE"),
         )
-
-
-def chosen_table() -> str:
-    """MPICOLL_TABLE as this process has it. Rank 0 reads the table, and says it if there is none."""
-    return os.environ.get("MPICOLL_TABLE", "")
 
 
 def check() -> str:

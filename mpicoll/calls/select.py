@@ -1,15 +1,14 @@
 """The choice of the algorithm that carries out a call.
 
 ``native`` is the MPI library's own collective. ``exchange`` moves the values in messages and reduces them in mpicoll:
-it serves the dtypes and operations that no MPI library computes rightly. ``cico`` goes through memory that the ranks of
-one node share. ``wide`` sends 16-bit floats as float32, which the MPI library can add up, and so can a schedule without
-rounding more than once. All other names are those of schedules in ``mpicoll.algorithms``.
+it serves the dtypes and operations that no MPI library computes rightly. ``node`` is the kernel's way through memory
+that the ranks of one node share. ``wide`` sends 16-bit floats as float32, which the MPI library can add up, and so can
+a schedule without rounding more than once. All other names are those of schedules in ``mpicoll.algorithms``.
 
 The algorithm that the caller names comes first. Then comes the one that the environment variable MPICOLL_ALGORITHM
-names (``allreduce:ring,bcast:native``), for the calls that it can serve. Otherwise it is a schedule where one was
-measured to be faster on such a machine, and ``native`` or ``exchange`` where none was. On several nodes, long
-reductions that MPI lacks are two-level. Where reductions are to be
-reproducible, there is only one algorithm for each: one that combines in the order of the ranks.
+names (``allreduce:ring,bcast:native``), for the calls that it can serve. Otherwise it is ``node`` among ranks of one
+node, and ``native`` or ``exchange`` among ranks of several. There, long reductions that MPI lacks are two-level. Where
+reductions are to be reproducible, they are combined in the order of the ranks.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from mpicoll.algorithms.collectives import canonical, even_and_uneven
 from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import CICO, DEVICE, EXCHANGE, IPC, NATIVE, STAGED, WIDE, Choice, Wide
+from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, NODE, STAGED, WIDE, Choice, Wide
 from mpicoll.calls.rules import Rules
 from mpicoll.errors import ArgumentError, misspelt
 
@@ -41,6 +40,9 @@ __all__ = [
 
 
 TWO_LEVEL = "two_level"
+LONG_MOVES = 64 << 10
+"""Bytes of the shortest vector of a collective that only moves data which MPI libraries move in less time than it takes
+to copy it in and out of memory that ranks share."""
 LONG = 1 << 20
 """Bytes of the shortest vector whose reduction is two-level by default, if MPI lacks it."""
 
@@ -50,14 +52,12 @@ class Traits:
     """What the choice of an algorithm depends on, besides the call. It is the same on all ranks of a communicator.
 
     ``nodes`` says where the ranks are. ``library`` is the MPI library's name (``Open MPI``, ``MPICH``), empty where
-    ranks are threads of one process. ``shares`` says whether schedules pass long messages through memory that the ranks
-    share, and ``meets`` whether ranks can wait for each other there.
+    ranks are threads of one process. ``kernel`` says whether the ranks share memory in which the kernel works.
     """
 
     nodes: Nodes
     library: str
-    shares: bool = False
-    meets: bool = False
+    kernel: bool = False
     rules: Rules = field(default_factory=Rules)
 
     @property
@@ -79,8 +79,8 @@ def names(operation: str, traits: Traits | None = None) -> tuple[str, ...]:
     found = [NATIVE]
     if table.reduces:
         found += [EXCHANGE, *[WIDE] * (table.prefix is None)]
-    if table.moves and table.extent_is_common(uneven) and (traits is None or traits.meets):
-        found.append(CICO)
+    if traits is None or traits.kernel:
+        found.append(NODE)
     return (*found, *schedules)
 
 
@@ -109,10 +109,12 @@ def explained(
 ) -> tuple[str, str]:
     """The algorithm as ``select`` names it, and why it is that one."""
     if traits.in_rank_order(reduction):
-        only = EXCHANGE if traits.library else _in_rank_order(operation)
-        if algorithm not in (None, only):
-            raise ArgumentError(operation, "algorithm", f"None or {only}: reductions are reproducible", repr(algorithm))
-        return only, "reductions are reproducible"
+        orderly = [NODE] * traits.kernel + [EXCHANGE] if traits.library else [_in_rank_order(operation)]
+        chosen: str = orderly[0] if algorithm is None else algorithm
+        if chosen not in orderly:
+            only = f"None or {' or '.join(orderly)}: reductions are reproducible"
+            raise ArgumentError(operation, "algorithm", only, repr(algorithm))
+        return chosen, "reductions are reproducible"
     if algorithm is not None:
         expected = _expected_instead(algorithm, operation, reduction, traits, root)
         if expected:
@@ -133,14 +135,12 @@ def _expected_instead(
     """What is expected instead of an algorithm that cannot serve this call; None where it can serve it."""
     known = names(operation, traits)
     if algorithm not in known:
-        lacks = traits.library and algorithm == CICO and CICO in names(operation)
-        why = " (the ranks have no memory to share, or no more of it)" if lacks else ""
+        lacks = traits.library and algorithm == NODE
+        why = " (the ranks share no memory, or mpicoll has no kernel here: `mpicoll doctor`)" if lacks else ""
         return f"None or one of {', '.join(known)}{why}"
     if algorithm == NATIVE and reduction is not None and not reduction.mpi:
         others = ", ".join(name for name in known if name != NATIVE)
         return f"one that serves {reduction.op} of {reduction.dtype}, which MPI libraries do not: None, {others}"
-    if algorithm == CICO and reduction is not None and reduction.op.factor is not None:
-        return f"None or {EXCHANGE}: ranks may have different factors"
     if algorithm == WIDE and reduction is not None and not reduction.rounds:
         return f"one that serves {reduction.op} of {reduction.dtype} ({WIDE} is for sums and products of 16-bit floats)"
     chosen = algorithms.find(even_and_uneven(operation)[0].name, algorithm)
@@ -175,8 +175,8 @@ def choice_of(name: str, call: Call, rank: int, nodes: Nodes) -> Choice:
         return NATIVE
     if name == EXCHANGE:
         return EXCHANGE
-    if name == CICO:
-        return CICO
+    if name == NODE:
+        return NODE
     if name == WIDE and nodes.alone:
         return Wide(NATIVE)
     size, scheduled = nodes.size, TWO_LEVEL if name == WIDE else name
@@ -196,24 +196,11 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
             return TWO_LEVEL, "MPI lacks it, and so nodes of several ranks send the fewest bytes"
         if len(traits.nodes.ranks) > 2:  # between two nodes of two ranks, an exchange was measured to be as fast
             return WIDE, "MPI lacks it, and so nodes of several ranks send the fewest bytes that round once"
-    table, uneven = even_and_uneven(operation)
-    shares = traits.shares or not table.extent_is_common(uneven)  # that goes in messages of any length
-    if not (traits.nodes.alone and shares):  # the schedules were measured over shared memory
-        return otherwise, "nothing was measured for ranks that share no memory"
-    held = traits.rules.table.of(traits.size)
-    if held is None:
-        return otherwise, "nothing was measured in this setting"
-    if held.refused:
-        return otherwise, held.refused
-    rows = held.rows.get((otherwise, operation), ())
-    fastest = next((algorithm for from_bytes, algorithm in rows if nbytes >= from_bytes), otherwise)
-    if fastest == otherwise:
-        return otherwise, f"no algorithm was measured to be faster in this setting ({held.label})"
-    if fastest == CICO and _expected_instead(CICO, operation, reduction, traits, 0):
-        return otherwise, "the fastest one in this setting does not serve this call"
-    if fastest != CICO and reduction is not None and _rounds_more_than_once(reduction, traits.size):
-        return otherwise, "a schedule would round more than once"
-    return fastest, f"measured to be the fastest in this setting ({held.label})"
+    if not traits.kernel:
+        return otherwise, "the ranks share no memory in which mpicoll's kernel works"
+    if reduction is None and nbytes >= LONG_MOVES:
+        return otherwise, "the MPI library moves long arrays fastest, where they do not lie in shared memory"
+    return NODE, "the ranks share a node"
 
 
 def _nodes_save(operation: str, nbytes: int, nodes: Nodes) -> bool:

@@ -22,7 +22,7 @@ from mpicoll.launch.alone import under_launcher
 
 __all__ = ["main", "parser"]
 
-COMMANDS = ("run", "doctor", "bench", "tune", "algorithms", "verify", "draw", "simulate", "slurm")
+COMMANDS = ("run", "doctor", "bench", "algorithms", "verify", "draw", "simulate", "slurm")
 
 
 _TEXT = """\

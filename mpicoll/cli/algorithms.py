@@ -19,7 +19,7 @@ _ROUTES = {
     "native": "The MPI library's own collective.",
     "wide": "16-bit floats travel as float32, by MPI's own collective, or two_level on several nodes: one rounding.",
     "exchange": "The ranks exchange the values, and mpicoll combines them in rank order. It serves every dtype and op.",
-    "cico": "Ranks of one node copy in and take what they want, through memory that they share. In rank order.",
+    "node": "mpicoll's kernel, through memory that the ranks of one node share. It reduces in rank order.",
 }
 
 

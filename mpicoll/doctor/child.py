@@ -75,12 +75,10 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
     try:
         comm = Communicator()
         engine = engine_of(comm)
-        held = engine.binding.traits.rules.table.of(world.size)
         return replace(
             found,
             chosen=_chosen(comm),
             shares_arrays=engine.fabric.shares_arrays,
-            refused_table=held.refused if held else "",
         )
     except ArgumentError as error:
         return replace(found, refused=str(error))

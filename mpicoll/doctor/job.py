@@ -15,7 +15,6 @@ __all__ = ["SIZES", "Seat", "Start", "World", "judge_choice", "judge_cores", "ju
 
 SIZES = {8: "8 bytes", 64 << 10: "64 KiB", 16 << 20: "16 MiB"}
 """The all-reduces whose algorithm the doctor names."""
-_TABLE_REMEDY = "Name another table, or none (MPICOLL_TABLE=off), or remove this one and run `mpicoll tune`"
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Start:
 @dataclass(frozen=True)
 class World:
     """What MPI, once it runs, says to a rank. ``chosen`` has the algorithms of some all-reduces: the bytes, the name,
-    and why. ``refused`` says why they are unknown, and ``refused_table`` why no table counts."""
+    and why. ``refused`` says why they are unknown."""
 
     rank: int
     size: int
@@ -51,7 +50,6 @@ class World:
     """Whether collectives are carried out where arrays lie in memory that the ranks share."""
     chosen: tuple[tuple[int, str, str], ...] = ()
     refused: str = ""
-    refused_table: str = ""
 
 
 def look() -> Start:
@@ -116,8 +114,6 @@ def judge_choice(world: World) -> Iterator[Finding]:
     """Which algorithms will be taken. Rank 0 decides that for all."""
     if world.refused:
         yield Finding("settings", "problem", world.refused, "Correct the variable, or unset it")
-    if world.refused_table:
-        yield Finding("settings", "warning", world.refused_table, _TABLE_REMEDY)
     for nbytes, name, why in world.chosen:
         yield Finding("algorithm", "ok", f"all-reduce of {SIZES[nbytes]}: {name} ({why})")
 

@@ -27,7 +27,7 @@ VARIABLES = {
     f"MPICOLL_{name}"
     for name in (
         "ALGORITHM", "CHECK", "CHECK_NAN", "TIMEOUT", "DUMP", "TRACE", "SHARED_MEMORY", "DDP_OVERLAP", "SHARE",
-        "REPRODUCIBLE", "TABLE", "CORES",
+        "REPRODUCIBLE", "CORES",
         "ELASTIC", "INTERRUPT", "LAST_CALLS", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
     )
 }  # fmt: skip

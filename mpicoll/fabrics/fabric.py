@@ -155,13 +155,8 @@ class Fabric(ABC):
     """The MPI library's name, empty where there is none."""
     nodes: Nodes
     """Where the ranks are."""
-    shares: bool
-    """Whether long messages go through memory that all ranks share. It may become False until it is ``settled``."""
-    settled: bool
-    """Whether ``shares`` is final."""
-    meets = False
-    """Whether the ranks can wait for each other in memory that they share. It may become False until it is ``settled``.
-    """
+    kernel = False
+    """Whether calls may be the kernel's."""
     shares_arrays = False
     """Whether collectives are carried out where arrays lie, if all ranks can open their memory."""
     rules: Rules
@@ -197,24 +192,17 @@ class Fabric(ABC):
         return None
 
     @abstractmethod
-    def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
-        """The plan of a call, which is carried out as ``choice`` says. Its buffers must be ``usable``."""
+    def bind(self, call: Call, choice: Choice, workspace: Workspace, record: Record) -> Plan:
+        """The plan of a call, which is carried out as ``choice`` says. Its buffers must be ``usable``. The ``record``
+        gets the name of another way that the plan takes."""
 
     @abstractmethod
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
         """The plan of a call on plain memory of a device, whose schedule ``choice`` is. Raises DeviceError if messages
         cannot be sent from there."""
 
-    @abstractmethod
-    def is_long(self, call: Call) -> bool:
-        """Whether the call may have long messages. The answer is the same on all its ranks."""
-
-    @abstractmethod
-    def settle(self) -> None:
-        """Get memory that all ranks share, if there is any. After that ``shares`` is final. Collective."""
-
-    def where_it_lies(self, call: Call, plan: Plan, record: Record, workspace: Workspace) -> Plan:
-        """A plan that carries the call out where its arrays lie, if these are in memory that all ranks share, and as
+    def in_shared_memory(self, call: Call, plan: Plan, record: Record) -> Plan:
+        """A plan that carries the call out where its arrays lie, if these are in memory that all ranks can open, and as
         ``plan`` does else. It is made on all ranks or on none."""
         return plan
 

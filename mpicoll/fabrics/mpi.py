@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
-from functools import cache
 
 import numpy as np
 from mpi4py import MPI
 
 from mpicoll.algorithms.steps import Nodes, Schedule
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.calls import tables
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import EXCHANGE, NATIVE, Choice, Wide, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
-from mpicoll.calls.rules import Rules, chosen_table
+from mpicoll.calls.rules import Rules
 from mpicoll.devices.device import Device
 from mpicoll.errors import ArgumentError, DeviceError, RankLost
 from mpicoll.fabrics import mpi_messages as messages
@@ -27,18 +23,13 @@ from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIParcels
-from mpicoll.fabrics.routes import cico, exchange, large, lying, native, scheduled, wide
+from mpicoll.fabrics.routes import exchange, large, native, node, scheduled, wide
 from mpicoll.fabrics.routes.devices import scheduled as on_device
 from mpicoll.fabrics.routes.devices.scratch import Scratch
-from mpicoll.fabrics.transports import shared
-from mpicoll.fabrics.transports.meeting import Meeting, in_order
 from mpicoll.launch import elastic
 from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.cores import oversubscribed
-from mpicoll.machine.cpu import fingerprint
-from mpicoll.machine.library import library
 from mpicoll.machine.shared_memory import Block, share
-from mpicoll.machine.vendors import vendor_of
 
 __all__ = ["MPIFabric"]
 
@@ -83,25 +74,18 @@ class MPIFabric(ElasticFabric):
         self.rank, self.size = self._comm.rank, self._comm.size
         self.parcels = MPIParcels(self._comm, self._messages, self._check if self._is_elastic else None)
         self.library = MPI.get_vendor()[0]
-        self._vendor = vendor_of(self.library)
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
         # If all ranks of the parent are on one node, then so are these. It need not be found out.
         of_one = parent is not None and parent.one_node
         self.nodes = Nodes.one(self.size) if of_one else self._found_nodes()
-        pages = shared.pages(self._comm) if self.one_node else None
-        self.shares = pages is not None and shared.has_room(self.size)
-        self.settled = not self.shares
-        self._slots: shared.Slots | None = None
         self._wide = Workspace()
         self._crowded: bool = parent is not None and parent._crowded
         self.rules = self._common_rules(parent)
-        self._meeting: Meeting | None = None
-        self._places: cico.Places | None = None
-        if pages is not None and in_order() and not self._is_elastic:
-            self.shares_arrays = True
-            self._meeting = Meeting(self.rank, pages, self._crowded, self._comm.Iprobe)
-        self.meets = self.size == 1 or (self._meeting is not None and self.shares)
+        several = self.one_node and self.size > 1 and not self._is_elastic
+        self._node = node.meet(self._comm, self._crowded) if several else None
+        self.shares_arrays = self._node is not None
+        self.kernel = self.shares_arrays or self.size == 1
 
     @classmethod
     def of_world(cls, ranks: Sequence[int] | None = None) -> MPIFabric:
@@ -151,18 +135,10 @@ class MPIFabric(ElasticFabric):
         choose the same algorithm."""
         if parent is not None and parent.one_node == self.one_node:
             return parent.rules
-        share_a_node = self.one_node and self.size > 1
-        self._crowded = take_turns = share_a_node and oversubscribed(self._comm)
-        alike = share_a_node and len({*self._comm.allgather(fingerprint())}) == 1
+        self._crowded = self.one_node and self.size > 1 and oversubscribed(self._comm)
         rules = None
         if self.rank == 0:
-            of_all = parent.rules if parent is not None else Rules.of_environment()
-            table = tables.Table()
-            if alike:
-                table = tables.held(fingerprint(), library(), take_turns, self.size, chosen_table())
-                for refused in table.refusals():
-                    _say(refused)
-            rules = replace(of_all, table=table)
+            rules = parent.rules if parent is not None else Rules.of_environment()
         common: Rules = self._comm.bcast(rules)
         return common
 
@@ -170,30 +146,27 @@ class MPIFabric(ElasticFabric):
     def elastic(self) -> MPIFabric | None:
         return self if self._is_elastic else None
 
-    def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
-        plan = self._bound(call, choice, workspace)
+    def bind(self, call: Call, choice: Choice, workspace: Workspace, record: Record) -> Plan:
+        plan = self._bound(call, choice, workspace, record)
         return sequence(plan, self._check) if self._is_elastic else plan
 
-    def _bound(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
+    def _bound(self, call: Call, choice: Choice, workspace: Workspace, record: Record) -> Plan:
         match choice:
             case "native" if call.extent_is_common:
                 return self._in_parts(call, lambda part: native.bind(self._comm, part, workspace))
             case "native":
                 return large.if_any(self._comm, call, native.bind(self._comm, call, workspace))
             case "exchange":
-                return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace, self._slots))
-            case "cico" if self._places is not None:
-                return cico.bind(self._places, call, workspace)
-            case "cico":  # of one rank, or before the ranks have asked for places
-                return self._bound(call, NATIVE if call.reduction is None else EXCHANGE, workspace)
+                return self._in_parts(call, lambda part: exchange.bind(self._comm, part, workspace))
+            case "node" if self._node is not None:
+                return node.bind(self._node, self.rank, self.size, call, record)
+            case "node":  # of one rank
+                return self._bound(call, NATIVE if call.reduction is None else EXCHANGE, workspace, record)
             case Wide(of_floats):
-                return wide.bind(call, lambda floats: self._bound(floats, of_floats, workspace), self._wide)
+                return wide.bind(call, lambda floats: self._bound(floats, of_floats, workspace, record), self._wide)
             case Schedule():
-                if call.extent_is_common:
-                    return scheduled.bind(self._comm, call, choice, workspace, self._slots)
-                # Ranks that do not know how long the call is cannot agree on whether it uses shared memory.
-                plan = scheduled.bind(self._comm, call, choice, workspace, None)
-                return sequence(large.compared(self._comm, call), plan)
+                plan = scheduled.bind(self._comm, call, choice, workspace)
+                return plan if call.extent_is_common else sequence(large.compared(self._comm, call), plan)
 
     def bind_on_device(self, call: Call, choice: Choice, device: Device, scratch: Scratch) -> Plan:
         if not isinstance(choice, Schedule):
@@ -207,26 +180,13 @@ class MPIFabric(ElasticFabric):
     def _in_parts(self, call: Call, route: Callable[[Call], Plan]) -> Plan:
         return route(call) if call.extent(self.size) <= large.MAX_COUNT else large.bind(self._comm, call, route)
 
-    def where_it_lies(self, call: Call, plan: Plan, record: Record, workspace: Workspace) -> Plan:
-        if self._meeting is None or not lying.serves(call, self.size, self._crowded, self._vendor):
+    def in_shared_memory(self, call: Call, plan: Plan, record: Record) -> Plan:
+        if self._node is None or not node.may_share(call, self.size):
             return plan
-        return lying.Lying(self._meeting, call, plan, record, workspace)
+        return node.bind(self._node, self.rank, self.size, call, record, plan)
 
     def together(self, nbytes: int) -> list[Block] | None:
         return share(self._comm, nbytes, bounded=False)
-
-    def is_long(self, call: Call) -> bool:
-        return call.extent_is_common and call.nbytes(self.size) >= shared.LEAST
-
-    def settle(self) -> None:
-        if not self.settled:
-            made = shared.Slots.among(self._comm, cico.Places.NBYTES)
-            self.shares = made is not None
-            self.meets = self.shares and self._meeting is not None
-            if made is not None:
-                self._slots, blocks = made
-                self._places = None if self._meeting is None else cico.Places(self._meeting, blocks)
-            self.settled = True  # last: another thread may look
 
     def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
         return messages.outgoing(self._messages, b, dest, tag)
@@ -327,7 +287,7 @@ class MPIFabric(ElasticFabric):
         return bool(flag[0])
 
     def free(self) -> None:
-        self._slots = self._meeting = self._places = None
+        self._node = None
         with self._freeing:
             if self._bounded is not None:
                 self._bounded.free()
@@ -341,12 +301,6 @@ class MPIFabric(ElasticFabric):
     def bounded_allgather(self, number: int, seconds: float) -> list[int | None]:
         assert self._bounded is not None
         return self._bounded.numbers(number, seconds)
-
-
-@cache
-def _say(refused: str) -> None:
-    """Say on stderr that a table is not used, once in a process."""
-    print(f"mpicoll: {refused}. The job goes on without it", file=sys.stderr, flush=True)
 
 
 _OF_LOSSES = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)

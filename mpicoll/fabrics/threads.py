@@ -15,6 +15,7 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
 from mpicoll.calls.choice import Choice
 from mpicoll.calls.plan import Plan, Workspace
+from mpicoll.calls.record import Record
 from mpicoll.devices.device import Device
 from mpicoll.errors import DeviceError, MessageError, StateError
 from mpicoll.fabrics.fabric import Data, Envelope, Fabric, NeverRaised, Parcels, Transfer
@@ -32,7 +33,6 @@ class ThreadFabric(Fabric):
     """A group of threads as ranks, seen from one of them."""
 
     library = ""
-    shares = settled = True
     failure = NeverRaised
     nobody, anybody, any_tag = -(2**31), -(2**31) + 1, -(2**31) + 2
     most_tag = 2**31 - 1
@@ -57,7 +57,7 @@ class ThreadFabric(Fabric):
 
     # -- collectives --------------------------------------------------------------------------------------------------
 
-    def bind(self, call: Call, choice: Choice, workspace: Workspace) -> Plan:
+    def bind(self, call: Call, choice: Choice, workspace: Workspace, record: Record) -> Plan:
         assert isinstance(choice, Schedule)
         return route.bind(self, call, choice)
 
@@ -66,12 +66,6 @@ class ThreadFabric(Fabric):
 
     def together(self, nbytes: int) -> Sequence[NDArray[np.uint8]]:
         return self.meet("shared", np.zeros(nbytes, np.uint8))
-
-    def is_long(self, call: Call) -> bool:
-        return True
-
-    def settle(self) -> None:
-        """Threads share all their memory, so there is nothing to get."""
 
     def post(self, dest: int, posted: Posted) -> None:
         """Let ``dest`` read this memory."""

@@ -16,6 +16,7 @@ import weakref
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from itertools import count
 from threading import RLock
 from typing import NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ import numpy as np
 
 from mpicoll.machine.pages import give_back
 from mpicoll.machine.shared_memory import Block, Mapping, fill, mapped, mark_of, new_file
+from mpicoll.node.loaded import kernel
 
 __all__ = [
     "LEAST", "MOST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "may_adopt", "opened", "own_at",
@@ -109,6 +111,8 @@ class Adopted(Own):
         return holder is not None and holder.data_ptr() == self.start
 
 
+versions = count(1)
+"""Numbers that this process gives to places of its memory, and each to one alone."""
 known: Sequence[Own] = ()
 """All such memory of this process, by its addresses. It is replaced and never changed. So it is another one when there
 is more memory, and whoever looks at it may be interrupted."""
@@ -287,6 +291,8 @@ def _new(nbytes: int, spare: int) -> Own | None:
 def _add(own: Own) -> None:
     global known
     known = sorted([own, *(each for each in known if each.is_there())], key=_start)
+    if kernel is not None:
+        kernel.changed()
 
 
 def _start(own: Own) -> int:

@@ -34,22 +34,23 @@ _MEANT = f"/memfd:{_NAME}", "/dev/shm/torch_"
 """How the names of files begin that may be opened: mpicoll's, and torch's. Some random digits follow."""
 
 
-def share(comm: MPI.Intracomm, nbytes: int, bounded: bool = True) -> list[Block] | None:
+def share(comm: MPI.Intracomm, nbytes: int | None, bounded: bool = True) -> list[Block] | None:
     """A block of ``nbytes`` bytes of each rank, which all ranks map. Collective among ranks of one node.
 
-    None, on all ranks, if a rank cannot map a block, if a rank has used up its ``BUDGET`` for what
-    is ``bounded``, or if a rank has MPICOLL_SHARED_MEMORY=0. What is not bounded is the program's, whose forked
-    children may use it, too."""
+    None, on all ranks, if a rank wants none (``nbytes`` is None there), if a rank cannot map a block, if a rank has
+    used up its ``BUDGET`` for what is ``bounded``, or if a rank has MPICOLL_SHARED_MEMORY=0. What is not bounded is the
+    program's, whose forked children may use it, too."""
     _spare.keep()
     file = None
-    wanted = os.environ.get("MPICOLL_SHARED_MEMORY") != "0"
-    if wanted and (not bounded or nbytes + sum(mapping.nbytes for mapping in list(_own)) <= BUDGET):
+    if os.environ.get("MPICOLL_SHARED_MEMORY") == "0":
+        nbytes = None
+    if nbytes is not None and (not bounded or nbytes + sum(mapping.nbytes for mapping in list(_own)) <= BUDGET):
         file = new_file(nbytes)
     own = None if file is None else (os.getpid(), file, mark_of(os.getpid(), file))
     files: list[tuple[int, int, int] | None] = comm.allgather(own)
     mappings = []
     with suppress(OSError):
-        mappings += [mapped(*f, nbytes, not bounded) for f in files if f is not None]
+        mappings += [mapped(*f, nbytes, not bounded) for f in files if f is not None and nbytes is not None]
     all_mapped = all(comm.allgather(len(mappings) == comm.size))  # mpi4py's allreduce would make one more communicator
     if file is not None:
         os.close(file)  # all ranks have opened it

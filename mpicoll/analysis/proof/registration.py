@@ -16,7 +16,7 @@ from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
 __all__ = ["register", "unproved"]
 
-_NO_SCHEDULES = ("native", "exchange", "cico", "wide", "staged", "device", "ipc")
+_NO_SCHEDULES = ("native", "exchange", "node", "wide", "staged", "device", "ipc")
 """Names that ``algorithm=`` accepts although they are no schedules."""
 
 

@@ -15,8 +15,7 @@ from mpicoll.bench.cases.case import Case
 from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.calls import select
-from mpicoll.communicator.face import engine_of
-from mpicoll.fabrics.routes.lying import SHARED
+from mpicoll.fabrics.routes.node import SHARED
 
 __all__ = ["ArrayLevel", "open_shared"]
 
@@ -28,8 +27,7 @@ def open_shared(session: Session) -> ArrayLevel:
     opened = ArrayLevel(session)
     new = partial(opened.comm.empty, dtype=np.uint8)
     x = new(1 << 20)
-    for _ in range(2):  # in the first call, the ranks learn that there are such arrays
-        opened.comm.allreduce(x, out=x)
+    opened.comm.allreduce(x, out=x)
     if opened.route() != SHARED:
         opened.close()
         raise Unavailable("the ranks cannot share arrays")
@@ -77,11 +75,6 @@ class ArrayLevel:
 
     def route(self) -> str:
         return self.comm.last_route
-
-    @property
-    def table(self) -> str:
-        """Whose table of measurements it chooses from, with the section's hash. Empty where it has none."""
-        return engine_of(self.comm).fabric.rules.table.label(self.comm.size)
 
     def close(self) -> None:
         self.comm.free()

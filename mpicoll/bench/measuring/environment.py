@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import mpicoll
 from mpicoll.bench.session import Session
-from mpicoll.fabrics.transports.shared import pages
+from mpicoll.fabrics.routes.node import meet
 from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.gpu import takes_device_memory
@@ -36,7 +36,7 @@ def environment(session: Session) -> dict[str, Any]:
         "fingerprint": fingerprint(),
         "cores": os.cpu_count(),
         "nodes": nodes,
-        "shared_memory": nodes == 1 and pages(world) is not None,
+        "shared_memory": nodes == 1 and world.size > 1 and meet(world, False) is not None,
         "ranks": world.size,
         "binding": bindings,
         "oversubscribed": oversubscribed(session.node),

@@ -13,7 +13,6 @@ from mpi4py import MPI
 from mpicoll import units
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective
 from mpicoll.bench.backends import Backend
-from mpicoll.bench.backends.communicator import ArrayLevel
 from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement, elements
 from mpicoll.bench.cases.memory import Arena, arena_bytes
 from mpicoll.bench.measuring import interruption
@@ -38,7 +37,7 @@ def run(options: Options, world: MPI.Intracomm) -> Report:
     """Measure what the options ask for. Collective over ``world``. Rank 0 prints."""
     session = open_session(world, options.device)
     backends, notes = open_backends(lines_of(options, session), session)
-    found = environment(session) | {"table": _table(backends)}
+    found = environment(session)
     report = Report(options.command(), _now(), _settings(options), found, notes, clocks(session.device))
     try:
         sweep(options, session, backends, report)
@@ -135,12 +134,6 @@ class _Sweep:
         pairs = self.arenas[name].buffers(case)
         backend = self.backends[name]
         return Runner(pairs, [backend.bind(pair) for pair in pairs], backend.route)
-
-
-def _table(backends: dict[str, Backend]) -> str | None:
-    """Whose table mpicoll chooses from, where it has a line of its own. Empty where no table has this setting."""
-    chooses = backends.get("mpicoll")
-    return chooses.table if isinstance(chooses, ArrayLevel) else None
 
 
 def _how_long(options: Options, sizes: int) -> str:

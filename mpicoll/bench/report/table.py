@@ -42,7 +42,6 @@ def header(report: Report) -> str:
         f"{e['ranks']} ranks on {count(e['nodes'], 'node')}, bound to cores {' | '.join(cores)}",
         "; ".join((f"{e['cpu']}, {e['cores']} cores", *dict.fromkeys(e["gpus"]))),
         f"{e['mpi']}, {', '.join(versions)}, mpicoll {e['mpicoll']}, Python {e['python']}",
-        *([] if e.get("table") is None else [f"mpicoll chooses by {e['table'] or 'no table: none has this setting'}"]),
         *(f"{name}: {how}" for name, how in report.clocks.items() if e["gpus"]),
         *map(str, report.notes),
     ]

@@ -10,7 +10,7 @@ from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import CICO, DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, algorithm_of
+from mpicoll.calls.choice import DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route, preferred, taken_route
@@ -34,17 +34,17 @@ as long as by ``staged`` for 4 MiB, and 0.14 times for 64 MiB; for 256 KiB and l
 
 class DeviceCalls:
     """What one communicator keeps for its calls on device memory. ``choose`` chooses how the host's route works, and
-    ``where_it_lies`` makes a plan that does so in memory which ranks share, if an algorithm is not named."""
+    ``on_host`` binds a call to it."""
 
     def __init__(
         self,
         fabric: Fabric,
         choose: Callable[[str | None, Call], Choice],
-        where_it_lies: Callable[[str | None, Call, Plan, Record], Plan],
+        on_host: Callable[[str | None, Call, Choice, Record], Plan],
         workspace: Workspace,
     ) -> None:
         self._fabric, self._choose, self._workspace = fabric, choose, workspace
-        self._where_it_lies = where_it_lies
+        self._on_host = on_host
         self._kept: dict[str, _Kept] = {}
         self._known: Set[str] | None = None
         """Which of ``PATHS`` are known to work. They are one set for all devices: a rank may change its device, and
@@ -130,7 +130,7 @@ class DeviceCalls:
         """The plan of this route; None, on all ranks alike, if it cannot serve the call."""
         fabric, device = self._fabric, kept.device
         if route == NATIVE and _by_mpi_alone(call):
-            bound = _AtFirst(lambda: fabric.bind(_for_mpi(call, device), NATIVE, self._workspace))
+            bound = _AtFirst(lambda: fabric.bind(_for_mpi(call, device), NATIVE, self._workspace, record))
             return _recorded(record, NATIVE, sequence(partial(_wait_for_caller, device), bound))
         if route == DEVICE and (call.reduction is None or device.reduces(call.reduction)):
             there = self._choose(named or between_memories(call.operation), call)
@@ -151,33 +151,21 @@ class DeviceCalls:
     def _staged(self, kept: _Kept, call: Call, named: str | None, record: Record) -> Plan:
         fabric, choose = self._fabric, partial(self._choose, named)
 
-        def bound() -> Plan:
-            parts: list[Record] = []  # the last piece is shorter, and may go another way
+        parts: list[Record] = []  # the last piece is shorter, and may go another way
 
-            def on_host(part: Call) -> Plan:
-                choice, of_part = choose(part), copy(record)
-                parts.append(of_part)
-                of_part.route = algorithm_of(choice)
-                plan = fabric.bind(part, choice, self._workspace)
-                return self._where_it_lies(named, part, plan, of_part)
+        def on_host(part: Call) -> Plan:
+            choice, of_part = choose(part), copy(record)
+            parts.append(of_part)
+            of_part.route = algorithm_of(choice)
+            return self._on_host(named, part, choice, of_part)
 
-            plan = staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
+        plan = staged.bind(call, fabric.rank, fabric.size, on_host, kept.ring, fabric.allgather)
 
-            def note() -> None:
-                record.route = f"{STAGED}:{'+'.join(dict.fromkeys(part.route for part in parts))}"
+        def note() -> None:
+            record.route = f"{STAGED}:{'+'.join(dict.fromkeys(part.route for part in parts))}"
 
-            note()
-            return sequence(note, plan, note)
-
-        def settled() -> Plan:
-            fabric.settle()
-            return bound()
-
-        plan = bound()  # what cannot be bound is refused here and now
-        chosen = choose(call)
-        if fabric.settled or chosen == NATIVE or not (fabric.is_long(call) or chosen == CICO):
-            return plan
-        return _AtFirst(settled)
+        note()
+        return sequence(note, plan, note)
 
     def _tried(self, device: Device) -> Set[str]:
         """The paths that work with memory of this device, and of the other ranks' devices. Collective."""

@@ -5,9 +5,8 @@ float32 and rounded once, and all ranks get equal bits.
 
 A long vector is cut into chunks, and a chunk into one slice for each rank. Each rank receives its slice from all ranks,
 reduces it, and sends the result to all ranks, or to the root. It does so with messages of its own and not with MPI's
-all-to-all and all-gather, which would also copy the slice that a rank has already. Long messages go through memory that
-the ranks share, if there is any. A short vector is gathered by every rank, and every rank reduces it: that takes one
-round of messages and not two.
+all-to-all and all-gather, which would also copy the slice that a rank has already. A short vector is gathered by every
+rank, and every rank reduces it: that takes one round of messages and not two.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests
-from mpicoll.fabrics.transports.shared import Slots
 from mpicoll.fabrics.transports.transport import Array
 
 __all__ = ["bind"]
@@ -42,15 +40,15 @@ PARTNERS = 16
 """The number of ranks with which a rank exchanges messages at the same time."""
 
 
-def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace, slots: Slots | None = None) -> Plan:
-    """The plan of a reduction. Long messages go through ``slots``, if there are any."""
+def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
+    """The plan of a reduction."""
     assert call.reduction is not None
     source = call.recv if call.send is None else call.send
     assert source is not None
     given = kernels.values(source)
     out = None if call.recv is None else kernels.values(call.recv)
     no_inboxes = np.empty(0, given.dtype)
-    transport = MPIRequests(comm, call.operation, None, given.dtype, no_inboxes, slots)
+    transport = MPIRequests(comm, None, given.dtype, no_inboxes)
     exchange = _Exchange(comm, call.reduction, workspace, transport)
     table = call.collective
     if table.scatters:

@@ -13,15 +13,13 @@ from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.fabrics.routes.interpreter import carry_out
 from mpicoll.fabrics.routes.spaces import Spaces
-from mpicoll.fabrics.transports import shared
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
-from mpicoll.fabrics.transports.shared import Slots
 
 __all__ = ["bind"]
 
 
-def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace, slots: Slots | None = None) -> Plan:
-    """The plan of this rank's schedule. Long messages go through ``slots``, if there are any."""
+def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace) -> Plan:
+    """The plan of this rank's schedule."""
     rank, size, reduction = comm.rank, comm.size, call.reduction
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
@@ -29,11 +27,10 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
     dtype = np.dtype(np.uint8) if source is None else source.dtype
     spaces = Spaces(call, schedule, rank, size, given, out)
     factor = None if reduction is None else reduction.op.factor
-    longest = longest_piece() if slots is None else shared.LEAST
     scratch, inboxes, scaled = workspace.arrays(
         dtype,
         spaces.scratch_elements,
-        _inbox_elements(schedule, spaces, longest // dtype.itemsize),
+        _inbox_elements(schedule, spaces, longest_piece() // dtype.itemsize),
         source.size if factor is not None and source is not None else 0,
     )
     before: list[Plan] = []
@@ -46,7 +43,7 @@ def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspa
     if reduction is not None and reduction.averages and out is not None and call.terms(rank, size) > 1:
         after.append(partial(kernels.divide, out, call.terms(rank, size), reduction.dtype))
     spaces.use(scratch)
-    transport = MPIRequests(comm, call.operation, reduction, dtype, inboxes, slots)
+    transport = MPIRequests(comm, reduction, dtype, inboxes)
     carry_out(schedule, spaces, transport)
     run = sequence(*before, *transport.steps, *after)
     return transport.plan(run if reduction is None else kernels.quietly(run), scratch)

@@ -19,7 +19,6 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.plan import Plan, sequence
 from mpicoll.fabrics.transports.memory import moved_as
-from mpicoll.fabrics.transports.shared import Slots, Streams
 from mpicoll.fabrics.transports.step import TAGS, Arrival, Held, Step
 from mpicoll.fabrics.transports.transport import Array, Region, Transport
 
@@ -34,18 +33,15 @@ GATHERED = 1 << 16
 class MPIRequests(Transport):
     """Makes requests for the messages of each step. ``steps`` are the plans of the steps so far.
 
-    ``inboxes`` is memory for pieces that are received to be reduced. With ``slots``, long messages go through shared
-    memory. ``operation`` names the call in error messages.
+    ``inboxes`` is memory for pieces that are received to be reduced.
     """
 
     def __init__(
         self,
         comm: MPI.Intracomm,
-        operation: str,
         reduction: Reduction | None,
         dtype: np.dtype[Any],
         inboxes: Array,
-        slots: Slots | None,
     ) -> None:
         self._comm, self._reduction, self._inboxes = comm, reduction, inboxes
         self._piece = max(1, PIECE // dtype.itemsize)
@@ -54,30 +50,20 @@ class MPIRequests(Transport):
         self._sent: defaultdict[int, count[int]] = defaultdict(count)
         self._received: defaultdict[int, count[int]] = defaultdict(count)
         self._held = Held()
-        self._streams = None if slots is None else Streams(comm, operation, dtype, slots, self._held)
         self.steps: list[Plan] = []
         self._step, self._used = Step(), 0
 
     def send(self, peer: int, region: Region) -> None:
-        if self._streams is not None and self._streams.carries(region):
-            self._streams.send(self._step, peer, region)
-            return
         for message in self._messages(region):
             request = self._comm.Send_init(message, peer, next(self._sent[peer]) % TAGS)
             self._step.sends.append(self._held.request(request))
 
     def recv(self, peer: int, region: Region) -> None:
-        if self._streams is not None and self._streams.carries(region):
-            self._streams.recv(self._step, peer, region)
-            return
         for message in self._messages(region):
             request = self._comm.Recv_init(message, peer, next(self._received[peer]) % TAGS)
             self._step.receives.append(self._held.request(request))
 
     def recv_reduce(self, peer: int, mine: Region, into: Region, mine_first: bool) -> None:
-        if self._streams is not None and self._streams.carries(into):
-            self._streams.recv_reduce(self._step, peer, mine, into, partial(self._combined, mine_first))
-            return
         receives: list[MPI.Prequest] = []
         combines: list[Plan] = []
         inboxes = [self._inbox(n) for n in _inbox_lengths(self._pieces(into))]
@@ -106,8 +92,6 @@ class MPIRequests(Transport):
     def end_step(self) -> None:
         self.steps += self._step.bound()
         self._step, self._used = Step(), 0
-        if self._streams is not None:
-            self._streams.end_step()
 
     def plan(self, run: Plan, *memory: Array) -> Plan:
         """``run``, which starts these requests, as a plan that keeps the requests and their ``memory``."""

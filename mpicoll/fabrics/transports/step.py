@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from mpicoll.machine.vendors import vendor_of
 __all__ = ["TAGS", "Arrival", "Held", "Step"]
 
 TAGS = (1 << 15) - 2
-"""The number of tags for messages. MPI guarantees two more, which shared memory uses. Two messages between the same
+"""The number of tags for messages. MPI guarantees two more. Two messages between the same
 ranks have the same tag only if there are so many messages between them."""
 
 SPINS, YIELDS = 20, 200
@@ -78,10 +78,6 @@ class Step:
     sends: list[MPI.Prequest] = field(default_factory=list)
     arrivals: list[Arrival] = field(default_factory=list)
     """What is done when a receive is complete."""
-    openings: list[Plan] = field(default_factory=list)
-    """What is done as soon as the receives are started."""
-    answers: list[MPI.Prequest] = field(default_factory=list)
-    """Sends that the openings and the arrivals start."""
     copies: list[Plan] = field(default_factory=list)
     """What is done after all messages."""
     reductions: int = 0
@@ -93,8 +89,8 @@ class Step:
         """The step as plans, to be run one after another."""
         requests = [*self.receives, *self.sends]
         exchange: list[Plan] = []
-        if self.openings or (self.long_reductions and self.reductions > 1):
-            exchange = [_as_they_come(requests, self.arrivals, self.openings, self.answers)]
+        if self.long_reductions and self.reductions > 1:
+            exchange = [_as_they_come(requests, self.arrivals)]
         elif self.arrivals:
             exchange = [_in_order(requests, self.arrivals)]
         elif requests:  # nothing is done with what arrives
@@ -119,28 +115,21 @@ def _in_order(requests: list[MPI.Prequest], arrivals: list[Arrival]) -> Plan:
     return take_in_order
 
 
-def _as_they_come(
-    requests: list[MPI.Prequest],
-    arrivals: list[Arrival],
-    openings: Sequence[Plan],
-    answers: Sequence[MPI.Prequest],
-) -> Plan:
+def _as_they_come(requests: list[MPI.Prequest], arrivals: list[Arrival]) -> Plan:
     """A step with several long messages. It takes their pieces in the order in which they arrive.
 
     It must not wait for a piece of one message while a piece of another one is there. The sender of the first message
     may itself wait for the sender of the second one, which then waits for this rank."""
     start, finish = MPI.Prequest.Startall, MPI.Request.Waitall
-    pieces, all_requests = [a.request for a in arrivals], [*requests, *answers]
+    pieces = [a.request for a in arrivals]
 
     def take_as_they_come() -> None:
         start(requests)
-        for opening in openings:
-            opening()
         while (i := _any_of(pieces)) != MPI.UNDEFINED:  # that means: no receive is active any more
             arrivals[i].act()
             if (start_next := arrivals[i].start_next) is not None:
                 start_next()
-        finish(all_requests)
+        finish(requests)
 
     return take_as_they_come
 

@@ -55,7 +55,6 @@ def _communicator(each: Watched) -> dict[str, Any]:
     return {
         "name": each.name,
         "ranks": each.ranks,
-        "table": each.table,
         "state": state,
         "waits for": waits,
         "calls": calls,

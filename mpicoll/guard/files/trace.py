@@ -115,8 +115,7 @@ def chrome(told: dict[int, EventList], clocks: dict[int, list[Reading]]) -> dict
     for row in rows:
         if "ts" in row:
             row["ts"] = (row["ts"] - first) * 1e6
-    tables = {name: table for of in told.values() for name, table in of.tables}
-    return {"traceEvents": rows, "displayTimeUnit": "ms", "otherData": {"chosen by": tables}}
+    return {"traceEvents": rows, "displayTimeUnit": "ms"}
 
 
 def _named(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:

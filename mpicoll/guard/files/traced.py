@@ -33,8 +33,6 @@ class Events:
         self._under_way: dict[TracedRecorder, Event] = {}
         self._threads: dict[int, str] = {}
         self._to_tell: list[tuple[Event, float, str]] = []
-        self.tables: dict[str, str] = {}
-        """For each communicator: the table of measurements by which its algorithms are chosen."""
 
     def begin(self, recorder: TracedRecorder, event: Event) -> None:
         """A call begins."""
@@ -66,7 +64,7 @@ class Events:
         last = first + len(told)
         main = threading.main_thread().ident or 0
         rest = last if last < len(self._to_tell) else None
-        return EventList(socket.gethostname(), main, [*self._threads.items()], told, rest, [*self.tables.items()])
+        return EventList(socket.gethostname(), main, [*self._threads.items()], told, rest)
 
 
 def _plain(event: Event, seconds: float, state: str) -> protocol.Event:
@@ -85,10 +83,9 @@ class TracedRecorder(Recorder):
         self._name = ""
         super().__init__()
 
-    def keep_in(self, events: Events, name: str, table: str) -> None:
-        """The communicator has this name, and chooses by this table."""
+    def keep_in(self, events: Events, name: str) -> None:
+        """The communicator has this name."""
         self._events, self._name = events, name
-        events.tables[name] = table
 
     def begin(self, record: Record) -> None:
         super().begin(record)

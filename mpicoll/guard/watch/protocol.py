@@ -299,15 +299,13 @@ came."""
 
 
 class EventList(Message):
-    """The calls of a process for a trace. ``rest`` is the number of the first one that is still to be told.
-    ``tables`` says by which table of measurements each communicator chooses."""
+    """The calls of a process for a trace. ``rest`` is the number of the first one that is still to be told."""
 
     host: str
     main: int
     threads: list[tuple[int, str]]
     events: list[Event]
     rest: int | None
-    tables: list[tuple[str, str]]
 
 
 class EventsFrom(Question[EventList]):

@@ -108,8 +108,6 @@ class Watched:
     """Whether ranks agree on each call before data moves."""
     cut: Cut | None = None
     """Ends the calls of this communicator alone; None if the job ends instead."""
-    table: str = ""
-    """Whose table of measurements its algorithms are chosen by, with the section's hash."""
     seconds: float = 0.0
     """How long the oldest wait has lasted."""
     told: tuple[int, str, int] | None = None

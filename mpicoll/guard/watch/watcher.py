@@ -55,12 +55,11 @@ def watch(
     if found is None:
         return None
     watcher, name = found
-    table = fabric.rules.table.label(fabric.size)
-    watched = Watched(name, ranks, recorder, waits, timeout, agrees, cut, table)
+    watched = Watched(name, ranks, recorder, waits, timeout, agrees, cut)
     watcher.member.watched[watched.name] = watched
     watcher.soon(watcher.member.tell)  # the judge must know of it when a process ends
     if isinstance(recorder, TracedRecorder):
-        recorder.keep_in(watcher.events, watched.name, table)
+        recorder.keep_in(watcher.events, watched.name)
     for each in left_over:
         if {*each.ranks} <= {*ranks}:
             each.told = None

@@ -19,7 +19,7 @@ from mpicoll.devices.device import Device, Handle, Queue
 from mpicoll.fabrics.routes.devices.failures import failure_before, raise_any
 from mpicoll.fabrics.routes.devices.peers import Peers
 from mpicoll.fabrics.routes.devices.scratch import Scratch
-from mpicoll.fabrics.routes.shares import input_and_output, starts_of
+from mpicoll.fabrics.routes.node import input_and_output, starts_of
 
 __all__ = ["bind", "serves"]
 

@@ -1,0 +1,252 @@
+"""Collectives of the ranks of one node, by the kernel (``mpicoll/node``) in memory that they share.
+
+Where all arrays of a call lie in memory that ranks can open, they are read and written where they lie. Otherwise each
+rank copies its input, piece by piece, to memory of the communicator, where the others read it. In each call the ranks
+find out which it is, at no cost: they meet anyway. Ranks that make different calls find that out, too, before data
+moves.
+"""
+
+from __future__ import annotations
+
+import errno
+import weakref
+from array import array
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.arrays.dtypes import DTYPES, Reduction
+from mpicoll.arrays.kernels import COMBINE
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan
+from mpicoll.calls.record import Record
+from mpicoll.errors import MessageError
+from mpicoll.machine import blocks
+from mpicoll.machine.blocks import LEAST, Adopted, Own, Place, opened, own_at
+from mpicoll.machine.shared_memory import share
+from mpicoll.node.loaded import kernel
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from mpicoll.node.kernel import Node
+    from mpicoll.node.kernel import Plan as NodePlan
+
+__all__ = ["NODE", "SHARED", "bind", "input_and_output", "may_share", "meet", "starts_of"]
+
+NODE, SHARED = "node", "shared"
+"""The names of both ways in records: through memory of the communicator, and where arrays lie."""
+
+SLOT = 128 << 10
+"""Bytes of each of a rank's two slots. Pieces of that length stay in the second-level cache until they are taken."""
+
+_EXTENTS = {"0": 0, "1": 1, "p": 2}
+_ROOTS = {None: 0, "gives": 1, "gets": 2}
+_PREFIXES = {None: 0, "inclusive": 1, "exclusive": 2}
+_DTYPES = {name: number for number, name in enumerate(DTYPES)}
+_OPS = {name: number for number, name in enumerate(COMBINE)}
+
+
+def meet(comm: MPI.Intracomm, crowded: bool) -> Node | None:
+    """Memory in which these ranks of one node meet. None if one of them cannot map it, or has no kernel. Collective.
+
+    ``crowded`` says whether ranks take turns on cores."""
+    made = share(comm, None if kernel is None else kernel.head_size(comm.size) + 2 * SLOT)
+    if made is None or kernel is None:
+        return None
+    addresses = tuple(block.ctypes.data for block in made)
+    # MPI moves messages only while it is called, and the other rank may wait for one.
+    node: Node = kernel.Node(addresses, made, comm.rank, SLOT, crowded, comm.Iprobe)
+    return node
+
+
+def may_share(call: Call, size: int) -> bool:
+    """Whether ranks look whether the call's arrays lie in memory that others can open. It is the same on all ranks."""
+    table, reduction = call.collective, call.reduction
+    if not call.extent_is_common:
+        return True  # no rank knows how long the others' arrays are
+    longest = call.nbytes(size)
+    shortest = longest // size if table.gathers or table.scatters else longest
+    factor = reduction is not None and reduction.op.factor is not None
+    return table.moves and table.prefix is None and not factor and shortest >= LEAST
+
+
+def bind(node: Node, rank: int, size: int, call: Call, record: Record, elsewhere: Plan | None = None) -> Plan:
+    """The plan of a call. If arrays do not lie in memory that all ranks can open, it is carried out ``elsewhere``, or
+    through memory of the communicator if that is None."""
+    assert kernel is not None
+    table, reduction = call.collective, call.reduction
+    given, taken = (array("Q", starts).tobytes() for starts in (starts_of(call, size), ends_taken(call, size)))
+    buffers = input_and_output(call, rank, size)
+    addresses = [None if b is None else b.address for b in buffers]
+    of = _Call(node, rank, size, call, record, buffers, elsewhere)
+    plan: NodePlan = kernel.Plan(
+        node,
+        of,
+        (_EXTENTS[table.gives], _EXTENTS[table.gets], _ROOTS[table.root], _PREFIXES[table.prefix]),
+        call.root,
+        len(given) // 8 - 1,
+        given,
+        taken,
+        not call.extent_is_common,
+        *addresses,
+        int.from_bytes(record.digest, "little"),
+        (may_share(call, size), elsewhere is not None),
+        None if reduction is None else numbers(reduction),
+    )
+    return plan.run
+
+
+def numbers(reduction: Reduction) -> tuple[int, int, bool, complex | None]:
+    """A reduction as the kernel knows it: numbers of its dtype and operation, whether it averages, and the factor."""
+    return _DTYPES[reduction.dtype.name], _OPS[reduction.combine], reduction.averages, reduction.op.factor
+
+
+class _Call:
+    """What the kernel asks Python about a call."""
+
+    def __init__(
+        self,
+        node: Node,
+        rank: int,
+        size: int,
+        call: Call,
+        record: Record,
+        buffers: tuple[Buffer | None, Buffer | None],
+        elsewhere: Plan | None,
+    ) -> None:
+        self._node, self._rank, self._size, self._operation, self._record = node, rank, size, call.operation, record
+        self._buffers, self._private = buffers, not call.extent_is_common
+        self._names = NODE, SHARED, record.route
+        self._way = 0
+        if elsewhere is not None:
+            self.elsewhere = elsewhere
+        record.route = NODE if elsewhere is None else record.route
+        self._known: Sequence[Own] | None = None
+        self._adopted: list[Adopted] = []
+        self._said = (0, b"", False)
+        self._opened: list[object] = []
+        """What holds other ranks' memory."""
+
+    def find(self, plan: NodePlan) -> None:
+        """Find out where this rank's memory lies: there is other memory than before, or something else may be at this
+        address now."""
+        if self._known is not blocks.known or not all(own.is_there() for own in self._adopted):
+            self._forget()
+            self._known = blocks.known
+            owns = [None if b is None else _own(b) for b in self._buffers]
+            places = [*map(_place, self._buffers, owns)]
+            self._adopted = [own for own in owns if isinstance(own, Adopted)]
+            this = weakref.ref(self)
+            self._ends = [weakref.ref(own.holder(), lambda _: _forget(this)) for own in self._adopted]
+            if None in places:
+                self._said = 0, bytes(8 * 2 * len(Place._fields)), False
+            else:
+                words = array("q", [word for place in places if place is not None for word in place])
+                self._said = next(blocks.versions), words.tobytes(), bool(self._adopted)
+        plan.lies(*self._said)
+
+    def look(self, plan: NodePlan) -> None:
+        """Open the ranks' arrays, which lie elsewhere than the last time."""
+        self._opened = []
+        half = len(Place._fields)
+        for rank in range(self._size):
+            version, said = self._node.said(rank)
+            words = array("q", said)
+            addresses = [self._open(rank, Place(*words[at : at + half])) for at in (0, half)]
+            plan.found(rank, version, *addresses)
+
+    def _open(self, rank: int, place: Place) -> int | None:
+        if not place.nbytes:
+            return None
+        try:
+            memory = opened(place)
+        except OSError as error:
+            why = _LIMITS.get(error.errno or 0, str(error))
+            raise MessageError(
+                f"{self._operation}: the {place.nbytes} bytes of memory that rank {rank} gives (process "
+                f"{place.process}) cannot be opened: {why}"
+            ) from None
+        self._opened.append(memory)
+        return memory.ctypes.data
+
+    def took(self, way: int) -> None:
+        """The call went this way, and not as the last time."""
+        self._record.route = self._names[way]
+
+    def differs(self) -> None:
+        raise MessageError(f"{self._record.description}: another rank makes another call, or gives other numbers")
+
+    def unequal(self, rank: int, expected: int, found: int) -> None:
+        """In an alltoallv, a rank gives this one another number of bytes than it expects."""
+        b = self._buffers[1] or self._buffers[0]
+        assert b is not None
+        expected, found = expected // b.dtype.itemsize, found // b.dtype.itemsize
+        said = f"{expected} elements from rank {rank}, as recvcounts says"
+        raise MessageError(f"{self._operation}: expected {said}; given {found}")
+
+    def _forget(self) -> None:
+        """Let go of other ranks' arrays, until the call is made again."""
+        self._known, self._adopted, self._opened = None, [], []
+
+
+_LIMITS = {
+    errno.EMFILE: "this process has too many open files (ulimit -n)",
+    errno.ENOMEM: "this process may have no more memory (ulimit -v)",
+    errno.ENOENT: "that process has closed its file",
+}
+"""Why a rank cannot open another one's memory."""
+
+
+def _forget(call: weakref.ref[_Call]) -> None:
+    if (still := call()) is not None:
+        still._forget()
+
+
+def _own(b: Buffer) -> Own | None:
+    """What has this memory, if other ranks can open it."""
+    return own_at(b.address, b.nbytes) if b.plain and b.device == "cpu" and b.count else None
+
+
+def _place(b: Buffer | None, own: Own | None) -> Place | None:
+    """Where the memory lies; all zeros where there is none, and None where other ranks cannot open it."""
+    if b is None or b.count == 0:
+        return Place(*[0] * len(Place._fields))
+    return None if own is None else own.place_of(b.address)
+
+
+def input_and_output(call: Call, rank: int, size: int) -> tuple[Buffer | None, Buffer | None]:
+    """The memory that the rank gives, and the memory that it gets. In place, one is a part of the other."""
+    table, send, recv = call.collective, call.send, call.recv
+    if call.in_place and not table.elementwise:
+        whole = recv if table.gathers else send
+        assert whole is not None
+        counts = call.sendcounts or call.recvcounts or (whole.count // size,) * size
+        start = sum(counts[:rank])
+        own = whole.part(start, start + counts[rank])
+        send, recv = (own, recv) if table.gathers else (send, own)
+    gives = table.gives_at(rank, call.root)
+    gets = table.gets_at(rank, call.root) and not call.only_read_at(rank)
+    return (send or recv) if gives else None, (recv or send) if gets else None
+
+
+def starts_of(call: Call, size: int) -> list[int]:
+    """Where each block begins in the whole vector, in bytes. The last one is its end. In an alltoallv, this is the
+    vector that the rank gives."""
+    return _starts(call, size, call.sendcounts or call.recvcounts)
+
+
+def ends_taken(call: Call, size: int) -> list[int]:
+    """The same of the vector that the rank gets."""
+    return _starts(call, size, call.recvcounts or call.sendcounts)
+
+
+def _starts(call: Call, size: int, counts: Sequence[int] | None) -> list[int]:
+    buffer = call.send or call.recv
+    if buffer is None:
+        return [0]
+    if counts is None:
+        blocks = size if call.collective.by_rank else 1
+        counts = (call.extent(size) // blocks,) * blocks
+    return [0, *accumulate(n * buffer.dtype.itemsize for n in counts)]

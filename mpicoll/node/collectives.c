@@ -1,0 +1,301 @@
+/* Collectives of one node. See collectives.h.
+ *
+ * There are two ways. *Through slots*: each rank copies its input, or a piece of it, to a slot of its own; all meet; each
+ * one reads what it wants in the slots of the others. Two slots take turns: when all have come to the next meeting,
+ * nobody reads the slots of the meeting before any more, so that one meeting a piece is enough. (In MPI libraries this
+ * is called copy-in-copy-out: Graham and Shipman, "MPI support for multi-core architectures: optimized shared memory
+ * collectives", EuroPVM/MPI 2008.) *In place*: where all arrays lie in memory that all ranks can open, each one reads
+ * inputs and writes outputs where they lie, between two meetings (as through XPMEM: Hashmi et al., "Designing efficient
+ * shared address space reduction collectives for multi-/many-cores", IPDPS 2018).
+ *
+ * Both read from one table who gives what to whom: `has`, `wants` and `source` are those of
+ * mpicoll/algorithms/collectives.py.
+ */
+#include "collectives.h"
+
+#include <string.h>
+
+#define LEAST_SLICED (64 << 10) /* bytes of the shortest vector of which each of several ranks reduces a slice */
+#define PIECE (64 << 10)        /* bytes that are reduced and written at once: they stay in the second-level cache */
+
+typedef struct { int from, to; } Range;
+
+static size_t rounded(size_t nbytes, size_t step) { return (nbytes + step - 1) / step * step; }
+size_t page_size(int size) { return rounded(sizeof(Page) + (size_t)(size + 1) * sizeof(uint64_t), LINE); }
+size_t head_size(int size) { return rounded(ROUNDS * sizeof(Flag) + 2 * page_size(size), 4096); }
+
+static Page *page(const Node *node, int rank, uint32_t meeting) {
+    return (Page *)(node->blocks[rank] + ROUNDS * sizeof(Flag) + (meeting & 1) * node->page_size);
+}
+const Page *page_of(const Node *node, int rank) { return page(node, rank, node->meeting.turn); }
+
+static char *slot(const Node *node, int rank) {
+    return node->blocks[rank] + head_size(node->meeting.size) + (node->turn & 1) * node->slot_size;
+}
+
+/* The table: which blocks a rank has, which it wants, and where a block of its result comes from. */
+
+static Range has(const Call *c, int rank) {
+    if (c->gives == ONE && c->gets == ONE_EACH) return (Range){rank, rank + 1};
+    int none = c->gives == NOTHING || (c->rooted == ROOT_GIVES && rank != c->root);
+    return (Range){0, none ? 0 : c->blocks};
+}
+
+static Range wants(const Call *c, int rank) {
+    if (c->gives == ONE_EACH && c->gets == ONE) return (Range){rank, rank + 1};
+    int none = c->gives == NOTHING || (c->rooted == ROOT_GETS && rank != c->root) || (c->prefix == EXCLUSIVE && !rank);
+    return (Range){0, none ? 0 : c->blocks};
+}
+
+static Range source(const Call *c, int rank, int size, int block, int *which) {
+    *which = block;
+    if (c->rooted == ROOT_GIVES) return (Range){c->root, c->root + 1};
+    if (c->gets == ONE_EACH) {
+        if (c->gives == ONE_EACH) *which = rank;
+        return (Range){block, block + 1};
+    }
+    return (Range){0, c->prefix == ALL_RANKS ? size : rank + (c->prefix == INCLUSIVE)};
+}
+
+static size_t length(const size_t *starts, int block) { return starts[block + 1] - starts[block]; }
+
+/* The bytes of a piece of a block: it begins `first` bytes into the block, and has at most `room` bytes. */
+static size_t part(size_t nbytes, size_t first, size_t room) {
+    return nbytes <= first ? 0 : nbytes - first < room ? nbytes - first : room;
+}
+
+/* Where such a part of the bytes begins. Two ranks that write to one line of a cache slow each other. */
+static size_t cut(size_t nbytes, int of, int parts) {
+    size_t at = rounded(nbytes / parts * of + nbytes % parts * of / parts, LINE);
+    return at < nbytes ? at : nbytes;
+}
+
+static void copy(char *to, const char *from, size_t nbytes) {
+    if (nbytes && to != from) memcpy(to, from, nbytes);
+}
+
+static void combine(Node *node, const Call *c, int count, char *out, size_t nbytes) {
+    reduce_rows(&c->reduction, node->rows, count, c->reduction.scales ? node->factors : NULL, out,
+                nbytes / c->reduction.itemsize);
+}
+
+static size_t longest_block(const Call *c) {
+    size_t longest = 0;
+    for (int b = 0; b < c->blocks; b++)
+        if (length(c->given, b) > longest) longest = length(c->given, b);
+    return longest;
+}
+
+/* Through slots. */
+
+/* The bytes of a block that a slot has room for. In an alltoall it has a part of each block. */
+static size_t room_of(const Node *node, const Call *c) {
+    int most = c->gives == ONE_EACH ? node->meeting.size : 1;
+    return node->slot_size / most / LINE * LINE;
+}
+
+static int is_sliced(const Node *node, const Call *c, size_t longest) {
+    return c->reduces && c->gives == ONE && c->gets == ONE && c->prefix == ALL_RANKS && node->meeting.size > 2 &&
+           longest >= LEAST_SLICED;
+}
+
+static void copy_in(Node *node, const Call *c, size_t first, int sliced) {
+    int rank = node->meeting.rank;
+    Range mine = has(c, rank);
+    size_t room = room_of(node, c);
+    if (!c->input || (c->rooted == ROOT_GETS && rank == c->root && !sliced)) return; /* nobody else reads it */
+    for (int b = mine.from; b < mine.to; b++) {
+        if (c->gives == ONE_EACH && b == rank) continue;
+        const char *from = c->input + (c->given[b] - c->given[mine.from]) + first;
+        copy(slot(node, rank) + (size_t)(b - mine.from) * room, from, part(length(c->given, b), first, room));
+    }
+}
+
+static int take_slices(Node *node, const Call *c, size_t first, Word word) {
+    Meeting *m = &node->meeting;
+    size_t now = part(c->given[1], first, room_of(node, c));
+    size_t start = cut(now, m->rank, m->size), stop = cut(now, m->rank + 1, m->size);
+    for (int r = 0; r < m->size; r++) node->rows[r] = slot(node, r) + start;
+    if (stop > start) combine(node, c, m->size, slot(node, m->rank) + start, stop - start);
+    int code = arrive_and_wait(m, word);
+    if (code || !c->output) return code;
+    for (int i = 0; i < m->size; i++) { /* ranks begin with different slices */
+        int r = (m->rank + i) % m->size;
+        size_t at = cut(now, r, m->size);
+        copy(c->output + first + at, slot(node, r) + at, cut(now, r + 1, m->size) - at);
+    }
+    return 0;
+}
+
+static void take(Node *node, const Call *c, size_t first) {
+    int rank = node->meeting.rank, size = node->meeting.size;
+    Range wanted = wants(c, rank);
+    size_t room = room_of(node, c);
+    if (!c->output) return;
+    for (int i = wanted.from; i < wanted.to; i++) {
+        int b = wanted.to - wanted.from == size ? (rank + i) % size : i, which; /* ranks begin with different blocks */
+        size_t nbytes = part(length(c->taken, b), first, room);
+        Range from = source(c, rank, size, b, &which);
+        if (!nbytes) continue;
+        for (int r = from.from; r < from.to; r++) {
+            int begins = has(c, r).from;
+            node->rows[r - from.from] = r == rank ? c->input + (c->given[which] - c->given[begins]) + first
+                                                  : slot(node, r) + (size_t)(which - begins) * room;
+        }
+        char *out = c->output + (c->taken[b] - c->taken[wanted.from]) + first;
+        if (c->reduces) combine(node, c, from.to - from.from, out, nbytes);
+        else copy(out, node->rows[0], nbytes);
+    }
+}
+
+static int through_slots(Node *node, const Call *c, size_t longest, Word word) {
+    int sliced = is_sliced(node, c, longest), code = 0;
+    size_t room = room_of(node, c);
+    for (size_t first = 0;;) { /* the first piece is in the slots, and all have met */
+        if (sliced) code = take_slices(node, c, first, word);
+        else take(node, c, first);
+        node->turn++;
+        first += room;
+        if (code || first >= longest) return code;
+        copy_in(node, c, first, sliced);
+        code = arrive_and_wait(&node->meeting, word);
+        if (code) return code;
+    }
+}
+
+/* In place. */
+
+/* Combine these bytes of all ranks' inputs, and write the result to all outputs, of which it is at `to`. */
+static void combine_in_place(Node *node, const Call *c, size_t start, size_t stop, size_t skipped) {
+    int rank = node->meeting.rank, size = node->meeting.size, scatters = c->gives == ONE_EACH;
+    for (size_t now; start < stop; start += now) {
+        now = part(stop, start, PIECE);
+        char *first = NULL;
+        for (int r = 0; r < size; r++) node->rows[r] = c->inputs[r] + start;
+        for (int i = 0; i < size; i++) {
+            int r = (rank + i) % size;
+            char *out = c->outputs[r];
+            if (!out || (scatters && r != rank)) continue;
+            out += start - skipped;
+            if (first) copy(out, first, now);
+            else combine(node, c, size, first = out, now);
+        }
+    }
+}
+
+/* Where one rank gives or gets everything, all ranks copy as much: the root copies so much of each of the others' blocks,
+ * from its beginning. */
+static double share_of_root(const Node *node, const Call *c) {
+    int size = node->meeting.size;
+    double own = 0, others = 0;
+    for (int r = 0; r < size; r++) {
+        Range wanted = wants(c, r);
+        for (int b = wanted.from; b < wanted.to; b++) {
+            if (c->gives == c->gets ? r != c->root : b != c->root) others += (double)length(c->taken, b);
+            else if (c->gives != c->gets) own += (double)length(c->taken, b);
+        }
+    }
+    double share = others ? (own + others - size * own) / (size * others) : 0;
+    return share > 0 ? share : 0;
+}
+
+static void move_in_place(Node *node, const Call *c) {
+    int rank = node->meeting.rank, size = node->meeting.size;
+    double share = c->rooted == NO_ROOT ? 0 : share_of_root(node, c);
+    for (int i = 0; i < size; i++) {
+        int wanting = c->rooted == NO_ROOT ? rank : (rank + i) % size;
+        Range wanted = wants(c, wanting);
+        char *output = c->outputs[wanting];
+        if (!output || (c->rooted == NO_ROOT && i)) continue;
+        for (int j = wanted.from; j < wanted.to; j++) {
+            int b = wanted.to - wanted.from == size ? (rank + j) % size : j, which;
+            int giving = source(c, wanting, size, b, &which).from;
+            if (c->rooted != NO_ROOT && rank != giving && rank != wanting) continue;
+            size_t nbytes = length(c->taken, b);
+            size_t at = c->is_private ? page_of(node, giving)->ends[which]
+                                      : c->given[which] - c->given[has(c, giving).from];
+            const char *from = c->inputs[giving] + at;
+            char *to = output + (c->taken[b] - c->taken[wanted.from]);
+            if (!nbytes || from == to) continue;
+            if (c->rooted != NO_ROOT && giving != wanting) {
+                size_t end = rounded((size_t)(share * (double)nbytes), LINE);
+                if (end > nbytes) end = nbytes;
+                if (rank == c->root) nbytes = end;
+                else from += end, to += end, nbytes -= end;
+            }
+            copy(to, from, nbytes);
+        }
+    }
+}
+
+int work_in_place(Node *node, Call *c) {
+    Meeting *m = &node->meeting;
+    if (c->reduces && c->gives == ONE_EACH)
+        combine_in_place(node, c, c->given[m->rank], c->given[m->rank + 1], c->given[m->rank]);
+    else if (c->reduces)
+        combine_in_place(node, c, cut(c->given[1], m->rank, m->size), cut(c->given[1], m->rank + 1, m->size), 0);
+    else
+        move_in_place(node, c);
+    return arrive_and_wait(m, (Word){c->digest, c->version});
+}
+
+/* Both. */
+
+static void say(Node *node, const Call *c, size_t longest) {
+    uint32_t next = node->meeting.turn + 1;
+    Page *mine = page(node, node->meeting.rank, next);
+    if (c->reduces && c->reduction.scales) mine->factor = c->factor;
+    if (c->is_private) {
+        memcpy(mine->ends, c->given, (size_t)(c->blocks + 1) * sizeof *c->given);
+        mine->longest = longest;
+    }
+    if (c->version && node->said[next & 1] != c->version) {
+        memcpy(mine->places, c->places, sizeof c->places);
+        node->said[next & 1] = c->version;
+    }
+}
+
+/* In an alltoallv, what others give must be what this rank expects. Returns the longest block of all. */
+static int compare(Node *node, const Call *c, size_t *longest) {
+    int rank = node->meeting.rank;
+    for (int r = 0; r < node->meeting.size; r++) {
+        const Page *other = page_of(node, r);
+        if (other->longest > *longest) *longest = other->longest;
+        size_t found = other->ends[rank + 1] - other->ends[rank], expected = length(c->taken, r);
+        if (found != expected) {
+            node->other = r, node->expected = expected, node->found = found;
+            return UNEQUAL;
+        }
+    }
+    return 0;
+}
+
+int run(Node *node, Call *c) {
+    Meeting *m = &node->meeting;
+    Word word = {c->digest, c->may_share ? c->version : 0};
+    size_t longest = longest_block(c);
+    int ready = !c->may_share || !(word.version || c->only_shared);
+    say(node, c, longest);
+    if (ready) copy_in(node, c, 0, is_sliced(node, c, longest));
+    int code = arrive_and_wait(m, word);
+    if (code) return code;
+    if (c->reduces && c->reduction.scales)
+        for (int r = 0; r < m->size; r++) node->factors[r] = page_of(node, r)->factor;
+    if (c->is_private && (code = compare(node, c, &longest))) return code;
+    if (c->may_share) {
+        int shared = 0, known = 1;
+        for (int r = 0; r < m->size; r++) {
+            uint64_t version = said(m, r).version;
+            shared += version != 0;
+            known &= version == c->versions[r];
+        }
+        if (shared == m->size) return known ? work_in_place(node, c) : LOOK;
+        if (c->only_shared) return ELSEWHERE;
+        if (shared) { /* those that do not lie in their own memory are copied in now */
+            if (!ready) copy_in(node, c, 0, is_sliced(node, c, longest));
+            code = arrive_and_wait(m, word);
+            if (code) return code;
+        }
+    }
+    return through_slots(node, c, longest, word);
+}

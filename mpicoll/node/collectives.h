@@ -1,0 +1,74 @@
+/* Collectives of the ranks of one node, in memory that they share. */
+#ifndef MPICOLL_COLLECTIVES_H
+#define MPICOLL_COLLECTIVES_H
+
+#include "meeting.h"
+#include "reductions.h"
+
+/* What a collective means: the row of the table in mpicoll/algorithms/collectives.py. */
+typedef enum { NOTHING, ONE, ONE_EACH } Extent; /* how many blocks a rank gives or gets */
+typedef enum { NO_ROOT, ROOT_GIVES, ROOT_GETS } Root;
+typedef enum { ALL_RANKS, INCLUSIVE, EXCLUSIVE } Prefix; /* over which ranks a reduction goes */
+
+#define PLACE_WORDS 12
+
+typedef struct {
+    Extent gives, gets;
+    Root rooted;
+    Prefix prefix;
+    int reduces, root, blocks;
+    Reduction reduction;
+    Factor factor;
+    size_t *given, *taken; /* where each block begins in the whole vector, in bytes, and where the last one ends: as
+                            * ranks give them, and as they get them. Only in an alltoallv these differ. */
+    int is_private;        /* whether a rank knows its own lengths alone, as in an alltoallv */
+    const char *input;     /* NULL where the rank has none */
+    char *output;
+    uint64_t digest;
+
+    int may_share;   /* whether ranks look whether their arrays lie in memory that others can open */
+    int only_shared; /* whether another route is faster where not all of them do */
+    uint64_t version;            /* of this rank's arrays; 0 if others cannot open them */
+    int64_t places[PLACE_WORDS]; /* where they lie */
+    uint64_t *versions;          /* by rank: those for which these addresses hold */
+    const char **inputs;
+    char **outputs;
+} Call;
+
+/* What a rank says of a call besides its word. */
+typedef struct {
+    Factor factor;
+    int64_t places[PLACE_WORDS];
+    uint64_t longest; /* bytes of its longest block */
+    uint64_t ends[];  /* where its block for each rank begins, and where the last one ends */
+} Page;
+
+typedef struct {
+    Meeting meeting;
+    size_t page_size, slot_size; /* bytes */
+    char **blocks;     /* by rank: its flags, two pages and two slots */
+    unsigned turn;     /* which slots are next */
+    uint64_t said[2];  /* the version of the places in each of this rank's pages */
+    const char **rows; /* room for what is combined */
+    Factor *factors;
+    int other;         /* of UNEQUAL: the rank that gives another number of bytes */
+    size_t expected, found;
+} Node;
+
+/* Bytes of a rank's block before its slots. */
+size_t page_size(int size);
+size_t head_size(int size);
+
+/* What has come of a call, besides 0, MISMATCH and ENDED (meeting.h). */
+enum {
+    ELSEWHERE = 3, /* not all arrays are shared: take the other route */
+    LOOK = 4,      /* all are, and some lie elsewhere than is known: find them, and go on by work_in_place */
+    UNEQUAL = 5,   /* another rank gives this one another number of bytes than it expects */
+};
+int run(Node *node, Call *call);
+int work_in_place(Node *node, Call *call);
+
+/* What a rank has said in the last meeting. */
+const Page *page_of(const Node *node, int rank);
+
+#endif

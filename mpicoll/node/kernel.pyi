@@ -1,0 +1,52 @@
+from collections.abc import Callable, Sequence
+
+INTERFACE: int
+
+class Node:
+    """The memory in which the ranks of a node meet."""
+
+    def __new__(
+        cls,
+        addresses: tuple[int, ...],
+        memory: object,
+        rank: int,
+        slot_size: int,
+        crowded: bool,
+        between: Callable[[], object],
+    ) -> Node: ...
+    def said(self, rank: int) -> tuple[int, bytes]: ...
+
+class Plan:
+    """A collective that is bound to its arrays."""
+
+    def __new__(
+        cls,
+        node: Node,
+        of: object,
+        collective: tuple[int, int, int, int],
+        root: int,
+        blocks: int,
+        given: bytes,
+        taken: bytes,
+        is_private: bool,
+        input: int | None,
+        output: int | None,
+        digest: int,
+        sharing: tuple[bool, bool],
+        reduction: tuple[int, int, bool, complex | None] | None,
+    ) -> Plan: ...
+    def run(self) -> None: ...
+    def lies(self, version: int, places: bytes, is_adopted: bool) -> None: ...
+    def found(self, rank: int, version: int, input: int | None, output: int | None) -> None: ...
+
+def reduce_rows(
+    dtype: int,
+    op: int,
+    averages: bool,
+    factors: Sequence[complex] | None,
+    rows: tuple[int, ...],
+    result: int,
+    elements: int,
+) -> None: ...
+def changed() -> None: ...
+def head_size(ranks: int) -> int: ...

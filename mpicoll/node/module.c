@@ -1,0 +1,413 @@
+/* What Python sees of the kernel: a Node, the memory in which ranks of a node meet, and Plans, its calls.
+ *
+ * It uses Python's limited API of 3.11, so that one build serves all later versions.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <string.h>
+
+#include "collectives.h"
+
+#define INTERFACE 1 /* of mpicoll/node/loaded.py, too: change both */
+#define LONG (128 << 10) /* bytes of a call during which other threads of the process may go on */
+
+static uint64_t generation = 1; /* of the memory of this process that others can open */
+static PyTypeObject *node_type, *plan_type;
+
+/* Node */
+
+typedef struct {
+    PyObject_HEAD
+    Node node;
+    Flag **flags;
+    PyObject *memory;    /* what holds the blocks */
+    PyObject *between;   /* called now and then in long waits: it moves messages, and may raise */
+    PyThreadState *left; /* while other threads may go on */
+    int by_wait, busy;
+} NodeObject;
+
+static void leave(void *of) {
+    NodeObject *self = of;
+    if (self->left) return; /* the whole call lets others go on */
+    self->left = PyEval_SaveThread();
+    self->by_wait = 1;
+}
+
+static void enter(void *of) {
+    NodeObject *self = of;
+    if (!self->by_wait) return;
+    PyThreadState *left = self->left;
+    self->left = NULL, self->by_wait = 0;
+    PyEval_RestoreThread(left);
+}
+
+static int between(void *of) {
+    NodeObject *self = of;
+    PyThreadState *left = self->left;
+    self->left = NULL;
+    PyEval_RestoreThread(left);
+    PyObject *answer = PyErr_CheckSignals() ? NULL : PyObject_CallNoArgs(self->between);
+    Py_XDECREF(answer);
+    self->left = PyEval_SaveThread();
+    return answer == NULL;
+}
+
+/* Node(addresses of the ranks' blocks, what holds them, rank, bytes of a slot, whether ranks take turns on cores,
+ *      between) */
+static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *addresses, *memory, *between_;
+    int rank, crowded;
+    Py_ssize_t slot_size;
+    if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Node takes no keywords");
+    if (!PyArg_ParseTuple(args, "O!OinpO", &PyTuple_Type, &addresses, &memory, &rank, &slot_size, &crowded, &between_))
+        return NULL;
+    int size = (int)PyTuple_Size(addresses);
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    NodeObject *self = (NodeObject *)allocate(type, 0);
+    if (!self) return NULL;
+    self->memory = Py_NewRef(memory), self->between = Py_NewRef(between_);
+    Node *node = &self->node;
+    self->flags = PyMem_Calloc(size, sizeof *self->flags);
+    node->blocks = PyMem_Calloc(size, sizeof *node->blocks);
+    node->rows = PyMem_Calloc(size, sizeof *node->rows);
+    node->factors = PyMem_Calloc(size, sizeof *node->factors);
+    if (!self->flags || !node->blocks || !node->rows || !node->factors) {
+        Py_DECREF(self);
+        return PyErr_NoMemory();
+    }
+    for (int r = 0; r < size; r++) {
+        node->blocks[r] = PyLong_AsVoidPtr(PyTuple_GetItem(addresses, r));
+        self->flags[r] = (Flag *)node->blocks[r];
+    }
+    if (PyErr_Occurred()) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    node->page_size = page_size(size), node->slot_size = (size_t)slot_size;
+    meeting_begin(&node->meeting, rank, size, self->flags, crowded, (Host){leave, enter, between, self});
+    return (PyObject *)self;
+}
+
+static int node_traverse(NodeObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->memory);
+    Py_VISIT(self->between);
+    return 0;
+}
+
+static int node_clear(NodeObject *self) {
+    Py_CLEAR(self->between);
+    return 0;
+}
+
+static void node_dealloc(NodeObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->memory);
+    Py_CLEAR(self->between);
+    PyMem_Free(self->flags);
+    PyMem_Free(self->node.blocks);
+    PyMem_Free(self->node.rows);
+    PyMem_Free(self->node.factors);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* places(rank) -> what a rank has said of where its arrays lie, and the version of that */
+static PyObject *node_said(NodeObject *self, PyObject *arg) {
+    long rank = PyLong_AsLong(arg);
+    if (rank == -1 && PyErr_Occurred()) return NULL;
+    Node *node = &self->node;
+    return Py_BuildValue("Ky#", (unsigned long long)said(&node->meeting, (int)rank).version,
+                         (const char *)page_of(node, (int)rank)->places, (Py_ssize_t)sizeof(((Page *)0)->places));
+}
+
+/* Plan */
+
+enum { SLOTS, IN_PLACE, OTHER }; /* ways that a call can go */
+
+typedef struct {
+    PyObject_HEAD
+    NodeObject *node;
+    PyObject *of; /* with methods find, look, elsewhere, took, differs and unequal: see mpicoll/node/calls.py */
+    Call call;
+    uint64_t generation;
+    int is_adopted, way;
+    size_t nbytes;
+} PlanObject;
+
+static int carry_on(PyObject *answer) {
+    Py_XDECREF(answer);
+    return answer ? 0 : -1;
+}
+
+static int looked(PlanObject *self) {
+    self->generation = generation;
+    self->is_adopted = 0, self->call.version = 0;
+    return carry_on(PyObject_CallMethod(self->of, "find", "O", self));
+}
+
+static int took(PlanObject *self, int way) {
+    if (way == self->way) return 0;
+    self->way = way;
+    return carry_on(PyObject_CallMethod(self->of, "took", "i", way));
+}
+
+typedef int (*Work)(Node *, Call *);
+
+static int work(PlanObject *self, Work what) {
+    NodeObject *node = self->node;
+    int lets_go = self->nbytes >= LONG;
+    if (lets_go) node->left = PyEval_SaveThread();
+    int code = what(&node->node, &self->call);
+    if (lets_go) {
+        PyThreadState *left = node->left;
+        node->left = NULL;
+        PyEval_RestoreThread(left);
+    }
+    return code;
+}
+
+static int run_plan(PlanObject *self) {
+    NodeObject *node = self->node;
+    Call *call = &self->call;
+    if (node->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "a signal's handler makes a call within another call of its communicator");
+        return -1;
+    }
+    if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) return -1;
+    node->busy = 1;
+    int code = work(self, run), way = call->version ? IN_PLACE : SLOTS;
+    if (code == LOOK) {
+        if (carry_on(PyObject_CallMethod(self->of, "look", "O", self))) {
+            node->busy = 0;
+            return -1;
+        }
+        code = work(self, work_in_place);
+    }
+    node->busy = 0;
+    switch (code) {
+        case 0: return took(self, way);
+        case ELSEWHERE:
+            if (took(self, OTHER)) return -1;
+            return carry_on(PyObject_CallMethod(self->of, "elsewhere", NULL));
+        case MISMATCH: return carry_on(PyObject_CallMethod(self->of, "differs", NULL));
+        case UNEQUAL:
+            return carry_on(PyObject_CallMethod(self->of, "unequal", "inn", node->node.other,
+                                                (Py_ssize_t)node->node.expected, (Py_ssize_t)node->node.found));
+        default: return -1; /* `between` has raised */
+    }
+}
+
+static PyObject *plan_run(PlanObject *self, PyObject *unused) {
+    (void)unused;
+    if (run_plan(self)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static size_t *offsets(PyObject *bytes, int blocks) {
+    size_t nbytes = (size_t)(blocks + 1) * sizeof(size_t), *made;
+    if (!PyBytes_Check(bytes) || (size_t)PyBytes_Size(bytes) != nbytes) {
+        PyErr_SetString(PyExc_ValueError, "starts: expected one number more than there are blocks");
+        return NULL;
+    }
+    if (!(made = PyMem_Malloc(nbytes))) return (size_t *)PyErr_NoMemory();
+    memcpy(made, PyBytes_AsString(bytes), nbytes);
+    return made;
+}
+
+/* Plan(node, of, (gives, gets, rooted, prefix), root, blocks, given, taken, is_private, input, output, digest,
+ *      (may_share, only_shared), reduction) where reduction is None or (dtype, op, averages, factor or None) */
+static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *node, *of, *given, *taken, *input, *output, *reduction;
+    int gives, gets, rooted, prefix, root, blocks, is_private, may_share, only_shared;
+    unsigned long long digest;
+    if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Plan takes no keywords");
+    if (!PyArg_ParseTuple(args, "O!O(iiii)iiOOpOOK(pp)O", node_type, &node, &of, &gives, &gets, &rooted, &prefix, &root,
+                          &blocks, &given, &taken, &is_private, &input, &output, &digest, &may_share, &only_shared,
+                          &reduction))
+        return NULL;
+    PlanObject *self = (PlanObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!self) return NULL;
+    self->node = (NodeObject *)Py_NewRef(node), self->of = Py_NewRef(of);
+    Call *c = &self->call;
+    int size = self->node->node.meeting.size;
+    *c = (Call){.gives = gives, .gets = gets, .rooted = rooted, .prefix = prefix, .root = root, .blocks = blocks,
+                .is_private = is_private, .digest = digest, .may_share = may_share, .only_shared = only_shared};
+    c->input = input == Py_None ? NULL : PyLong_AsVoidPtr(input);
+    c->output = output == Py_None ? NULL : PyLong_AsVoidPtr(output);
+    if (reduction != Py_None) {
+        int dtype, op, averages;
+        PyObject *factor;
+        Factor f = {0, 0};
+        if (!PyArg_ParseTuple(reduction, "iipO", &dtype, &op, &averages, &factor)) goto failed;
+        if (factor != Py_None) f = (Factor){PyComplex_RealAsDouble(factor), PyComplex_ImagAsDouble(factor)};
+        c->reduces = 1, c->factor = f;
+        if (reduction_of(&c->reduction, dtype, op, averages, factor != Py_None)) {
+            PyErr_SetString(PyExc_ValueError, "reduction: the operation is not defined on the dtype");
+            goto failed;
+        }
+    }
+    c->given = offsets(given, blocks);
+    c->taken = c->given ? offsets(taken, blocks) : NULL;
+    if (!c->taken) goto failed;
+    self->nbytes = c->given[blocks] > c->taken[blocks] ? c->given[blocks] : c->taken[blocks];
+    if (may_share) {
+        c->versions = PyMem_Calloc(size, sizeof *c->versions);
+        c->inputs = PyMem_Calloc(size, sizeof *c->inputs);
+        c->outputs = PyMem_Calloc(size, sizeof *c->outputs);
+        if (!c->versions || !c->inputs || !c->outputs) {
+            PyErr_NoMemory();
+            goto failed;
+        }
+    }
+    if (!PyErr_Occurred()) return (PyObject *)self;
+failed:
+    Py_DECREF(self);
+    return NULL;
+}
+
+/* lies(version, places, is_adopted): where this rank's arrays lie */
+static PyObject *plan_lies(PlanObject *self, PyObject *args) {
+    unsigned long long version;
+    const char *places;
+    Py_ssize_t n;
+    if (!PyArg_ParseTuple(args, "Ky#p", &version, &places, &n, &self->is_adopted)) return NULL;
+    if (n != sizeof self->call.places) return PyErr_Format(PyExc_ValueError, "places: expected %d numbers", PLACE_WORDS);
+    self->call.version = version;
+    memcpy(self->call.places, places, sizeof self->call.places);
+    Py_RETURN_NONE;
+}
+
+/* found(rank, version, input, output): where a rank's arrays lie in this process's memory, None where it has none */
+static PyObject *plan_found(PlanObject *self, PyObject *args) {
+    int rank;
+    unsigned long long version;
+    PyObject *input, *output;
+    if (!PyArg_ParseTuple(args, "iKOO", &rank, &version, &input, &output)) return NULL;
+    self->call.versions[rank] = version;
+    self->call.inputs[rank] = input == Py_None ? NULL : PyLong_AsVoidPtr(input);
+    self->call.outputs[rank] = output == Py_None ? NULL : PyLong_AsVoidPtr(output);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+}
+
+static int plan_traverse(PlanObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->node);
+    Py_VISIT(self->of);
+    return 0;
+}
+
+static int plan_clear(PlanObject *self) {
+    Py_CLEAR(self->of);
+    return 0;
+}
+
+static void plan_dealloc(PlanObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->of);
+    Py_CLEAR(self->node);
+    PyMem_Free(self->call.given);
+    PyMem_Free(self->call.taken);
+    PyMem_Free(self->call.versions);
+    PyMem_Free((void *)self->call.inputs);
+    PyMem_Free(self->call.outputs);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* Functions */
+
+/* reduce_rows(dtype, op, averages, factors or None, addresses of the rows, address of the result, elements) */
+static PyObject *module_reduce_rows(PyObject *module, PyObject *args) {
+    (void)module;
+    int dtype, op, averages;
+    PyObject *factors, *rows, *result, *answer = NULL;
+    Py_ssize_t n;
+    if (!PyArg_ParseTuple(args, "iipOO!On", &dtype, &op, &averages, &factors, &PyTuple_Type, &rows, &result, &n))
+        return NULL;
+    Reduction r;
+    if (reduction_of(&r, dtype, op, averages, factors != Py_None))
+        return PyErr_Format(PyExc_ValueError, "reduction: the operation is not defined on the dtype");
+    int count = (int)PyTuple_Size(rows);
+    const char **from = PyMem_Calloc(count, sizeof *from);
+    Factor *by = PyMem_Calloc(count, sizeof *by);
+    if (!from || !by) {
+        PyErr_NoMemory();
+        goto end;
+    }
+    for (int i = 0; i < count; i++) {
+        from[i] = PyLong_AsVoidPtr(PyTuple_GetItem(rows, i));
+        if (factors != Py_None) {
+            PyObject *factor = PySequence_GetItem(factors, i);
+            if (!factor) goto end;
+            by[i] = (Factor){PyComplex_RealAsDouble(factor), PyComplex_ImagAsDouble(factor)};
+            Py_DECREF(factor);
+        }
+    }
+    char *to = PyLong_AsVoidPtr(result);
+    if (PyErr_Occurred()) goto end;
+    if ((size_t)n * r.itemsize >= LONG) {
+        Py_BEGIN_ALLOW_THREADS
+        reduce_rows(&r, from, count, factors == Py_None ? NULL : by, to, n);
+        Py_END_ALLOW_THREADS
+    } else {
+        reduce_rows(&r, from, count, factors == Py_None ? NULL : by, to, n);
+    }
+    answer = Py_NewRef(Py_None);
+end:
+    PyMem_Free((void *)from);
+    PyMem_Free(by);
+    return answer;
+}
+
+/* changed(): there is other memory of this process than before that others can open */
+static PyObject *module_changed(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    generation++;
+    Py_RETURN_NONE;
+}
+
+/* head_size(ranks) -> bytes of a rank's block before its two slots */
+static PyObject *module_head_size(PyObject *module, PyObject *arg) {
+    (void)module;
+    long size = PyLong_AsLong(arg);
+    return size == -1 && PyErr_Occurred() ? NULL : PyLong_FromSize_t(head_size((int)size));
+}
+
+static PyMethodDef node_methods[] = {{"said", (PyCFunction)node_said, METH_O, NULL}, {0}};
+static PyType_Slot node_slots[] = {
+    {Py_tp_new, node_new}, {Py_tp_traverse, node_traverse}, {Py_tp_clear, node_clear}, {Py_tp_dealloc, node_dealloc},
+    {Py_tp_methods, node_methods}, {0}};
+static PyType_Spec node_spec = {"mpicoll.node.kernel.Node", sizeof(NodeObject), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, node_slots};
+
+static PyMethodDef plan_methods[] = {
+    {"run", (PyCFunction)plan_run, METH_NOARGS, NULL},
+    {"lies", (PyCFunction)plan_lies, METH_VARARGS, NULL},
+    {"found", (PyCFunction)plan_found, METH_VARARGS, NULL}, {0}};
+static PyType_Slot plan_slots[] = {
+    {Py_tp_new, plan_new}, {Py_tp_traverse, plan_traverse}, {Py_tp_clear, plan_clear}, {Py_tp_dealloc, plan_dealloc},
+    {Py_tp_methods, plan_methods}, {0}};
+static PyType_Spec plan_spec = {"mpicoll.node.kernel.Plan", sizeof(PlanObject), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, plan_slots};
+
+static PyMethodDef functions[] = {
+    {"reduce_rows", module_reduce_rows, METH_VARARGS, NULL},
+    {"changed", module_changed, METH_NOARGS, NULL},
+    {"head_size", module_head_size, METH_O, NULL}, {0}};
+
+static int module_exec(PyObject *module) {
+    node_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &node_spec, NULL);
+    plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &plan_spec, NULL);
+    if (!node_type || !plan_type || PyModule_AddType(module, node_type) || PyModule_AddType(module, plan_type))
+        return -1;
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
+}
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0}};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "kernel", NULL, 0, functions, module_slots, NULL, NULL,
+                                        NULL};
+PyMODINIT_FUNC PyInit_kernel(void) { return PyModuleDef_Init(&definition); }

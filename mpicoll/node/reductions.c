@@ -1,0 +1,315 @@
+/* Arithmetic on vectors. See reductions.h.
+ *
+ * Each function is a plain loop that the compiler vectorises: on x86 once for each of three instruction sets, of which
+ * the loader takes the best one that the processor has. Nothing is contracted (-ffp-contract=off): a product and a sum
+ * round twice, on every processor alike.
+ */
+#include "reductions.h"
+
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#define VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define VECTORS
+#endif
+#if defined(__clang__)
+#define NO_OVERLAP _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define NO_OVERLAP _Pragma("GCC ivdep") /* `out` may be `x` or `y`, but nothing between */
+#endif
+
+/* One function for each type and operation. E is the result for x[i] and y[i]. */
+#define COMBINE(NAME, T, E)                                                                                            \
+    VECTORS static void NAME(const void *xs, const void *ys, void *outs, size_t n) {                                   \
+        const T *x = xs, *y = ys;                                                                                      \
+        T *out = outs;                                                                                                 \
+        NO_OVERLAP                                                                                                     \
+        for (size_t i = 0; i < n; i++) {                                                                               \
+            T a = x[i], b = y[i];                                                                                      \
+            out[i] = (T)(E);                                                                                           \
+        }                                                                                                              \
+    }
+
+#define FOR_ALL(OF, ...)                                                                                               \
+    OF(8, __VA_ARGS__) OF(16, __VA_ARGS__) OF(32, __VA_ARGS__) OF(64, __VA_ARGS__)
+
+/* Integers wrap around, so signed and unsigned ones have one sum and one product: that of unsigned ones, which C
+ * defines. (16-bit factors would be promoted to int, whose product may overflow.) */
+#define INTEGERS(BITS, ...)                                                                                            \
+    COMBINE(sum_##BITS, uint##BITS##_t, a + b)                                                                         \
+    COMBINE(prod_##BITS, uint##BITS##_t, (uint64_t)a * b)                                                              \
+    COMBINE(max_i##BITS, int##BITS##_t, a > b ? a : b)                                                                 \
+    COMBINE(min_i##BITS, int##BITS##_t, a < b ? a : b)                                                                 \
+    COMBINE(max_u##BITS, uint##BITS##_t, a > b ? a : b)                                                                \
+    COMBINE(min_u##BITS, uint##BITS##_t, a < b ? a : b)                                                                \
+    COMBINE(band_##BITS, uint##BITS##_t, a & b)                                                                        \
+    COMBINE(bor_##BITS, uint##BITS##_t, a | b)                                                                         \
+    COMBINE(bxor_##BITS, uint##BITS##_t, a ^ b)                                                                        \
+    COMBINE(land_##BITS, uint##BITS##_t, (a != 0) & (b != 0))                                                          \
+    COMBINE(lor_##BITS, uint##BITS##_t, (a != 0) | (b != 0))                                                           \
+    COMBINE(lxor_##BITS, uint##BITS##_t, (a != 0) ^ (b != 0))
+FOR_ALL(INTEGERS, )
+
+/* The first NaN is the result. Of two zeros, +0 is the larger one: equal numbers differ in the sign of zero alone, so
+ * the bits that both have are those of the larger one, and the bits that one of them has those of the smaller one. */
+#define FLOATS(BITS, T)                                                                                                \
+    static inline T together_##BITS(T a, T b, int both) {                                                              \
+        uint##BITS##_t x, y;                                                                                           \
+        memcpy(&x, &a, sizeof a);                                                                                      \
+        memcpy(&y, &b, sizeof b);                                                                                      \
+        x = both ? x & y : x | y;                                                                                      \
+        memcpy(&a, &x, sizeof a);                                                                                      \
+        return a;                                                                                                      \
+    }                                                                                                                  \
+    COMBINE(sum_f##BITS, T, a + b)                                                                                     \
+    COMBINE(prod_f##BITS, T, a *b)                                                                                     \
+    COMBINE(max_f##BITS, T, a == b ? together_##BITS(a, b, 1) : (a > b || a != a) ? a : b)                             \
+    COMBINE(min_f##BITS, T, a == b ? together_##BITS(a, b, 0) : (a < b || a != a) ? a : b)                             \
+    typedef struct { T real, imag; } Complex##BITS;                                                                    \
+    static inline Complex##BITS product_##BITS(Complex##BITS a, Complex##BITS b) {                                     \
+        return (Complex##BITS){a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real};                  \
+    }                                                                                                                  \
+    VECTORS static void sum_c##BITS(const void *xs, const void *ys, void *outs, size_t n) {                            \
+        const T *x = xs, *y = ys;                                                                                      \
+        T *out = outs;                                                                                                 \
+        NO_OVERLAP                                                                                                     \
+        for (size_t i = 0; i < 2 * n; i++) out[i] = x[i] + y[i];                                                       \
+    }                                                                                                                  \
+    VECTORS static void prod_c##BITS(const void *xs, const void *ys, void *outs, size_t n) {                           \
+        const Complex##BITS *x = xs, *y = ys;                                                                          \
+        Complex##BITS *out = outs;                                                                                     \
+        NO_OVERLAP                                                                                                     \
+        for (size_t i = 0; i < n; i++) out[i] = product_##BITS(x[i], y[i]);                                            \
+    }                                                                                                                  \
+    VECTORS static void scale_f##BITS(T *x, T factor, size_t n) {                                                      \
+        for (size_t i = 0; i < n; i++) x[i] *= factor;                                                                 \
+    }                                                                                                                  \
+    VECTORS static void scale_c##BITS(Complex##BITS *x, Complex##BITS factor, size_t n) {                              \
+        for (size_t i = 0; i < n; i++) x[i] = product_##BITS(x[i], factor);                                            \
+    }                                                                                                                  \
+    VECTORS static void divide_f##BITS(T *x, T divisor, size_t n) {                                                    \
+        for (size_t i = 0; i < n; i++) x[i] /= divisor;                                                                \
+    }
+FLOATS(32, float)
+FLOATS(64, double)
+
+/* Division of integers toward zero. Up to 32 bits a double has quotients exactly enough: a quotient that is no whole
+ * number is further from the next one than a double can round. */
+#define DIVIDE(NAME, T, WIDE)                                                                                          \
+    VECTORS static void NAME(T *x, int divisor, size_t n) {                                                            \
+        for (size_t i = 0; i < n; i++) x[i] = (T)((WIDE)x[i] / divisor);                                               \
+    }
+DIVIDE(divide_i8, int8_t, double)
+DIVIDE(divide_i16, int16_t, double)
+DIVIDE(divide_i32, int32_t, double)
+DIVIDE(divide_i64, int64_t, int64_t)
+DIVIDE(divide_u8, uint8_t, double)
+DIVIDE(divide_u16, uint16_t, double)
+DIVIDE(divide_u32, uint32_t, double)
+static void divide_u64(uint64_t *x, int divisor, size_t n) {
+    for (size_t i = 0; i < n; i++) x[i] /= (uint64_t)divisor;
+}
+
+/* 16-bit floats. All NaNs of a result have the same bits. */
+
+VECTORS static void widen_bfloat16(const uint16_t *from, float *to, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)from[i] << 16;
+        memcpy(&to[i], &bits, 4);
+    }
+}
+
+static inline uint16_t as_bfloat16(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    uint32_t rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16; /* to nearest, ties to even */
+    return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : (uint16_t)rounded;
+}
+
+VECTORS static void narrow_bfloat16(const float *from, uint16_t *to, size_t n) {
+    for (size_t i = 0; i < n; i++) to[i] = as_bfloat16(from[i]);
+}
+
+/* The commonest of all: one pass in place of four. */
+VECTORS static void sum_of_two_bfloat16(const uint16_t *x, const uint16_t *y, uint16_t *out, size_t n) {
+    NO_OVERLAP
+    for (size_t i = 0; i < n; i++) {
+        uint32_t a = (uint32_t)x[i] << 16, b = (uint32_t)y[i] << 16;
+        float f, g;
+        memcpy(&f, &a, 4);
+        memcpy(&g, &b, 4);
+        out[i] = as_bfloat16(f + g);
+    }
+}
+
+VECTORS static void widen_float16(const uint16_t *from, float *to, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t sign = (uint32_t)(from[i] & 0x8000) << 16, rest = (uint32_t)(from[i] & 0x7FFF) << 13;
+        uint32_t exponent = rest & 0x0F800000;
+        /* Normal numbers get the exponent's new bias, infinities and NaNs the largest exponent. Subnormal ones are what
+         * the same bits are with an exponent, less the leading one that they do not have. */
+        uint32_t bits = rest + 0x38000000 + (exponent == 0x0F800000 ? 0x38000000 : 0);
+        uint32_t below = rest + 0x38800000, one = 0x38800000;
+        float f, g, h;
+        memcpy(&f, &bits, 4);
+        memcpy(&g, &below, 4);
+        memcpy(&h, &one, 4);
+        g -= h;
+        f = exponent == 0 ? g : f;
+        memcpy(&bits, &f, 4);
+        bits |= sign;
+        memcpy(&to[i], &bits, 4);
+    }
+}
+
+VECTORS static void narrow_float16(const float *from, uint16_t *to, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &from[i], 4);
+        uint32_t sign = (bits >> 16) & 0x8000, rest = bits & 0x7FFFFFFF;
+        /* Numbers that will be subnormal: to add 0.5 rounds them to the last bit that a float16 has there. */
+        float f, half = 0.5F;
+        memcpy(&f, &rest, 4);
+        f += half;
+        uint32_t small, of_half;
+        memcpy(&small, &f, 4);
+        memcpy(&of_half, &half, 4);
+        small -= of_half;
+        uint32_t normal = (rest + 0xC8000FFF + ((rest >> 13) & 1)) >> 13;
+        uint32_t value = rest < 0x38800000 ? small : normal;
+        value = rest >= 0x477FF000 ? 0x7C00 : value; /* too large, or infinity */
+        to[i] = rest > 0x7F800000 ? 0x7E00 : (uint16_t)(sign | value);
+    }
+}
+
+#if defined(__x86_64__)
+/* Nearly all x86 processors convert float16 themselves. */
+__attribute__((target("avx2,f16c"))) static void widen_f16c(const uint16_t *from, float *to, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
+    widen_float16(from + i, to + i, n - i);
+}
+
+__attribute__((target("avx2,f16c"))) static inline __m128i as_float16(__m256 f) {
+    __m128i half = _mm256_cvtps_ph(f, _MM_FROUND_TO_NEAREST_INT);
+    __m128i above = _mm_cmpgt_epi16(_mm_and_si128(half, _mm_set1_epi16(0x7FFF)), _mm_set1_epi16(0x7C00));
+    return _mm_blendv_epi8(half, _mm_set1_epi16(0x7E00), above);
+}
+
+__attribute__((target("avx2,f16c"))) static void narrow_f16c(const float *from, uint16_t *to, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(to + i), as_float16(_mm256_loadu_ps(from + i)));
+    narrow_float16(from + i, to + i, n - i);
+}
+
+static int has_f16c(void) { return __builtin_cpu_supports("f16c") && __builtin_cpu_supports("avx2"); }
+#else
+#define widen_f16c widen_float16
+#define narrow_f16c narrow_float16
+static int has_f16c(void) { return 0; }
+#endif
+
+void widen(Dtype dtype, const uint16_t *from, float *to, size_t n) {
+    if (dtype == BFLOAT16) widen_bfloat16(from, to, n);
+    else if (has_f16c()) widen_f16c(from, to, n);
+    else widen_float16(from, to, n);
+}
+
+void narrow(Dtype dtype, const float *from, uint16_t *to, size_t n) {
+    if (dtype == BFLOAT16) narrow_bfloat16(from, to, n);
+    else if (has_f16c()) narrow_f16c(from, to, n);
+    else narrow_float16(from, to, n);
+}
+
+static int is_short(Dtype dtype) { return dtype == FLOAT16 || dtype == BFLOAT16; }
+
+#define OF_INTEGER(BITS, SIGN)                                                                                         \
+    {sum_##BITS, prod_##BITS, min_##SIGN##BITS, max_##SIGN##BITS, band_##BITS, bor_##BITS, bxor_##BITS, land_##BITS,   \
+     lor_##BITS, lxor_##BITS}
+#define OF_FLOAT {sum_f32, prod_f32, min_f32, max_f32}
+static const Combine COMBINES[DTYPES][OPS] = {
+    [BOOL] = {[LAND] = land_8, [LOR] = lor_8, [LXOR] = lxor_8},
+    [INT8] = OF_INTEGER(8, i), [INT16] = OF_INTEGER(16, i), [INT32] = OF_INTEGER(32, i), [INT64] = OF_INTEGER(64, i),
+    [UINT8] = OF_INTEGER(8, u), [UINT16] = OF_INTEGER(16, u), [UINT32] = OF_INTEGER(32, u), [UINT64] = OF_INTEGER(64, u),
+    [FLOAT16] = OF_FLOAT, [BFLOAT16] = OF_FLOAT, [FLOAT32] = OF_FLOAT,
+    [FLOAT64] = {sum_f64, prod_f64, min_f64, max_f64},
+    [COMPLEX64] = {sum_c32, prod_c32},
+    [COMPLEX128] = {sum_c64, prod_c64},
+};
+static const size_t ITEMSIZES[DTYPES] = {1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 8, 16};
+
+int reduction_of(Reduction *r, Dtype dtype, Op op, int averages, int scales) {
+    if (dtype >= DTYPES || op >= OPS || !COMBINES[dtype][op]) return -1;
+    *r = (Reduction){dtype, op, averages, scales, ITEMSIZES[dtype], COMBINES[dtype][op]};
+    return 0;
+}
+
+static void divide(Dtype dtype, void *x, int divisor, size_t n) {
+    switch (dtype) {
+        case INT8: divide_i8(x, divisor, n); break;
+        case INT16: divide_i16(x, divisor, n); break;
+        case INT32: divide_i32(x, divisor, n); break;
+        case INT64: divide_i64(x, divisor, n); break;
+        case UINT8: divide_u8(x, divisor, n); break;
+        case UINT16: divide_u16(x, divisor, n); break;
+        case UINT32: divide_u32(x, divisor, n); break;
+        case UINT64: divide_u64(x, divisor, n); break;
+        case COMPLEX64: divide_f32(x, (float)divisor, 2 * n); break;
+        case FLOAT64: divide_f64(x, divisor, n); break;
+        case COMPLEX128: divide_f64(x, divisor, 2 * n); break;
+        default: divide_f32(x, (float)divisor, n);
+    }
+}
+
+static void scale(Dtype dtype, void *x, Factor factor, size_t n) {
+    switch (dtype) {
+        case FLOAT64: scale_f64(x, factor.real, n); break;
+        case COMPLEX64: scale_c32(x, (Complex32){(float)factor.real, (float)factor.imag}, n); break;
+        case COMPLEX128: scale_c64(x, (Complex64){factor.real, factor.imag}, n); break;
+        default: scale_f32(x, (float)factor.real, n);
+    }
+}
+
+#define CHUNK 4096 /* bytes that stay in the first-level cache while all rows are combined */
+
+/* What is to be combined of a row: the row itself, or a copy in `room`, widened and multiplied by its factor. */
+static const void *term(const Reduction *r, const char *row, const Factor *factor, void *room, size_t n) {
+    if (is_short(r->dtype)) widen(r->dtype, (const uint16_t *)row, room, n);
+    else if (factor) memcpy(room, row, n * r->itemsize);
+    else return row;
+    if (factor) scale(r->dtype, room, *factor, n);
+    return room;
+}
+
+void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, size_t n) {
+    _Alignas(64) char total[CHUNK], room[CHUNK];
+    int is_plain = !is_short(r->dtype) && !r->averages, by_two = count == 2 && !factors;
+    if (by_two && is_plain) {
+        r->combine(rows[0], rows[1], out, n);
+        return;
+    }
+    if (by_two && r->dtype == BFLOAT16 && r->op == SUM && !r->averages) {
+        sum_of_two_bfloat16((const uint16_t *)rows[0], (const uint16_t *)rows[1], (uint16_t *)out, n);
+        return;
+    }
+    size_t wide = is_short(r->dtype) ? 4 : r->itemsize, most = CHUNK / wide;
+    for (size_t at = 0; at < n; at += most) {
+        size_t now = n - at < most ? n - at : most, from = at * r->itemsize;
+        const void *so_far = term(r, rows[0] + from, factors, total, now);
+        for (int i = 1; i < count; i++) {
+            const void *next = term(r, rows[i] + from, factors ? &factors[i] : NULL, room, now);
+            void *to = is_plain && i == count - 1 ? out + from : total;
+            r->combine(so_far, next, to, now);
+            so_far = to;
+        }
+        if (r->averages) {
+            if (so_far != total) memcpy(total, so_far, now * wide);
+            divide(r->dtype, total, count, now);
+            so_far = total;
+        }
+        if (is_short(r->dtype)) narrow(r->dtype, so_far, (uint16_t *)(out + from), now);
+        else if (so_far != out + from) memmove(out + from, so_far, now * r->itemsize);
+    }
+}

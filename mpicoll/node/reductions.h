@@ -1,0 +1,38 @@
+/* Arithmetic on vectors: what a reduction makes of the ranks' values. */
+#ifndef MPICOLL_REDUCTIONS_H
+#define MPICOLL_REDUCTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The order of both lists is that of the Python side (mpicoll/node/numbers.py). */
+typedef enum { BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
+               COMPLEX64, COMPLEX128, DTYPES } Dtype;
+typedef enum { SUM, PROD, MIN, MAX, BAND, BOR, BXOR, LAND, LOR, LXOR, OPS } Op;
+
+typedef void (*Combine)(const void *x, const void *y, void *out, size_t n);
+
+typedef struct {
+    Dtype dtype;
+    Op op;
+    int averages;        /* whether the result is divided by the number of rows */
+    int scales;          /* whether each row has a factor */
+    size_t itemsize;
+    Combine combine;     /* of two vectors, in the type in which values are combined */
+} Reduction;
+
+typedef struct { double real, imag; } Factor;
+
+/* Returns 0, or -1 if the operation is not defined on the dtype. */
+int reduction_of(Reduction *r, Dtype dtype, Op op, int averages, int scales);
+
+/* `out` = the rows combined in their order, element by element. `out` may be one of the rows.
+ * 16-bit floats are combined in float32 and rounded once, to nearest even. A NaN among the values of an element makes
+ * it a NaN. Integers wrap around, and are divided toward zero. */
+void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, size_t n);
+
+/* Between 16-bit floats and float32. */
+void widen(Dtype dtype, const uint16_t *from, float *to, size_t n);
+void narrow(Dtype dtype, const float *from, uint16_t *to, size_t n);
+
+#endif

@@ -15,6 +15,7 @@ import numpy as np
 
 from mpicoll.arrays.buffers import loaded_torch
 from mpicoll.calls.record import Record
+from mpicoll.node.loaded import kernel
 
 __all__ = ["NOT_FOUND", "Bound", "Plan", "Plans", "Workspace", "key_by", "sequence"]
 
@@ -72,6 +73,8 @@ def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...
             if (torch := loaded_torch()) is not None:
                 if not _TENSORS:
                     _TENSORS.update((torch.Tensor, torch.nn.Parameter))
+                    if kernel is not None:
+                        kernel.know_tensors(torch.Tensor, torch.nn.Parameter)
                     return key(x)
                 if isinstance(x, torch.Tensor):  # a tensor on a GPU has an interface, which does not say all of it
                     return None

@@ -28,8 +28,8 @@ DEFAULT_TIMEOUT = 1800.0
 class Rules:
     """The same on all ranks of a communicator, as long as it lives.
 
-    ``preferred`` is the text of MPICOLL_ALGORITHM. ``check`` is one of ``CHECKS``. ``check_nan`` says whether inputs must
-    have no NaN. ``timeout`` is in seconds. ``dump`` and ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE.
+    ``preferred`` is the text of MPICOLL_ALGORITHM. ``check`` is one of ``CHECKS``. ``check_nan`` says whether inputs
+    must have no NaN. ``timeout`` is in seconds. ``dump`` and ``trace`` are the texts of MPICOLL_DUMP and MPICOLL_TRACE.
     ``reproducible`` says whether reductions are made in the order of the ranks.
     """
 

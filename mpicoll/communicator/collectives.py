@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
-from numpy import ndarray
-
 from mpicoll.arrays.protocols import A, Array, ArrayLike
 from mpicoll.calls import results
-from mpicoll.calls.plan import NOT_FOUND
+from mpicoll.communicator.engine.repeated import repeated
 from mpicoll.communicator.face import Face
 
 if TYPE_CHECKING:
@@ -33,6 +31,7 @@ class Collectives(Face):
         self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
+    @repeated
     def allreduce(
         self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
@@ -41,31 +40,7 @@ class Collectives(Face):
         ``x`` has any shape; all ranks give the same number of elements. ``out`` has as many elements as ``x``. A new
         array has the shape of ``x``. ``out=x`` works in place.
         """
-        result = results.like("allreduce", x) if out is None else out
-        engine = self._engine
-        # What engine.run does, in line: the one call in which every tenth of a microsecond counts.
-        try:
-            there = None if result is x else engine.key(result) or result
-            if type(x) is ndarray:
-                here: Any = (engine.address(x), x.size, x.dtype, x.flags.num)
-            else:
-                here = engine.key(x) or x
-            at = ("allreduce", here, there, op, 0, algorithm)
-            plan = engine.planned(at)
-        except NOT_FOUND:
-            plan = None
-        if plan is None:
-            self._run("allreduce", x, None if result is x else result, op, 0, algorithm)
-            return result if result is out else results.in_kind(x, result)
-        recorder = engine.recorder
-        recorder.begin(plan.record)
-        try:
-            plan.run()
-        except BaseException as e:
-            engine.break_off(plan, "allreduce", e)
-            raise
-        recorder.under_way = False
-        return result
+        return self._elementwise("allreduce", x, out, op, 0, algorithm)
 
     @overload
     def reduce(
@@ -87,6 +62,7 @@ class Collectives(Face):
         algorithm: AlgorithmLike | None = ...,
     ) -> Any: ...
 
+    @repeated
     def reduce(
         self,
         x: ArrayLike,
@@ -105,6 +81,7 @@ class Collectives(Face):
         self._run("reduce", x, None, op, root, algorithm)
         return None
 
+    @repeated
     def bcast(self, x: A, root: int = 0, algorithm: AlgorithmLike | None = None) -> A:
         """Copy the root's ``x`` to the ``x`` of every other rank. Returns ``x``.
 
@@ -124,6 +101,7 @@ class Collectives(Face):
         self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
+    @repeated
     def scan(
         self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
@@ -144,6 +122,7 @@ class Collectives(Face):
         self, x: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
+    @repeated
     def exscan(
         self, x: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
@@ -161,6 +140,7 @@ class Collectives(Face):
     @overload
     def allgather(self, x: ArrayLike, out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...) -> Any: ...
 
+    @repeated
     def allgather(self, x: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Any:
         """Gather every rank's ``x``, in rank order. Every rank gets all of them.
 
@@ -182,6 +162,7 @@ class Collectives(Face):
         self, x: ArrayLike, root: int = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
+    @repeated
     def gather(
         self, x: ArrayLike, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
@@ -189,12 +170,11 @@ class Collectives(Face):
 
         ``out`` is used at the root alone. All else is as in :meth:`allgather`.
         """
-        result = out
-        if out is None and self._engine.is_root("gather", root):
-            result = results.one_each("gather", x, self.size)
-        self._run("gather", x, result, None, root, algorithm)
         if not self._engine.is_root("gather", root):
+            self._run("gather", x, None, None, root, algorithm)
             return None
+        result = results.one_each("gather", x, self.size) if out is None else out
+        self._run("gather", x, result, None, root, algorithm)
         return result if result is out else results.in_kind(x, result)
 
     @overload
@@ -212,6 +192,7 @@ class Collectives(Face):
         self, xs: ArrayLike | None, root: int = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
+    @repeated
     def scatter(
         self, xs: ArrayLike | None, root: int = 0, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
@@ -238,6 +219,7 @@ class Collectives(Face):
         self, xs: ArrayLike, op: OpLike = ..., out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...
     ) -> Any: ...
 
+    @repeated
     def reduce_scatter(
         self, xs: ArrayLike, op: OpLike = "sum", out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None
     ) -> Any:
@@ -256,6 +238,7 @@ class Collectives(Face):
     @overload
     def alltoall(self, xs: ArrayLike, out: ArrayLike | None = ..., algorithm: AlgorithmLike | None = ...) -> Any: ...
 
+    @repeated
     def alltoall(self, xs: ArrayLike, out: ArrayLike | None = None, algorithm: AlgorithmLike | None = None) -> Any:
         """Exchange blocks: rank r gets every rank's ``xs[r]``, in rank order.
 
@@ -267,6 +250,7 @@ class Collectives(Face):
         self._run("alltoall", xs, result, None, 0, algorithm)
         return result if result is out else results.in_kind(xs, result)
 
+    @repeated
     def barrier(self, algorithm: AlgorithmLike | None = None) -> None:
         """Return when all ranks have called it."""
         self._run("barrier", None, None, None, 0, algorithm)

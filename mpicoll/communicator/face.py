@@ -16,7 +16,7 @@ class Face:
     """The number of ranks in the communicator."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._run = engine, engine.run
+        self._engine, self._calls, self._run = engine, engine.calls, engine.run
         self.rank, self.size = engine.rank, engine.size
 
     @property

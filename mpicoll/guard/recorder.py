@@ -7,22 +7,23 @@ hash have made the same calls in the same order.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from sys import _getframe
 from time import monotonic
 from types import CodeType, FrameType
+from typing import TYPE_CHECKING
 
 from mpicoll.calls.record import Begun, Record, told
 from mpicoll.errors import StateError
 from mpicoll.guard.sites import Site, here, is_library, place_of, site_of
 from mpicoll.launch import last_calls
+from mpicoll.node.loaded import kernel
 
 __all__ = [
     "BROKEN",
@@ -75,41 +76,73 @@ class Made:
     """When the program handed it in to another thread, None if it did not."""
 
 
-class Recorder:
+class _PlainRing:
+    """The last calls, noted in Python. The kernel has a type of the same interface."""
+
+    __slots__ = ("_codes", "_next", "_places", "_records", "_thread", "under_way")
+
+    def __init__(self) -> None:
+        self._next = 0
+        """Where the next call goes in the ring."""
+        self._thread = 0
+        """The number of the last call's thread."""
+        self.under_way = False
+        """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
+
+    def begin(self, record: Record) -> None:
+        """A call begins. Raises StateError if another thread's call has not ended."""
+        if self.under_way and self._thread != threading.get_ident():
+            self._refuse(record)
+        code, place = self._found()
+        if self._next >= len(self._records):
+            self._turn()
+        at = self._next
+        self._records[at], self._codes[at], self._places[at] = record, code, place
+        self._next = at + 1
+        self._thread = threading.get_ident()
+        _last[0] = record.number
+        self.under_way = True
+
+    _records: list[Record]
+    _codes: list[CodeType]
+    _places: list[int]
+    _found: Callable[[], Site]
+    _refuse: Callable[[Record], None]
+    _turn: Callable[[], None]
+
+
+if TYPE_CHECKING:
+    _Ring = _PlainRing
+else:
+    _Ring = _PlainRing if kernel is None else kernel.Ring
+
+
+class Recorder(_Ring):
     """The calls of one communicator. One call is made at a time; any thread may read."""
 
     __slots__ = (
         "_before",
-        "_codes",
-        "_depth",
         "_first",
         "_handed_in",
         "_hash",
         "_looks",
-        "_next",
         "_nowhere",
-        "_places",
-        "_records",
         "_rings",
         "_turning",
         "messages",
         "queued",
         "state",
-        "under_way",
         "unsure",
     )
 
     def __init__(self) -> None:
+        super().__init__()
         self._records, self._codes, self._places = _empty()
         self._before: Ring = [], [], []
-        self._depth = 2
-        """How many frames out the program's frame was in the last call."""
         self._nowhere: tuple[CodeType | None, int, int] = (None, 0, 0)
         """A call that no program had led to: the caller of mpicoll's method, and how deep the stack was."""
         self._first = 0
         """The number of the ring's first call."""
-        self._next = 0
-        """Where the next call goes in the ring."""
         self._hash = b""
         """The hash of all calls before the ring."""
         self._rings: deque[tuple[bytes, bytes]] = deque(maxlen=_RINGS)
@@ -123,52 +156,23 @@ class Recorder:
         """Asynchronous calls that were handed in to another thread and have not begun."""
         self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)
         """How many calls had begun at what time."""
-        self.under_way = False
-        """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
         self.unsure: set[int] = set()
         """The numbers of calls on which the ranks agree later, and have not agreed yet."""
         self.state = OPEN
         """Whether more calls can come."""
 
-    def begin(self, record: Record) -> None:
-        """A call begins. The caller belongs to mpicoll. Raises StateError if another thread's call has not ended."""
-        if self.under_way:
-            self._check_within(record, _getframe(1))
-        depth = self._depth
-        code: CodeType | None
-        try:  # one look where the program's frame was in the last call; to walk there would cost a frame object each
-            frame = _getframe(depth)
-            code, place = frame.f_code, frame.f_lasti
-            if is_library[code.co_filename] or (depth > 2 and not is_library[_getframe(depth - 1).f_code.co_filename]):
-                code = None  # or a frame further in is the program's
-        except (KeyError, ValueError):  # a file that was not seen before, or the stack is not so deep
-            code = None
-        if code is None:
-            code, place = self._found(_getframe(1))
-            if here.handed_in is not None:
-                self._handed_in.append((self._first + self._next, here.handed_in))
-        at = self._next
-        try:
-            self._records[at] = record
-        except IndexError:
-            self._turn()
-            self._records[0] = record
-            at = 0
-        self._codes[at] = code
-        self._places[at] = place
-        self._next = at + 1
-        _last[0] = record.number
-        self.under_way = True
-
-    def _found(self, frame: FrameType) -> Site:
-        """The site of the program that has led to this frame of mpicoll's. If there is none, as in a callback on a
-        thread of torch's, the next call from there does not look through the whole stack again."""
+    def _found(self) -> Site:
+        """The site of the program that has led to the caller. If there is none, as in a callback on a thread of
+        torch's, the next call from there does not look through the whole stack again."""
+        if here.handed_in is not None:
+            self._handed_in.append((self._first + self._next, here.handed_in))
+        frame = _getframe(1)
         caller = frame.f_back
         if caller is not None and self._nowhere[:2] == (caller.f_code, caller.f_lasti):
             with suppress(ValueError):  # the stack is not so deep now
                 if _getframe(self._nowhere[2]).f_back is None:
                     return here.site or (frame.f_code, frame.f_lasti)
-        site, self._depth = site_of(frame)
+        site = site_of(frame)[0]
         if caller is not None and site[0] is frame.f_code:
             self._nowhere = caller.f_code, caller.f_lasti, _depth_of(frame)
         return site
@@ -187,25 +191,12 @@ class Recorder:
         if not goes_on:
             self.under_way = False
 
-    def _check_within(self, record: Record, frame: FrameType) -> None:
-        """Raise StateError unless this thread makes the call under way, and this one within it, as a signal's handler
-        may do."""
-        around: FrameType | None = frame
-        while around is not None and (self._makes(around) or around.f_code.co_filename == contextlib.__file__):
-            around = around.f_back  # this call's own frames
-        while around is not None and not self._makes(around):
-            around = around.f_back
-        if around is not None:
-            return
+    def _refuse(self, record: Record) -> None:
+        """Raise StateError, because a call of another thread has not ended."""
         last = self.calls()[-1]
         other = f"{last.record.description}, at {place_of(last.site)}"
         why = "A communicator makes one call at a time: give each thread its own"
         raise StateError(f"{record.description}: this communicator is in another call now: {other}. {why}")
-
-    def _makes(self, frame: FrameType) -> bool:
-        """Whether the frame is of a method of the communicator whose calls are recorded here, or of its engine."""
-        given = frame.f_locals.get("self")
-        return getattr(getattr(given, "_engine", given), "recorder", None) is self
 
     def _turn(self) -> None:
         """Begin a new ring."""
@@ -281,4 +272,6 @@ def _hash(before: bytes, digests: bytes) -> bytes:
 
 _last = last_calls.last
 told.append(last_calls.note)
+if kernel is not None:
+    kernel.prepare(is_library, _last if isinstance(_last, memoryview) else None)
 _NOTHING, _NOWHERE = Record(""), _hash.__code__

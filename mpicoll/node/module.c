@@ -2,8 +2,7 @@
  *
  * It uses Python's limited API of 3.11, so that one build serves all later versions.
  */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "module.h"
 
 #include <string.h>
 
@@ -137,7 +136,7 @@ typedef struct {
     size_t nbytes;
 } PlanObject;
 
-static int carry_on(PyObject *answer) {
+int taken(PyObject *answer) {
     Py_XDECREF(answer);
     return answer ? 0 : -1;
 }
@@ -145,13 +144,13 @@ static int carry_on(PyObject *answer) {
 static int looked(PlanObject *self) {
     self->generation = generation;
     self->is_adopted = 0, self->call.version = 0;
-    return carry_on(PyObject_CallMethod(self->of, "find", "O", self));
+    return taken(PyObject_CallMethod(self->of, "find", "O", self));
 }
 
 static int took(PlanObject *self, int way) {
     if (way == self->way) return 0;
     self->way = way;
-    return carry_on(PyObject_CallMethod(self->of, "took", "i", way));
+    return taken(PyObject_CallMethod(self->of, "took", "i", way));
 }
 
 typedef int (*Work)(Node *, Call *);
@@ -169,18 +168,16 @@ static int work(PlanObject *self, Work what) {
     return code;
 }
 
-static int run_plan(PlanObject *self) {
+int run_plan(PyObject *plan) {
+    PlanObject *self = (PlanObject *)plan;
     NodeObject *node = self->node;
     Call *call = &self->call;
-    if (node->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "a signal's handler makes a call within another call of its communicator");
-        return -1;
-    }
+    if (node->busy) return taken(PyObject_CallMethod(self->of, "within", NULL)); /* a signal's handler calls */
     if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) return -1;
     node->busy = 1;
     int code = work(self, run), way = call->version ? IN_PLACE : SLOTS;
     if (code == LOOK) {
-        if (carry_on(PyObject_CallMethod(self->of, "look", "O", self))) {
+        if (taken(PyObject_CallMethod(self->of, "look", "O", self))) {
             node->busy = 0;
             return -1;
         }
@@ -191,19 +188,23 @@ static int run_plan(PlanObject *self) {
         case 0: return took(self, way);
         case ELSEWHERE:
             if (took(self, OTHER)) return -1;
-            return carry_on(PyObject_CallMethod(self->of, "elsewhere", NULL));
-        case MISMATCH: return carry_on(PyObject_CallMethod(self->of, "differs", NULL));
+            return taken(PyObject_CallMethod(self->of, "elsewhere", NULL));
+        case MISMATCH: return taken(PyObject_CallMethod(self->of, "differs", NULL));
         case UNEQUAL:
-            return carry_on(PyObject_CallMethod(self->of, "unequal", "inn", node->node.other,
+            return taken(PyObject_CallMethod(self->of, "unequal", "inn", node->node.other,
                                                 (Py_ssize_t)node->node.expected, (Py_ssize_t)node->node.found));
         default: return -1; /* `between` has raised */
     }
 }
 
-static PyObject *plan_run(PlanObject *self, PyObject *unused) {
+static PyObject *plan_run(PyObject *self, PyObject *unused) {
     (void)unused;
     if (run_plan(self)) return NULL;
     Py_RETURN_NONE;
+}
+
+PyObject *plan_of(PyObject *run) {
+    return PyCFunction_Check(run) && PyCFunction_GetFunction(run) == plan_run ? PyCFunction_GetSelf(run) : NULL;
 }
 
 static size_t *offsets(PyObject *bytes, int blocks) {
@@ -395,6 +396,9 @@ static PyType_Spec plan_spec = {"mpicoll.node.kernel.Plan", sizeof(PlanObject), 
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, plan_slots};
 
 static PyMethodDef functions[] = {
+    {"prepare", prepare, METH_VARARGS, NULL},
+    {"know_arrays", know_arrays, METH_VARARGS, NULL},
+    {"know_tensors", know_tensors, METH_VARARGS, NULL},
     {"reduce_rows", module_reduce_rows, METH_VARARGS, NULL},
     {"changed", module_changed, METH_NOARGS, NULL},
     {"head_size", module_head_size, METH_O, NULL}, {0}};
@@ -402,7 +406,8 @@ static PyMethodDef functions[] = {
 static int module_exec(PyObject *module) {
     node_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &node_spec, NULL);
     plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &plan_spec, NULL);
-    if (!node_type || !plan_type || PyModule_AddType(module, node_type) || PyModule_AddType(module, plan_type))
+    if (!node_type || !plan_type || PyModule_AddType(module, node_type) || PyModule_AddType(module, plan_type) ||
+        add_dispatch(module))
         return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }

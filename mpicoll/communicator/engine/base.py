@@ -30,6 +30,7 @@ from mpicoll.guard.files.traced import TracedRecorder
 from mpicoll.guard.recorder import FREED, Recorder
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
+from mpicoll.node.loaded import kernel
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -78,6 +79,11 @@ class Base:
         self.binding = Binding(fabric, rules)
         self.recorder = TracedRecorder() if rules.trace else Recorder()
         self.under_way.begun = self.recorder.messages
+        self.calls = None
+        if kernel is not None:
+            ring = None if rules.trace else self.recorder  # Python notes calls for a trace
+            self.calls = kernel.Calls(weakref.ref(self), ring, self.rank)
+            self.run = self.calls.run
         self._timeout = rules.timeout if timeout is None else float(timeout)
         self._given = check, check_nan, reproducible
         check = check or rules.check
@@ -195,6 +201,10 @@ class Base:
             self.close("ranks were lost")
         return error or MessageError(f"{operation}: the MPI library reports: {e}")
 
+    def broke_off(self, plan: object, operation: str, e: BaseException, x: object, out: object) -> None:
+        """The same for the kernel. This frame holds the arrays ``x`` and ``out``."""
+        self.break_off(plan, operation, e)
+
     def end_midway(self, operation: str, e: BaseException) -> None:
         how = "ended midway"
         if isinstance(e, nans.NanError):
@@ -209,6 +219,8 @@ class Base:
         self.closed = why
         self.recorder.close(goes_on)
         self.plans.clear()
+        if self.calls is not None:
+            self.calls.clear()
         self.bound_messages.clear()
         self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
@@ -226,7 +238,7 @@ class Base:
 
     def abandon(self, why: str) -> None:
         """Close it in a process that may not call MPI, such as one that was forked."""
-        cut_short.append((self.plans, self.bound_messages))
+        cut_short.append((self.plans, self.bound_messages, self.calls))
         self.plans, self.bound_messages = Plans(), Plans()
         self.planned, self.messages_of = self.plans.get, self.bound_messages.get
         self.under_way.abandon(why)

@@ -92,7 +92,7 @@ class Collectives(Base):
             raise
         recorder.under_way = False
 
-    def run(
+    def run_new(
         self,
         operation: str,
         x: Any,
@@ -103,34 +103,13 @@ class Collectives(Base):
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
     ) -> None:
-        # What plan and carry_out do with a call that was bound before, in line: this is the way of every call.
-        plan = None
-        if sendcounts is None and recvcounts is None:
-            try:
-                here: Any  # as self.key has it
-                if type(x) is np.ndarray:
-                    here = (self.address(x), x.size, x.dtype, x.flags.num)
-                else:
-                    here = None if x is None else self.key(x) or x
-                there: Any
-                if type(out) is np.ndarray:
-                    there = (self.address(out), out.size, out.dtype, out.flags.num)
-                else:
-                    there = None if out is None else self.key(out) or out
-                plan = self.planned((operation, here, there, op, root, algorithm))
-            except NOT_FOUND:
-                plan = None
-        if plan is None or type(root) is not int:
-            plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
-            self.check_open(operation)
-        recorder = self.recorder
-        recorder.begin(plan.record)
-        try:
-            plan.run()
-        except BaseException as e:
-            self.break_off(plan, operation, e)
-            raise
-        recorder.under_way = False
+        """Make a call. The kernel's ``run`` calls this unless it knows a plan."""
+        plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
+        if self.calls is not None and plan.kept is None and sendcounts is None and recvcounts is None:
+            self.calls.keep(operation, x, out, op, root, algorithm, plan)
+        self.carry_out(plan, operation)
+
+    run = run_new
 
     @contextmanager
     def making(self, operation: str) -> Iterator[None]:

@@ -21,7 +21,7 @@ from mpicoll.arrays.kernels import COMBINE
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.calls.record import Record
-from mpicoll.errors import MessageError
+from mpicoll.errors import MessageError, StateError
 from mpicoll.machine import blocks
 from mpicoll.machine.blocks import LEAST, Adopted, Own, Place, opened, own_at
 from mpicoll.machine.shared_memory import share
@@ -174,6 +174,9 @@ class _Call:
     def took(self, way: int) -> None:
         """The call went this way, and not as the last time."""
         self._record.route = self._names[way]
+
+    def within(self) -> None:
+        raise StateError(f"{self._operation}: a signal's handler calls it while this communicator is in another call")
 
     def differs(self) -> None:
         raise MessageError(f"{self._record.description}: another rank makes another call, or gives other numbers")

@@ -89,6 +89,7 @@ class TracedRecorder(Recorder):
 
     def begin(self, record: Record) -> None:
         super().begin(record)
+        self._flag = True
         if self._events is not None:
             at = self._next - 1
             site, thread = (self._codes[at], self._places[at]), threading.get_ident()

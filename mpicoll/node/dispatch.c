@@ -1,0 +1,690 @@
+/* A repeated call, from a program's arguments to its plan, and the note of it that the guard reads.
+ *
+ * A Method is what a program calls: `comm.allreduce(x, out=y)`. If the Calls of its communicator know a plan for these
+ * arguments, on the memory that the arrays have now, the Ring notes the call, and the plan runs. For all else it calls
+ * the Python function of this name, which checks the call, binds a plan and gives it to the Calls.
+ */
+#include "module.h"
+
+#include <stdint.h>
+#include <string.h>
+#include <structmember.h>
+
+/* Vectorcall is part of the limited API from 3.12 on. 3.11 has it with the same values. */
+#ifndef Py_TPFLAGS_HAVE_VECTORCALL
+#define Py_TPFLAGS_HAVE_VECTORCALL (1UL << 11)
+#define Py_TPFLAGS_METHOD_DESCRIPTOR (1UL << 17)
+typedef PyObject *(*vectorcallfunc)(PyObject *, PyObject *const *, size_t, PyObject *);
+#define PyVectorcall_NARGS(n) ((Py_ssize_t)((n) & ~((size_t)1 << (8 * sizeof(size_t) - 1))))
+#endif
+
+static PyTypeObject *ring_type, *calls_type, *method_type;
+static PyObject *ndarray, *is_library; /* NumPy's type of arrays; by file, whether it belongs to a library */
+static uint64_t no_board, *board = &no_board; /* where the number of this process's last call is noted */
+static PyObject *bound_method; /* Python's type of bound methods */
+static PyObject *name_calls, *name_back, *name_lasti, *name_filename, *name_number, *name_run, *name_record;
+
+/* Arrays */
+
+typedef struct {
+    const void *address;
+    Py_ssize_t elements;
+    uint64_t dtype; /* of an array of NumPy's, the address of its dtype, to which there is a reference in the entry */
+    int kind;       /* 0 is none, 1 a tensor; of an array of NumPy's, these are its flags */
+} Array;
+enum { NONE, TENSOR };
+
+/* The beginning of NumPy's arrays. Its macros read these fields in each extension that was compiled with its headers, so
+ * that NumPy cannot change them. `know` compares them with what Python says all the same. */
+typedef struct {
+    PyObject_HEAD
+    void *data;
+    int nd;
+    Py_ssize_t *shape, *strides;
+    PyObject *base, *dtype;
+    int flags;
+} NumpyArray;
+enum { C_CONTIGUOUS = 1 };
+
+/* DLPack's table of functions of a type of tensors (https://dmlc.github.io/dlpack, version 1.2), as far as it is used. */
+typedef struct {
+    void *data;
+    struct { int32_t type, id; } device;
+    int32_t ndim;
+    struct { uint8_t code, bits; uint16_t lanes; } dtype;
+    int64_t *shape, *strides;
+    uint64_t offset;
+} Tensor;
+typedef struct Exchange {
+    struct { uint32_t major, minor; } version;
+    struct Exchange *previous;
+    void *allocate, *from_object, *to_object;
+    int (*look)(void *object, Tensor *tensor);
+} Exchange;
+enum { HOST = 1, COMPLEX = 5, KNOWN_MAJOR = 1 };
+
+#define KINDS 4
+static struct { PyObject *type, *is_neg, *is_conj; const Exchange *exchange; } tensors[KINDS];
+
+/* know_arrays(array, address, shape, dtype, flags): NumPy's type of arrays, if this one has all of that where it is
+ * looked for. Subclasses are not known: what lies in their memory may not be what they stand for. */
+PyObject *know_arrays(PyObject *module, PyObject *args) {
+    PyObject *given, *address, *shape, *dtype;
+    int flags;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OOO!Oi", &given, &address, &PyTuple_Type, &shape, &dtype, &flags)) return NULL;
+    const NumpyArray *array = (const NumpyArray *)given;
+    int same = array->data == PyLong_AsVoidPtr(address) && array->nd == PyTuple_Size(shape) && array->dtype == dtype &&
+               array->flags == flags;
+    for (int i = 0; same && i < array->nd; i++) same = array->shape[i] == PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
+    if (PyErr_Occurred()) return NULL;
+    if (same) ndarray = Py_NewRef((PyObject *)Py_TYPE(given));
+    return PyBool_FromLong(same);
+}
+
+/* know_tensors(types of tensors ...): those that have a table. */
+PyObject *know_tensors(PyObject *module, PyObject *types) {
+    (void)module;
+    for (Py_ssize_t i = 0; i < PyTuple_Size(types) && i < KINDS; i++) {
+        PyObject *type = PyTuple_GetItem(types, i);
+        PyObject *capsule = PyObject_GetAttrString(type, "__dlpack_c_exchange_api__");
+        const Exchange *found = capsule ? PyCapsule_GetPointer(capsule, "dlpack_exchange_api") : NULL;
+        Py_XDECREF(capsule);
+        PyErr_Clear();
+        if (!found || found->version.major != KNOWN_MAJOR) continue;
+        tensors[i].is_neg = PyObject_GetAttrString(type, "is_neg");
+        tensors[i].is_conj = PyObject_GetAttrString(type, "is_conj");
+        if (!tensors[i].is_neg || !tensors[i].is_conj) return NULL;
+        tensors[i].exchange = found, tensors[i].type = Py_NewRef(type);
+    }
+    Py_RETURN_NONE;
+}
+
+static int says_no(PyObject *method, PyObject *x) {
+    PyObject *answer = PyObject_CallFunctionObjArgs(method, x, NULL);
+    Py_XDECREF(answer);
+    return answer == Py_False;
+}
+
+static int describe_tensor(PyObject *x, Array *array) {
+    Tensor t;
+    int at = 0;
+    while (at < KINDS && tensors[at].type != (PyObject *)Py_TYPE(x)) at++;
+    if (at == KINDS || tensors[at].exchange->look(x, &t) || t.device.type != HOST) return 0;
+    int64_t elements = 1;
+    for (int i = t.ndim - 1; i >= 0; i--) {
+        if (t.strides && t.shape[i] != 1 && t.strides[i] != elements) return 0;
+        elements *= t.shape[i];
+    }
+    /* The table does not see that a tensor is the conjugate or the negative of what lies in memory. */
+    if (!says_no(tensors[at].is_neg, x) || (t.dtype.code == COMPLEX && !says_no(tensors[at].is_conj, x))) return 0;
+    uint64_t dtype = (uint64_t)t.dtype.code << 32 | (uint64_t)t.dtype.bits << 16 | t.dtype.lanes;
+    *array = (Array){(char *)t.data + t.offset, elements, dtype, TENSOR};
+    return 1;
+}
+
+/* Whether the array is known by its address alone: memory of the host without gaps. */
+static int describe(PyObject *x, Array *array) {
+    *array = (Array){0};
+    if (!x || x == Py_None) return 1;
+    if ((PyObject *)Py_TYPE(x) != ndarray) return describe_tensor(x, array);
+    const NumpyArray *numpy = (const NumpyArray *)x;
+    Py_ssize_t elements = 1;
+    for (int i = 0; i < numpy->nd; i++) elements *= numpy->shape[i];
+    *array = (Array){numpy->data, elements, (uintptr_t)numpy->dtype, numpy->flags};
+    return numpy->flags & C_CONTIGUOUS;
+}
+
+static PyObject *dtype_of(PyObject *x) {
+    return (PyObject *)Py_TYPE(x) == ndarray ? Py_NewRef(((const NumpyArray *)x)->dtype) : NULL;
+}
+
+/* Ring: the last calls of a communicator. Its records, codes and places are Python's lists, which Python reads. */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *records, *codes, *places;
+    Py_ssize_t next;
+    unsigned long thread; /* of the last call */
+    char under_way;
+} RingObject;
+
+#define MOST_DEEP 32 /* frames through which the kernel looks for the program's */
+#define CODES 128
+static struct { PyObject *code; int library; } codes[CODES]; /* kept, so that no other code gets their addresses */
+
+static int is_of_library(PyObject *code) {
+    unsigned at = (unsigned)((uintptr_t)code >> 5) % CODES;
+    if (codes[at].code == code) return codes[at].library;
+    PyObject *file = PyObject_GetAttr(code, name_filename);
+    PyObject *known = file && is_library ? PyDict_GetItemWithError(is_library, file) : NULL;
+    Py_XDECREF(file);
+    if (!known) return -1;
+    PyObject *old = codes[at].code;
+    codes[at].code = Py_NewRef(code), codes[at].library = known == Py_True;
+    Py_XDECREF(old);
+    return known == Py_True;
+}
+
+/* The innermost frame of the program: its code and its place in that. 0 if Python must look. */
+static int find_site(PyObject **code, PyObject **place) {
+    PyObject *frame = Py_XNewRef((PyObject *)PyEval_GetFrame());
+    for (int depth = 0; frame && frame != Py_None && depth < MOST_DEEP; depth++) {
+        *code = (PyObject *)PyFrame_GetCode((PyFrameObject *)frame);
+        int library = is_of_library(*code);
+        if (library == 0) {
+            *place = PyObject_GetAttr(frame, name_lasti);
+            Py_DECREF(frame);
+            if (*place) return 1;
+            Py_CLEAR(*code);
+            return 0;
+        }
+        Py_CLEAR(*code);
+        if (library < 0) break;
+        PyObject *back = PyObject_GetAttr(frame, name_back);
+        Py_DECREF(frame);
+        frame = back;
+    }
+    Py_XDECREF(frame);
+    PyErr_Clear();
+    return 0;
+}
+
+static int note(RingObject *ring, PyObject *record, uint64_t number) {
+    PyObject *self = (PyObject *)ring, *code = NULL, *place = NULL;
+    if (ring->under_way && ring->thread != PyThread_get_thread_ident())
+        if (taken(PyObject_CallMethod(self, "_refuse", "O", record))) return -1;
+    if (!find_site(&code, &place)) {
+        PyObject *site = PyObject_CallMethod(self, "_found", NULL);
+        if (!site) return -1;
+        code = PySequence_GetItem(site, 0), place = PySequence_GetItem(site, 1);
+        Py_DECREF(site);
+        if (!code || !place) goto failed;
+    }
+    if (ring->next >= PyList_Size(ring->records) && taken(PyObject_CallMethod(self, "_turn", NULL))) goto failed;
+    Py_ssize_t at = ring->next;
+    if (PyList_SetItem(ring->records, at, Py_NewRef(record))) goto failed;
+    PyList_SetItem(ring->codes, at, code); /* these have as many places */
+    PyList_SetItem(ring->places, at, place);
+    ring->next = at + 1;
+    ring->thread = PyThread_get_thread_ident();
+    *board = number;
+    ring->under_way = 1;
+    return 0;
+failed:
+    Py_XDECREF(code);
+    Py_XDECREF(place);
+    return -1;
+}
+
+static uint64_t number_of(PyObject *record) {
+    PyObject *number = PyObject_GetAttr(record, name_number);
+    uint64_t value = number ? PyLong_AsUnsignedLongLong(number) : 0;
+    Py_XDECREF(number);
+    return value;
+}
+
+static PyObject *ring_begin(PyObject *self, PyObject *record) {
+    uint64_t number = number_of(record);
+    if (PyErr_Occurred() || note((RingObject *)self, record, number)) return NULL;
+    Py_RETURN_NONE;
+}
+
+static int ring_traverse(RingObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->records);
+    return 0;
+}
+
+static int ring_clear(RingObject *self) {
+    Py_CLEAR(self->records);
+    Py_CLEAR(self->codes);
+    Py_CLEAR(self->places);
+    return 0;
+}
+
+static void ring_dealloc(RingObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    ring_clear(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* Calls: the plans of a communicator, by their arguments. A set of WAYS entries has those whose hash begins alike; there
+ * are more sets as they fill up, and at last the one that was not used for longest makes room. */
+
+typedef struct {
+    PyObject *operation, *op, *algorithm; /* strings are interned, so that they are compared by their addresses */
+    long root;
+    Array x, out;
+} Key;
+
+typedef struct {
+    Key key;
+    PyObject *bound, *run, *record, *plan; /* `plan`: the kernel's, if it is one */
+    PyObject *dtypes[2];                   /* of x and out */
+    uint64_t number, used;
+} Entry;
+
+#define WAYS 4
+#define FEWEST 16
+#define MOST 1024 /* sets */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *engine; /* a weak reference */
+    RingObject *ring; /* NULL if Python must note each call */
+    Entry *entries;
+    size_t sets;
+    uint64_t clock;
+    long rank;
+} CallsObject;
+
+static int same_array(const Array *a, const Array *b) {
+    return a->address == b->address && a->elements == b->elements && a->dtype == b->dtype && a->kind == b->kind;
+}
+
+static int same(const Key *a, const Key *b) {
+    return a->operation == b->operation && a->op == b->op && a->algorithm == b->algorithm && a->root == b->root &&
+           same_array(&a->x, &b->x) && same_array(&a->out, &b->out);
+}
+
+static uint64_t mixed(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 32;
+}
+
+static uint64_t hash_of(const Key *key) {
+    uint64_t hash = mixed((uintptr_t)key->operation, (uintptr_t)key->op ^ (uint64_t)key->root << 48);
+    hash = mixed(hash, (uintptr_t)key->x.address);
+    hash = mixed(hash, (uintptr_t)key->out.address);
+    return mixed(hash, (uint64_t)key->x.elements ^ (uint64_t)key->out.elements << 32);
+}
+
+static Entry *find(const CallsObject *self, const Key *key) {
+    Entry *set = self->entries + (hash_of(key) & (self->sets - 1)) * WAYS;
+    for (int i = 0; i < WAYS; i++)
+        if (set[i].bound && same(&set[i].key, key)) return &set[i];
+    return NULL;
+}
+
+static void drop(Entry *entry) {
+    Entry old = *entry;
+    memset(entry, 0, sizeof *entry); /* before objects go, which may call anything */
+    Py_XDECREF(old.key.operation);
+    Py_XDECREF(old.key.op);
+    Py_XDECREF(old.key.algorithm);
+    Py_XDECREF(old.bound);
+    Py_XDECREF(old.run);
+    Py_XDECREF(old.record);
+    Py_XDECREF(old.dtypes[0]);
+    Py_XDECREF(old.dtypes[1]);
+}
+
+static void drop_all(CallsObject *self) {
+    for (size_t i = 0; i < self->sets * WAYS; i++)
+        if (self->entries[i].bound) drop(&self->entries[i]);
+}
+
+/* Room for an entry: an empty one, or the one of its set that was not used for longest. */
+static Entry *room_for(CallsObject *self, const Key *key) {
+    for (;;) {
+        Entry *set = self->entries + (hash_of(key) & (self->sets - 1)) * WAYS, *oldest = set;
+        for (int i = 0; i < WAYS; i++) {
+            if (!set[i].bound || same(&set[i].key, key)) return &set[i];
+            if (set[i].used < oldest->used) oldest = &set[i];
+        }
+        if (self->sets >= MOST) return oldest;
+        size_t sets = 2 * self->sets; /* each set becomes two, which have room for what it has */
+        Entry *old = self->entries, *grown = PyMem_Calloc(sets * WAYS, sizeof *grown);
+        if (!grown) return oldest;
+        for (size_t i = 0; i < self->sets * WAYS; i++) {
+            if (!old[i].bound) continue;
+            Entry *to = grown + (hash_of(&old[i].key) & (sets - 1)) * WAYS;
+            while (to->bound) to++;
+            *to = old[i];
+        }
+        self->entries = grown, self->sets = sets;
+        PyMem_Free(old);
+    }
+}
+
+/* A text is interned, so that equal ones are one object. Anything else is known by its identity. */
+static PyObject *as_key(PyObject *given) {
+    Py_INCREF(given);
+    if (PyUnicode_CheckExact(given)) PyUnicode_InternInPlace(&given);
+    return given;
+}
+
+static PyObject *engine_of(const CallsObject *self) { return PyObject_CallFunctionObjArgs(self->engine, NULL); }
+
+/* 1 if the call was made, 0 if no plan is known, -1 with an exception. */
+static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, long root,
+                  PyObject *algorithm) {
+    Key key = {operation, op, algorithm, root, {0}, {0}};
+    if (!self->ring || !describe(x, &key.x) || !describe(out, &key.out)) {
+        PyErr_Clear();
+        return 0;
+    }
+    Entry *entry = find(self, &key);
+    if (!entry) return 0;
+    entry->used = ++self->clock;
+    if (note(self->ring, entry->record, entry->number)) return -1;
+    /* The entry may be gone when the call is over. */
+    PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run);
+    int code = entry->plan ? run_plan(entry->plan) : taken(PyObject_CallFunctionObjArgs(run, NULL));
+    if (code == 0) {
+        self->ring->under_way = 0;
+    } else {
+        PyObject *type, *error, *trace;
+        PyErr_Fetch(&type, &error, &trace);
+        PyErr_NormalizeException(&type, &error, &trace);
+        if (trace) PyException_SetTraceback(error, trace);
+        /* It may raise another one. Its frame holds the arrays: MPI may still write to them. */
+        PyObject *engine = engine_of(self);
+        int failed = !engine || taken(PyObject_CallMethod(engine, "broke_off", "OOOOO", bound, operation, error, x, out));
+        Py_XDECREF(engine);
+        if (failed) {
+            Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace);
+        } else {
+            PyErr_Restore(type, error, trace);
+        }
+    }
+    Py_DECREF(bound);
+    Py_DECREF(run);
+    return code ? -1 : 1;
+}
+
+/* keep(operation, x, out, op, root, algorithm, bound): from now on, this call is a repeated one. */
+static PyObject *calls_keep(CallsObject *self, PyObject *args) {
+    PyObject *operation, *x, *out, *op, *algorithm, *bound;
+    Key key = {0};
+    if (!PyArg_ParseTuple(args, "OOOOlOO", &operation, &x, &out, &op, &key.root, &algorithm, &bound)) return NULL;
+    if (!self->ring || !describe(x, &key.x) || !describe(out, &key.out)) {
+        PyErr_Clear();
+        Py_RETURN_NONE;
+    }
+    PyObject *run = PyObject_GetAttr(bound, name_run), *record = PyObject_GetAttr(bound, name_record);
+    uint64_t number = record ? number_of(record) : 0;
+    if (!run || !record || PyErr_Occurred()) {
+        Py_XDECREF(run);
+        Py_XDECREF(record);
+        return NULL;
+    }
+    key.operation = as_key(operation), key.op = as_key(op), key.algorithm = as_key(algorithm);
+    Entry *entry = room_for(self, &key);
+    Entry made = {key, Py_NewRef(bound), run, record, plan_of(run), {dtype_of(x), dtype_of(out)}, number, ++self->clock};
+    Entry old = *entry;
+    *entry = made;
+    drop(&old);
+    Py_RETURN_NONE;
+}
+
+/* run(operation, x, out, op, root, algorithm): make the call, repeated or not. */
+static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
+    if (n != 6) return PyErr_Format(PyExc_TypeError, "run: expected 6 arguments; given %zd", n);
+    long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
+    PyErr_Clear();
+    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], root, args[5]);
+    if (made < 0) return NULL;
+    if (made) Py_RETURN_NONE;
+    PyObject *engine = engine_of(self), *answer = NULL;
+    if (engine)
+        answer = PyObject_CallMethod(engine, "run_new", "OOOOOO", args[0], args[1], args[2], args[3], args[4], args[5]);
+    Py_XDECREF(engine);
+    return answer;
+}
+
+static PyObject *calls_clear(CallsObject *self, PyObject *unused) {
+    (void)unused;
+    drop_all(self);
+    Py_RETURN_NONE;
+}
+
+/* Calls(weak reference to the engine, ring or None, rank) */
+static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *engine, *ring;
+    long rank;
+    if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Calls takes no keywords");
+    if (!PyArg_ParseTuple(args, "OOl", &engine, &ring, &rank)) return NULL;
+    CallsObject *self = (CallsObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!self) return NULL;
+    self->engine = Py_NewRef(engine), self->rank = rank;
+    self->ring = ring == Py_None ? NULL : (RingObject *)Py_NewRef(ring);
+    self->entries = PyMem_Calloc(FEWEST * WAYS, sizeof *self->entries);
+    self->sets = FEWEST;
+    if (self->entries) return (PyObject *)self;
+    self->sets = 0;
+    Py_DECREF(self);
+    return PyErr_NoMemory();
+}
+
+static int calls_traverse(CallsObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->engine);
+    Py_VISIT(self->ring);
+    for (size_t i = 0; i < self->sets * WAYS; i++) {
+        Py_VISIT(self->entries[i].bound);
+        Py_VISIT(self->entries[i].run);
+    }
+    return 0;
+}
+
+static int calls_tp_clear(CallsObject *self) {
+    drop_all(self);
+    Py_CLEAR(self->engine);
+    return 0;
+}
+
+static void calls_dealloc(CallsObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    drop_all(self);
+    Py_CLEAR(self->engine);
+    Py_CLEAR(self->ring);
+    PyMem_Free(self->entries);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* Method: a collective of a Communicator. */
+
+enum { X, OP, ROOT, OUT, ALGORITHM, MEANINGS }; /* what an argument may mean */
+enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT };
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *function, *operation, *names, *defaults;
+    int meanings[MEANINGS]; /* of the arguments, by position */
+    int returns, elementwise;
+    Py_ssize_t most; /* arguments */
+} MethodObject;
+
+static int meaning_of(const MethodObject *self, PyObject *keyword) {
+    for (Py_ssize_t i = 0; i < self->most; i++)
+        if (PyTuple_GetItem(self->names, i) == keyword) return self->meanings[i];
+    return -1;
+}
+
+/* The arguments by their meaning. 0 if Python must look at them. */
+static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
+                  PyObject **by) {
+    if (given > self->most) return 0;
+    for (int i = 0; i < MEANINGS; i++) by[i] = PyTuple_GetItem(self->defaults, i);
+    for (Py_ssize_t i = 0; i < given; i++) by[self->meanings[i]] = args[i];
+    Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
+    for (Py_ssize_t i = 0; i < named; i++) {
+        int meaning = meaning_of(self, PyTuple_GetItem(keywords, i));
+        if (meaning < 0) return 0; /* a wrong name, or one that is not interned */
+        by[meaning] = args[given + i];
+    }
+    return 1;
+}
+
+/* 1 with the result, 0 if Python must make the call, -1 with an exception. */
+static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
+                      PyObject **result) {
+    PyObject *by[MEANINGS];
+    if (given < 1 || !sorted(self, args + 1, given - 1, keywords, by)) return 0;
+    PyObject *calls = PyObject_GetAttr(args[0], name_calls);
+    if (!calls || Py_TYPE(calls) != calls_type || !PyLong_CheckExact(by[ROOT])) {
+        PyErr_Clear();
+        Py_XDECREF(calls);
+        return 0;
+    }
+    CallsObject *known = (CallsObject *)calls;
+    long root = PyLong_AsLong(by[ROOT]);
+    int gets = self->returns == IT_RETURNS_OUT || (self->returns == ROOT_RETURNS_OUT && root == known->rank), made = 0;
+    int unused = self->returns == ROOT_RETURNS_OUT && !gets;
+    PyObject *out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
+    if (PyErr_Occurred()) PyErr_Clear(); /* the root is too large for a long */
+    else if (!gets || by[OUT] != Py_None) made = repeat(known, self->operation, by[X], out, by[OP], root, by[ALGORITHM]);
+    Py_DECREF(calls);
+    *result = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
+    return made;
+}
+
+static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *keywords) {
+    MethodObject *self = (MethodObject *)callable;
+    Py_ssize_t given = PyVectorcall_NARGS(nargsf), named = keywords ? PyTuple_Size(keywords) : 0;
+    PyObject *result = NULL;
+    int made = try_method(self, args, given, keywords, &result);
+    if (made) return made < 0 ? NULL : Py_NewRef(result);
+    PyObject *positional = PyTuple_New(given), *by_name = named ? PyDict_New() : NULL;
+    if (positional && (!named || by_name)) {
+        for (Py_ssize_t i = 0; i < given; i++) PyTuple_SetItem(positional, i, Py_NewRef(args[i]));
+        int failed = 0;
+        for (Py_ssize_t i = 0; i < named && !failed; i++)
+            failed = PyDict_SetItem(by_name, PyTuple_GetItem(keywords, i), args[given + i]);
+        result = failed ? NULL : PyObject_Call(self->function, positional, by_name);
+    }
+    Py_XDECREF(positional);
+    Py_XDECREF(by_name);
+    return result;
+}
+
+/* Method(function, operation, names, meanings, defaults by meaning, what it returns, whether out may be x) */
+static PyObject *method_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *function, *operation, *names, *meanings, *defaults;
+    int returns, elementwise;
+    if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Method takes no keywords");
+    if (!PyArg_ParseTuple(args, "OUO!O!O!ip", &function, &operation, &PyTuple_Type, &names, &PyTuple_Type, &meanings,
+                          &PyTuple_Type, &defaults, &returns, &elementwise))
+        return NULL;
+    Py_ssize_t most = PyTuple_Size(names);
+    if (most > MEANINGS || PyTuple_Size(meanings) != most || PyTuple_Size(defaults) != MEANINGS)
+        return PyErr_Format(PyExc_ValueError, "Method: expected as many meanings as names");
+    MethodObject *self = (MethodObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+    if (!self) return NULL;
+    self->call = method_call, self->most = most, self->returns = returns, self->elementwise = elementwise;
+    self->function = Py_NewRef(function), self->operation = as_key(operation);
+    self->names = Py_NewRef(names), self->defaults = Py_NewRef(defaults);
+    for (Py_ssize_t i = 0; i < most; i++) self->meanings[i] = (int)PyLong_AsLong(PyTuple_GetItem(meanings, i));
+    return (PyObject *)self;
+}
+
+static PyObject *method_get(PyObject *self, PyObject *of, PyObject *type) {
+    (void)type;
+    return of && of != Py_None ? PyObject_CallFunctionObjArgs(bound_method, self, of, NULL) : Py_NewRef(self);
+}
+
+/* With a tuple and a dictionary, where nobody is in a hurry. */
+static PyObject *method_tp_call(MethodObject *self, PyObject *args, PyObject *kwargs) {
+    return PyObject_Call(self->function, args, kwargs);
+}
+
+/* Documentation, names and the like are the function's. */
+static PyObject *method_of_function(MethodObject *self, void *name) {
+    return PyObject_GetAttrString(self->function, name);
+}
+
+static int method_traverse(MethodObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE((PyObject *)self));
+    Py_VISIT(self->function);
+    return 0;
+}
+
+static void method_dealloc(MethodObject *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->function);
+    Py_CLEAR(self->operation);
+    Py_CLEAR(self->names);
+    Py_CLEAR(self->defaults);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+/* prepare(is_library, where the last call's number is noted or None) */
+PyObject *prepare(PyObject *module, PyObject *args) {
+    static Py_buffer noted;
+    PyObject *given;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "O!O", &PyDict_Type, &is_library, &given)) return NULL;
+    Py_INCREF(is_library);
+    if (given != Py_None) {
+        if (PyObject_GetBuffer(given, &noted, PyBUF_WRITABLE)) return NULL; /* held as long as the process */
+        board = noted.buf;
+    }
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef ring_methods[] = {{"begin", ring_begin, METH_O, NULL}, {0}};
+static PyMemberDef ring_members[] = {
+    {"_records", T_OBJECT_EX, offsetof(RingObject, records), 0, NULL},
+    {"_codes", T_OBJECT_EX, offsetof(RingObject, codes), 0, NULL},
+    {"_places", T_OBJECT_EX, offsetof(RingObject, places), 0, NULL},
+    {"_next", T_PYSSIZET, offsetof(RingObject, next), 0, NULL},
+    {"_thread", T_ULONG, offsetof(RingObject, thread), 0, NULL},
+    {"under_way", T_BOOL, offsetof(RingObject, under_way), 0, NULL}, {0}};
+static PyType_Slot ring_slots[] = {{Py_tp_traverse, ring_traverse}, {Py_tp_clear, ring_clear},
+                                   {Py_tp_dealloc, ring_dealloc},   {Py_tp_methods, ring_methods},
+                                   {Py_tp_members, ring_members},   {0}};
+static PyType_Spec ring_spec = {"mpicoll.node.kernel.Ring", sizeof(RingObject), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, ring_slots};
+
+static PyMethodDef calls_methods[] = {{"keep", (PyCFunction)calls_keep, METH_VARARGS, NULL},
+                           {"run", (PyCFunction)(void (*)(void))calls_run, METH_FASTCALL, NULL},
+                           {"clear", (PyCFunction)calls_clear, METH_NOARGS, NULL}, {0}};
+static PyType_Slot calls_slots[] = {{Py_tp_new, calls_new}, {Py_tp_traverse, calls_traverse},
+                                    {Py_tp_clear, calls_tp_clear}, {Py_tp_dealloc, calls_dealloc},
+                                    {Py_tp_methods, calls_methods}, {0}};
+static PyType_Spec calls_spec = {"mpicoll.node.kernel.Calls", sizeof(CallsObject), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, calls_slots};
+
+static PyMemberDef method_members[] = {
+    {"__wrapped__", T_OBJECT_EX, offsetof(MethodObject, function), READONLY, NULL},
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(MethodObject, call), READONLY, NULL}, {0}};
+static PyGetSetDef method_getset[] = {
+    {"__doc__", (getter)method_of_function, NULL, NULL, "__doc__"},
+    {"__name__", (getter)method_of_function, NULL, NULL, "__name__"},
+    {"__qualname__", (getter)method_of_function, NULL, NULL, "__qualname__"},
+    {"__module__", (getter)method_of_function, NULL, NULL, "__module__"},
+    {"__annotations__", (getter)method_of_function, NULL, NULL, "__annotations__"}, {0}};
+static PyType_Slot method_slots[] = {
+    {Py_tp_new, method_new}, {Py_tp_call, method_tp_call}, {Py_tp_descr_get, method_get},
+    {Py_tp_traverse, method_traverse}, {Py_tp_dealloc, method_dealloc}, {Py_tp_members, method_members},
+    {Py_tp_getset, method_getset}, {0}};
+static PyType_Spec method_spec = {"mpicoll.node.kernel.Method", sizeof(MethodObject), 0,
+                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL |
+                                      Py_TPFLAGS_METHOD_DESCRIPTOR,
+                                  method_slots};
+
+int add_dispatch(PyObject *module) {
+    struct { PyObject **name; const char *text; } names[] = {
+        {&name_calls, "_calls"}, {&name_back, "f_back"}, {&name_lasti, "f_lasti"}, {&name_filename, "co_filename"},
+        {&name_number, "number"}, {&name_run, "run"}, {&name_record, "record"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!(*names[i].name = PyUnicode_InternFromString(names[i].text))) return -1;
+    PyObject *types = PyImport_ImportModule("types");
+    bound_method = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
+    Py_XDECREF(types);
+    ring_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &ring_spec, NULL);
+    calls_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &calls_spec, NULL);
+    method_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &method_spec, NULL);
+    if (!bound_method || !ring_type || !calls_type || !method_type) return -1;
+    return PyModule_AddType(module, ring_type) || PyModule_AddType(module, calls_type) ||
+           PyModule_AddType(module, method_type);
+}

@@ -41,7 +41,7 @@ class Uneven(Face):
         ``sum(counts)`` rows.
         """
         result = results.rows("allgatherv", x, counts, self.size) if out is None else out
-        self._run("allgatherv", x, result, None, 0, algorithm, recvcounts=counts)
+        self._engine.run_new("allgatherv", x, result, None, 0, algorithm, recvcounts=counts)
         return result if result is out else results.in_kind(x, result)
 
     @overload
@@ -79,7 +79,7 @@ class Uneven(Face):
         result = out
         if out is None and self._engine.is_root("gatherv", root):
             result = results.rows("gatherv", x, counts, self.size)
-        self._run("gatherv", x, result, None, root, algorithm, recvcounts=counts)
+        self._engine.run_new("gatherv", x, result, None, root, algorithm, recvcounts=counts)
         if not self._engine.is_root("gatherv", root):
             return None
         return result if result is out else results.in_kind(x, result)
@@ -131,7 +131,7 @@ class Uneven(Face):
         result = out
         if out is None and self._engine.is_root("scatterv", root):
             result = results.rows("scatterv", xs, counts, self.size, self.rank)
-        self._run("scatterv", xs, result, None, root, algorithm, sendcounts=counts)
+        self._engine.run_new("scatterv", xs, result, None, root, algorithm, sendcounts=counts)
         return result if result is out else results.in_kind(xs, result)
 
     @overload
@@ -169,7 +169,7 @@ class Uneven(Face):
         ``counts[r]`` rows.
         """
         result = results.rows("reduce_scatterv", xs, counts, self.size, self.rank) if out is None else out
-        self._run("reduce_scatterv", xs, result, op, 0, algorithm, sendcounts=counts)
+        self._engine.run_new("reduce_scatterv", xs, result, op, 0, algorithm, sendcounts=counts)
         return result if result is out else results.in_kind(xs, result)
 
     @overload
@@ -208,5 +208,5 @@ class Uneven(Face):
         with ``xs``.
         """
         result = results.rows("alltoallv", xs, recvcounts, self.size) if out is None else out
-        self._run("alltoallv", xs, result, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
+        self._engine.run_new("alltoallv", xs, result, None, 0, algorithm, sendcounts=sendcounts, recvcounts=recvcounts)
         return result if result is out else results.in_kind(xs, result)

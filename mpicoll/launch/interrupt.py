@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -22,11 +22,14 @@ from typing import NoReturn
 
 from mpicoll.launch.beside import beside
 
-__all__ = ["NUMBER", "Job", "came", "listen", "wait_for_others"]
+__all__ = ["NUMBER", "PASSED", "Job", "came", "listen", "wait_for_others"]
 
 NUMBER = 39
 """The signal (SIGRTMIN + 5) that Open MPI's launcher passes on to all ranks. It never passes SIGINT on, which MPICH's
 does."""
+_HANDED_ON = signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT
+PASSED = (*map(int, _HANDED_ON), int(signal.SIGTSTP), NUMBER)
+"""All that Open MPI's launcher has to pass on: version 5 passes no others on once it is told some."""
 _SECONDS = 30.0
 """What ranks have to end by themselves."""
 _SECONDS_IN_A_CALL = 2.0
@@ -42,10 +45,10 @@ _LOOKS = 0.1
 
 class Job:
     """A job of ranks on this node alone (``here``) or also on others. ``passes`` is the signal that the launcher passes
-    on to the ranks."""
+    on to the ranks. Those that end it are handed to ``instead``."""
 
-    def __init__(self, nprocs: int, here: bool, passes: int) -> None:
-        self._nprocs, self._here, self._passes = nprocs, here, passes
+    def __init__(self, nprocs: int, here: bool, passes: int, instead: Mapping[int, Callable[[int], object]]) -> None:
+        self._nprocs, self._here, self._passes, self._instead = nprocs, here, passes, instead
         self._folder = Path(tempfile.gettempdir(), f"mpicoll-{secrets.token_hex(8)}")
         self._launcher = 0
         self.ended_by_user = False
@@ -62,7 +65,7 @@ class Job:
         handlers: dict[int, Callable[[int, FrameType | None], None]] = dict.fromkeys(
             (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT), self._end
         )
-        handlers |= dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT), self._hand_on)
+        handlers |= dict.fromkeys(_HANDED_ON, self._hand_on)
         handlers |= {signal.SIGINT: self._interrupt, signal.SIGTSTP: self._stop}
         for number, handler in handlers.items():
             if signal.getsignal(number) != signal.SIG_IGN:
@@ -94,7 +97,12 @@ class Job:
         return code if code >= 0 else 128 - code
 
     def _hand_on(self, number: int, _: FrameType | None = None) -> None:
-        if self._launcher:
+        if number in self._instead:
+            self._instead[number](number)
+            if not self._here:
+                said = f"mpicoll: {signal.Signals(number).name} reaches the ranks of this node alone: "
+                os.write(2, f"{said}the launcher of this MPI does not pass it on\n".encode())
+        elif self._launcher:
             with suppress(ProcessLookupError):
                 os.kill(self._launcher, number)
 

@@ -12,6 +12,7 @@ import mmap
 import os
 import secrets
 import sys
+from contextlib import suppress
 from struct import Struct
 
 from mpicoll.launch.alone import launched_rank
@@ -60,6 +61,13 @@ class Board:
     def is_over(self, rank: int) -> bool:
         """Whether the rank's program has come to its end."""
         return int.from_bytes(os.pread(self._file, 8, _HEAD + rank * _ROOM), sys.byteorder) == _OVER
+
+    def send(self, number: int) -> None:
+        """Send this signal to all ranks of this node whose programs run."""
+        for rank in range(self._nprocs):
+            if (process := self.process_of(rank)) and not self.is_over(rank):
+                with suppress(ProcessLookupError):
+                    os.kill(process, number)
 
     def close(self, code: int, gone: int | None = None) -> int:
         """The launcher has ended with this ``code``. Say what a rank has left to be said, or what the ranks called last

@@ -62,12 +62,14 @@ class Launcher:
 @dataclass(frozen=True)
 class Command:
     """The command line that starts a job, and the environment variables that it needs besides. Variables that
-    place ranks do not hold for a job that runs ``here``. The launcher ``passes`` this signal on to the ranks."""
+    place ranks do not hold for a job that runs ``here``. The launcher ``passes`` this signal on to the ranks, and ends
+    by those that are ``not_passed``."""
 
     argv: list[str]
     adds: dict[str, str]
     here: bool = False
     passes: int = signal.SIGINT
+    not_passed: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         return " ".join([*(f"{k}={shlex.quote(v)}" for k, v in self.adds.items()), shlex.join(self.argv)])
@@ -179,7 +181,7 @@ def command(
         argv += vendor.unbound
     if vendor.exports and elsewhere and not here:
         argv += [vendor.exports, cores.ORDER]
-    adds |= dict.fromkeys(vendor.passes_on, str(interrupt.NUMBER))
+    adds |= dict.fromkeys(vendor.passes_on, ",".join(map(str, interrupt.PASSED)))
     if vendor.mpirun_is_a_script and (here or not elsewhere):
         argv[0] = shutil.which("mpiexec", path=os.path.dirname(launcher.path)) or launcher.path
     adds = {k: v for k, v in adds.items() if k not in os.environ}
@@ -190,7 +192,7 @@ def command(
         adds |= cuda_ucx.variables()
         argv += ["-x", "LD_LIBRARY_PATH", "-x", "UCX_MODULE_DIR"]  # on other nodes, too
     passes = interrupt.NUMBER if adds.keys() & {*vendor.passes_on} else signal.SIGINT
-    return Command([*argv, *flags, sys.executable, _RANK, *program], adds, here, passes)
+    return Command([*argv, *flags, sys.executable, _RANK, *program], adds, here, passes, vendor.ended_by)
 
 
 def run(
@@ -231,7 +233,8 @@ def run(
         return elastic.attend(launch.argv, launch.environment(), nprocs, this_node)
     given = stdin.give() if this_node else {}
     for restarted in range(restarts + 1):
-        beside, board = interrupt.Job(nprocs, this_node, launch.passes), last_calls.Board(nprocs)
+        board = last_calls.Board(nprocs)
+        beside = interrupt.Job(nprocs, this_node, launch.passes, dict.fromkeys(launch.not_passed, board.send))
         torchs = {"TORCHELASTIC_RESTART_COUNT": str(restarted), "TORCHELASTIC_MAX_RESTARTS": str(restarts)}
         environment = (
             launch.environment() | beside.variables() | board.variables() | (torchs if restarts else {}) | given

@@ -6,6 +6,7 @@ Whatever depends on which MPI library there is asks its row. So another library 
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -65,7 +66,9 @@ class Vendor:
     in_wheel: Mapping[str, str] = field(default_factory=dict)
     """Variables that its wheel needs."""
     passes_on: tuple[str, ...] = ()
-    """Variables that name a signal which the launcher passes on to ranks, besides its own ones."""
+    """Variables that list all signals which the launcher passes on to ranks, by their numbers."""
+    ended_by: tuple[int, ...] = ()
+    """Signals for the ranks that end the launcher, which does not pass them on."""
     mpirun_is_a_script: bool = False
     """Around mpiexec. A signal would end the script, and not reach the ranks."""
     outlives: int | None = None
@@ -140,6 +143,7 @@ MPICH = Vendor(
     wheel="mpich",
     here=("-launcher", "fork", "-hosts", "localhost"),
     rank_binds=True,
+    ended_by=(signal.SIGUSR2,),
     ranks=RankVariables("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     of_a_rank=r"PMI_(RANK|SIZE|FD|PORT|ID|JOBID|SPAWNED|HOSTNAME)|HYDI_CONTROL_FD|MPI_LOCAL(NRANKS|RANKID)",
     places=r"HYDRA_(BINDING|MAPPING)",

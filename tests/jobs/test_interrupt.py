@@ -122,6 +122,35 @@ def test_a_simulation_by_several_processes_ends_at_once(all_hear: bool) -> None:
     assert time.monotonic() - began < 5, "a slow machine takes longer than the moment of others, but not this long"
 
 
+HEARS = """
+    import signal, sys, time
+    heard = []
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, lambda number, _: heard.append(signal.Signals(number).name))
+    sys.stdout.write("ready\\n")
+    for name in ("SIGUSR1", "SIGUSR2"):
+        while name not in heard:
+            time.sleep(0.02)
+        sys.stdout.write(f"heard {name}\\n")
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["--elastic"]] if not MPICH else [[]])
+def test_a_users_signals_reach_all_ranks(tmp_path: Path, options: list[str]) -> None:
+    """As before a batch system stops the job."""
+    with started(sys.executable, "-m", "mpicoll", "run", *options, "-n", "2", script(tmp_path, HEARS)) as (it, output):
+        until(lambda: output.read_text().count("ready") == 2, "both ranks begin", output)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            it.process.send_signal(number)
+
+            def both(heard: str = f"heard {number.name}") -> bool:
+                return it.process.poll() is not None or output.read_text().count(heard) == 2
+
+            until(both, "both hear it", output)
+        result = ended(it, output)
+        assert (result.code, result.output.count("heard SIGUSR2")) == (0, 2), result.output
+
+
 def test_what_is_typed_reaches_rank_0(tmp_path: Path) -> None:
     terminal, end = pty.openpty()
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "1", "-c", "print('read', input())"]

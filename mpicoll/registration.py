@@ -63,6 +63,9 @@ def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def handler(url: str, timeout: timedelta = timedelta(minutes=30), **options: Any) -> Iterator[Any]:
+        from mpicoll.launch.lifetime import refuse_import
+
+        refuse_import()
         env_is_complete = _names_a_master() and ("RANK" in os.environ or "rank=" in url)
         by_mpi = not env_is_complete and launched_rank() is not None
         try:

@@ -23,6 +23,7 @@ from mpicoll.doctor.gpu import Gpu
 from mpicoll.doctor.job import Seat, Start, World
 from mpicoll.doctor.machine import Machine
 from mpicoll.errors import LaunchError
+from mpicoll.launch.alone import RANK
 from mpicoll.machine.peer_memory import mark
 from mpicoll.units import alike, named
 
@@ -74,7 +75,8 @@ def _of_rank(facts: Facts, seconds: float) -> list[Facts] | LaunchError | None:
     os.set_inheritable(there.fileno(), True)
     # The child needs the files that the launcher has opened for the rank. What it prints is no part of the report.
     argv = [*_RANK, str(there.fileno()), str(os.getpid())]
-    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=_STDERR, close_fds=False)
+    env = {k: v for k, v in os.environ.items() if k != RANK}
+    child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=_STDERR, close_fds=False, env=env)
     there.close()
     try:
         with suppress(BrokenPipeError, ConnectionResetError):  # it has ended already, as _next will see

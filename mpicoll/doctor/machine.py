@@ -27,8 +27,8 @@ VARIABLES = {
     f"MPICOLL_{name}"
     for name in (
         "ALGORITHM", "CHECK", "CHECK_NAN", "TIMEOUT", "DUMP", "TRACE", "SHARED_MEMORY", "DDP_OVERLAP", "SHARE",
-        "REPRODUCIBLE", "CORES",
-        "ELASTIC", "INTERRUPT", "LAST_CALLS", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
+        "REPRODUCIBLE", "CORES", "ELASTIC",
+        "INTERRUPT", "LAST_CALLS", "RANK", "STDIN", "BENCH_STOP", "BENCH_TERMINAL", "ENV", "MODULES", "SLURM",
     )
 }  # fmt: skip
 """mpicoll's environment variables."""

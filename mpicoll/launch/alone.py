@@ -7,6 +7,7 @@ then goes on with its own numbers, and nobody notices. The checks in this module
 from __future__ import annotations
 
 import os
+import stat
 from importlib.util import find_spec
 
 from mpicoll.errors import LaunchError
@@ -14,12 +15,16 @@ from mpicoll.machine.vendors import RANK_VARIABLES
 
 __all__ = [
     "ELASTIC",
+    "RANK",
+    "check_has_own_place",
     "check_may_initialise",
     "check_not_alone",
     "cores_of_a_rank",
     "is_elastic",
     "launched_rank",
     "note_rank",
+    "program_is_imported",
+    "rank_above",
     "rank_here",
     "ranks_here",
     "started_as",
@@ -28,6 +33,8 @@ __all__ = [
 
 ELASTIC = "MPICOLL_ELASTIC"
 """The variable that tells ranks where ``mpicoll run --elastic`` listens, and the token by which it knows them."""
+RANK = "MPICOLL_RANK"
+"""The variable that tells what a rank starts: the rank's process, and by what its launcher knows it."""
 _HOW = (
     "Start it with `mpicoll run -n {n} script.py`, with the mpirun of the MPI that mpi4py loads, or under Slurm with "
     "`srun --mpi=pmix` (Open MPI) or `srun --mpi=pmi2` (MPICH); not with torchrun"
@@ -85,10 +92,42 @@ def under_launcher() -> bool:
     return launched_rank() is not None and (_is_rank or _number("SLURM_STEP_NUM_TASKS") != 1)
 
 
-def note_rank() -> None:
-    """Note that this process is ``mpicoll.rank``."""
+def note_rank(by_launcher: bool = False) -> None:
+    """Note that this process is a rank. A launcher may have started ``mpicoll.rank`` in it."""
     global _is_rank
-    _is_rank = True
+    _is_rank = _is_rank or by_launcher
+    if launched_rank() is not None and rank_above() is None:
+        os.environ[RANK] = " ".join((str(os.getpid()), *_place()))
+
+
+def _place() -> tuple[str, str]:
+    """By what a launcher knows the rank that this process is: names, and its connection to that rank."""
+    names = (os.environ.get(name, "") for name in ("PMIX_NAMESPACE", "PMIX_RANK", "PMI_PORT", "PMI_ID"))
+    connection = ""
+    try:
+        found = os.fstat(int(os.environ["PMI_FD"]))
+        connection = str(found.st_ino) if stat.S_ISSOCK(found.st_mode) else ""
+    except (KeyError, ValueError, OSError):  # there is no such connection, or a rank has closed it in this child
+        pass
+    return ",".join(names), connection
+
+
+def rank_above() -> int | None:
+    """The process of the rank whose place in its job this process would take, because that rank has started it. None
+    if there is none: a launcher that a rank starts gives each of its ranks a place of its own."""
+    process, _, place = os.environ.get(RANK, "").partition(" ")
+    if process in ("", str(os.getpid())):
+        return None
+    its_names, _, its_connection = place.rpartition(" ")
+    names, connection = _place()
+    return int(process) if names == its_names and connection in ("", its_connection) else None
+
+
+def program_is_imported() -> bool:
+    """Whether this process is a child of a rank by multiprocessing, and imports the rank's program just now."""
+    from multiprocessing.process import current_process
+
+    return launched_rank() is not None and getattr(current_process(), "_inheriting", False)
 
 
 def _started_as_one_of() -> tuple[str, int]:
@@ -157,3 +196,13 @@ def check_may_initialise() -> None:
                 "which mpirun cannot connect",
                 _HOW.format(n=_number("OMPI_COMM_WORLD_SIZE")),
             )
+
+
+def check_has_own_place() -> None:
+    """Raise LaunchError in a process that a rank has started, and that no launcher has given a place in a job."""
+    if (rank := rank_above()) is not None:
+        raise LaunchError(
+            f"this process was started by an MPI rank (process {rank}) and cannot use MPI: it would take that rank's "
+            "place in the job",
+            "Use MPI in the rank itself, or start a job of its own with `mpicoll run`",
+        )

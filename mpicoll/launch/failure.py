@@ -126,7 +126,7 @@ def _ranks_with(report: str, until_printed: ExitStack) -> list[int]:
             peer.settimeout(left)
             if _is_own(peer) and len(number := peer.recv(8)) == 8:
                 ranks.append(int.from_bytes(number))
-    return sorted(ranks)
+    return sorted({*ranks})  # several children of a rank may have it
 
 
 _names: list[socket.socket] = []

@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVarTuple, overload
 
 from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, last_calls, spawned, stdin
-from mpicoll.launch.alone import ELASTIC, under_launcher
+from mpicoll.launch.alone import ELASTIC, RANK, under_launcher
 from mpicoll.launch.gone import Gone
 from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, vendor_that_says
@@ -92,7 +92,7 @@ class Command:
 
 def of_no_rank() -> dict[str, str]:
     """This process's environment, without what a launcher says in it to a rank."""
-    return {k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k != ELASTIC}
+    return {k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in (ELASTIC, RANK)}
 
 
 def _which(where: str | None) -> str | None:

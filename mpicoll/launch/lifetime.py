@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import weakref
 from collections.abc import Callable
@@ -16,13 +17,20 @@ from typing import TYPE_CHECKING, Protocol
 
 from mpicoll.errors import LaunchError, StateError
 from mpicoll.launch import backing, failure, interrupt
-from mpicoll.launch.alone import check_may_initialise, check_not_alone
+from mpicoll.launch.alone import (
+    check_has_own_place,
+    check_may_initialise,
+    check_not_alone,
+    note_rank,
+    program_is_imported,
+    rank_above,
+)
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 __all__ = ["FORKED", "Closable", "before_finalize", "checked_world"]
-__all__ += ["exits_with", "is_forked", "lives", "progress", "watch"]
+__all__ += ["exits_with", "is_forked", "lives", "progress", "refuse_import", "watch"]
 
 
 class Closable(Protocol):
@@ -42,10 +50,7 @@ No other thread of Python's works meanwhile, because mpi4py keeps the interprete
 _living: weakref.WeakSet[Closable] = weakref.WeakSet()
 """All such objects that exist."""
 
-FORKED = (
-    "this process was forked from the one that initialised it, which MPI does not serve: "
-    "communicate in the parent, or start processes by spawn instead of fork"
-)
+FORKED = "this process was forked from the one that initialised it, which MPI does not serve: communicate in the parent"
 _forked = False
 """Whether this process was forked from one in which MPI was initialised."""
 _code: int | None = None
@@ -83,9 +88,11 @@ atexit.register(_end_child)  # under mpicoll.rank, this is before the program re
 def checked_world() -> MPI.Intracomm:
     """MPI.COMM_WORLD, with MPI initialised. Raises LaunchError or StateError if this process cannot use MPI, or is
     alone by mistake."""
+    refuse_import()
     check_may_initialise()
     if _forked:
         raise StateError(f"Communicator: MPI cannot be used here: {FORKED}")
+    check_has_own_place()
     backing.when_mpi_begins()
     try:
         from mpi4py import MPI
@@ -98,6 +105,27 @@ def checked_world() -> MPI.Intracomm:
         raise StateError("MPI was finalised already: nothing can be sent any more")
     _prepare()
     return MPI.COMM_WORLD
+
+
+def refuse_import() -> None:
+    """Raise LaunchError if this process is a child of a rank that imports the rank's program. A multiprocessing.Pool
+    starts such children again without end. So the error ends the job if the program does not catch it."""
+    if not program_is_imported():
+        return
+    rank = rank_above()
+
+    def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        failure.hook(kind, value, trace)
+        if rank is not None:
+            with suppress(ProcessLookupError):  # another child has ended it
+                os.kill(rank, signal.SIGTERM)
+
+    sys.excepthook = hook
+    raise LaunchError(
+        "a multiprocessing child of an MPI rank imports the rank's program, and cannot use MPI: it would take its "
+        "parent's place in the job",
+        'Put what the program does under `if __name__ == "__main__":`',
+    )
 
 
 def is_forked() -> bool:
@@ -131,6 +159,7 @@ def _prepare() -> None:
 
     backing.remove_names()
     check_not_alone(MPI.COMM_WORLD.size)
+    note_rank()
     _check_arithmetic()
 
     def finalised(*_: object) -> None:

@@ -44,7 +44,7 @@ _READ_BY_PROGRAMS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
-    note_rank()
+    note_rank(by_launcher=True)
     os.environ.update(_for_torch())
     _print_lines()
     cores.take()

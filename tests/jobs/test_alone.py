@@ -12,7 +12,7 @@ import pytest
 
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import check_not_alone, launched_rank, started_as, under_launcher
-from tests.jobs.jobs import AS_ROOT, done, others_launchers, python, run, script
+from tests.jobs.jobs import AS_ROOT, done, half, others_launchers, python, run, script
 
 OF_LAUNCHERS = re.compile(r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|SLURM_\w+|WORLD_SIZE|RANK|TORCHELASTIC_\w+")
 TORCHRUN = {"WORLD_SIZE": "4", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
@@ -173,6 +173,59 @@ def test_a_child_of_a_rank_is_not_a_rank(tmp_path: Path, method: str, parent: tu
     result = run(2, script(tmp_path, CHILDREN), method, *parent)
     assert result.code == 0, result.output
     assert result.output.count("child: a multiprocessing child of an MPI rank cannot use MPI") == 2
+
+
+IMPORTED = """
+    import multiprocessing, sys
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    if __name__ == "__main__":
+        multiprocessing.get_context(sys.argv[1]).Pool(2).map(abs, range(4))
+"""
+
+
+@pytest.mark.parametrize("method", half(["spawn", "forkserver"]))
+def test_a_child_that_imports_the_ranks_program_ends_the_job(tmp_path: Path, method: str) -> None:
+    """A Pool would start such children again without end."""
+    result = run(2, script(tmp_path, IMPORTED), method)
+    assert result.code != 0
+    said = "LaunchError: a multiprocessing child of an MPI rank imports the rank's program"
+    assert said in result.output, result.output
+    assert 'Put what the program does under `if __name__ == "__main__":`' in result.output
+
+
+STARTS = """
+    import os, subprocess, sys
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+    launcher = os.path.join(os.path.dirname(sys.executable), "mpiexec")
+    starts = {
+        "a child": [sys.executable],
+        "a job": [sys.executable, "-m", "mpicoll", "run", "-n", "2"],
+        "the launcher": [launcher, "-n", "2", sys.executable],
+    }
+    for what, argv in starts.items() if comm.rank == 0 else ():
+        code = "import sys, mpicoll; sys.stdout.write(f'size {mpicoll.Communicator().size}\\\\n')"
+        done = subprocess.run([*argv, "-c", code], capture_output=True, text=True, close_fds=what != "a child")
+        print(what, *done.stdout.split(), *done.stderr.splitlines()[-1:], flush=True)
+    comm.barrier()
+"""
+
+
+@pytest.mark.parametrize("launcher", ["mpicoll", "MPI's own"])
+def test_what_a_rank_starts_is_no_rank_or_one_of_another_job(tmp_path: Path, launcher: str) -> None:
+    path = script(tmp_path, STARTS)
+    if launcher == "mpicoll":
+        result = run(1, path)
+    else:
+        result = done(str(Path(sys.executable).with_name("mpiexec")), "-n", "1", sys.executable, path, env=AS_ROOT)
+    assert result.code == 0, result.output
+    refused = "LaunchError: this process was started by an MPI rank .process [0-9]+. and cannot use MPI"
+    assert re.search(f"^a child .*{refused}", result.output, re.M), result.output
+    assert re.search("^a job size 2 size 2", result.output, re.M), result.output
+    assert re.search("^the launcher size 2 size 2", result.output, re.M), result.output
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])

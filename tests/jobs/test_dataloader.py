@@ -50,3 +50,21 @@ def test_workers(tmp_path: Path, method: str) -> None:
     result = run(2, script(tmp_path, SCRIPT), method)
     assert result.code == 0, result.output
     assert result.output.count("epoch done") == 2
+
+
+IMPORTED = """
+    import torch
+    from torch.utils.data import DataLoader
+    import mpicoll.torch as dist
+
+    dist.init_process_group("mpicoll")
+    if __name__ == "__main__":
+        list(DataLoader(torch.arange(4.0), num_workers=1, multiprocessing_context="spawn"))
+"""
+
+
+def test_a_worker_that_imports_what_begins_the_group(tmp_path: Path) -> None:
+    """It inherits the address of its rank's store."""
+    result = run(1, script(tmp_path, IMPORTED))
+    assert result.code != 0
+    assert "LaunchError: a multiprocessing child of an MPI rank imports the rank's program" in result.output

@@ -23,8 +23,9 @@ from functools import wraps
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+from mpicoll.launch import last_calls
 from mpicoll.machine.vendors import BACKING_FILES, OPEN_MPI, RANK_VARIABLES
 
 __all__ = ["remove_names", "when_mpi_begins"]
@@ -62,7 +63,7 @@ class _Finder:
         spec = importlib.util.find_spec(name)  # what the others find
         when_mpi_begins()
         if spec is not None and (loader := spec.loader) is not None:
-            begin = _with_folder(loader.exec_module)
+            begin = _with_folder(loader.exec_module, sys.modules["mpi4py"].rc.initialize)
 
             def execute(module: ModuleType) -> None:
                 del loader.exec_module  # this function: from here on, the loader is as it was
@@ -75,14 +76,21 @@ class _Finder:
         return spec
 
 
-def _with_folder(begin: Callable[P, T]) -> Callable[P, T]:
-    """The function ``begin``, which begins MPI, with a folder of this process's own around it."""
+def _with_folder(begin: Callable[P, T], begins: bool = True) -> Callable[P, T]:
+    """The function ``begin``, which ``begins`` MPI or may do so, with a folder of this process's own around it."""
 
     @wraps(begin)
     def within(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _own_folder():
-            result = begin(*args, **kwargs)
-            remove_names()
+        if begins:
+            last_calls.note_mpi(last_calls.BEGINS)
+        try:
+            with _own_folder():
+                result = begin(*args, **kwargs)
+                remove_names()
+        finally:
+            mpi: Any = sys.modules.get(_MPI)  # it may be half imported
+            begun = hasattr(mpi, "Is_initialized") and mpi.Is_initialized()
+            last_calls.note_mpi(last_calls.BEGUN if begun else 0)
         return result
 
     return within

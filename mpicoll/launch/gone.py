@@ -1,7 +1,7 @@
-"""Which rank's process has ended first, as ``mpicoll run`` sees it.
+"""Which rank's process has ended first, and whether others wait for it in vain, as ``mpicoll run`` sees it.
 
 MPICH's launcher names a process when it ends a job, and often one that it has ended itself. So the processes are looked
-at beside it. The kernel tells at once when one ends.
+at beside it. The kernel tells at once when one ends, and each rank when it comes and when it begins MPI.
 """
 
 from __future__ import annotations
@@ -12,22 +12,25 @@ import threading
 from collections.abc import Callable
 
 from mpicoll.launch.beside import beside
+from mpicoll.launch.last_calls import BEGINS, BEGUN, Board
 
 __all__ = ["Gone"]
 
-_SOON, _LATE = 0.1, 10.0
-"""Seconds between the first and between the last looks for ranks that have come: those of other nodes never do."""
+_SECONDS_TO_BEGIN = 1.0
+"""A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
 
 
 class Gone:
-    """The processes of a job's ranks, from ``watch`` to ``first``.
+    """The processes of the ranks of a job, from ``watch`` to ``first``. ``waited_for`` is called with a rank that has
+    ended without MPI, as soon as another one waits for it in MPI_Init, where it would do so for ever."""
 
-    ``process_of`` gives a rank's process, 0 as long as it has not come. ``is_over`` says whether a rank's program has
-    come to its end."""
-
-    def __init__(self, nprocs: int, process_of: Callable[[int], int], is_over: Callable[[int], bool]) -> None:
-        self._missing, self._process_of, self._is_over = set(range(nprocs)), process_of, is_over
-        self._first: int | None = None
+    def __init__(self, board: Board, waited_for: Callable[[int], object]) -> None:
+        self._board, self._waited_for = board, waited_for
+        self._missing = set(range(board.nprocs))
+        self._ranks: dict[int, int] = {}
+        """Those that have come, by the files of their processes."""
+        self._ended: list[int] = []
+        self._first: list[int] = []
         self._wake = os.eventfd(0)
         self._thread: threading.Thread | None = None
 
@@ -35,8 +38,9 @@ class Gone:
         """Begin. No process is forked by this one after that."""
         self._thread = beside(self._watch)
 
-    def first(self) -> int | None:
-        """The rank that ended before all others, and before its program did. It looks no more."""
+    def first(self) -> list[int]:
+        """The rank that ended before all others, and before its program did. They are several if one of them was the
+        first and it is not known which. It looks no more."""
         if self._thread is not None:
             os.eventfd_write(self._wake, 1)
             self._thread.join()
@@ -45,25 +49,54 @@ class Gone:
 
     def _watch(self) -> None:
         # Of several that have ended, epoll names them in the order in which they did.
-        poll, ranks = select.epoll(), dict[int, int]()
-        poll.register(self._wake, select.EPOLLIN)
-        ended: list[int] = []
-        pause = _SOON
-        while self._first is None and self._wake not in ended:
-            for rank in sorted(self._missing):
-                if process := self._process_of(rank):
-                    self._missing.remove(rank)
-                    try:
-                        file = os.pidfd_open(process)
-                    except OSError:
-                        continue  # it has ended, or the system has no such files
-                    ranks[file] = rank
-                    poll.register(file, select.EPOLLIN)
-            ended = [file for file, _ in poll.poll(pause if self._missing else None)]
-            pause = min(1.5 * pause, _LATE)
-            files = [file for file in ended if file != self._wake]
-            for file in files:
-                poll.unregister(file)
-            self._first = next((ranks[file] for file in files if not self._is_over(ranks[file])), None)
-        for file in (*ranks, poll.fileno()):
+        poll, waits = select.epoll(), False
+        for file in (self._wake, self._board.news):
+            poll.register(file, select.EPOLLIN)
+        while self._wake not in (files := self._next(poll, _SECONDS_TO_BEGIN if waits else None)):
+            if self._board.news in files:
+                os.read(self._board.news, 4096)
+            ended, unseen = self._look_at_new(poll, files)
+            if not self._first:
+                early = [rank for rank in ended if not self._board.is_over(rank) or self._is_waited_for(rank)]
+                self._first = sorted(early) if unseen.intersection(early) else early[:1]
+            self._ended += ended
+            waited_for = next(filter(self._is_waited_for, self._ended), None)
+            if waits and not files and waited_for is not None:
+                self._waited_for(waited_for)
+                break
+            waits = waited_for is not None
+        for file in (*self._ranks, poll.fileno()):
             os.close(file)
+
+    def _next(self, poll: select.epoll, seconds: float | None) -> list[int]:
+        return [file for file, _ in poll.poll(seconds)]
+
+    def _look_at_new(self, poll: select.epoll, files: list[int]) -> tuple[list[int], set[int]]:
+        """The ranks whose processes have ended, and those of them that had ended before they were looked at."""
+        new = [rank for rank in sorted(self._missing) if self._board.process_of(rank)]
+        self._missing.difference_update(new)
+        unseen, came = set[int](), set[int]()
+        for rank in new:
+            try:
+                file = os.pidfd_open(self._board.process_of(rank))
+            except ProcessLookupError:
+                unseen.add(rank)
+            except OSError:  # the system has no such files
+                pass
+            else:
+                self._ranks[file] = rank
+                came.add(rank)
+                poll.register(file, select.EPOLLIN)
+        if new:
+            files = [*files, *(file for file in self._next(poll, 0) if file not in files)]
+        ended = [file for file in files if file in self._ranks]
+        for file in ended:
+            poll.unregister(file)
+        ranks = [self._ranks[file] for file in ended]
+        unseen |= came.intersection(ranks)
+        return [*ranks, *(rank for rank in sorted(unseen) if rank not in ranks)], unseen
+
+    def _is_waited_for(self, ended: int) -> bool:
+        """Whether a rank that lives is within MPI_Init, which this one has never come to."""
+        states = [self._board.mpi_of(rank) for rank in self._ranks.values() if rank not in (ended, *self._ended)]
+        return self._board.mpi_of(ended) != BEGUN and BEGINS in states

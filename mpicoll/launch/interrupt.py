@@ -91,10 +91,16 @@ class Job:
             code = os.waitstatus_to_exitcode(os.waitpid(self._launcher, 0)[1])
         finally:
             self._launcher = 0
+            if self._ending is not None:  # it looks into the folder
+                self._ending.join()
             shutil.rmtree(self._folder, ignore_errors=True)
         if self._interrupted and code:
             return 128 + signal.SIGINT
         return code if code >= 0 else 128 - code
+
+    def end(self) -> None:
+        """End the job as failed."""
+        self._hand_on(signal.SIGTERM)
 
     def _hand_on(self, number: int, _: FrameType | None = None) -> None:
         if number in self._instead:

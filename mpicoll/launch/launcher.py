@@ -239,7 +239,7 @@ def run(
         environment = (
             launch.environment() | beside.variables() | board.variables() | (torchs if restarts else {}) | given
         )
-        gone = Gone(nprocs, board.process_of, board.is_over)
+        gone = Gone(board, partial(_end_waiting, beside, board))
         code = beside.run(partial(_become, launch.argv, environment, reads=not given), gone.watch)
         first = gone.first()
         code = code if beside.ended_by_user else board.close(code, first)
@@ -247,6 +247,12 @@ def run(
             break
         print(f"mpicoll: the job has failed ({code}). Restart {restarted + 1} of {restarts}", file=sys.stderr)
     return code
+
+
+def _end_waiting(job: interrupt.Job, board: last_calls.Board, rank: int) -> None:
+    """End a job whose ranks wait for one that has ended."""
+    board.says(f"mpicoll: rank {rank} has ended before MPI began, which needs all ranks. The job ends")
+    job.end()
 
 
 def _become(argv: list[str], environment: dict[str, str], reads: bool) -> NoReturn:

@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.watch import ending, report
 from mpicoll.launch import failure, last_calls
 from mpicoll.launch.gone import Gone
-from tests.jobs.jobs import run, script
+from tests.jobs.jobs import run, script, until
 from tests.pure.guard import invented
 
 PROGRAM = """
@@ -159,22 +159,93 @@ def test_the_rank_that_was_gone_first_is_named(tmp_path: Path, how: str) -> None
     assert re.search(said, result.output)
 
 
-def test_which_process_is_gone_first() -> None:
-    processes = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
-    come = [each.pid for each in processes]
-    come[3] = 0
-    gone = Gone(4, lambda rank: come[rank], lambda rank: rank == 0)
-    gone.watch()
-    time.sleep(0.3)
-    come[3] = processes[3].pid
-    time.sleep(0.5)
-    for rank in (0, 3, 1, 2):  # the program of rank 0 was over
-        processes[rank].kill()
-        processes[rank].wait()
-    assert gone.first() == 3
-    nobody = Gone(2, lambda rank: 0, lambda rank: False)
-    nobody.watch()
-    assert nobody.first() is None
+class Ranks(last_calls.Board):
+    """Four sleeping processes."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.processes = [subprocess.Popen(["sleep", "60"]) for _ in range(4)]
+        self.come = {rank: process.pid for rank, process in enumerate(self.processes)}
+
+    def process_of(self, rank: int) -> int:
+        return self.come.get(rank, 0)
+
+    def is_over(self, rank: int) -> bool:
+        return rank == 0
+
+    def end(self, *ranks: int) -> None:
+        for rank in ranks:
+            self.processes[rank].kill()
+            self.processes[rank].wait()
+
+    def watched(self) -> Gone:
+        gone = Gone(self, lambda rank: pytest.fail(f"nobody waits for rank {rank}"))
+        gone.watch()
+        self.come_all(*self.come)
+        until(lambda: not gone._missing - {3}, "those that have come are watched")
+        return gone
+
+    def come_all(self, *ranks: int) -> None:
+        self.come |= {rank: self.processes[rank].pid for rank in ranks}
+        os.write(self._told_news, b"!")
+
+
+@pytest.fixture
+def ranks() -> Iterator[Ranks]:
+    it = Ranks()
+    yield it
+    it.end(*range(4))
+    it.close(0)
+
+
+def test_which_process_is_gone_first(ranks: Ranks) -> None:
+    del ranks.come[3]
+    gone = ranks.watched()
+    ranks.come_all(3)
+    until(lambda: not gone._missing, "the last one is watched, too")
+    ranks.end(0, 3, 1, 2)  # the program of rank 0 was over
+    assert gone.first() == [3]
+
+
+@pytest.mark.parametrize(("ended", "first"), [([3], [3]), ([3, 1], [1, 3]), ([0, 3], [3]), ([], [])])
+def test_a_rank_that_came_and_went_before_it_was_looked_at(ranks: Ranks, ended: list[int], first: list[int]) -> None:
+    """The launcher ends the others soon after. If another one has ended meanwhile, none is known to be the first."""
+    ranks.end(*ended)
+    gone = ranks.watched()
+    until(lambda: not gone._missing, "all have been looked at")
+    ranks.end(0, 2)
+    assert gone.first() == (first or [2])
+
+
+def test_none_is_known_to_be_the_first(capfd: pytest.CaptureFixture[str]) -> None:
+    last_calls.Board(4).close(5, [1, 3])
+    assert "The processes of ranks 1, 3 were gone at once: which was first is not known." in capfd.readouterr().err
+
+
+ENDS_EARLY = """
+    import os, time
+    import mpicoll
+
+    if os.environ["RANK"] == "1":
+        {how}
+    else:
+        mpicoll.Communicator()
+"""
+
+
+@pytest.mark.parametrize("how", ["time.sleep(2)", "os._exit(0)"])
+def test_a_rank_ends_before_mpi_begins(tmp_path: Path, how: str) -> None:
+    """All others would wait for it in MPI_Init. Open MPI's launcher notices it if it ends after they have begun."""
+    result = run(2, script(tmp_path, ENDS_EARLY.format(how=how)))
+    assert result.code == 1
+    ended = "rank 1 has ended before MPI began, which needs all ranks. The job ends"
+    gone = "the job has ended with 1. The process of rank 1 was gone first."
+    assert f"mpicoll: {ended}\n" in result.output or f"mpicoll: {gone}\n" in result.output, result.output
+
+
+def test_ranks_that_do_without_mpi(tmp_path: Path) -> None:
+    result = run(2, "-c", "import os, time; time.sleep(2 * int(os.environ['RANK'])); print('went on')")
+    assert (result.code, result.output.split()) == (0, ["went", "on"] * 2)
 
 
 CRASH = """

@@ -81,5 +81,5 @@ def _end(wait: _Wait) -> None:
     if is_first("limit"):
         report.show(f"mpicoll: {why}")
     for each in before_end:
-        each(why)
+        each(why, True)
     ending.end([])

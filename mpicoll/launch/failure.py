@@ -39,8 +39,8 @@ _SECONDS_TO_CONNECT = 1.0
 _RANK = os.getpid()
 """The process that was started as a rank. What it forks is none."""
 
-before_end: list[Callable[[str], object]] = []
-"""Called with the error when an uncaught exception ends the job, after it was printed."""
+before_end: list[Callable[[str, bool], object]] = []
+"""Called with the error when an uncaught exception ends the job, after it was printed, and whether it is mpicoll's."""
 
 
 def hook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
@@ -56,14 +56,17 @@ def hook(kind: type[BaseException], value: BaseException, trace: TracebackType |
 
 
 def say_exit(error: SystemExit) -> None:
-    """Say which ranks of this node exit with a failure, and where. Python itself prints only a text that is given."""
+    """Say which ranks of this node exit with a failure, and where. Python would print a text that is given once for
+    each rank, and nothing else. After this it prints none."""
     frames = traceback.extract_tb(_users_part(error, error.__traceback__))
     inner = [frame for frame in frames if frame.filename == frames[0].filename]
     where = f", at {Path(inner[-1].filename).name}:{inner[-1].lineno} in {inner[-1].name}" if inner else ""
-    said = f"sys.exit({error.code})" if isinstance(error.code, int) else "sys.exit"
+    said = f"sys.exit({error.code}){where}" if isinstance(error.code, int) else f"sys.exit{where}\n{error.code}"
     with ExitStack() as until_printed:
-        if ranks := _ranks_with(f"{said}{where}", until_printed):
-            _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {said}{where}\n")
+        if ranks := _ranks_with(said, until_printed):
+            _write(f"mpicoll: {named(ranks)} on {socket.gethostname()} ended by {said}\n")
+    if not isinstance(error.code, int):
+        error.code = 1
 
 
 def _write(report: str) -> None:

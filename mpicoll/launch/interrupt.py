@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -54,6 +55,7 @@ class Job:
         self.ended_by_user = False
         """Whether a signal came that ends a job."""
         self._interrupted = False
+        self._ending: threading.Thread | None = None
 
     def variables(self) -> dict[str, str]:
         """What its ranks must find in their environment."""
@@ -130,7 +132,7 @@ class Job:
         if self._here:
             self._folder.mkdir(mode=0o700)
         self._hand_on(self._passes)
-        beside(self._end_in_time)
+        self._ending = beside(self._end_in_time)
 
     def _end_in_time(self) -> None:
         began = changed = time.monotonic()

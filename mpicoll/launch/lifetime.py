@@ -15,7 +15,7 @@ from io import StringIO
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from mpicoll.errors import LaunchError, StateError
+from mpicoll.errors import LaunchError, MpicollError, StateError
 from mpicoll.launch import backing, failure, interrupt
 from mpicoll.launch.alone import (
     check_has_own_place,
@@ -208,7 +208,7 @@ def _end_job_with_a_failing_rank() -> None:
                 sys.stderr.truncate(0)
             if issubclass(kind, Exception):  # and not what a user has typed
                 for do in failure.before_end:
-                    do(f"{kind.__name__}: {value}")
+                    do(f"{kind.__name__}: {value}", isinstance(value, MpicollError))
         finally:
             if not interrupt.came():  # else the others may still save their work: this rank ends the job at its exit
                 failure.end_job(1)

@@ -107,6 +107,16 @@ def test_an_exception_ends_the_job(tmp_path: Path) -> None:
     assert "missing ranks: {1}" in torchfrtrace(tmp_path / "calls")
 
 
+@pytest.mark.parametrize(("fails", "writes"), [("raise ValueError", False), ("comm.allreduce(x, op='nope')", True)])
+def test_nobody_has_named_a_folder(tmp_path: Path, fails: str, writes: bool) -> None:
+    """The traceback of an exception says all, where its cause is no call of mpicoll's."""
+    program = BEGIN + f"    comm.barrier()\n    if rank == 1:\n        {fails}\n    comm.allreduce(x)\n"
+    result = run(2, script(tmp_path, program), env={"MPICOLL_DUMP": "", "TMPDIR": str(tmp_path)})
+    assert result.code != 0
+    assert ("the last calls of each rank are in" in result.output) == writes, result.output
+    assert bool([*tmp_path.glob("mpicoll-calls-*")]) == writes
+
+
 def test_on_demand_while_ranks_are_in_mpi(tmp_path: Path) -> None:
     """In the folder that nobody has named, which all ranks of the node share."""
     argv = [sys.executable, "-m", "mpicoll", "run", "-n", "3", script(tmp_path, BLOCKED)]

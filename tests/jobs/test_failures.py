@@ -186,6 +186,14 @@ def test_a_failure_is_said_once_with_the_users_frames(tmp_path: Path, failure: s
     assert len([line for line in lines if not line.startswith(" ")]) == 3, result.output
 
 
+def test_the_text_of_an_exit_is_said_once(tmp_path: Path) -> None:
+    text = f"{MEET_WITHOUT_MPI}import sys\nsys.exit('no such file: x.csv')\n"
+    result = run(3, script(tmp_path, text))
+    assert result.code == 1
+    said = r"mpicoll: ranks 0-2 on \S+ ended by sys.exit, at script.py:7 in <module>\nno such file: x.csv\n"
+    assert re.fullmatch(said, result.output), result.output
+
+
 @pytest.mark.parametrize(
     "fails",
     [

@@ -122,6 +122,19 @@ def test_a_simulation_by_several_processes_ends_at_once(all_hear: bool) -> None:
     assert time.monotonic() - began < 5, "a slow machine takes longer than the moment of others, but not this long"
 
 
+def test_nothing_looks_into_the_folder_when_it_goes(tmp_path: Path) -> None:
+    program = """
+        import os, signal, threading
+        from mpicoll.launch.interrupt import Job
+
+        job = Job(1, True, signal.SIGINT, {})
+        start = lambda: os.execvp("sh", ["sh", "-c", "trap 'exit 0' INT; while :; do sleep 0.05; done"])
+        job.run(start, lambda: os.kill(os.getpid(), signal.SIGINT))
+        print(threading.active_count())
+    """
+    assert python(script(tmp_path, program)).output.splitlines()[-1] == "1"
+
+
 HEARS = """
     import signal, sys, time
     heard = []

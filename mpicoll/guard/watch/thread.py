@@ -44,6 +44,8 @@ class Thread:
         all_watched: Callable[[], list[Watched]],
     ) -> None:
         self.events = Events()
+        self.has_folder = bool(folder)
+        """Whether the user has named one for the files of last calls."""
         dump = Dump(rank, folder, blake2b(meeting.token.encode(), digest_size=4).hexdigest(), all_watched)
         self.member = Member(rank, meeting, dump.write, self.events.told)
         self._token, self._sock, self._trace = meeting.token, sock, trace

@@ -152,10 +152,11 @@ atexit.register(_leave)
 before_finalize.append(_leave)
 
 
-def _dump(why: str) -> None:
-    """Let all processes write their files, because this one fails. There are none if it has made no call."""
+def _dump(why: str, of_calls: bool) -> None:
+    """Let all processes write their files, because this one fails. There are none if it has made no call, and where the
+    cause is not ``of_calls``, only those in a folder that the user has named."""
     if any(watched.recorder.begun for watched in _all_watched()):
-        for watcher in _watchers.values():
+        for watcher in (each for each in _watchers.values() if of_calls or each.has_folder):
             watcher.do(watcher.member.dump(why), _SECONDS_TO_DUMP)
 
 

@@ -127,6 +127,8 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
     """``x`` as a Buffer. Raises ArgumentError, DtypeError or DeviceError, which name ``operation`` and ``argument``."""
     if isinstance(x, np.ndarray):
         return _of_numpy(x, operation, argument)
+    if isinstance(x, np.generic):  # a date lends its memory as bytes, and a structured scalar without its gaps
+        return _of_numpy(_read_only(x), operation, argument)
     torch = loaded_torch()
     if torch is not None and isinstance(x, torch.Tensor):
         return _of_torch(x, operation, argument)
@@ -143,7 +145,12 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
             return _of_numpy(np.asarray(x), operation, argument)
         forms = "an array (NumPy, torch, buffer protocol, DLPack or __cuda_array_interface__)"
         raise ArgumentError(operation, argument, forms, _described(x) + _for_objects(x, operation, argument)) from None
-    return _of_numpy(np.asarray(view), operation, argument)
+    try:
+        array = np.asarray(view)
+    except (RuntimeError, TypeError, ValueError) as e:
+        given = f"{type(x).__name__} of format {view.format!r} (numpy says: {e})"
+        raise DtypeError(operation, argument, "elements that NumPy has a dtype for", given) from e
+    return _of_numpy(array, operation, argument)
 
 
 _ALSO_OF_OBJECTS = ("bcast", "gather", "allgather", "scatter", "alltoall", "allreduce", "send", "recv")

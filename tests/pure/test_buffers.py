@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from types import ModuleType
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from mpicoll.arrays.buffers import as_buffer, library_of, memory_overlaps
 from mpicoll.arrays.interfaces import may_be_written
 from mpicoll.calls import plan
-from mpicoll.errors import ArgumentError
+from mpicoll.errors import ArgumentError, DtypeError
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,32 @@ from mpicoll.errors import ArgumentError
 def test_layout(x: object, plain: bool, writable: bool) -> None:
     b = as_buffer(x, "op", "x")
     assert (b.plain, b.writable) == (plain, writable)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.datetime64("1970-09-13"),
+        np.timedelta64(255, "s"),
+        np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")])[0],
+        np.array([(1, "2026-01-01")], dtype=[("a", "i4"), ("b", "M8[D]")])[0],
+        np.void(b"abcd"),
+        np.bytes_(b"abc"),
+        np.str_("abc"),
+        np.float16(2),
+        np.longdouble(2),
+    ],
+    ids=lambda x: str(x.dtype),
+)
+def test_a_scalar_is_an_array_without_dimensions(x: Any) -> None:
+    b = as_buffer(x, "op", "x")
+    assert (b.array.dtype, b.array.shape, b.array[()], b.writable) == (x.dtype, (), x, False)
+    assert (b.dtype.name, b.nbytes) == (str(x.dtype), x.nbytes)
+
+
+def test_memory_for_which_numpy_has_no_dtype() -> None:
+    with pytest.raises(DtypeError, match="a dtype for; given c_wchar of format '<u'"):
+        as_buffer(ctypes.c_wchar("a"), "op", "x")
 
 
 def test_overlap_is_of_elements_and_not_of_extents() -> None:

@@ -81,11 +81,14 @@ def made(
     return block(operation, x, size) if table.scatters else like(operation, x)
 
 
-def returned(operation: str, x: Any, given: Any, out: Any, rank: int) -> Any:
-    """What a Communicator's method returns: ``out``, which it was ``given`` or has made, but for two of them."""
+def returned(operation: str, x: Any, given: Any, out: Any, rank: int, root: int) -> Any:
+    """What a Communicator's method returns: ``out``, which it was ``given`` or has made, where the rank has a
+    result."""
     if operation == "bcast":
         return x
-    return None if operation == "exscan" and rank == 0 and given is None else out
+    table, _ = even_and_uneven(operation)
+    nothing = not table.gets_at(rank, root) or (operation == "exscan" and rank == 0 and given is None)
+    return None if nothing else out
 
 
 def in_kind(x: Any, made: Any, copied: bool = False) -> Any:

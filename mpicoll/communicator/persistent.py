@@ -82,7 +82,7 @@ class Persistent(Collectives, Uneven, PointToPoint):
             out = results.made(operation, x, self.rank, self.size, root, sent, received)
         there, engine = None if out is x else out, self._engine
         plan = engine.plan(operation, x, there, given.get("op"), root, given["algorithm"], sent, received)
-        result = results.returned(operation, x, given.get("out"), out, self.rank)
+        result = results.returned(operation, x, given.get("out"), out, self.rank, root)
         carry_out, kept = engine.carry_out, (x, out)
         others = x if result is not x and result is not given.get("out") and library_of(x) is not None else None
 

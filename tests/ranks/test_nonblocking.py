@@ -99,6 +99,18 @@ def test_a_call_that_is_bound(comm: mpicoll.Communicator, operation: str, kind: 
                 x[...] = arrays(*x.shape) + turn + 1
 
 
+@pytest.mark.parametrize("operation", ["reduce", "gather", "gatherv"])
+def test_off_the_root_there_is_no_result_and_out_is_not_used(comm: mpicoll.Communicator, operation: str) -> None:
+    given = OPERATIONS[operation](comm, ARRAYS["float64"](comm.rank))
+    expected = getattr(comm, operation)(**given)
+    out = np.zeros(1 if expected is None else expected.shape)
+    request = getattr(comm, f"i{operation}")(**given, out=out)
+    request.wait()
+    bound = comm.bind(operation, **given, out=out)
+    for result in (request.result, bound(), getattr(comm, operation)(**given, out=out)):
+        assert result is (None if expected is None else out)
+
+
 @pytest.mark.parametrize("kind", ARRAYS)
 def test_messages_that_are_bound(comm: mpicoll.Communicator, kind: str) -> None:
     after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size

@@ -80,7 +80,7 @@ class Engine(Collectives, MessageCalls):
             settled(call.send, call.recv)  # the thread has another queue
             native = self._handed(run), sequence(), None
         transfer, after, copies = native
-        result = results.returned(operation, x, given, out, self.rank)
+        result = results.returned(operation, x, given, out, self.rank, root)
         in_kind = result is not given and result is not x and library_of(x) is not None
 
         def finish() -> Any:

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.guard import sites
-from mpicoll.machine.blocks import LEAST, allocate
+from mpicoll.machine.blocks import LEAST, allocate, refusal
 
 __all__ = ["Memory"]
 
@@ -30,7 +30,7 @@ class Memory(Face):
         at any time. It is an ordinary array in all else, and in ordinary memory where it is short (less than 16 KiB),
         where ranks are on several nodes, or where the system gives no such memory. When the last array that refers to
         the memory is gone, the process keeps it for other arrays of about that length. A child process that is forked
-        shares it with its parent. On rank 0, a warning says once that an array is an ordinary one though it is long.
+        shares it with its parent. On rank 0, a warning says once for each reason why a long array is an ordinary one.
         Raises ArgumentError for what is no shape of an array, and DtypeError for what is no dtype of NumPy's.
         """
         return self._made("empty", shape, dtype)
@@ -50,11 +50,11 @@ class Memory(Face):
         memory = allocate(nbytes) if fabric.shares_arrays else None
         if memory is None and self.rank == 0 and self.size > 1 and fabric.library:  # threads share all memory
             if fabric.shares_arrays:
-                _warn("there is no more memory that ranks can share, or there are too many arrays in it")
+                _warn(refusal(nbytes))
             elif fabric.elastic is not None:
                 _warn("the job is elastic, and a rank may be lost in the midst of a call")
             elif fabric.one_node:
-                _warn("the ranks cannot open each other's memory (`mpicoll doctor` says more)")
+                _warn(f"the ranks cannot share arrays, {_OR_MAY_NOT}")
             else:
                 _warn("the ranks are on several nodes")
         return memory
@@ -86,7 +86,7 @@ class Memory(Face):
             if theirs != given:
                 raise ArgumentError("shared", "shape and dtype", f"those of rank {rank}, {theirs}", given)
         if memory is None:
-            raise StateError(f"shared: the ranks cannot share {nbytes} bytes each: `mpicoll doctor` says more")
+            raise StateError(f"shared: the ranks cannot share {nbytes} bytes each, {_OR_MAY_NOT}")
         return [each[:nbytes].view(wanted).reshape(whole) for each in memory]
 
     def zeros(self, shape: int | tuple[int, ...], dtype: DTypeLike = np.float64) -> NDArray[Any]:
@@ -102,9 +102,12 @@ class Memory(Face):
         return self._made("empty_like", x.shape, x.dtype)
 
 
+_OR_MAY_NOT = "or one of them has MPICOLL_SHARED_MEMORY=0 (`mpicoll doctor` says more)"
+
+
 @cache
 def _warn(why: str) -> None:
-    """Once a process."""
+    """Once a process for each reason."""
     sites.warn(f"mpicoll: comm.empty makes ordinary arrays: {why}")
 
 

@@ -2,8 +2,8 @@
 
 A block is a file in memory that has no name in the file system. Another rank opens it through /proc, when it meets an
 array that lies there. Blocks are used again and again, because ranks that have opened one go on to hold it. What is in
-a free block is given back to the system where free blocks are many: the file stays, and gets memory again when it is
-used again.
+a free block is given back to the system where free blocks are many, or memory is short: the file stays, and gets memory
+again when it is used again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from mpicoll.machine.pages import give_back
-from mpicoll.machine.shared_memory import Block, Mapping, fill, mapped, mark_of, new_file
+from mpicoll.machine.shared_memory import Block, Mapping, fill, kept_for_later, mapped, mark_of, new_file
 from mpicoll.node.loaded import kernel
 
 __all__ = [
     "LEAST", "MOST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "may_adopt", "opened", "own_at",
+    "refusal",
 ]  # fmt: skip
 
 LEAST = 16 << 10
@@ -37,8 +38,8 @@ MOST = 256
 process 1,024 (ulimit -n)."""
 SHARE = 0.75
 """The part of the files that a process may open which arrays may use. The rest is the program's."""
-FREE_FACTOR = 2
-"""Free blocks keep at most so many times the bytes that were in use at once: a program that makes and drops the same
+FACTOR = 2
+"""All blocks keep at most so many times the bytes that were in use at once: a program that makes and drops the same
 arrays again and again finds their memory."""
 LEAST_FREE = 64 << 20
 """Bytes that free blocks may keep in any case."""
@@ -178,7 +179,7 @@ class _Pool:
             self._free.append(block := self._returned.popleft())
             self._used -= block.nbytes
         filled = [block for block in self._free if block not in self._emptied]
-        too_much = sum(block.nbytes for block in filled) - max(LEAST_FREE, FREE_FACTOR * self._most_used)
+        too_much = sum(block.nbytes for block in filled) - max(LEAST_FREE, FACTOR * self._most_used - self._used)
         for block in filled[:-1]:
             if too_much <= 0:
                 break
@@ -186,13 +187,30 @@ class _Pool:
                 self._emptied.add(block)
                 too_much -= block.nbytes
 
+    def empty(self) -> bool:
+        """Give the memory of all free blocks back to the system. False if they have none."""
+        given = [block for block in self._free if block not in self._emptied and block.empty()]
+        self._emptied.update(given)
+        return bool(given)
+
 
 _pool = _Pool()
 
 
+def _give_back() -> bool:
+    with _changing:
+        if not _pool.busy:
+            _pool._tidy()
+        return _pool.empty()
+
+
+kept_for_later.append(_give_back)
+
+
 def allocate(nbytes: int, spare: int = 0) -> Block | None:
     """Uninitialised memory of so many bytes. None if it is short, or if the system or ``MOST`` allows no more, or
-    if this is a signal's handler that has come in the midst of it. A new block leaves ``spare`` of ``MOST``."""
+    if this is a signal's handler that has come in the midst of it: ``refusal`` says which. A new block leaves ``spare``
+    of ``MOST``."""
     if nbytes < LEAST:
         return None
     room = _rounded(nbytes)
@@ -208,6 +226,18 @@ def allocate(nbytes: int, spare: int = 0) -> Block | None:
         finally:
             _pool.busy = False
     return np.asarray(_Lease(block, nbytes))
+
+
+def refusal(nbytes: int) -> str:
+    """Why there is no more memory of so many bytes. It is the same for all of about that length."""
+    if _pool.busy:
+        return "a signal's handler asks for one while another is made"
+    if sum(own.lasts for own in known) >= MOST:
+        return f"this process has {MOST} blocks of memory that ranks can share, which is the most"
+    if not _may_keep_a_file():
+        return f"{SHARE:.0%} of the files that this process may have are open (ulimit -n)"
+    least = 1 << (nbytes.bit_length() - 1)
+    return f"the system gives no memory that ranks can share for one of {least >> 10:,} to {least >> 9:,} KiB"
 
 
 def may_adopt() -> bool:

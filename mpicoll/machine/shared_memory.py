@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from mpicoll.machine.system import free_memory
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Block", "Mapping", "fill", "mapped", "mark_of", "new_file", "share"]
+__all__ = ["Block", "Mapping", "fill", "kept_for_later", "mapped", "mark_of", "new_file", "share"]
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -73,9 +74,19 @@ def new_file(nbytes: int) -> int | None:
     return None
 
 
+kept_for_later: list[Callable[[], bool]] = []
+"""What gives memory in files that this process does not use now back to the system. It returns whether there was any.
+"""
+
+
 def fill(file: int, nbytes: int) -> bool:
     """Allocate all memory of a file at once: if there were none for a page that is written later, the system would kill
-    the process. False if the system refuses it, or has less memory than that."""
+    the process. Where memory is short, what is kept for later goes first. False if the system refuses it, or has less
+    memory than that."""
+    return _filled(file, nbytes) or (any(give_back() for give_back in kept_for_later) and _filled(file, nbytes))
+
+
+def _filled(file: int, nbytes: int) -> bool:
     if nbytes >= HUGE:  # to look takes as long as to fill a short one
         free = free_memory()
         if free is not None and nbytes > free:

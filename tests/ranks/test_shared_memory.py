@@ -23,7 +23,7 @@ from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.fabrics.routes import lying
 from mpicoll.fabrics.routes.lying import SHARED
-from mpicoll.machine import blocks
+from mpicoll.machine import blocks, shared_memory
 from tests.sharing import NEEDED, sharing
 
 LONG = 8 * blocks.LEAST
@@ -68,15 +68,53 @@ def test_memory_is_given_back(comm: mpicoll.Communicator) -> None:
         assert comm.last_route == SHARED
         assert (x[0], x[-1]) == (0, comm.size)
         del x
-    assert kept() - before <= max(blocks.LEAST_FREE, blocks.FREE_FACTOR * max(lengths)) + max(lengths)
+    assert kept() - before <= max(blocks.LEAST_FREE, blocks.FACTOR * max(lengths)) + max(lengths)
     assert kept() - before < sum(lengths) // 2
+
+
+def test_how_much_all_blocks_keep(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "LEAST_FREE", 0)
+    monkeypatch.setattr(blocks._pool, "_most_used", 0)
+    blocks._pool.empty()
+    before = kept()
+    for n in (20, 23, 26, 29, 32):
+        arrays = [comm.empty(n * MIB, np.uint8) for _ in range(3)]
+        assert kept() - before <= blocks.FACTOR * 3 * n * MIB + n * MIB
+        arrays.clear()
+
+
+def test_what_free_blocks_have_goes_first_where_memory_is_short(
+    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "LEAST_FREE", 1 << 30)  # so that free blocks are kept
+    other = [comm.empty(n * MIB, np.uint8) for n in (20, 24)]
+    other.clear()
+    there = kept() + 4 * MIB
+    monkeypatch.setattr(shared_memory, "free_memory", lambda: there - kept())
+    x = comm.empty(28 * MIB, np.uint8)
+    assert blocks.own_at(x.ctypes.data, x.nbytes) is not None
+    del x
+    assert all(each.nbytes == 30 * MIB for each in comm.shared(30 * MIB, np.uint8))
+
+
+def test_an_absurd_length_hides_no_other_reason(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_memory, "free_memory", lambda: 0)
+    memory._warn.cache_clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for nbytes in (1 << 50, (1 << 50) + 1, 90 * MIB):
+            with suppress(MemoryError):
+                comm.empty(nbytes, np.uint8)
+    lengths = ["1,099,511,627,776 to 2,199,023,255,552 KiB", "65,536 to 131,072 KiB"]
+    why = "mpicoll: comm.empty makes ordinary arrays: the system gives no memory that ranks can share for one of"
+    assert [str(each.message) for each in caught] == [f"{why} {n}" for n in lengths if comm.rank == 0]
 
 
 def test_a_child_process_gives_nothing_back_of_its_parents(
     comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blocks, "LEAST_FREE", 0)
-    monkeypatch.setattr(blocks, "FREE_FACTOR", 0)
+    monkeypatch.setattr(blocks, "FACTOR", 0)
     x, others = comm.empty(LONG), [comm.empty(LONG) for _ in range(4)]
     x.fill(7)
     child = os.fork()
@@ -160,7 +198,7 @@ def test_what_is_not_shared(comm: mpicoll.Communicator, monkeypatch: pytest.Monk
     monkeypatch.setattr(blocks, "MOST", 0)
     memory._warn.cache_clear()
     if comm.rank == 0:
-        with pytest.warns(UserWarning, match="ordinary arrays: there is no more memory that ranks can share"):
+        with pytest.warns(UserWarning, match="ordinary arrays: this process has 0 blocks of memory .* the most"):
             assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
     else:
         assert not lies_in_a_block(comm.empty(12_345_678, np.uint8))
@@ -190,7 +228,7 @@ def test_none_where_a_rank_shares_nothing(monkeypatch: pytest.MonkeyPatch) -> No
             x = comm.zeros(LONG)
             comm.empty(LONG)
             comm.empty(1)
-        why = "the ranks cannot open each other's memory (`mpicoll doctor` says more)"
+        why = "the ranks cannot share arrays, or one of them has MPICOLL_SHARED_MEMORY=0 (`mpicoll doctor` says more)"
         said = [f"mpicoll: comm.empty makes ordinary arrays: {why}"]
         assert [str(each.message) for each in caught] == (said if comm.rank == 0 else [])
         assert all(each.filename == __file__ for each in caught)

@@ -189,7 +189,8 @@ def _judge_paths(gpu: Gpu) -> Iterator[Finding]:
         if wrong.startswith(NOT_TRIED):
             untried.setdefault(wrong, []).append(path)
         elif wrong:
-            remedy = f"mpicoll does without it. To let it try again, delete {gpu.kept}"
+            again = f"To let it try again, delete {gpu.kept}" if gpu.kept else "The next process tries again"
+            remedy = f"mpicoll does without it. {again}"
             yield Finding("GPU", "warning", f"MPI's {path} fail on GPU memory: {wrong}", remedy)
         else:
             yield Finding("GPU", "ok", f"MPI's {path} work on GPU memory (two processes on one GPU)")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mpicoll.doctor.finding import Finding
 from mpicoll.machine.cpu import cpus, fingerprint
+from mpicoll.machine.folders import home
 from mpicoll.machine.system import free_memory, huge_pages, version_of
 
 __all__ = ["VARIABLES", "Machine", "judge", "look"]
@@ -63,6 +64,8 @@ class Machine:
     versions: dict[str, str | None]
     variables: dict[str, str]
     """mpicoll's own environment variables."""
+    home: bool = True
+    """Whether the user has one."""
 
 
 def look() -> Machine:
@@ -85,6 +88,7 @@ def look() -> Machine:
         shared_huge_pages=huge_pages("shmem_enabled"),
         versions={"python": platform.python_version(), **{name: version_of(name) for name in _PACKAGES}},
         variables={k: v for k, v in sorted(os.environ.items()) if k.startswith("MPICOLL_")},
+        home=home() is not None,
     )
 
 
@@ -107,6 +111,9 @@ def judge(m: Machine, ranks_here: int, nodes: int) -> Iterator[Finding]:
     yield _judge_locked(m, nodes)
     yield _judge_files(m)
     yield _judge_pages(m)
+    if not m.home:
+        text = "this user has no home: HOME is not set, and the system's list of users does not have the user"
+        yield Finding("settings", "warning", text, "Set HOME. Open MPI starts without it by `mpicoll run` alone")
     for name in sorted(m.variables.keys() - VARIABLES):
         if nearest := get_close_matches(name, VARIABLES, 1, _ALIKE):
             text = f"nobody reads {name} (did you mean {nearest[0]}?)"

@@ -22,6 +22,7 @@ from mpicoll.errors import ArgumentError, LaunchError, StateError
 from mpicoll.launch import cores, cuda_ucx, elastic, interrupt, last_calls, spawned, stdin
 from mpicoll.launch.alone import ELASTIC, RANK, under_launcher
 from mpicoll.launch.gone import Gone
+from mpicoll.machine.folders import home
 from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, vendor_that_says
 
@@ -91,8 +92,10 @@ class Command:
 
 
 def of_no_rank() -> dict[str, str]:
-    """This process's environment, without what a launcher says in it to a rank."""
-    return {k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in (ELASTIC, RANK)}
+    """This process's environment, without what a launcher says in it to a rank. A user without a home gets the one that
+    containers give: Open MPI does not start without."""
+    given = {k: v for k, v in os.environ.items() if not OF_A_RANK.fullmatch(k) and k not in (ELASTIC, RANK)}
+    return given if home() is not None else {**given, "HOME": "/"}
 
 
 def _which(where: str | None) -> str | None:
@@ -113,7 +116,7 @@ def find_launcher() -> Launcher:
         )
     try:
         answer = subprocess.run(
-            [path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+            [path, "--version"], env=of_no_rank(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"{path} does not start: {error}") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -11,6 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from mpicoll.calls.choice import PATHS
+from mpicoll.machine.folders import user_folder
 from mpicoll.machine.system import write_whole
 
 __all__ = ["NOT_TRIED", "Key", "file", "keep", "kept"]
@@ -37,16 +37,19 @@ class Key:
         return sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def file(key: Key) -> Path:
-    """Where the answer is kept. Whoever deletes it makes mpicoll try again."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache, "mpicoll", "device-memory", f"{key.name}.json")
+def file(key: Key) -> Path | None:
+    """Where the answer is kept; None for a user without a home. Whoever deletes it makes mpicoll try again."""
+    cache = user_folder("XDG_CACHE_HOME")
+    return cache and cache / "mpicoll" / "device-memory" / f"{key.name}.json"
 
 
 def kept(key: Key) -> dict[str, str] | None:
     """By path, what is wrong with it, as far as it was kept. None if nothing was, or if the file is broken."""
+    source = file(key)
+    if source is None:
+        return None
     try:
-        found = json.loads(file(key).read_text())
+        found = json.loads(source.read_text())
         paths = found["paths"]
         ours = found["key"] == asdict(key) and set(paths) <= set(PATHS)
         whole = all(isinstance(why, str) for why in paths.values())
@@ -56,8 +59,10 @@ def kept(key: Key) -> dict[str, str] | None:
 
 
 def keep(key: Key, paths: Mapping[str, str]) -> None:
-    """Keep an answer, unless the folder cannot be written to: then other processes find it out again."""
+    """Keep an answer, unless there is no folder that can be written to: then other processes find it out again."""
     target = file(key)
+    if target is None:
+        return
     with suppress(OSError):
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, json.dumps({"key": asdict(key), "paths": dict(paths)}, indent=1) + "\n")

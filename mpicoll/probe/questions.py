@@ -65,7 +65,7 @@ def _paths() -> dict[str, Any]:
     from mpicoll.probe.seen import key_of, seen
 
     device = device_named(f"cuda:{torch.cuda.current_device()}")
-    return {"paths": dict(seen(device)), "file": str(file(key_of(device)))}
+    return {"paths": dict(seen(device)), "file": str(file(key_of(device)) or "")}
 
 
 QUESTIONS = {"driver": _driver, "torch": _torch, "mpi": _mpi, "paths": _paths}

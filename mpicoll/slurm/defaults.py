@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpicoll.errors import ArgumentError, misspelt
+from mpicoll.machine.folders import user_folder
 
 __all__ = ["Defaults", "files", "read"]
 
@@ -27,15 +28,15 @@ class Defaults:
 
 def files() -> list[Path]:
     """The site's file and the user's own, whose values win."""
-    own = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return [Path("/etc/mpicoll/slurm.toml"), Path(own, "mpicoll/slurm.toml")]
+    folders = Path("/etc"), user_folder("XDG_CONFIG_HOME")
+    return [folder / "mpicoll/slurm.toml" for folder in folders if folder is not None]
 
 
 def read(options: Collection[str], sites: Collection[str], variables: Collection[str]) -> Defaults:
     """What these files say. The arguments are all names that may be there. Raises ArgumentError for anything else."""
     found = Defaults()
     for file in files():
-        if not file.is_file():
+        if not os.path.isfile(file):
             continue
         try:
             values = tomllib.loads(file.read_text())

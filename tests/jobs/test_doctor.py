@@ -180,7 +180,8 @@ def test_a_setting_that_is_wrong(variable: tuple[str, str]) -> None:
 
 def test_a_table_that_is_refused() -> None:
     result = run(2, *DOCTOR, env={**QUIET, "MPICOLL_TABLE": "/nowhere/x"})
-    said = "settings MPICOLL_TABLE's table is refused: MPICOLL_TABLE: expected off, or a file; given '/nowhere/x'"
+    said = "settings MPICOLL_TABLE's table is refused: MPICOLL_TABLE: expected off, or a file; given '/nowhere/x' "
+    said += "(No such file or directory)"
     assert (result.code, lines(result, "warning")) == (0, [said]), result.output
 
 

@@ -185,10 +185,16 @@ def test_an_answer_holds_for_its_key_alone(other: Key) -> None:
     assert kept.kept(other) is None
 
 
+def file_of_key() -> Path:
+    found = kept.file(KEY)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"key": {}, "paths": {}}', "\xff"])
 def test_a_broken_file_is_no_answer(text: str) -> None:
     kept.keep(KEY, RIGHT)
-    kept.file(KEY).write_text(text, encoding="latin-1")
+    file_of_key().write_text(text, encoding="latin-1")
     assert kept.kept(KEY) is None
     kept.keep(KEY, RIGHT)
     assert kept.kept(KEY) == RIGHT
@@ -198,8 +204,8 @@ def test_a_file_of_other_paths_is_no_answer(cache: Path) -> None:
     kept.keep(KEY, RIGHT)
     others: list[object] = [[], ["messages"], dict.fromkeys(PATHS), {**RIGHT, "windows": ""}]
     for paths in others:
-        written = json.loads(kept.file(KEY).read_text())
-        kept.file(KEY).write_text(json.dumps({**written, "paths": paths}))
+        written = json.loads(file_of_key().read_text())
+        file_of_key().write_text(json.dumps({**written, "paths": paths}))
         assert kept.kept(KEY) is None
 
 

@@ -155,6 +155,11 @@ def test_in_order(facts: list[Facts]) -> None:
             changed(job(4, nodes=2), 3, machine={"files": 256}),
             "warning open files rank 3 on node2: at most 256 (ulimit -n): connections to other ranks are files, too",
         ),
+        (
+            job(home=False),
+            "warning settings this user has no home: HOME is not set, and the system's list of users does not have the "
+            "user",
+        ),
         # GPUs
         (with_gpu(error=803), "problem GPU the driver does not work: CUDA error 803"),
         (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -98,6 +100,24 @@ def test_a_section_of_an_algorithm_that_has_changed_is_refused(machine: Path) ->
     (machine / "shipped.json").write_text(text_of([given]))
     (refused,) = held(*SETTING, 2, "").refusals()
     assert refused.endswith("allreduce ring has changed since it was measured")
+
+
+def test_without_a_home_and_in_the_home_of_somebody_else(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(machine / "shipped.json", "ring")
+    stat = Path.stat
+
+    def refused(self: Path, **how: bool) -> os.stat_result:
+        if "somebody" in self.parts:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return stat(self, **how)
+
+    monkeypatch.setattr(Path, "stat", refused)
+    monkeypatch.setenv("XDG_DATA_HOME", "")
+    for home in ("/home/somebody", "a folder that is not absolute"):
+        monkeypatch.setenv("HOME", home)
+        assert chosen(held(*SETTING, 2, "")) == "ring"
+    (said,) = held(*SETTING, 2, "/home/somebody/table.json").refusals()
+    assert said.endswith("expected off, or a file; given '/home/somebody/table.json' (Permission denied)")
 
 
 def test_a_file_that_is_named_must_be_there(machine: Path) -> None:

@@ -1,0 +1,54 @@
+"""Where the user's files are, also where the system does not know the user."""
+
+from __future__ import annotations
+
+import pwd
+from pathlib import Path
+
+import pytest
+
+from mpicoll.cli import main
+from mpicoll.launch.launcher import of_no_rank
+from mpicoll.machine.folders import home, user_folder
+from mpicoll.probe import kept
+from mpicoll.slurm import defaults
+
+KEY = kept.Key("an MPI", "", "a device", {})
+
+
+@pytest.fixture
+def nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without HOME whom the system does not know, as in containers."""
+
+    def unknown(number: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {number}")
+
+    for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+def test_of_a_user_whom_the_system_does_not_know(
+    nobody: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert home() is None
+    assert kept.file(KEY) is None
+    kept.keep(KEY, {"messages": ""})
+    assert kept.kept(KEY) is None
+    assert defaults.files() == [Path("/etc/mpicoll/slurm.toml")]
+    assert of_no_rank()["HOME"] == "/"
+    assert main(["tune", "--budget", "1s"]) == 2
+    assert "tune: -o: expected a file: this user has no home" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_the_variables_name(nobody: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "/data")
+    assert user_folder("XDG_DATA_HOME") == Path("/data")
+    monkeypatch.setenv("HOME", "/me")
+    assert of_no_rank()["HOME"] == "/me"
+    monkeypatch.setenv("XDG_DATA_HOME", "not absolute")
+    assert user_folder("XDG_DATA_HOME") == Path("/me/.local/share")
+    assert user_folder("XDG_CACHE_HOME") == Path("/me/.cache")
+    assert user_folder("XDG_CONFIG_HOME") == Path("/me/.config")

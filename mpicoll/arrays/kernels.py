@@ -2,7 +2,8 @@
 
 Values are NumPy arrays of a dtype's *storage* type. That is the dtype itself, except for bfloat16, which NumPy does not
 have: its bits are held as uint16. float16 and bfloat16 values are combined in float32, and the result is rounded once,
-to nearest even. NaN propagates.
+to nearest even. NaN propagates. Of short floats, -0 is less than 0, as IEEE 754-2019's maximum and minimum have it:
+NumPy and torch return one or the other, which even depends on the index in the vector.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,9 @@ COMBINE: dict[str, np.ufunc] = {
     "LXOR": np.logical_xor,
 }
 """NumPy's function of two values for each of MPI's operations. torch's has the same name."""
+
+_SIGNS = {"MAX": np.bitwise_and, "MIN": np.bitwise_or}
+"""How the sign bits of values give that of their maximum or minimum, where it is zero."""
 
 _NANS = {"float16": (0x7C00, 0x7E00), "bfloat16": (0x7F80, 0x7FC0)}
 """By short float, the bits of infinity, and the bits that every NaN in a result gets."""
@@ -184,7 +188,8 @@ def reduce_rows(
             np.copyto(t, result)
             _divide(t, len(rows))
             result = t
-        encode(result, out[piece])
+        write = partial(encode, result, out[piece])
+        _with_sign(write, [row[piece] for row in rows], out[piece], reduction)()
 
 
 def _of_two(reduction: Reduction) -> Callable[..., Array]:
@@ -219,13 +224,34 @@ def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callabl
     with torch.inference_mode(False):
         for start in range(0, out.size, CHUNK):
             x, y, z = (_as_torch(torch, reduction.dtype, array[start : start + CHUNK]) for array in (a, b, out))
-            calls.append(partial(operation, x, y, out=z))
+            rows = [row[start : start + CHUNK] for row in (a, b)]
+            calls.append(_with_sign(partial(operation, x, y, out=z), rows, out[start : start + CHUNK], reduction))
     unify = _unify_nans(out, reduction.dtype)
 
     def run() -> None:
         for call in calls:
             call()
         unify()
+
+    return run
+
+
+def _with_sign(
+    write: Callable[[], object], rows: Sequence[Array], out: Array, reduction: Reduction
+) -> Callable[[], object]:
+    """``write``, which writes the rows combined to ``out``, and then the sign of each maximum or minimum of short
+    floats that is zero."""
+    signs = _SIGNS.get(reduction.combine)
+    if signs is None or not reduction.dtype.short_float:
+        return write
+    given, bits = [row.view(np.int16) for row in rows], out.view(np.int16)
+
+    def run() -> None:
+        sign = reduce(signs, given)  # before ``out`` is written to, which may be one of the rows
+        write()
+        zeros = (bits & 0x7FFF) == 0
+        if zeros.any():
+            bits[zeros] = sign[zeros] & -0x8000
 
     return run
 

@@ -111,6 +111,28 @@ def test_nans_have_the_same_bits_with_and_without_torch(dtype: str, op: str, mon
                 assert (result[is_nan] == bits).all()
 
 
+@pytest.mark.usefixtures("helper")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("op", ["min", "max"])
+def test_minus_zero_is_less_than_zero(dtype: str, op: str) -> None:
+    kind = DTYPES[dtype]
+    how = reduction(op, kind, "test")
+    fill = np.random.default_rng(5)
+    for ranks in (1, 2, 3):
+        rows = fill.choice(np.array([0, -0x8000, 0x3C00, -0x4400, 1, -0x7FFF], np.int16), (ranks, 70_001))
+        in_order = np.where(rows < 0, rows ^ 0x7FFF, rows)  # integers in the order of the floats that have these bits
+        best = getattr(in_order, op)(axis=0)
+        expected = np.where(best < 0, best ^ 0x7FFF, best)
+        given = [row.copy().view(kernels.storage(kind)) for row in rows]
+        kernels.reduce_rows(given, given[-1], how)
+        assert np.array_equal(given[-1].view(np.int16), expected)
+        if ranks == 2:
+            given = [row.copy().view(kernels.storage(kind)) for row in rows]
+            with np.errstate(all="ignore"):
+                kernels.combination(how, given[0], given[1], given[0])()
+            assert np.array_equal(given[0].view(np.int16), expected)
+
+
 @pytest.mark.parametrize("dtype", [d.name for d in DTYPES.values() if d.kind in "iu"])
 @pytest.mark.parametrize("divisor", [1, 2, 3, 128, 129, 300])
 def test_integers_are_divided_toward_zero(dtype: str, divisor: int) -> None:

@@ -16,7 +16,7 @@ from mpicoll.calls.rules import Rules
 from mpicoll.errors import StateError
 from mpicoll.fabrics.mailboxes import Group
 
-__all__ = ["Job", "Onlooker", "Seat", "here", "work_for"]
+__all__ = ["Helper", "Job", "Onlooker", "Seat", "here"]
 
 
 class Here(threading.local):
@@ -32,13 +32,38 @@ here = Here()
 """The current thread."""
 
 
-def work_for(seat: Seat | None) -> None:
-    """Let the calling thread work for this rank from now on, without being the rank."""
-    here.seat, here.is_rank = seat, False
-
-
 class Onlooker(threading.Thread):
     """A thread of mpicoll's that carries out nothing for a rank."""
+
+
+class Helper(threading.Thread):
+    """A thread of mpicoll's that carries out calls for the rank whose thread makes it."""
+
+    def __init__(self, serve: Callable[[Helper], None]) -> None:
+        # A daemon: otherwise the interpreter would wait at its end for a call whose other ranks never come.
+        super().__init__(target=serve, args=[self], name="mpicoll", daemon=True)
+        self._seat = here.seat
+        self.tasks = 0
+        """How many calls were handed in and are not complete. While there are none, it makes no call."""
+        self._counting = threading.Lock()
+
+    def run(self) -> None:
+        here.seat, here.is_rank = self._seat, False
+        super().run()
+
+    def hand_in(self) -> None:
+        """Say that it gets a call."""
+        with self._counting:
+            self.tasks += 1
+        if self._seat is not None:
+            self._seat.job.hand_in(self)
+
+    def complete(self) -> None:
+        """Say that it has carried one out. It says so itself."""
+        with self._counting:
+            self.tasks -= 1
+        if self._seat is not None:
+            self._seat.job.complete()
 
 
 class Job:

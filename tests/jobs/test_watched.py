@@ -16,7 +16,7 @@ import pytest
 from tests.jobs import fuzzed
 from tests.jobs.jobs import MPICH, Done, ended, half, run, script, started, until
 from tests.jobs.programs import faults
-from tests.jobs.titles import DIFFERENT, FIRST_IS_SILENT, IS_GONE
+from tests.jobs.titles import DIFFERENT, FIRST_IS_SILENT, IS_GONE, STUCK
 
 pytestmark = pytest.mark.slow
 
@@ -186,6 +186,12 @@ def test_different_calls_in_torch(wrong: str) -> None:
     assert DIFFERENT in result.output, result.output
     assert result.code != 0
     said_once(result)
+
+
+def test_ranks_of_torch_that_wait_for_each_other() -> None:
+    result = run(3, str(WRONG_IN_TORCH), "receives beside a loader", env={"MPICOLL_TIMEOUT": "600"})
+    assert STUCK in result.output, result.output
+    assert re.search(r"^  rank 2 +recv: no message came from rank 0 ", result.output, re.MULTILINE), result.output
 
 
 TORCH = """

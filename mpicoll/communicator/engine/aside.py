@@ -17,8 +17,8 @@ from typing import Any, Generic, TypeVar
 
 from mpicoll.communicator.engine.base import Base
 from mpicoll.fabrics.fabric import Transfer
+from mpicoll.fabrics.thread_job import Helper
 from mpicoll.fabrics.thread_job import here as here_in_job
-from mpicoll.fabrics.thread_job import work_for
 from mpicoll.guard import sites
 from mpicoll.guard.watch import watcher
 
@@ -44,16 +44,13 @@ class Aside(Generic[Engine]):
         self._tasks: queue.SimpleQueue[_Task[Engine] | None] = queue.SimpleQueue()
         self._last: _Task[Engine] | None = None
         _all.add(self)
-        self._seat = here_in_job.seat
-        # A daemon: otherwise the interpreter would wait at its end for a collective whose other ranks never come.
-        self._thread = threading.Thread(target=self._serve, name="mpicoll", daemon=True)
+        self._thread = Helper(self._serve)
         self._thread.start()
 
     def hand_in(self, run: Callable[[Engine], None], site: sites.Site) -> _Task[Engine]:
         """Let the thread run this, after all that was handed in before."""
         task = self._last = _Task(run, site)
-        if self._seat is not None:
-            self._seat.job.hand_in(self._thread)
+        self._thread.hand_in()
         self._tasks.put(task)
         return task
 
@@ -67,8 +64,7 @@ class Aside(Generic[Engine]):
         self._tasks.put(None)
         self._thread.join()
 
-    def _serve(self) -> None:
-        work_for(self._seat)
+    def _serve(self, thread: Helper) -> None:
         engine: Engine | None = None
         while (task := self._tasks.get()) is not None:
             sites.here.site, sites.here.handed_in = task.site, task.since
@@ -79,8 +75,7 @@ class Aside(Generic[Engine]):
                 task.error = e
             sites.here.site = sites.here.handed_in = None
             task.done.set()
-            if self._seat is not None:
-                self._seat.job.complete()
+            thread.complete()
             del task  # and its arrays
         if engine is not None:
             engine.free()

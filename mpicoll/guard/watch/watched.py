@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from mpicoll.calls.record import Begun, Ends, Pending
-from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
-from mpicoll.guard.sites import frames_now, handled, place_of, whereabouts
+from mpicoll.guard.sites import handled, place_of, whereabouts
+from mpicoll.guard.watch.alone import is_alone
 from mpicoll.guard.watch.protocol import Account
 
 __all__ = [
@@ -26,7 +23,6 @@ __all__ = [
     "TIME_IS_UP",
     "WARN",
     "Watched",
-    "is_alone",
     "patience_at_end",
     "under_way",
 ]
@@ -48,20 +44,6 @@ _GRACE = 10.0
 under_way: list[Callable[[bool, object], bool]] = []
 """Each says whether messages of this rank are under way, besides the one that is given. It may look at them if it is
 told so."""
-
-
-def is_alone() -> bool:
-    """Whether the program has only its main thread, and no function of its own that a signal calls."""
-    ours = {each.ident for each in threading.enumerate() if isinstance(each, Onlooker)}
-    threads = frames_now().keys() - ours  # also those that the program has begun without the module threading
-    handles = any(_is_of_program(each, signal.getsignal(each)) for each in signal.valid_signals())
-    return threads <= {threading.main_thread().ident} and not handles
-
-
-def _is_of_program(number: int, handler: Any) -> bool:
-    usual = number == signal.SIGINT and handler is signal.default_int_handler
-    module = getattr(handler, "__module__", "") or ""
-    return callable(handler) and not usual and not module.startswith("mpicoll.")
 
 
 def patience_at_end(timeout: float) -> float:

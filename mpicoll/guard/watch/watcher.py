@@ -18,8 +18,9 @@ from mpicoll.guard.files.places import checked_trace
 from mpicoll.guard.files.traced import TracedRecorder
 from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.watch import report
+from mpicoll.guard.watch.alone import is_alone
 from mpicoll.guard.watch.meeting import Meeting, listen
-from mpicoll.guard.watch.watched import Watched, is_alone, under_way
+from mpicoll.guard.watch.watched import Watched, under_way
 from mpicoll.launch.elastic import lost
 from mpicoll.launch.failure import before_end
 from mpicoll.launch.lifetime import before_finalize, progress

@@ -13,7 +13,7 @@ from time import monotonic
 import torch
 
 from mpicoll.errors import RankLost
-from mpicoll.fabrics.thread_job import Seat, here, work_for
+from mpicoll.fabrics.thread_job import Helper
 from mpicoll.guard import sites
 from mpicoll.guard.recorder import Queued
 from mpicoll.torch.groups.turns import Turn
@@ -32,8 +32,7 @@ class Worker:
         self._queued = queued
         """What has not begun, for those who ask what this process does."""
         self._queue: queue.SimpleQueue[CollectiveWork | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._seat: Seat | None = None
+        self._thread: Helper | None = None
         self.idle: Callable[[], bool] = lambda: True
         """Whether every collective is complete and all callbacks, which may call collectives, have returned.
 
@@ -49,9 +48,7 @@ class Worker:
     ) -> CollectiveWork:
         """Put ``run``, which writes the tensors of ``result``, into the queue. ``turn`` is its place on devices."""
         if self._thread is None:
-            # A daemon: otherwise the interpreter would wait at its end for a thread that waits for work.
-            self._seat = here.seat
-            self._thread = threading.Thread(target=self._serve, name="mpicoll", daemon=True)
+            self._thread = Helper(self._serve)
             self._thread.start()
         work = CollectiveWork(run, result, turn)
         work.site, _ = sites.site_of(sys._getframe(1))
@@ -60,8 +57,7 @@ class Worker:
             self._serve_one(work)
             self._let_go(work)
         else:
-            if self._seat is not None:
-                self._seat.job.hand_in(self._thread)
+            self._thread.hand_in()
             self._queued.append((operation, work.site, work.handed_in))
             self._served = work.served
             self.idle = work.served.is_set  # a method of the event: it does not keep the tensors of the work alive
@@ -120,15 +116,13 @@ class Worker:
         if work.failed_unseen:
             self._failed.append(work)
 
-    def _serve(self) -> None:
-        work_for(self._seat)
+    def _serve(self, thread: Helper) -> None:
         before = None  # a collective whose end the devices may not have come to
         while (work := self._queue.get()) is not None:
             with suppress(IndexError):  # the group was aborted
                 self._queued.popleft()
             self._serve_one(work)
-            if self._seat is not None:
-                self._seat.job.complete()
+            thread.complete()
             if before is not None:
                 self._let_go(before)
                 before = None

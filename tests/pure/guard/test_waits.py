@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from time import monotonic
 
 import pytest
@@ -155,17 +154,6 @@ def test_a_wait_that_has_ended_meanwhile_ends_no_job() -> None:
         await until(lambda: bool(ends))  # and the judge goes on
 
     play(scene)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGALRM])
-def test_what_a_signal_calls_may_end_a_wait(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python's own function for SIGINT is there in all programs. A program may give it to another signal."""
-    monkeypatch.setattr(watched, "frames_now", dict)
-    before = signal.signal(number, signal.default_int_handler)
-    try:
-        assert watched.is_alone() == (number == signal.SIGINT)
-    finally:
-        signal.signal(number, before)
 
 
 @pytest.mark.slow

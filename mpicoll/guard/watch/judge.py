@@ -119,9 +119,11 @@ class Judge:
     async def _say_loss(self, rank: int, fate: str) -> None:
         """Say what all ranks do when a process has ended too early. The launcher is about to end the others, too. If
         these have made different calls, the process may have crashed of that: MPI writes beyond its memory then."""
-        each = self._of(rank)
-        if fate and each is not None and Why.IS_LOST not in self._said:
-            self._said.add(Why.IS_LOST)
+        if not fate or Why.IS_LOST in self._said:
+            return
+        self._said.add(Why.IS_LOST)
+        each = await self._without(rank, _SECONDS_OF_A_LOSS)
+        if each is not None:
             others = [other for other in each.ranks if other != rank]
             calls, hashes = await self._hashes_now(each, others, _SECONDS_OF_A_LOSS)
             number = await self._first_difference(each, calls, others) if len(hashes) > 1 else None
@@ -132,9 +134,16 @@ class Judge:
             if not last_calls.left(words):
                 report.show(words)
 
-    def _of(self, rank: int) -> Calls | None:
-        """A communicator of this rank."""
-        return next((each for each in self._communicators.values() if rank in each.ranks), None)
+    async def _without(self, rank: int, seconds: float = SECONDS_TO_ANSWER) -> Calls | None:
+        """The communicator of this rank in which others wait, or in which they were last."""
+        known = [each for each in self._communicators.values() if rank in each.ranks]
+        if len(known) < 2:
+            return known[0] if known else None
+        others = [(each, [other for other in each.ranks if other != rank]) for each in known]
+        asked = [self._processes.ask(ranks, AccountOf(each.name, None), seconds) for each, ranks in others]
+        answers = await asyncio.gather(*asked)
+        tells = [max([a.tells for a in each.values() if a], default=()) for each in answers]
+        return known[tells.index(max(tells))]
 
     def _told(self, rank: int, told: Told) -> None:
         if told.leaving and self._processes[rank].left is None:
@@ -276,8 +285,8 @@ class Judge:
         left = [rank for rank, process in self._processes.items() if process.left is not None]
         for rank, process in self._processes.items():
             silent = process.gone is None and process.silent > patience_at_end(self._timeout())
-            each = self._of(rank)
-            if left and silent and each is not None:
+            each = await self._without(rank) if left and silent else None
+            if each is not None:
                 await self._end(each, None, Why.IS_SILENT)
 
     async def _compare_for(self, asking: int, wish: Compare) -> None:

@@ -187,13 +187,13 @@ class Member:
         fate = "" if known or self._judge is None else ending.fate(self._judge)
         if fate and not self.may_leave.is_set():
             judge = self._meeting.rank
-            for each in self._all():
-                if judge in each.ranks and self.rank in each.ranks[:_SAY]:
-                    accounts = {self.rank: each.account(None)}
-                    next_one = each.ranks[:2] in ([judge, self.rank], [self.rank, judge])
-                    lost: dict[int, report.Missing] = {judge: report.with_last_call(fate, judge)} if next_one else {}
-                    report.show(report.loss(each.ranks, accounts, lost))
-                    return  # mpicoll run tells of ranks that were ended before they could say so
+            those = [each for each in self._all() if judge in each.ranks and self.rank in each.ranks[:_SAY]]
+            accounts = [(each, each.account(None)) for each in those]
+            if accounts:  # mpicoll run tells of ranks that were ended before they could say so
+                each, account = max(accounts, key=lambda said: said[1].tells)
+                next_one = each.ranks[:2] in ([judge, self.rank], [self.rank, judge])
+                lost: dict[int, report.Missing] = {judge: report.with_last_call(fate, judge)} if next_one else {}
+                report.show(report.loss(each.ranks, {self.rank: account}, lost))
 
     def _end(self, does: str, why: str) -> None:
         if is_first(_END):

@@ -227,6 +227,8 @@ class Account(Message):
     """Where in the program."""
     root: int | None
     """The root of the call, by its rank in the world; None if it has none."""
+    ago: float
+    """Seconds since this call had begun, as far as looks can tell."""
     waits: bool
     """Whether the rank is in this call now."""
     message: str | None
@@ -253,6 +255,11 @@ class Account(Message):
     """The exception that the program handles meanwhile; empty if there is none."""
     leaving: bool
     """Whether the program has ended."""
+
+    @property
+    def tells(self) -> tuple[bool, bool, float]:
+        """How much this says of what the rank does now: in one of its communicators it waits, or was last."""
+        return self.waits or self.message is not None, self.description is not None, -self.ago
 
 
 class CallsOf(Question[int | None]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import monotonic
 
 from mpicoll.calls.record import Begun, Ends, Pending
 from mpicoll.guard.elastic import Cut
@@ -147,6 +148,7 @@ class Watched:
             description=made.record.description if made else None,
             site=place_of(made.site) if made else None,
             root=None if root is None else self.ranks[root],
+            ago=monotonic() - made.begun if made else 0.0,
             waits=recorder.under_way and number == begun - 1,
             message=self._missing(waits[0][0]) if waits else None,
             sources=[self.ranks[rank] for rank in ends.sources],

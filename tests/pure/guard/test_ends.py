@@ -184,7 +184,8 @@ def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output) -> 
 
     async def scene(it: Job) -> None:
         _, writer, _ = await connect(it.meeting, 2)
-        await until(lambda: 2 in it.judge._processes and bool(it.judge._of(1)))
+        await until(lambda: 2 in it.judge._processes and bool(it.judge._communicators))
+        await until(lambda: bool(it.judge._communicators["c"].ranks))
         await it.judge._say_loss(1, "its process was killed")
         writer.close()
         for rank in it.ranks:
@@ -196,6 +197,31 @@ def test_a_rank_crashes_and_another_one_is_too_slow_to_answer(capfd: Output) -> 
     assert Why.IS_LOST.value in said
     assert "rank 1  its process was killed" in said
     assert "rank 2  has had no time to answer" in said
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_table_is_of_the_communicator_in_which_ranks_are(
+    lost: int, capfd: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have used another one before. Where the judge is lost, each rank speaks for itself."""
+    monkeypatch.setattr(ending, "fate", lambda _: "its process was killed")
+
+    async def scene(it: Job) -> None:
+        others = [rank.joins("d", it.all) for rank in it.ranks]
+        it.make("barrier", times=3)
+        for recorder in others:
+            begin(recorder, "bcast")
+        await until(lambda: len(it.judge._communicators) == 2)
+        if lost:
+            await it.judge._say_loss(lost, "its process was killed")
+        else:
+            it.ranks[1].member._say_loss()
+        await it.all_leave()
+
+    play(scene)
+    said = capfd.readouterr().err
+    assert "call 0: bcast, at" in said
+    assert "barrier" not in said
 
 
 @pytest.mark.parametrize("others_wait", [True, False])

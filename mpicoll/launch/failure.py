@@ -138,7 +138,10 @@ _names: list[socket.socket] = []
 
 def is_first(what: str) -> bool:
     """Whether this is the first rank of the job on this node that asks so. True where that cannot be known."""
-    sock = socket.socket(socket.AF_UNIX)
+    try:
+        sock = socket.socket(socket.AF_UNIX)
+    except OSError:  # this process may open no more files
+        return True
     try:
         sock.bind(_socket_name(what))
         sock.listen(4096)  # so that others can see whose it is

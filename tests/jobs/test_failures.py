@@ -317,3 +317,27 @@ def test_a_rank_that_just_exits_does_not_hide_why_another_fails(tmp_path: Path) 
     result = run(2, script(tmp_path, fails))
     assert result.code == 1, result.output
     assert "RuntimeError: the cause" in result.output
+
+
+def test_no_file_is_left_for_the_connections_of_the_ranks(tmp_path: Path) -> None:
+    """The program has opened many files since it was known that there are enough."""
+    program = """
+        import os
+        import resource
+        import mpicoll
+        from mpicoll.guard.watch import watcher
+
+        make_room, taken = watcher.make_room, []
+
+        def made_and_taken(*given):
+            make_room(*given)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+            taken.extend(os.open(os.devnull, 0) for _ in range(200 - 9 - len(os.listdir("/proc/self/fd"))))
+
+        watcher.make_room = made_and_taken
+        mpicoll.Communicator().barrier()
+    """
+    result = run(3, script(tmp_path, program))
+    assert result.code != 0, result.output
+    assert result.output.count("mpicoll: rank 0 cannot take the connection of another rank: Too many open files") == 1
+    assert "socket.accept()" not in result.output, result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import faulthandler
 import os
 import socket
@@ -10,6 +11,7 @@ import traceback
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.guard.files.demand import when_asked
 from mpicoll.guard.files.dump import Dump
 from mpicoll.guard.files.traced import Events
-from mpicoll.guard.watch import report
+from mpicoll.guard.watch import ending, report
 from mpicoll.guard.watch.channel import LIMIT
 from mpicoll.guard.watch.judge import Judge
 from mpicoll.guard.watch.meeting import Meeting
@@ -81,9 +83,21 @@ class Thread:
                 server = await asyncio.start_server(
                     lambda reader, writer: tasks.create_task(judge.serve(reader, writer)), sock=self._sock, limit=LIMIT
                 )
+                self._loop.set_exception_handler(partial(self._has_failed, server))
                 tasks.create_task(judge.look_on()).add_done_callback(lambda _: server.close())
             tasks.create_task(self.member.serve())
             tasks.create_task(self.member.look_on())
+
+    def _has_failed(self, server: asyncio.Server, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """What asyncio would only print, and try again for ever where this process may open no more files."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+            return
+        server.close()  # to end needs a file
+        said = f"mpicoll: rank {self.member.rank} cannot take the connection of another rank: {error.strerror}"
+        report.show(f"{said} (ulimit -n). It needs one for each rank. The job ends")
+        ending.end([])
 
     def soon(self, do: Callable[[], object]) -> None:
         """Let the thread do it, and do not wait for that."""

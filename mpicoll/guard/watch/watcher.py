@@ -20,6 +20,7 @@ from mpicoll.guard.recorder import Recorder
 from mpicoll.guard.watch import report
 from mpicoll.guard.watch.alone import is_alone
 from mpicoll.guard.watch.meeting import Meeting, listen
+from mpicoll.guard.watch.room import make_room
 from mpicoll.guard.watch.watched import Watched, under_way
 from mpicoll.launch.elastic import lost
 from mpicoll.launch.failure import before_end
@@ -106,6 +107,7 @@ def _common_watcher(fabric: Fabric, ranks: list[int], timeout: float) -> tuple[T
         meeting = next((each for each in there if fabric.one_node or not each.on_one_node), None)
         if meeting is None:
             trace = checked_trace(rules.trace, ranks[0]) if rules.trace else None
+            make_room(ranks[0], fabric.size)
             sock, meeting = listen(fabric.one_node, ranks[0])
     meeting, name = fabric.bcast((meeting, name), 0)
     me = ranks[fabric.rank]

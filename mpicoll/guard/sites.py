@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 __all__ = [
     "Site",
+    "failed_test",
     "frames_now",
     "handled",
     "here",
@@ -115,8 +116,29 @@ def handled() -> str:
     trace = None if error is None else error.__traceback__
     if trace is None or not is_program(trace.tb_frame.f_code.co_filename):
         return ""
-    said, _, _ = str(error).strip().partition("\n")
-    return f"{type(error).__name__}: {said[:_MOST_SAID]}" if said else type(error).__name__
+    said = _first_line(str(error))
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def failed_test() -> str:
+    """The last test that has failed, as in ``test_sum.py::test_all failed with AssertionError: 3 != 4``, if pytest runs
+    tests in the main thread. It tells of it at its end, to which this rank may not come."""
+    frame = frames_now().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code.co_name != "pytest_runtestloop":
+        frame = frame.f_back
+    session = None if frame is None else frame.f_locals.get("session")
+    reporter = session and session.config.pluginmanager.get_plugin("terminalreporter")
+    stats = getattr(reporter, "stats", {})
+    failed = [*stats.get("error", []), *stats.get("failed", [])]
+    if not failed:
+        return ""
+    crash = getattr(failed[-1].longrepr, "reprcrash", None)
+    said = f" failed with {_first_line(crash.message)}" if crash else " failed"
+    return f"{failed[-1].nodeid}{said}"
+
+
+def _first_line(text: str) -> str:
+    return text.strip().partition("\n")[0][:_MOST_SAID]
 
 
 def _of_threads(ask: Callable[[], dict[int, T]]) -> dict[int, T]:

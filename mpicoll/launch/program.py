@@ -27,7 +27,7 @@ from types import CodeType, ModuleType
 import mpi4py
 from mpi4py import run
 
-from mpicoll.launch import backing, cores, elastic, failure, interrupt, lifetime, stdin
+from mpicoll.launch import backing, cores, elastic, failure, interrupt, lifetime, stderr, stdin
 from mpicoll.launch.alone import is_elastic, launched_rank, note_rank
 from mpicoll.machine.vendors import RANK_VARIABLES
 
@@ -45,6 +45,7 @@ _READ_BY_PROGRAMS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 def main() -> None:
     """Run ``script.py``, ``-m module`` or ``-c code`` and its arguments from the command line."""
     note_rank(by_launcher=True)
+    stderr.keep()
     os.environ.update(_for_torch())
     _print_lines()
     cores.take()

@@ -253,6 +253,8 @@ class Account(Message):
     """Where the program is now."""
     handles: str
     """The exception that the program handles meanwhile; empty if there is none."""
+    failed: str
+    """The last test that has failed; empty if there is none."""
     leaving: bool
     """Whether the program has ended."""
 

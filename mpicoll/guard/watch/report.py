@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
 from mpicoll.guard.recorder import BROKEN, CLOSED, FREED, OPEN
 from mpicoll.guard.watch.protocol import Account, Files
-from mpicoll.launch import last_calls
+from mpicoll.launch import last_calls, stderr
 from mpicoll.units import alike, named, rows
 
 __all__ = ["Missing", "Silence", "Why", "files", "loss", "show", "text", "with_last_call"]
@@ -138,6 +136,7 @@ def _line(account: Account, furthest: int, many: bool = False) -> _Line:
     number, description, site = account.number, account.description, account.site
     has, its, it_is = ("have", "their", "They are") if many else ("has", "its", "It is")
     handles = f" (while {'they handle' if many else 'it handles'} {account.handles})" if account.handles else ""
+    handles += f" (after {account.failed})" if account.failed else ""
     if account.message and not account.waits and number >= account.begun - 1:
         return _Line(f"{account.message}, at {account.where}{handles}: waits", True)
     if account.waits and description is not None:
@@ -177,9 +176,6 @@ def files(written: dict[int, Files]) -> str:
 
 
 def show(said: str) -> None:
-    """Write this to stderr, though another thread may hold Python's own lock of it.
-
-    If the program has closed it, nobody can read this. Then the job must end all the same."""
+    """Write this to stderr, if it says something."""
     if said:
-        with suppress(OSError):
-            os.write(2, said.encode(errors="replace") + b"\n")
+        stderr.say(said)

@@ -9,7 +9,7 @@ from time import monotonic
 from mpicoll.calls.record import Begun, Ends, Pending
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
-from mpicoll.guard.sites import handled, place_of, whereabouts
+from mpicoll.guard.sites import failed_test, handled, place_of, whereabouts
 from mpicoll.guard.watch.alone import is_alone
 from mpicoll.guard.watch.protocol import Account
 
@@ -161,5 +161,6 @@ class Watched:
             stuck=0.0 if self.agrees else self._since_look(begun, waits),  # where ranks agree, they bound their waits
             where=whereabouts(),
             handles=handled(),
+            failed=failed_test(),
             leaving=leaving,
         )

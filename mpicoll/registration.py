@@ -44,9 +44,14 @@ def register() -> None:
 def _make_group(options: Any, backend_options: Any = None) -> Any:
     from mpicoll.torch.backend.make import make
 
-    return make(options)
+    group = make(options)
+    if not options.global_ranks_in_group:
+        _made_before[:] = [str(options.group_size)]
+    return group
 
 
+_made_before: list[str] = []
+"""The size of the last default group of all ranks of MPI, if there was one."""
 _told: list[tuple[str | None, str | None]] = [(None, None)]
 """The values of MASTER_ADDR and MASTER_PORT that are not the user's: none, and those that mpicoll has set for tools."""
 
@@ -68,6 +73,8 @@ def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
         refuse_import()
         env_is_complete = _names_a_master() and ("RANK" in os.environ or "rank=" in url)
         by_mpi = not env_is_complete and launched_rank() is not None
+        if not by_mpi and _arguments(url).get("world_size", os.environ.get("WORLD_SIZE")) in _made_before:
+            _all_come()
         try:
             yield from (_rendezvous_by_mpi if by_mpi else by_environment)(url, timeout=timeout, **options)
         except ValueError as e:  # torch raises it for a variable that is not set
@@ -76,6 +83,21 @@ def _env_or_mpi(by_environment: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return handler
+
+
+def _all_come() -> None:
+    """Return when all ranks have come here, so that none of them connects to the store of the group before. Rank 0
+    had that one on the same port, and has given it up now."""
+    from mpicoll import Communicator
+
+    comm = Communicator()
+    comm.barrier()
+    comm.free()
+
+
+def _arguments(url: str) -> dict[str, str]:
+    """The arguments of init_process_group, which torch passes in the URL."""
+    return dict(parse_qsl(urlparse(url).query))
 
 
 def _rendezvous_by_mpi(
@@ -90,7 +112,7 @@ def _rendezvous_by_mpi(
     from mpicoll import Communicator
 
     comm = Communicator()
-    arguments = dict(parse_qsl(urlparse(url).query))  # torch passes init_process_group's arguments in the URL
+    arguments = _arguments(url)
     for argument, actual in (("world_size", comm.size), ("rank", comm.rank)):
         variable = argument.upper()
         for name, given in ((argument, arguments.get(argument)), (variable, os.environ.get(variable))):

@@ -154,6 +154,7 @@ class RegisteredGroup(CallHooks, TorchCalls, Supports, _TorchsGroup):  # type: i
     def close(self) -> None:
         if self in world().registered:
             world().registered.remove(self)
+            self._store = None  # rank 0 gives the port back with it, whoever still has the group
             super().close()
 
     def shutdown(self) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import socket
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -226,6 +228,25 @@ def test_default_of_gloo(without_group: None) -> None:
     works(ours)
     ours.monitored_barrier(timedelta(seconds=30))
     dist.destroy_process_group()
+
+
+def test_rounds_on_one_port(rank: int, size: int, without_group: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each round has a new store on the same port. Rank 0 comes late to the end of a round, and keeps the group."""
+    kept: list[Any] = []
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = mpicoll.Communicator().bcast_object(found.getsockname()[1])
+    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port), ("RANK", rank), ("WORLD_SIZE", size)):
+        monkeypatch.setenv(name, str(value))
+    for _ in range(3):
+        dist.init_process_group("mpicoll", init_method="env://", timeout=timedelta(seconds=30))
+        works()
+        if rank == 0:
+            kept.append(dist.group.WORLD)
+            assert not kept[-1].get_group_store().check(["round"])
+            kept[-1].get_group_store().set("round", "")
+            time.sleep(0.1)
+        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(("given", "seconds"), [(None, 7200), (60, 60), (9999, 7200)])

@@ -89,12 +89,12 @@ def one_download_a_node(rank: int, size: int, folder: Path) -> None:
 def training(rank: int, size: int, folder: Path) -> None:
     """With its engine, its loader, and its metrics, which average over all ranks.
 
-    DistributedDataParallel is by hand: auto_model knows the backends that it does that for by name."""
+    DistributedDataParallel is by hand, around auto_model, which knows the backends that it does that for by name."""
     torch.manual_seed(0)
     x = torch.randn(24, 3)
     data: Any = list(zip(x, (x.sum(1) > 0).long(), strict=True))
     loader = idist.auto_dataloader(data, batch_size=4 * size, shuffle=False)
-    model = nn.parallel.DistributedDataParallel(nn.Linear(3, 2))
+    model = nn.parallel.DistributedDataParallel(idist.auto_model(nn.Linear(3, 2)))
     optimizer = idist.auto_optim(torch.optim.SGD(model.parameters(), lr=1.0))
 
     def step(engine: Engine, batch: Any) -> dict[str, Any]:

@@ -26,6 +26,16 @@ def needs(where: Any, name: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not hasattr(where, name), reason=f"torch {torch.__version__} has no {name}")
 
 
+def test_a_port_without_an_address(rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """accelerate sets MASTER_PORT alone, and passes rank and size."""
+    dist.destroy_process_group()
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    with pytest.raises(ValueError, match="MASTER_ADDR expected") as caught:
+        dist.init_process_group("gloo", rank=rank, world_size=size)
+    assert any("init_process_group('mpicoll') before" in note for note in caught.value.__notes__)
+
+
 # -- of groups --------------------------------------------------------------------------------------------------------
 
 

@@ -292,14 +292,19 @@ def _divide(values: Array, divisor: int) -> None:
 
 
 def _divide_integers(values: Array, divisor: int) -> None:
-    """Divide toward zero, as C and NCCL do. It is done in 64 bits, because a short integer may not hold the number of
-    ranks."""
+    """Divide toward zero, as C and NCCL do."""
+    kind: Any = values.dtype.type
+    fits = divisor <= np.iinfo(kind).max
     for start in range(0, values.size, CHUNK):
         piece = values[start : start + CHUNK]
-        wide = piece.astype(piece.dtype.kind + "8")
-        if piece.dtype.kind == "i":
-            wide += (wide >> 63) & (divisor - 1)  # NumPy rounds down: this makes negative quotients round up, to zero
-        piece[...] = wide // divisor
+        if not fits:  # a short integer may not hold the number of ranks
+            wide = piece.astype(piece.dtype.kind + "8")
+            _divide_integers(wide, divisor)
+            piece[...] = wide
+            continue
+        if piece.dtype.kind == "i":  # NumPy rounds down: this makes negative quotients round up, to zero
+            piece += (piece >> (8 * piece.itemsize - 1)) & kind(divisor - 1)
+        np.floor_divide(piece, kind(divisor), out=piece)
 
 
 Decode = Callable[[Array, Array], Array]

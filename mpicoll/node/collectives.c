@@ -241,13 +241,23 @@ int work_in_place(Node *node, Call *c) {
 
 /* Both. */
 
+/* What a rank adds to its balance for so many bytes from one rank to another: each pair has a factor of its own, so that
+ * differences do not cancel each other. */
+static uint64_t weighed(int from, int to, size_t nbytes) {
+    uint64_t factor = ((uint64_t)from << 32 | (uint64_t)to) * 0x9E3779B97F4A7C15 + 0xD1B54A32D192ED03;
+    factor = (factor ^ factor >> 32) * 0xD6E8FEB86659FD93;
+    return ((factor ^ factor >> 32) | 1) * nbytes;
+}
+
 static void say(Node *node, const Call *c, size_t longest) {
     uint32_t next = node->meeting.turn + 1;
     Page *mine = page(node, node->meeting.rank, next);
     if (c->reduces && c->reduction.scales) mine->factor = c->factor;
     if (c->is_private) {
         memcpy(mine->ends, c->given, (size_t)(c->blocks + 1) * sizeof *c->given);
-        mine->longest = longest;
+        mine->longest = longest, mine->balance = 0;
+        for (int b = 0, rank = node->meeting.rank; b < c->blocks; b++)
+            mine->balance += weighed(rank, b, length(c->given, b)) - weighed(b, rank, length(c->taken, b));
     }
     if (c->version && node->said[next & 1] != c->version) {
         memcpy(mine->places, c->places, sizeof c->places);
@@ -255,19 +265,22 @@ static void say(Node *node, const Call *c, size_t longest) {
     }
 }
 
-/* In an alltoallv, what others give must be what this rank expects. Returns the longest block of all. */
+/* In an alltoallv, what others give must be what this rank expects. If it is not so for one rank, all find out, so that
+ * none begins. `longest` becomes the longest block of all. */
 static int compare(Node *node, const Call *c, size_t *longest) {
-    int rank = node->meeting.rank;
+    int rank = node->meeting.rank, code = 0;
+    uint64_t balance = 0;
     for (int r = 0; r < node->meeting.size; r++) {
         const Page *other = page_of(node, r);
         if (other->longest > *longest) *longest = other->longest;
+        balance += other->balance;
         size_t found = other->ends[rank + 1] - other->ends[rank], expected = length(c->taken, r);
-        if (found != expected) {
+        if (found != expected && !code) {
             node->other = r, node->expected = expected, node->found = found;
-            return UNEQUAL;
+            code = UNEQUAL;
         }
     }
-    return 0;
+    return code ? code : balance ? MISMATCH : 0;
 }
 
 int run(Node *node, Call *c) {

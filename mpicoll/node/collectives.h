@@ -40,6 +40,7 @@ typedef struct {
     Factor factor;
     int64_t places[PLACE_WORDS];
     uint64_t longest; /* bytes of its longest block */
+    uint64_t balance; /* of what it gives and what it expects: where all ranks' agree, the sum is 0 */
     uint64_t ends[];  /* where its block for each rank begins, and where the last one ends */
 } Page;
 
@@ -63,7 +64,7 @@ size_t head_size(int size);
 enum {
     ELSEWHERE = 3, /* not all arrays are shared: take the other route */
     LOOK = 4,      /* all are, and some lie elsewhere than is known: find them, and go on by work_in_place */
-    UNEQUAL = 5,   /* another rank gives this one another number of bytes than it expects */
+    UNEQUAL = 5,   /* another rank gives this one another number of bytes than it expects. The others get MISMATCH. */
 };
 int run(Node *node, Call *call);
 int work_in_place(Node *node, Call *call);

@@ -1,0 +1,59 @@
+/* A rank stays away, and what the others do meanwhile ends their call.
+ *
+ *     ended RANKS
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collectives.h"
+
+#define MOST_RANKS 64
+
+static int ranks;
+static char *blocks[MOST_RANKS];
+static Flag *flags[MOST_RANKS];
+
+typedef struct { int rank, left, entered, asked, code; } Rank;
+
+static void leave(void *of) { ((Rank *)of)->left++; }
+static void enter(void *of) { ((Rank *)of)->entered++; }
+static int end_soon(void *of) { return ++((Rank *)of)->asked == 3; }
+
+static void *rank_main(void *of) {
+    Rank *self = of;
+    size_t starts[] = {0};
+    Call barrier = {.digest = 1, .given = starts, .taken = starts};
+    Node node = {.page_size = page_size(ranks), .slot_size = 4096, .blocks = blocks};
+    meeting_begin(&node.meeting, self->rank, ranks, flags, 1, (Host){leave, enter, end_soon, self});
+    self->code = run(&node, &barrier);
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    pthread_t threads[MOST_RANKS];
+    Rank all[MOST_RANKS] = {{0}};
+    ranks = argc == 2 ? atoi(argv[1]) : 0;
+    if (ranks < 2 || ranks > MOST_RANKS) return 2;
+    for (int r = 0; r < ranks; r++) {
+        size_t nbytes = head_size(ranks) + 2 * 4096;
+        blocks[r] = aligned_alloc(4096, nbytes);
+        memset(blocks[r], 0, nbytes);
+        flags[r] = (Flag *)blocks[r];
+        all[r].rank = r;
+    }
+    for (int r = 1; r < ranks; r++)
+        if (pthread_create(&threads[r], NULL, rank_main, &all[r])) return 2;
+    for (int r = 1; r < ranks; r++) pthread_join(threads[r], NULL);
+    int wrong = 0;
+    for (int r = 1; r < ranks; r++) {
+        Rank *of = &all[r];
+        if (of->code == ENDED && of->asked == 3 && of->left == of->entered) continue;
+        wrong = 1;
+        fprintf(stderr, "rank %d of %d: returned %d, asked %d times, left %d times and entered %d times\n", r,
+                ranks, of->code, of->asked, of->left, of->entered);
+    }
+    for (int r = 0; r < ranks; r++) free(blocks[r]);
+    return wrong;
+}

@@ -1,0 +1,340 @@
+/* Random collectives of the kernel among threads as ranks, compared with a plain computation.
+ *
+ *     random_calls RANKS PLANS SEED SLOT FIRST
+ *
+ * SLOT is the bytes of a slot, and FIRST the number of the meeting before the first one: it wraps around at 2^32. All
+ * ranks draw the same plans from the same seed, so that each one knows what the others give. A few calls are wrong on
+ * one rank, and those after them must be right.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "collectives.h"
+
+#define MOST_RANKS 64
+
+typedef struct { const char *name; Extent gives, gets; Root rooted; Prefix prefix; int reduces; } Kind;
+static const Kind KINDS[] = {
+    {"allreduce", ONE, ONE, NO_ROOT, ALL_RANKS, 1},
+    {"reduce", ONE, ONE, ROOT_GETS, ALL_RANKS, 1},
+    {"bcast", ONE, ONE, ROOT_GIVES, ALL_RANKS, 0},
+    {"scatter", ONE_EACH, ONE, ROOT_GIVES, ALL_RANKS, 0},
+    {"gather", ONE, ONE_EACH, ROOT_GETS, ALL_RANKS, 0},
+    {"allgather", ONE, ONE_EACH, NO_ROOT, ALL_RANKS, 0},
+    {"reduce_scatter", ONE_EACH, ONE, NO_ROOT, ALL_RANKS, 1},
+    {"alltoall", ONE_EACH, ONE_EACH, NO_ROOT, ALL_RANKS, 0},
+    {"scan", ONE, ONE, NO_ROOT, INCLUSIVE, 1},
+    {"exscan", ONE, ONE, NO_ROOT, EXCLUSIVE, 1},
+    {"barrier", NOTHING, NOTHING, NO_ROOT, ALL_RANKS, 0},
+};
+static const Dtype OF_REDUCTIONS[] = {UINT8, INT16, INT32, INT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64, COMPLEX64,
+                                      COMPLEX128};
+
+/* The same on all ranks. */
+typedef struct {
+    const Kind *kind;
+    uint64_t number; /* of the plan: what all values come from */
+    int size, root, in_place, is_uneven, is_private, blocks;
+    Reduction reduction;
+    size_t itemsize, elements;
+    int visible, only_shared; /* whose arrays others can open: nobody's, everybody's or some ranks' */
+    int repeats;
+    int stray, strays; /* a rank whose call is another one, or which expects another number of bytes, in the first call */
+} Plan;
+enum { NOBODY, EVERYBODY, SOME };
+enum { WELL, OTHER_CALL, OTHER_LENGTH };
+
+typedef struct { uint64_t state; } Random;
+static uint64_t mix(uint64_t x) { /* splitmix64 */
+    x += 0x9E3779B97F4A7C15;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB;
+    return x ^ (x >> 31);
+}
+static int draw(Random *r, int below) { return (int)(mix(r->state++) % (uint64_t)below); }
+static uint64_t hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d) { return mix(a ^ mix(b ^ mix(c ^ mix(d)))); }
+
+static int ranks, plans;
+static size_t slot_size;
+static uint32_t first_meeting;
+static uint64_t seed;
+static char *blocks[MOST_RANKS];
+
+static void wrong(int rank, const Plan *p, const char *format, ...) {
+    va_list words;
+    va_start(words, format);
+    fprintf(stderr, "rank %d of %d, plan %llu, %s of %zu elements of dtype %d, root %d, %s: ", rank, p->size,
+            (unsigned long long)p->number, p->kind->name, p->elements, p->reduction.dtype, p->root,
+            p->in_place ? "in place" : "apart");
+    vfprintf(stderr, format, words);
+    fputc('\n', stderr);
+    _exit(1);
+}
+
+static Plan plan_of(Random *r, uint64_t number) {
+    Plan p = {.number = number, .size = ranks, .kind = &KINDS[draw(r, sizeof KINDS / sizeof *KINDS)]};
+    int by_rank = p.kind->gives == ONE_EACH || p.kind->gets == ONE_EACH, moves = p.kind->gives != NOTHING;
+    p.blocks = by_rank ? ranks : moves;
+    p.root = draw(r, ranks);
+    p.in_place = draw(r, 2) && !(p.kind->gives == ONE_EACH && p.kind->gets == ONE_EACH);
+    p.is_uneven = by_rank && draw(r, 2);
+    p.is_private = p.is_uneven && p.kind->gives == p.kind->gets;
+    Dtype dtype = OF_REDUCTIONS[draw(r, sizeof OF_REDUCTIONS / sizeof *OF_REDUCTIONS)];
+    int is_float = dtype >= FLOAT16, is_complex = dtype >= COMPLEX64;
+    Op ops[] = {SUM, MAX, MIN, BXOR}, op = is_complex ? SUM : ops[draw(r, is_float ? 3 : 4)];
+    int scales = is_float && op == SUM && draw(r, 8) == 0, averages = op == SUM && !scales && draw(r, 4) == 0;
+    if (reduction_of(&p.reduction, dtype, op, averages, scales)) wrong(0, &p, "there is no such reduction");
+    if (!p.kind->reduces) p.reduction.scales = 0;
+    p.itemsize = p.reduction.itemsize;
+    size_t longest = ranks <= 5 ? 256 << 10 : 80 << 10; /* bytes: of several slices, and pieces */
+    size_t most = draw(r, 12) ? draw(r, 3) ? 256 : 8192 : by_rank ? longest / (size_t)ranks : longest; /* of a block */
+    p.elements = (size_t)draw(r, 8) ? 1 + (size_t)draw(r, (int)(most / p.itemsize)) : 0;
+    p.repeats = 1 + draw(r, 3);
+    int may_share = p.is_private || (moves && p.kind->prefix == ALL_RANKS && !p.reduction.scales);
+    p.visible = may_share ? draw(r, 3) : -1;
+    p.only_shared = may_share && draw(r, 4) == 0;
+    p.stray = draw(r, ranks);
+    int with_fault = draw(r, 16) == 0;
+    p.strays = !with_fault ? WELL : p.is_private ? OTHER_LENGTH : OTHER_CALL;
+    return p;
+}
+
+/* The elements of a block that `from` has for `to`. Where all ranks know the lengths, they depend on one of them. */
+static size_t count_of(const Plan *p, int from, int to) {
+    if (!p->is_uneven) return p->elements;
+    int block = p->kind->gives == ONE ? from : to;
+    uint64_t drawn = hash(p->number, 1, p->is_private ? (uint64_t)from : 0, (uint64_t)(p->is_private ? to : block));
+    return drawn % 4 ? drawn / 4 % (2 * p->elements + 1) : 0;
+}
+
+/* An element that a rank gives, and what is to become of all ranks' elements, computed in the plainest way. */
+static int64_t number_at(const Plan *p, int turn, int rank, int block, size_t i) {
+    int most = p->itemsize == 1 || p->reduction.dtype == FLOAT16 || p->reduction.dtype == BFLOAT16 ? 3 : 1000;
+    return (int64_t)(hash(p->number * 4 + (uint64_t)turn, (uint64_t)rank, (uint64_t)block, i) % (uint64_t)most);
+}
+static double factor_of(int rank) { return 1 + rank % 3; }
+
+static void encode(const Plan *p, double real, double imag, char *to) {
+    Dtype dtype = p->reduction.dtype;
+    int64_t whole = (int64_t)real;
+    float f = (float)real, complex[] = {f, (float)imag};
+    double wide[] = {real, imag};
+    uint16_t shorter;
+    if (dtype == FLOAT16 || dtype == BFLOAT16) narrow(dtype, &f, &shorter, 1), memcpy(to, &shorter, 2);
+    else if (dtype == FLOAT32 || dtype == COMPLEX64) memcpy(to, complex, p->itemsize);
+    else if (dtype == FLOAT64 || dtype == COMPLEX128) memcpy(to, wide, p->itemsize);
+    else memcpy(to, &whole, p->itemsize); /* the low bytes come first */
+}
+
+static void given_element(const Plan *p, int turn, int rank, int block, size_t i, char *to) {
+    double number = (double)number_at(p, turn, rank, block, i);
+    encode(p, number, number + 1, to);
+}
+
+static void taken_element(const Plan *p, int turn, int rank, int block, size_t i, char *to) {
+    const Kind *k = p->kind;
+    if (!k->reduces) {
+        if (k->rooted == ROOT_GIVES) given_element(p, turn, p->root, block, i, to);
+        else if (k->gives == ONE) given_element(p, turn, block, block, i, to);
+        else given_element(p, turn, block, rank, i, to);
+        return;
+    }
+    int of = k->prefix == ALL_RANKS ? p->size : k->prefix == INCLUSIVE ? rank + 1 : rank;
+    double total = 0, imag = 0;
+    for (int r = 0; r < of; r++) {
+        double factor = p->reduction.scales ? factor_of(r) : 1, next = (double)number_at(p, turn, r, block, i) * factor;
+        imag += next + factor;
+        switch (r ? p->reduction.op : SUM) {
+            case SUM: total += next; break;
+            case MAX: total = next > total ? next : total; break;
+            case MIN: total = next < total ? next : total; break;
+            default: total = (double)((int64_t)total ^ (int64_t)next);
+        }
+    }
+    if (p->reduction.averages) total /= of, imag /= of;
+    encode(p, total, imag, to);
+}
+
+/* One rank */
+
+typedef struct {
+    int rank;
+    Node node;
+    Random own;
+    uint64_t version;
+    Call call;
+    size_t given[MOST_RANKS + 1], taken[MOST_RANKS + 1];
+    uint64_t versions[MOST_RANKS];
+    const char *inputs[MOST_RANKS];
+    char *outputs[MOST_RANKS];
+    char *input, *output, *memory[2];
+} Rank;
+
+static void nothing(void *of) { (void)of; }
+static int go_on(void *of) { return (void)of, 0; }
+
+static void pause_a_while(Rank *self) {
+    int how = draw(&self->own, 200);
+    if (how == 0) usleep(3000);
+    else if (how < 10) usleep((useconds_t)draw(&self->own, 300));
+    else if (how < 30) sched_yield();
+}
+
+/* The blocks of a rank's input or output, and where its block for itself begins there. */
+static int is_whole(const Plan *p, int is_input) {
+    return p->kind->gives == ONE && p->kind->gets == ONE ? 1 : (is_input ? p->kind->gives : p->kind->gets) == ONE_EACH;
+}
+static size_t bytes_of(const Rank *self, const Plan *p, int is_input) {
+    const size_t *starts = is_input ? self->given : self->taken;
+    return is_whole(p, is_input) ? starts[p->blocks] : starts[self->rank + 1] - starts[self->rank];
+}
+
+static void allocate(Rank *self, const Plan *p) {
+    int gives = p->kind->gives != NOTHING && (p->kind->rooted != ROOT_GIVES || self->rank == p->root);
+    int gets = p->kind->gives != NOTHING && (p->kind->rooted != ROOT_GETS || self->rank == p->root);
+    free(self->memory[0]), free(self->memory[1]);
+    self->memory[0] = self->memory[1] = self->input = self->output = NULL;
+    if (gives) self->input = self->memory[0] = malloc(bytes_of(self, p, 1));
+    if (p->kind->gives == p->kind->gets && p->kind->rooted == ROOT_GIVES && gives) gets = 0; /* the root of a bcast */
+    if (gets && gives && p->in_place && is_whole(p, 1)) {
+        self->output = self->input + (is_whole(p, 0) ? 0 : self->given[self->rank]);
+    } else if (gets) {
+        self->output = self->memory[1] = malloc(bytes_of(self, p, 0));
+        if (gives && p->in_place) {
+            free(self->memory[0]);
+            self->memory[0] = NULL, self->input = self->output + self->taken[self->rank];
+        }
+    }
+    self->call.input = self->input, self->call.output = self->output;
+    int visible = p->visible == EVERYBODY || (p->visible == SOME && draw(&self->own, 2));
+    self->call.version = visible ? ++self->version : 0;
+    memset(self->call.places, 0, sizeof self->call.places);
+    int64_t at[] = {(int64_t)(intptr_t)self->input, (int64_t)(intptr_t)self->output};
+    if (visible) memcpy(self->call.places + PLACE_WORDS - 2, at, sizeof at);
+}
+
+static void fill(Rank *self, const Plan *p, int turn) {
+    if (self->output) memset(self->output, 0xA5, bytes_of(self, p, 0));
+    if (!self->input) return;
+    int whole = is_whole(p, 1);
+    char *to = self->input;
+    for (int b = whole ? 0 : self->rank; b < (whole ? p->blocks : self->rank + 1); b++)
+        for (size_t i = 0; i < (self->given[b + 1] - self->given[b]) / p->itemsize; i++, to += p->itemsize)
+            given_element(p, turn, self->rank, b, i, to);
+}
+
+static void check(const Rank *self, const Plan *p, int turn, int is_untouched) {
+    if (!self->output || (is_untouched && p->in_place)) return;
+    int whole = is_whole(p, 0), none = is_untouched || (p->kind->prefix == EXCLUSIVE && !self->rank && !p->in_place);
+    if (p->kind->prefix == EXCLUSIVE && !self->rank && p->in_place) return;
+    const char *found = self->output;
+    char expected[16];
+    for (int b = whole ? 0 : self->rank; b < (whole ? p->blocks : self->rank + 1); b++)
+        for (size_t i = 0; i < (self->taken[b + 1] - self->taken[b]) / p->itemsize; i++, found += p->itemsize) {
+            memset(expected, 0xA5, sizeof expected);
+            if (!none) taken_element(p, turn, self->rank, b, i, expected);
+            if (memcmp(found, expected, p->itemsize)) wrong(self->rank, p, "element %zu of block %d", i, b);
+        }
+}
+
+static void make_call(Rank *self, const Plan *p, int turn) {
+    Call *c = &self->call;
+    int strays = turn == 0 ? p->strays : WELL, is_stray = strays != WELL && self->rank == p->stray;
+    c->digest = p->number ^ (strays == OTHER_CALL && is_stray);
+    int code = run(&self->node, c), shared = 0;
+    for (int r = 0; r < ranks; r++) shared += said(&self->node.meeting, r).version != 0;
+    if (code == LOOK) {
+        for (int r = 0; r < ranks; r++) {
+            const int64_t *at = page_of(&self->node, r)->places + PLACE_WORDS - 2;
+            c->versions[r] = said(&self->node.meeting, r).version;
+            c->inputs[r] = (const char *)(intptr_t)at[0], c->outputs[r] = (char *)(intptr_t)at[1];
+        }
+        pause_a_while(self);
+        code = work_in_place(&self->node, c);
+    }
+    int expected = strays == OTHER_LENGTH && is_stray        ? UNEQUAL
+                   : strays != WELL                          ? MISMATCH
+                   : p->only_shared && shared != ranks       ? ELSEWHERE
+                                                             : 0;
+    if (code != expected) wrong(self->rank, p, "returned %d in place of %d", code, expected);
+    check(self, p, turn, code != 0);
+}
+
+static void carry_out(Rank *self, const Plan *p) {
+    self->given[0] = self->taken[0] = 0;
+    for (int b = 0; b < p->blocks; b++) {
+        size_t given = p->is_private ? count_of(p, self->rank, b) : count_of(p, b, b);
+        size_t taken = p->is_private ? count_of(p, b, self->rank) : given;
+        self->given[b + 1] = self->given[b] + given * p->itemsize;
+        self->taken[b + 1] = self->taken[b] + taken * p->itemsize;
+    }
+    memset(self->versions, 0, sizeof self->versions);
+    self->call = (Call){.gives = p->kind->gives, .gets = p->kind->gets, .rooted = p->kind->rooted,
+                        .prefix = p->kind->prefix, .reduces = p->kind->reduces, .root = p->root, .blocks = p->blocks,
+                        .reduction = p->reduction, .factor = {factor_of(self->rank), 0}, .given = self->given,
+                        .taken = self->taken, .is_private = p->is_private, .may_share = p->visible >= 0,
+                        .only_shared = p->only_shared, .versions = self->versions, .inputs = self->inputs,
+                        .outputs = self->outputs};
+    for (int turn = 0; turn < p->repeats; turn++) {
+        size_t more = turn == 0 && p->strays == OTHER_LENGTH && self->rank == p->stray ? p->itemsize : 0;
+        self->taken[p->blocks] += more; /* it expects this of the last rank */
+        if (turn <= 1 || draw(&self->own, 3) == 0) allocate(self, p);
+        fill(self, p, turn);
+        pause_a_while(self);
+        make_call(self, p, turn);
+        self->taken[p->blocks] -= more;
+    }
+}
+
+static void *rank_main(void *of) {
+    Rank *self = of;
+    Random common = {seed << 32};
+    for (int i = 0; i < plans; i++) {
+        Plan p = plan_of(&common, (uint64_t)i);
+        carry_out(self, &p);
+    }
+    return NULL;
+}
+
+static Rank *rank_of(int rank, Flag **flags, Host host) {
+    static const char *rows[MOST_RANKS][MOST_RANKS];
+    static Factor factors[MOST_RANKS][MOST_RANKS];
+    Rank *self = calloc(1, sizeof *self);
+    self->rank = rank, self->own.state = (seed << 32) + ((uint64_t)(rank + 1) << 24);
+    self->node = (Node){.page_size = page_size(ranks), .slot_size = slot_size, .blocks = blocks, .rows = rows[rank],
+                        .factors = factors[rank]};
+    meeting_begin(&self->node.meeting, rank, ranks, flags, ranks > 2, host);
+    self->node.meeting.turn = first_meeting;
+    return self;
+}
+
+int main(int argc, char **argv) {
+    static Flag *flags[MOST_RANKS];
+    pthread_t threads[MOST_RANKS];
+    Rank *all[MOST_RANKS];
+    if (argc != 6) return 2;
+    ranks = atoi(argv[1]), plans = atoi(argv[2]), seed = strtoull(argv[3], NULL, 10);
+    slot_size = (size_t)atol(argv[4]), first_meeting = (uint32_t)strtoul(argv[5], NULL, 10);
+    if (ranks < 2 || ranks > MOST_RANKS) return 2;
+    for (int r = 0; r < ranks; r++) {
+        size_t nbytes = head_size(ranks) + 2 * slot_size;
+        blocks[r] = aligned_alloc(4096, (nbytes + 4095) / 4096 * 4096);
+        memset(blocks[r], 0, nbytes);
+        flags[r] = (Flag *)blocks[r];
+        for (int i = 0; i < ROUNDS; i++) atomic_store(&flags[r][i].arrived, first_meeting);
+    }
+    for (int r = 0; r < ranks; r++) all[r] = rank_of(r, flags, (Host){nothing, nothing, go_on, NULL});
+    for (int r = 0; r < ranks; r++)
+        if (pthread_create(&threads[r], NULL, rank_main, all[r])) return 2;
+    for (int r = 0; r < ranks; r++) pthread_join(threads[r], NULL);
+    for (int r = 0; r < ranks; r++) {
+        free(all[r]->memory[0]), free(all[r]->memory[1]), free(all[r]), free(blocks[r]);
+    }
+    return 0;
+}

@@ -1,0 +1,90 @@
+"""The kernel's C, without Python: threads as ranks of programs of tests/node/, under the compiler's sanitizers, too.
+
+``MPICOLL_SOAK=100000`` makes so many plans at two ranks, of one to three calls each, and fewer at more ranks. The seed
+is printed; MPICOLL_SEED repeats it, though not how the threads take turns.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[3]
+KERNEL, PROGRAMS = REPOSITORY / "mpicoll" / "node", REPOSITORY / "tests" / "node"
+SOURCES = [KERNEL / f"{name}.c" for name in ("meeting", "collectives", "reductions")]
+FLAGS = ["-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{KERNEL}"]
+PLANS = int(os.environ.get("MPICOLL_SOAK", "400"))
+SLOTS, WRAPS = (4096, 65536), 2**32 - 9
+"""Bytes of a slot, and a number of meetings that soon wraps around."""
+
+
+def done(*argv: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd)
+
+
+@dataclass(frozen=True)
+class Built:
+    """The programs, built in a folder."""
+
+    folder: Path
+    share: float  # of the plans: a sanitizer takes its time
+
+    def run(self, program: str, *arguments: int) -> None:
+        argv = [str(self.folder / program), *map(str, arguments)]
+        if done("setarch", "-R", "true").returncode == 0:  # older ThreadSanitizers do not know all random addresses
+            argv = ["setarch", "-R", *argv]
+        ended = done(*argv)
+        assert (ended.returncode, ended.stdout) == (0, ""), f"{' '.join(argv)}\n{ended.stdout[-4000:]}"
+
+
+@pytest.fixture(scope="module", params=["plain", "thread", "address,undefined"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler (cc)")
+    folder, flags = tmp_path_factory.mktemp("built"), [*FLAGS, "-O3"]
+    if request.param != "plain":
+        # What chooses among instruction sets runs before a sanitizer is ready.
+        sanitizer = ["-g", f"-fsanitize={request.param}", "-fno-sanitize-recover=all", "-Dtarget_clones(...)="]
+        flags = [*FLAGS, "-O1", *sanitizer]
+    compiled = done(compiler, *flags, "-c", *map(str, SOURCES), cwd=folder)
+    assert (compiled.returncode, compiled.stdout) == (0, "")
+    for program in ("random_calls", "ended"):
+        parts = [str(PROGRAMS / f"{program}.c"), *(f"{source.stem}.o" for source in SOURCES)]
+        linked = done(compiler, *flags, *parts, "-o", program, cwd=folder)
+        assert (linked.returncode, linked.stdout) == (0, "")
+    return Built(folder, 1 if request.param == "plain" else 0.15)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 5, 16, 17, 32])
+def test_random_calls(built: Built, ranks: int) -> None:
+    seed = int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30)))
+    for slot in SLOTS:
+        plans = int(PLANS * built.share * 4 / ranks**2) + 8
+        print(f"{plans} plans at {ranks} ranks, slots of {slot} bytes, MPICOLL_SEED = {seed}")
+        built.run("random_calls", ranks, plans, seed, slot, WRAPS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 3, 17])
+def test_what_ranks_do_while_they_wait_ends_a_call(built: Built, ranks: int) -> None:
+    built.run("ended", ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiler", ["cc", "clang"])
+def test_compilers_warn_of_nothing(compiler: str, tmp_path: Path) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"there is no {compiler}")
+    include = [f"-I{sysconfig.get_path('include')}", "-DPy_LIMITED_API=0x030b0000"]
+    sources = [str(path) for path in KERNEL.glob("*.c") if compiler != "cc" or path not in SOURCES]
+    compiled = done(compiler, *FLAGS, "-O2", "-fPIC", *include, "-c", *sources, cwd=tmp_path)
+    assert (compiled.returncode, compiled.stdout) == (0, "")

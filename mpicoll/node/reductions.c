@@ -12,8 +12,11 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #define VECTORS __attribute__((target_clones("avx512f", "avx2", "default")))
+/* Where there is a fused multiply-add, as in avx512f, GCC 12 makes some of complex products, whatever it is told. */
+#define UNFUSED __attribute__((target_clones("avx2", "default")))
 #else
 #define VECTORS
+#define UNFUSED
 #endif
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed" /* it warns of each loop that it does not vectorise */
@@ -79,7 +82,7 @@ FOR_ALL(INTEGERS, )
         NO_OVERLAP                                                                                                     \
         for (size_t i = 0; i < 2 * n; i++) out[i] = x[i] + y[i];                                                       \
     }                                                                                                                  \
-    VECTORS static void prod_c##BITS(const void *xs, const void *ys, void *outs, size_t n) {                           \
+    UNFUSED static void prod_c##BITS(const void *xs, const void *ys, void *outs, size_t n) {                           \
         const Complex##BITS *x = xs, *y = ys;                                                                          \
         Complex##BITS *out = outs;                                                                                     \
         NO_OVERLAP                                                                                                     \
@@ -88,7 +91,7 @@ FOR_ALL(INTEGERS, )
     VECTORS static void scale_f##BITS(T *x, T factor, size_t n) {                                                      \
         for (size_t i = 0; i < n; i++) x[i] *= factor;                                                                 \
     }                                                                                                                  \
-    VECTORS static void scale_c##BITS(Complex##BITS *x, Complex##BITS factor, size_t n) {                              \
+    UNFUSED static void scale_c##BITS(Complex##BITS *x, Complex##BITS factor, size_t n) {                              \
         for (size_t i = 0; i < n; i++) x[i] = product_##BITS(x[i], factor);                                            \
     }                                                                                                                  \
     VECTORS static void divide_f##BITS(T *x, T divisor, size_t n) {                                                    \

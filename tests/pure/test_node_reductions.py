@@ -1,0 +1,221 @@
+"""The kernel's arithmetic against its definition in NumPy: equal bits, but for what the definition leaves open."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mpicoll.arrays import kernels
+from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, Op, Reduction, reduction
+from mpicoll.fabrics.routes.node import numbers
+from mpicoll.node import loaded
+
+pytestmark = pytest.mark.skipif(loaded.kernel is None, reason=loaded.missing)
+
+Array = np.ndarray[Any, Any]
+
+LENGTHS = 0, 1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 100, 511, 513, 1023, 1025, 4097
+"""Whole vectors of the processor and parts of one, and one element more or less than what is combined at once."""
+ROWS = 1, 2, 3, 4, 5
+FACTORS = (0.5, -3.0, 0.1, float("inf"), 0.0)
+
+
+def extremes(dtype: Dtype) -> Array:
+    """Values at which arithmetic goes wrong, in the dtype's storage."""
+    held = kernels.storage(dtype)
+    if held.kind == "b":
+        return np.array([False, True])
+    if dtype.kind in "iu":
+        limits = np.iinfo(held)
+        return np.array([limits.min, limits.min + 1, limits.max, limits.max - 1, 0, 1, 2, 3, 100], held)
+    # Infinities, NaNs, zeros, the least numbers of all, the largest ones, and those whose sum is half of a last bit.
+    if dtype.short_float:
+        every = np.arange(1 << 16).astype(np.uint16)
+        return every.view(held)
+    part = held.type().real.dtype
+    limit, nan = np.finfo(part), float("nan")
+    real = np.array(
+        [0.0, -0.0, 1.0, -1.0, 1 + limit.eps, limit.eps / 2, -limit.eps / 2, 0.1, -7.3, nan, -nan, np.inf, -np.inf,
+         limit.max, -limit.max, limit.tiny, limit.smallest_subnormal, -limit.smallest_subnormal, limit.tiny / 3],
+        part,
+    )  # fmt: skip
+    if dtype.kind == "f":
+        return real
+    pairs = np.empty((real.size, real.size), held)
+    pairs.real, pairs.imag = real[:, None], real[None, :]
+    return pairs.ravel()
+
+
+def drawn(dtype: Dtype, count: int, n: int, fill: np.random.Generator) -> list[Array]:
+    """Rows of which every second value is an extreme one."""
+    held = kernels.storage(dtype)
+    made = []
+    for _ in range(count):
+        usual = (fill.standard_normal(2 * n) * 10.0 ** fill.integers(-3, 4, 2 * n)).astype(np.float64)
+        if dtype.short_float or dtype.kind == "b":
+            plain = fill.choice(extremes(dtype), n)
+        elif dtype.kind in "iu":
+            plain = fill.integers(0, 256, n * held.itemsize).astype(np.uint8).view(held)
+        elif dtype.kind == "c":
+            plain = usual.view(np.complex128).astype(held)
+        else:
+            plain = usual[:n].astype(held)
+        made.append(np.where(fill.random(n) < 0.5, fill.choice(extremes(dtype), n), plain).astype(held))
+    return made
+
+
+def by_kernel(of: Reduction, rows: Sequence[Array], out: Array, factors: Sequence[complex] | None = None) -> None:
+    kernel = loaded.kernel
+    assert kernel is not None
+    dtype, op, averages, _ = numbers(of)
+    addresses = tuple(row.ctypes.data for row in rows)
+    kernel.reduce_rows(dtype, op, averages, factors, addresses, out.ctypes.data, out.size)
+
+
+def by_definition(of: Reduction, rows: Sequence[Array], factors: Sequence[complex] | None = None) -> Array:
+    """What NumPy gives. It leaves open which of two zeros is the larger one, and whether the products of two complex
+    numbers are rounded before they are added; both are said here."""
+    is_product = of.combine == "PROD" and of.dtype.kind == "c"
+    if of.combine not in ("MIN", "MAX") and not (is_product or (factors is not None and of.dtype.kind == "c")):
+        out = np.empty_like(rows[0])
+        kernels.reduce_rows(rows, out, of, factors)  # type: ignore[arg-type]
+        return out
+    wide = [kernels.widened(row, of.dtype) for row in rows]
+    if factors is not None:
+        wide = [product(row, np.full(row.size, factor, row.dtype)) for row, factor in zip(wide, factors, strict=True)]
+    total = wide[0]
+    for row in wide[1:]:
+        total = product(total, row) if is_product else total + row if factors is not None else extreme(of, total, row)
+    if not of.dtype.short_float:
+        return total
+    out = np.empty_like(rows[0])
+    kernels.narrow(total, out, of.dtype)
+    return out
+
+
+def product(a: Array, b: Array) -> Array:
+    found = np.empty_like(a)
+    found.real = a.real * b.real - a.imag * b.imag
+    found.imag = a.real * b.imag + a.imag * b.real
+    return found
+
+
+def extreme(of: Reduction, a: Array, b: Array) -> Array:
+    """Of two zeros, +0 is the larger one."""
+    found = kernels.COMBINE[of.combine](a, b)
+    if a.dtype.kind != "f":
+        return np.asarray(found)
+    both, one = np.signbit(a) & np.signbit(b), np.signbit(a) | np.signbit(b)
+    zero = np.where(both if of.combine == "MAX" else one, a.dtype.type(-0.0), a.dtype.type(0.0))
+    return np.where((a == 0) & (b == 0), zero, found)
+
+
+def same(dtype: Dtype, found: Array, expected: Array) -> bool:
+    """Equal bits. NaNs of 32 bits and more may have any, because a processor takes them from either operand."""
+    if dtype.kind in "fc" and not dtype.short_float:
+        part = found.dtype.type().real.dtype
+        found, expected = found.view(part), expected.view(part)
+        nans = np.isnan(expected)
+        if not np.array_equal(nans, np.isnan(found)):
+            return False
+        found, expected = found[~nans], expected[~nans]
+    return found.tobytes() == expected.tobytes()
+
+
+def ops_of(dtype: Dtype) -> list[Op]:
+    names = [name for name, (kinds, _) in OPS.items() if dtype.kind in kinds]
+    return [Op.premul_sum(2.0) if name == "premul_sum" else Op(name) for name in names]
+
+
+@np.errstate(all="ignore")
+@pytest.mark.parametrize("name", DTYPES)
+def test_bits_are_those_of_the_definition(name: str) -> None:
+    dtype, fill = DTYPES[name], np.random.default_rng(3)
+    for op in ops_of(dtype):
+        of = reduction(op, dtype, "test")
+        for count in ROWS:
+            given = FACTORS[:count] if op.factor is not None else None
+            for n in LENGTHS:
+                rows = drawn(dtype, count, n, fill)
+                expected = by_definition(of, rows, given)
+                kept = [row.copy() for row in rows]
+                out = np.empty_like(rows[0])
+                by_kernel(of, rows, out, given)
+                where = f"{op} of {count} x {n} {name}"
+                assert same(dtype, out, expected), where
+                assert all(row.tobytes() == copy.tobytes() for row, copy in zip(rows, kept, strict=True)), where
+                for target in range(count):  # in place
+                    mine = [row.copy() for row in rows]
+                    by_kernel(of, mine, mine[target], given)
+                    assert mine[target].tobytes() == out.tobytes(), f"{where}, in place of row {target}"
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_every_short_float_is_widened_and_narrowed(name: str) -> None:
+    """A row alone is converted both ways. All NaNs become one."""
+    dtype = DTYPES[name]
+    every = extremes(dtype)
+    out = np.empty_like(every)
+    by_kernel(reduction("sum", dtype, "test"), [every], out)
+    expected = np.empty_like(every)
+    kernels.narrow(kernels.widened(every, dtype), expected, dtype)
+    assert out.tobytes() == expected.tobytes()
+
+
+@np.errstate(all="ignore")
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_sums_are_rounded_once_to_even(name: str) -> None:
+    """Each value plus each of some others: all ways in which a sum lies between two short floats."""
+    dtype, of = DTYPES[name], reduction("sum", DTYPES[name], "test")
+    every = extremes(dtype)
+    for bits in (0x0001, 0x03FF, 0x0400, 0x1400, 0x3C01, 0x3F80, 0x3B80, 0x7BFF, 0x8001, 0xBC00, 0xFC00):
+        other = np.full(every.size, bits, np.uint16).view(every.dtype)
+        out = np.empty_like(every)
+        by_kernel(of, [every, other, other], out)
+        assert out.tobytes() == by_definition(of, [every, other, other]).tobytes()
+        by_kernel(of, [every, other], out)
+        assert out.tobytes() == by_definition(of, [every, other]).tobytes()
+
+
+@pytest.mark.parametrize("count", [2, 3, 127, 129, 200])
+@pytest.mark.parametrize("name", [d.name for d in DTYPES.values() if d.kind in "iu"])
+def test_integers_are_divided_toward_zero(name: str, count: int) -> None:
+    """Among more ranks, too, than a short integer can count."""
+    dtype, of = DTYPES[name], reduction("avg", DTYPES[name], "test")
+    rows = drawn(dtype, count, 501, np.random.default_rng(count))
+    out = np.empty_like(rows[0])
+    by_kernel(of, rows, out)
+    assert out.tobytes() == by_definition(of, rows).tobytes()
+
+
+def test_what_is_not_defined_is_refused() -> None:
+    kernel = loaded.kernel
+    assert kernel is not None
+    x = np.zeros(4, np.float32)
+    float32, band = list(DTYPES).index("float32"), list(kernels.COMBINE).index("BAND")
+    with pytest.raises(ValueError, match="the operation is not defined on the dtype"):
+        kernel.reduce_rows(float32, band, False, None, (x.ctypes.data,), x.ctypes.data, 4)
+
+
+def loaded_with(program: str) -> str:
+    """What ``loaded.missing`` is after this program."""
+    code = f"{program}\nfrom mpicoll.node import loaded\nassert loaded.kernel is None\nprint(loaded.missing)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_a_kernel_of_another_version_is_refused_by_name() -> None:
+    said = loaded_with("import mpicoll.node.kernel as kernel; kernel.INTERFACE += 1")
+    file = Path(loaded.__file__).parent
+    assert said.startswith(str(file))
+    assert said.endswith("was compiled for another version of mpicoll: install mpicoll again\n")
+
+
+def test_without_a_kernel_it_is_said_why() -> None:
+    said = loaded_with("import sys; sys.modules['mpicoll.node.kernel'] = None")
+    assert said.startswith("mpicoll's kernel is not there: import of mpicoll.node.kernel halted")

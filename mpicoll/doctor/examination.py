@@ -163,7 +163,7 @@ def _differences(by_rank: Mapping[int, Facts]) -> Iterator[Finding]:
 _ALIKE = {
     "versions": "Start all ranks in the same environment",
     "settings": "Set the variable alike on all ranks; otherwise rank 0's value counts",
-    "CPU": "Use nodes of one kind: no table of measurements holds among several CPUs, and MPI's own calls are taken",
+    "CPU": "Use nodes of one kind: in a collective, all wait for the slowest one",
 }
 
 

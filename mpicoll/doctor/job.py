@@ -123,7 +123,7 @@ def _judge_sharing(world: World) -> Finding:
         arrays = "; collectives work on arrays of comm.empty where they lie" if world.shares_arrays else ""
         return Finding("shared memory", "ok", f"the ranks of a node share memory{arrays}")
     remedy = "Run all ranks of a node in one container, and do not set MPICOLL_SHARED_MEMORY=0"
-    text = "the ranks of a node do not share memory: all messages are MPI's"
+    text = "the ranks of a node do not share memory: collectives are the MPI library's"
     return Finding("shared memory", "warning", text, remedy)
 
 

@@ -1,4 +1,4 @@
-"""The machine under a rank: memory that can be shared, huge pages, limits, and what is installed."""
+"""The machine under a rank: what is installed, memory that can be shared, huge pages, and limits."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from mpicoll.doctor.finding import Finding
 from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.folders import home
 from mpicoll.machine.system import free_memory, huge_pages, version_of
+from mpicoll.node.loaded import missing
 
 __all__ = ["VARIABLES", "Machine", "judge", "look"]
 
@@ -61,6 +62,8 @@ class Machine:
     """Whether there is a network card with remote memory access."""
     huge_pages: str | None
     shared_huge_pages: str | None
+    kernel: str
+    """Why mpicoll has no kernel here. Empty where it has one."""
     versions: dict[str, str | None]
     variables: dict[str, str]
     """mpicoll's own environment variables."""
@@ -86,6 +89,7 @@ def look() -> Machine:
         rdma=any(Path("/sys/class/infiniband").glob("*")),
         huge_pages=huge_pages(),
         shared_huge_pages=huge_pages("shmem_enabled"),
+        kernel=missing,
         versions={"python": platform.python_version(), **{name: version_of(name) for name in _PACKAGES}},
         variables={k: v for k, v in sorted(os.environ.items()) if k.startswith("MPICOLL_")},
         home=home() is not None,
@@ -104,6 +108,7 @@ def _shm() -> tuple[int | None, int | None]:
 def judge(m: Machine, ranks_here: int, nodes: int) -> Iterator[Finding]:
     """What there is to say of a rank's machine, where ``ranks_here`` ranks run on its node, and others on other
     ``nodes``."""
+    yield _judge_kernel(m)
     if m.memory is not None:
         free = m.memory >> 30 << 30 or m.memory  # whole GiB, of which all ranks of a node see as many
         yield Finding("memory", "ok", f"{_rounded(free)} are free")
@@ -118,6 +123,13 @@ def judge(m: Machine, ranks_here: int, nodes: int) -> Iterator[Finding]:
         if nearest := get_close_matches(name, VARIABLES, 1, _ALIKE):
             text = f"nobody reads {name} (did you mean {nearest[0]}?)"
             yield Finding("settings", "warning", text, "Correct the name, or unset it")
+
+
+def _judge_kernel(m: Machine) -> Finding:
+    if not m.kernel:
+        return Finding("kernel", "ok", "mpicoll's own collectives serve the ranks of a node")
+    remedy = "Install a C compiler and Python's headers (Debian: gcc, python3-dev), then install mpicoll again"
+    return Finding("kernel", "warning", f"{m.kernel}: collectives of a node are the MPI library's", remedy)
 
 
 def _judge_shm(m: Machine, ranks_here: int) -> Finding:

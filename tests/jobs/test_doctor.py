@@ -178,13 +178,6 @@ def test_a_setting_that_is_wrong(variable: tuple[str, str]) -> None:
     assert any(f"{variable[0]}: expected" in line for line in lines(result, "problem")), result.output
 
 
-def test_a_table_that_is_refused() -> None:
-    result = run(2, *DOCTOR, env={**QUIET, "MPICOLL_TABLE": "/nowhere/x"})
-    said = "settings MPICOLL_TABLE's table is refused: MPICOLL_TABLE: expected off, or a file; given '/nowhere/x' "
-    said += "(No such file or directory)"
-    assert (result.code, lines(result, "warning")) == (0, [said]), result.output
-
-
 def test_a_name_of_a_setting_that_is_wrong() -> None:
     result = python(*DOCTOR, env={"MPICOLL_CHEK": "full", "MPICOLL_OF_ANOTHER_PROGRAM": "1"})
     said = [line for line in lines(result, "warning") if line.startswith("settings")]
@@ -200,7 +193,7 @@ def test_the_settings_are_those_of_the_page() -> None:
 
 def test_shared_memory_that_is_turned_off() -> None:
     result = run(2, *DOCTOR, env={**QUIET, "MPICOLL_SHARED_MEMORY": "0"})
-    expected = "shared memory the ranks of a node do not share memory: all messages are MPI's"
+    expected = "shared memory the ranks of a node do not share memory: collectives are the MPI library's"
     assert expected in lines(result, "warning"), result.output
 
 

@@ -24,7 +24,7 @@ ALONE = Start(None, None, None, 1, None)
 WORLD = World(0, 2, "Open MPI 5.0.11", "MULTIPLE", True, True, True, tuple((n, "ring", "a reason") for n in SIZES))
 MACHINE = Machine(
     node="node1", cpu="a CPU", cores=(0,), omp_threads=1, memory=GIB, shm_size=GIB, shm_free=GIB, locked=None,
-    files=1024, rdma=False, huge_pages="madvise", shared_huge_pages="never", versions={"mpicoll": "1", "torch": "2"},
+    files=1024, rdma=False, huge_pages="madvise", shared_huge_pages="never", kernel="", versions={"mpicoll": "1", "torch": "2"},
     variables={},
 )  # fmt: skip
 WITH_GPU = Gpu("13.0", ("H200", "H200"), 0, "12.8", True, "2.30", True)
@@ -119,10 +119,15 @@ def test_in_order(facts: list[Facts]) -> None:
             changed(job(), 1, machine={"omp_threads": 8}),
             "problem cores rank 1: 1 rank with 8 threads together (OMP_NUM_THREADS) on 1 core: 1",
         ),
+        (
+            changed(job(), 1, machine={"kernel": "mpicoll's kernel is not there: no module of that name"}),
+            "warning kernel rank 1: mpicoll's kernel is not there: no module of that name: collectives of a node are the "
+            "MPI library's",
+        ),
         # memory
         (
             changed(changed(job(), 0, world={"shares": False}), 1, world={"shares": False}),
-            "warning shared memory the ranks of a node do not share memory: all messages are MPI's",
+            "warning shared memory the ranks of a node do not share memory: collectives are the MPI library's",
         ),
         (
             changed(alone(), 0, world={"reads": False}),
@@ -229,7 +234,6 @@ def test_in_order(facts: list[Facts]) -> None:
             changed(job(), 0, world={"chosen": (), "refused": "a variable is wrong"}),
             "problem settings a variable is wrong",
         ),
-        (changed(job(), 0, world={"refused_table": "a table is refused"}), "warning settings a table is refused"),
     ],
 )
 def test_out_of_order(facts: list[Facts], expected: str) -> None:

@@ -16,9 +16,6 @@ from _pytest.config import create_terminal_writer
 from mpicoll import algorithms
 from mpicoll.launch.alone import launched_rank
 
-os.environ.setdefault("MPICOLL_TABLE", "off")
-"""What is chosen must not depend on which machine the tests run on. It is so in the jobs that tests start, too."""
-
 
 class Ranks:
     """Notes each test's outcome in the folder MPICOLL_OUTCOMES, one file a rank, and ends the job at a failure."""

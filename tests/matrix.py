@@ -102,7 +102,6 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/jobs/test_dumps.py":         ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_gpu_option.py":    ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_soak.py":          ((JOBS,),         (MORE, JOBS)),
-    "tests/jobs/test_tune.py":          ((JOBS,),         (MORE, JOBS)),
 }  # fmt: skip
 AGAIN = (
     "async", "bad_input", "collectives", "groups", "inference_mode", "messages", "objects", "profiler", "scenarios",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-__all__ = ["COLLECTIVES", "UNEVEN", "Collective", "canonical", "even_and_uneven", "input_of"]
+__all__ = ["COLLECTIVES", "Collective", "canonical", "even_and_uneven", "input_of"]
 
 Block = TypeVar("Block")
 Vector = Sequence[Block]
@@ -162,9 +162,6 @@ COLLECTIVES: dict[str, Collective] = {
         Collective("barrier", "barrier", "0", "0", None, False, _one),
     )
 }
-
-UNEVEN = tuple(f"{c.name}v" for c in COLLECTIVES.values() if c.by_rank)
-"""The Communicator's methods whose blocks may have different lengths."""
 
 _SPELLINGS = {c.torch: c.name for c in COLLECTIVES.values() if c.torch} | {
     "all_gather_into_tensor": "allgather",

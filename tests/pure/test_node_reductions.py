@@ -93,7 +93,7 @@ def by_definition(of: Reduction, rows: Sequence[Array], factors: Sequence[comple
     for row in wide[1:]:
         total = product(total, row) if is_product else total + row if factors is not None else extreme(of, total, row)
     if not of.dtype.short_float:
-        return total
+        return np.asarray(total)
     out = np.empty_like(rows[0])
     kernels.narrow(total, out, of.dtype)
     return out

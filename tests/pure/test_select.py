@@ -1,4 +1,4 @@
-"""Which algorithm carries out a call: the one named, the environment's, the table's, or the MPI's own."""
+"""Which algorithm carries out a call: the one named, the environment's, the kernel, or the MPI's own."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, Reduction, reduction
 from mpicoll.calls import select
 from mpicoll.calls.call import checked
 from mpicoll.calls.choice import (
-    CICO,
     DEVICE,
     EXCHANGE,
     IPC,
     NATIVE,
+    NODE,
     STAGED,
     WIDE,
     AlgorithmName,
@@ -29,26 +29,11 @@ from mpicoll.calls.choice import (
 )
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits
-from mpicoll.calls.tables import Held, Table
 from mpicoll.errors import ArgumentError
 
-NODE = Traits(Nodes.one(2), "Open MPI")
-LABEL = "the user's table, section 1a2b"
-TABLE = Table(
-    {
-        2: Held(
-            {
-                ("native", "allreduce"): ((1 << 24, "native"), (1 << 20, "bine"), (1 << 16, "recursive_doubling")),
-                ("exchange", "allreduce"): ((1 << 20, "ring"),),
-                ("native", "bcast"): ((1 << 20, "chain"),),
-            },
-            LABEL,
-        ),
-        4: Held({("exchange", "allreduce"): ((1 << 16, "ring"),)}),
-    }
-)
-REFUSED = Table({2: Held(refused="the user's table is refused: it is a poem")})
-MEASURED = Traits(Nodes.one(2), "Open MPI", shares=True, rules=Rules(table=TABLE))
+APART = Traits(Nodes.one(2), "Open MPI")
+"""Ranks of a node that share no memory."""
+TOGETHER = replace(APART, kernel=True)
 THREADS = Traits(Nodes.one(4), "")
 SUM = reduction("sum", DTYPES["float32"], "allreduce")
 MAX = reduction("max", DTYPES["float32"], "allreduce")
@@ -56,22 +41,22 @@ BF16 = reduction("sum", DTYPES["bfloat16"], "allreduce")
 
 
 def preferring(text: str) -> Traits:
-    return replace(MEASURED, rules=Rules(text, TABLE))
+    return replace(APART, rules=Rules(text))
 
 
 def test_the_one_named() -> None:
-    assert select.select("allreduce", SUM, 8, NODE, algorithm="ring") == "ring"
+    assert select.select("allreduce", SUM, 8, APART, algorithm="ring") == "ring"
 
 
 def test_an_unknown_name() -> None:
     expected = r"allreduce: algorithm: expected None or one of native, exchange, .*ring.*; given"
     with pytest.raises(ArgumentError, match=rf"{expected} 'rang' \(did you mean 'ring'\?\)"):
-        select.select("allreduce", SUM, 8, NODE, algorithm="rang")
+        select.select("allreduce", SUM, 8, APART, algorithm="rang")
 
 
 def test_one_that_cannot_serve_the_dtype() -> None:
     with pytest.raises(ArgumentError, match=r"sum of bfloat16, which MPI libraries do not.*exchange.*ring"):
-        select.select("allreduce", BF16, 8, NODE, algorithm="native")
+        select.select("allreduce", BF16, 8, APART, algorithm="native")
 
 
 def test_threads_have_no_mpi() -> None:
@@ -107,48 +92,41 @@ def test_an_environment_that_is_wrong(text: str) -> None:
         select.select("allreduce", SUM, 8, preferring(text))
 
 
-def test_the_table() -> None:
-    chosen = [select.select("allreduce", SUM, n, MEASURED) for n in (1 << 16, (1 << 20) - 1, 1 << 20, 1 << 24)]
-    assert chosen == ["recursive_doubling", "recursive_doubling", "bine", "native"]
-    assert select.select("allreduce", SUM, (1 << 16) - 1, MEASURED) == "native"
-    assert select.select("allreduce", MAX, 1 << 20, MEASURED) == "ring"
-    assert select.select("allreduce", MAX, 1 << 16, MEASURED) == "exchange"
-    assert select.select("allgather", None, 1 << 30, MEASURED) == "native"
-    assert select.select("bcast", None, 1 << 30, MEASURED) == "chain"
+@pytest.mark.parametrize(
+    ("operation", "what", "nbytes", "expected"),
+    [
+        ("allreduce", SUM, 8, NODE),
+        ("allreduce", SUM, 1 << 30, NODE),
+        ("reduce_scatterv", BF16, 1 << 30, NODE),
+        ("scan", MAX, 8, NODE),
+        ("barrier", None, 0, NODE),
+        ("bcast", None, select.LONG_MOVES - 1, NODE),
+        ("bcast", None, select.LONG_MOVES, NATIVE),
+        ("allgatherv", None, select.LONG_MOVES, NATIVE),
+        ("alltoallv", None, 0, NODE),
+    ],
+)
+def test_ranks_of_one_node_have_the_kernel(operation: str, what: Reduction | None, nbytes: int, expected: str) -> None:
+    """For all but long moves. Where there is none, calls are the MPI library's, or mpicoll reduces what that cannot."""
+    assert select.select(operation, what, nbytes, TOGETHER) == expected
+    without = EXCHANGE if what is not None and not what.mpi else NATIVE
+    assert select.select(operation, what, nbytes, APART) == without
+    assert select.select(operation, what, nbytes, replace(TOGETHER, nodes=Nodes.one(1))) == without
 
 
-def test_methods_for_uneven_blocks_have_rows_of_their_own() -> None:
-    rows = {("native", "allgather"): ((0, "ring"),), ("native", "gatherv"): ((1 << 20, "linear"),)}
-    traits = replace(MEASURED, rules=Rules(table=Table({2: Held(rows, LABEL)})))
-    assert select.select("allgatherv", None, 1 << 20, traits) == "native"
-    assert select.select("gatherv", None, 1 << 20, traits) == "linear"
-    assert select.select("gatherv", None, 1 << 19, traits) == "native"
+def test_the_kernel_where_there_is_none() -> None:
+    why = r"\(the ranks share no memory, or mpicoll has no kernel here: `mpicoll doctor`\); given 'node'"
+    with pytest.raises(ArgumentError, match=why):
+        select.select("allreduce", SUM, 8, APART, algorithm="node")
+    with pytest.raises(ArgumentError, match=r"expected None or one of [\w, ]+; given 'node'"):
+        select.select("allreduce", SUM, 8, THREADS, algorithm="node")
 
 
-def test_an_alltoallv_of_any_length_has_one_algorithm() -> None:
-    """No rank knows how long the others' part is."""
-    table = Table({2: Held({("native", "alltoallv"): ((0, "linear"),)}, LABEL)})
-    for nbytes in (0, 8, 1 << 20):
-        short = replace(MEASURED, shares=False, rules=Rules(table=table))
-        assert select.select("alltoallv", None, nbytes, short) == "linear"
-        assert select.select("alltoallv", None, nbytes, replace(short, nodes=Nodes((0, 1)))) == "native"
-
-
-def test_beyond_what_was_measured_it_is_the_mpis_own() -> None:
-    elsewhere = [replace(MEASURED, nodes=nodes) for nodes in (Nodes.one(3), Nodes((0, 1)))]
-    others = [*elsewhere, replace(MEASURED, shares=False)]
-    for traits in (*others, Traits(Nodes.one(2), "Open MPI", shares=True)):
-        assert select.select("allreduce", SUM, 1 << 20, traits) == "native"
-        assert select.select("allreduce", MAX, 1 << 20, traits) == "exchange"
-
-
-def test_16_bit_sums_are_rounded_once() -> None:
-    """Among two ranks any algorithm does; among more only the exchange."""
-    average = reduction("avg", DTYPES["float16"], "allreduce")
-    assert select.select("allreduce", BF16, 1 << 28, MEASURED) == "ring"
-    assert select.select("allreduce", average, 1 << 28, MEASURED) == "exchange"
-    assert select.select("allreduce", MAX, 1 << 28, replace(MEASURED, nodes=Nodes.one(4))) == "ring"
-    assert select.select("allreduce", BF16, 1 << 28, replace(MEASURED, nodes=Nodes.one(4))) == "exchange"
+def test_reproducible_reductions_are_in_rank_order() -> None:
+    orderly = Rules(reproducible=True)
+    for traits, expected in ((TOGETHER, NODE), (APART, EXCHANGE)):
+        assert select.select("allreduce", SUM, 8, replace(traits, rules=orderly)) == expected
+        assert select.select("allreduce", SUM, 8, replace(traits, rules=orderly), algorithm=EXCHANGE) == EXCHANGE
 
 
 def test_every_collective_has_one_without_mpi() -> None:
@@ -181,17 +159,10 @@ def test_threads_keep_what_their_job_began_with(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("nbytes", "traits", "expected"),
     [
-        (1 << 20, MEASURED, ("bine", f"measured to be the fastest in this setting ({LABEL})")),
-        (8, MEASURED, ("native", f"no algorithm was measured to be faster in this setting ({LABEL})")),
-        (
-            1 << 20,
-            replace(MEASURED, rules=Rules(table=REFUSED)),
-            ("native", "the user's table is refused: it is a poem"),
-        ),
-        (8, replace(MEASURED, nodes=Nodes.one(3)), ("native", "nothing was measured in this setting")),
-        (8, replace(MEASURED, shares=False), ("native", "nothing was measured for ranks that share no memory")),
-        (8, replace(MEASURED, nodes=Nodes((0, 1))), ("native", "nothing was measured for ranks that share no memory")),
-        (8, replace(MEASURED, nodes=Nodes.one(1)), ("native", "there is one rank")),
+        (8, TOGETHER, (NODE, "the ranks share a node")),
+        (8, APART, (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
+        (8, replace(APART, nodes=Nodes((0, 1))), (NATIVE, "the ranks share no memory in which mpicoll's kernel works")),
+        (8, replace(TOGETHER, nodes=Nodes.one(1)), (NATIVE, "there is one rank")),
         (8, preferring("allreduce:ring"), ("ring", "MPICOLL_ALGORITHM names it")),
     ],
 )
@@ -200,7 +171,7 @@ def test_why(nbytes: int, traits: Traits, expected: tuple[str, str]) -> None:
 
 
 def test_editors_complete_the_names_that_exist() -> None:
-    known = {a.name for a in algorithms.algorithms()} | {NATIVE, EXCHANGE, CICO, WIDE, STAGED, DEVICE, IPC}
+    known = {a.name for a in algorithms.algorithms()} | {NATIVE, EXCHANGE, NODE, WIDE, STAGED, DEVICE, IPC}
     assert set(get_args(AlgorithmName)) == known
     assert set(get_args(OpName)) == set(OPS) - {"premul_sum"}
 
@@ -242,12 +213,3 @@ def test_wide_floats_are_reduced_by_the_mpi_or_between_nodes_in_two_levels() -> 
     assert isinstance(found.of_floats, Schedule)
     assert found.of_floats.algorithm == "two_level"
     assert algorithm_of(found) == "wide"
-
-
-def test_a_fastest_one_that_does_not_serve_the_call() -> None:
-    """Copy in, copy out multiplies by no factor."""
-    table = Table({2: Held({("native", "allreduce"): ((1 << 10, CICO),)})})
-    traits = replace(MEASURED, meets=True, rules=Rules(table=table))
-    factor = reduction(mpicoll.Op.premul_sum(3), DTYPES["float32"], "allreduce")
-    assert select.select("allreduce", factor, 1 << 20, traits) == NATIVE
-    assert select.select("allreduce", SUM, 1 << 20, traits) == CICO

@@ -11,7 +11,6 @@ import numpy as np
 
 from mpicoll import Communicator
 from mpicoll.bench.backends import Unavailable
-from mpicoll.bench.cases.case import Case
 from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.calls import select
@@ -48,8 +47,8 @@ class ArrayLevel:
     def bind(self, buffers: Buffers) -> Callable[[], object]:
         case = buffers.case
         on_host = select.device_route(self._algorithm)[1] if self._on_gpu else self._algorithm
-        if on_host and on_host not in select.names(case.operation):
-            raise Unavailable(f"{case.operation} has no algorithm named {self._algorithm}")
+        if on_host and on_host not in select.names(case.name):
+            raise Unavailable(f"{case.name} has no algorithm named {self._algorithm}")
         tensors = self._on_gpu or case.dtype.storage is not None  # then NumPy does not have the dtype
         if tensors and find_spec("torch") is None:
             raise Unavailable(f"{case.dtype} needs torch, which is not installed")
@@ -69,21 +68,10 @@ class ArrayLevel:
             named["out"] = out
         if self._algorithm:
             named["algorithm"] = self._algorithm
-        if case.uneven:
-            x, named = _of_rows(case, x, named)
-        return partial(getattr(self.comm, case.operation), x, **named)
+        return partial(getattr(self.comm, case.name), x, **named)
 
     def route(self) -> str:
         return self.comm.last_route
 
     def close(self) -> None:
         self.comm.free()
-
-
-def _of_rows(case: Case, x: Any, named: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The arguments of a method for uneven blocks. Each element is a row."""
-    counts = [case.count] * case.ranks
-    alike = case.collective.extent_is_common(case.uneven)
-    rows = {"counts": counts} if alike else {"sendcounts": counts, "recvcounts": counts}
-    flat = {name: value.reshape(-1) if name == "out" else value for name, value in named.items()}
-    return None if x is None else x.reshape(-1), {**flat, **rows}

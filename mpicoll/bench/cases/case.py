@@ -40,8 +40,7 @@ def elements(collective: Collective, size: int, dtype: Dtype, ranks: int) -> int
 class Case:
     """One measurement: a collective on blocks of ``count`` elements in one placement, seen from one rank.
 
-    So many ranks are ``sharing`` a GPU. ``uneven`` stands for the method that takes blocks of different lengths. Here
-    all have the same."""
+    So many ranks are ``sharing`` a GPU."""
 
     collective: Collective
     count: int
@@ -53,16 +52,10 @@ class Case:
     placement: Placement
     device: str = "cpu"
     sharing: int = 1
-    uneven: bool = False
 
     @property
     def name(self) -> str:
         return self.collective.name
-
-    @property
-    def operation(self) -> str:
-        """The Communicator's method."""
-        return f"{self.name}v" if self.uneven else self.name
 
     @property
     def in_place(self) -> bool:

@@ -131,9 +131,8 @@ def clocks(device: str) -> dict[str, str]:
     }
 
 
-def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float, limits: tuple[int, int] = ROUNDS) -> None:
-    """Run all runners in turns for about ``seconds``, or longer if even the fewest calls take longer. ``limits`` are
-    the fewest and the most rounds, both even.
+def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float) -> None:
+    """Run all runners in turns for about ``seconds``, or longer if even the fewest calls take longer.
 
     How many calls a batch has follows from the fastest batch so far. If it followed from one try, a try that was
     disturbed would leave the runner with few calls, each with cold caches, and those would seem to take long."""
@@ -145,7 +144,7 @@ def measure(world: MPI.Intracomm, runners: Sequence[Runner], seconds: float, lim
             costs[i] = min(costs[i], _run(world, runners[i], calls[i]))
         if made % 2:
             continue
-        rounds, calls = world.bcast(_plan(costs, seconds, limits))
+        rounds, calls = world.bcast(_plan(costs, seconds))
         if made >= rounds:
             break
         if made == 2:
@@ -189,8 +188,8 @@ def _run(world: MPI.Intracomm, runner: Runner, calls: int) -> float:
     return took
 
 
-def _plan(costs: Sequence[float], seconds: float, limits: tuple[int, int]) -> tuple[int, list[int]]:
+def _plan(costs: Sequence[float], seconds: float) -> tuple[int, list[int]]:
     """How many rounds fit into the time, an even number, and how many calls each runner makes in a round."""
-    rounds = int(min(max(seconds / sum(costs), limits[0]), limits[1])) // 2 * 2
+    rounds = int(min(max(seconds / sum(costs), ROUNDS[0]), ROUNDS[1])) // 2 * 2
     each = seconds / rounds / len(costs)
     return rounds, [int(min(max(each / cost, 1), CALLS)) for cost in costs]

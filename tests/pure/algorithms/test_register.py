@@ -32,7 +32,7 @@ def star(at: Place) -> Steps:
     yield tuple(Send(peer, one(0), OUTPUT) for peer in range(1, at.size))
 
 
-BUILT_IN = (choice.NATIVE, choice.EXCHANGE, choice.CICO, choice.WIDE, choice.STAGED, choice.DEVICE, choice.IPC)
+BUILT_IN = (choice.NATIVE, choice.EXCHANGE, choice.NODE, choice.WIDE, choice.STAGED, choice.DEVICE, choice.IPC)
 """What ``algorithm=`` takes besides schedules."""
 STAR = Algorithm("allreduce", "star", star)
 

@@ -68,8 +68,6 @@ def test_there_is_no_memory_for_so_many_ranks(capsys: pytest.CaptureFixture[str]
         ("mpicoll sim", {"simulate"}),
         ("mpicoll bench --ba", {"--backends"}),
         ("mpicoll verify reduce", {"reduce", "reduce_scatter"}),
-        ("mpicoll tune b", {"bcast"}),
-        ("mpicoll tune allgather", {"allgather", "allgatherv"}),
         ("mpicoll slurm --site ", {"auto", "efa", "ethernet", "infiniband", "none", "roce", "slingshot"}),
     ],
 )

@@ -58,9 +58,7 @@ class Rank:
     """A process, with the recorders of its communicators."""
 
     def __init__(self, rank: int, meeting: Meeting, tasks: asyncio.TaskGroup) -> None:
-        self.member = Member(
-            rank, meeting, lambda why, since: Files("", ""), lambda _: EventList("", 0, [], [], None, [])
-        )
+        self.member = Member(rank, meeting, lambda why, since: Files("", ""), lambda _: EventList("", 0, [], [], None))
         self._tasks = [tasks.create_task(self.member.serve()), tasks.create_task(self.member.look_on())]
 
     def joins(self, name: str, ranks: list[int], timeout: float = 600.0, agrees: bool = False) -> Recorder:

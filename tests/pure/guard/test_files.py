@@ -94,7 +94,7 @@ def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, m
     for rank in answers:
         events[rank] = traced.Events()
         recorder = traced.TracedRecorder()
-        recorder.keep_in(events[rank], "c.1", "the user's table, section 1a2b")
+        recorder.keep_in(events[rank], "c.1")
         for record in calls:
             recorder.begin(record)
             recorder.under_way = record is calls[-1]
@@ -123,7 +123,7 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
     """A signal asks for it once more at the end of the job, when some ranks have left."""
     events = traced.Events()
     recorder = traced.TracedRecorder()
-    recorder.keep_in(events, "c.1", "")
+    recorder.keep_in(events, "c.1")
     for _ in range(5):
         recorder.begin(Record("barrier"))
         recorder.under_way = False
@@ -144,7 +144,7 @@ def test_a_trace_is_not_replaced_by_less(tmp_path: Path) -> None:
 def test_how_a_call_has_ended_is_in_the_trace() -> None:
     events = traced.Events()
     recorder = traced.TracedRecorder()
-    recorder.keep_in(events, "c.1", "")
+    recorder.keep_in(events, "c.1")
     recorder.begin(Record("barrier"))
     recorder.under_way = False
     recorder.begin(Record("bcast"))

@@ -198,7 +198,8 @@ def _best(operation: str, reduction: Reduction | None, nbytes: int, traits: Trai
             return WIDE, "MPI lacks it, and so nodes of several ranks send the fewest bytes that round once"
     if not traits.kernel:
         return otherwise, "the ranks share no memory in which mpicoll's kernel works"
-    if reduction is None and nbytes >= LONG_MOVES:
+    table, uneven = even_and_uneven(operation)
+    if reduction is None and nbytes >= LONG_MOVES and table.extent_is_common(uneven):
         return otherwise, "the MPI library moves long arrays fastest, where they do not lie in shared memory"
     return NODE, "the ranks share a node"
 

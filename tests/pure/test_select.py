@@ -104,6 +104,7 @@ def test_an_environment_that_is_wrong(text: str) -> None:
         ("bcast", None, select.LONG_MOVES, NATIVE),
         ("allgatherv", None, select.LONG_MOVES, NATIVE),
         ("alltoallv", None, 0, NODE),
+        ("alltoallv", None, 1 << 30, NODE),  # no rank knows how long the others' part is
     ],
 )
 def test_ranks_of_one_node_have_the_kernel(operation: str, what: Reduction | None, nbytes: int, expected: str) -> None:

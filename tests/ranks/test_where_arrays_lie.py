@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -14,36 +15,32 @@ import pytest
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.errors import MessageError
-from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.fabrics.routes.lying import SHARED
-from mpicoll.fabrics.transports import meeting
-from mpicoll.machine import caches
+from mpicoll.fabrics.routes.node import SHARED
 from tests import oracle
+from tests.sharing import NEEDED
 
 DRAWS = int(os.environ.get("MPICOLL_DRAWS", "150"))
 SERVED = [name for name, table in COLLECTIVES.items() if table.moves and table.prefix is None]
 UNEVEN = ["gather", "allgather", "scatter", "reduce_scatter"]
-LONG = 1 << 17
-"""Bytes: where ranks take turns on cores, shorter calls are the MPI's own. In a gather and a scatter, of a block."""
+LENGTHS = (1 << 17) // 4, 131_079, 100_001
+"""Elements. The shortest vector has so many bytes that ranks look where their arrays lie."""
 
-pytestmark = [
-    pytest.mark.mpi(min_size=2),
-    pytest.mark.skipif(not meeting.in_order(), reason="ranks do not meet in memory on this processor"),
-]
+pytestmark = NEEDED
 
 
-def drawn(rng: random.Random, size: int) -> dict[str, Any]:
+def drawn(
+    rng: random.Random, size: int, served: Sequence[str] = SERVED, lengths: Sequence[int] = LENGTHS
+) -> dict[str, Any]:
     """What all ranks draw alike."""
-    name = rng.choice(SERVED)
+    name = rng.choice(served)
     table = COLLECTIVES[name]
     dtype = rng.choice(["float32", "float64", "int32", "uint8", "float16", "complex64", "bool"])
     ops = {"bool": ["lor"], "complex64": ["sum"]}.get(dtype, ["sum", "max", "avg"])
-    least = -(-LONG // np.dtype(dtype).itemsize)
-    count = max(least, rng.choice([least, 131_079, 100_001]))
+    count = rng.choice(lengths) * 4 // np.dtype(dtype).itemsize
     if table.by_rank and not table.rooted:
         count = count // size + 1
     uneven = name in UNEVEN and rng.random() < 0.5
-    cuts = sorted(rng.randrange(size * count) for _ in range(size - 1))
+    cuts = sorted(rng.randrange(size * count + 1) for _ in range(size - 1))
     counts = [b - a for a, b in zip([0, *cuts], [*cuts, size * count], strict=True)] if uneven else [count] * size
     return {
         "name": name, "dtype": dtype, "op": rng.choice(ops), "root": rng.randrange(size), "counts": counts,
@@ -115,18 +112,13 @@ def make(comm: mpicoll.Communicator, d: dict[str, Any], inputs: list[Any], own: 
     return result, x, not d["in place"] and name != "bcast"
 
 
-def test_random_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every second draw, vectors of any length are copied by a loop."""
-    monkeypatch.setattr(caches, "_LONG", 64)
-    by_a_loop = [False]
-    monkeypatch.setattr(caches, "both_help", lambda cpu: by_a_loop[0])
+def test_random_calls() -> None:
     seed = int(os.environ.get("MPICOLL_SEED", "20261124"))
     print(f"MPICOLL_SEED={seed}")
     comm, common = mpicoll.Communicator(), random.Random(seed)
     own = random.Random(seed + 1 + comm.rank)
     served = set()
     for i in range(DRAWS):
-        by_a_loop[0] = i % 2 == 1
         d = drawn(common, comm.size)
         inputs = inputs_of(d, np.random.default_rng([seed, i]), comm.size)
         expected = expected_of(d, inputs)[comm.rank]
@@ -143,17 +135,8 @@ def test_random_calls(monkeypatch: pytest.MonkeyPatch) -> None:
         assert d["memory"] != "ordinary" or comm.last_route != SHARED, where
     if DRAWS >= 150:
         able = {(name, uneven) for name in SERVED for uneven in (False, *([True] * (name in UNEVEN)))}
-        # Where ranks take turns on cores, an MPI itself may move short arrays from and to a root.
-        dealt = {each for each in able if COLLECTIVES[each[0]].rooted and not COLLECTIVES[each[0]].reduces}
-        assert able - (dealt if has_its_own(comm) else set()) <= served <= able
+        assert served == able
     comm.free()
-
-
-def has_its_own(comm: mpicoll.Communicator) -> bool:
-    """Whether short calls from and to a root are the MPI's."""
-    fabric = comm._engine.fabric
-    assert isinstance(fabric, MPIFabric)
-    return fabric._crowded and fabric._vendor.crowded_deals > 0
 
 
 def test_random_alltoallv() -> None:
@@ -177,7 +160,7 @@ def test_random_alltoallv() -> None:
         assert result is out
         np.testing.assert_array_equal(out, np.concatenate([blocks[i][rank] for i in range(size)]))
         routes.append(comm.last_route)
-    assert routes.count(SHARED) > len(routes) // 3 or size > len(os.sched_getaffinity(0))
+    assert routes.count(SHARED) >= len(routes) * 3 // 4
     comm.free()
 
 
@@ -188,8 +171,7 @@ def test_alltoallv_of_counts_that_differ() -> None:
     xs, out = x[: 1_000 * comm.size], comm.empty(1 << 17, np.float32)[: 1_000 * comm.size]
     for _ in range(2):
         comm.alltoallv(xs, rows, rows, out=out)
-    if comm.last_route != SHARED:
-        pytest.skip("ranks that take turns on cores do not meet in an alltoallv")
+    assert comm.last_route == SHARED
     expected = [*rows]
     expected[(comm.rank + 1) % comm.size] -= 1
     with pytest.raises(

@@ -22,7 +22,7 @@ MOST_GROWTH = 32 << 20
 """Bytes that a rank may have more at the end than after a fifth of the calls."""
 KINDS = (
     "allreduce",
-    "cico",
+    "node",
     "bcast",
     "allgather",
     "reduce",
@@ -88,8 +88,8 @@ class Soak:
         match what:
             case "allreduce":
                 self._check(comm.allreduce(x, out=x if first % 2 else comm.empty_like(x)), total)
-            case "cico":
-                self._check(comm.allreduce(x, out=x, algorithm="cico"), total)
+            case "node":
+                self._check(comm.allreduce(x, out=x, algorithm="node"), total)
             case "reduce_scatter":
                 blocks = comm.empty((size, count), np.int64)
                 blocks[...] = x

@@ -55,7 +55,6 @@ def draw(rng: np.random.Generator, traits: Traits) -> dict[str, Any]:
     cannot = {
         "native": which is not None and not which.mpi,
         "wide": which is not None and not which.rounds,
-        "cico": op == "premul_sum",
     }
     return {
         "name": name,

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mpicoll.fabrics.routes.lying import SHARED
 
 import mpicoll
 from mpicoll.errors import ArgumentError
-from mpicoll.fabrics.routes.lying import SHARED
 
 COUNTS = 5, 3 << 10, 90_001, 300_000
 """Elements of arrays that several routes would serve."""

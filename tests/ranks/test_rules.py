@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpicoll.calls.tables import Held, Table
 
 import mpicoll
 from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.dtypes import DTYPES, reduction
 from mpicoll.calls import select, tables
 from mpicoll.calls.rules import Rules
-from mpicoll.calls.tables import Held, Table
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mpicoll.fabrics.routes.lying import SHARED
+from mpicoll.fabrics.routes.shares import PIECE
+from mpicoll.fabrics.transports.meeting import Meeting
 
 import mpicoll
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.fabrics.routes.lying import SHARED
-from mpicoll.fabrics.routes.shares import PIECE
-from mpicoll.fabrics.transports.meeting import Meeting
 from mpicoll.machine import blocks, vendors
 from tests import oracle
 from tests.sharing import NEEDED, sharing

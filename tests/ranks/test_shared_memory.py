@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mpicoll.fabrics.routes.lying import SHARED
 
 import mpicoll
 from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.fabrics.routes import lying
-from mpicoll.fabrics.routes.lying import SHARED
 from mpicoll.machine import blocks, shared_memory
 from tests.sharing import NEEDED, sharing
 

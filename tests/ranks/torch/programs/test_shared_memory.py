@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from mpicoll.fabrics.routes.lying import SHARED
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -21,7 +22,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError
-from mpicoll.fabrics.routes.lying import SHARED
 from mpicoll.fabrics.transports import meeting
 from mpicoll.machine import blocks
 from mpicoll.torch.backend import buckets

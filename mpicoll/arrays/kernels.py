@@ -1,4 +1,4 @@
-"""Local reductions. All of the library's arithmetic happens in this module.
+"""Local reductions, by the kernel where there is one. Else, all of the library's arithmetic happens in this module.
 
 Values are NumPy arrays of a dtype's *storage* type. That is the dtype itself, except for bfloat16, which NumPy does not
 have: its bits are held as uint16. float16 and bfloat16 values are combined in float32, and the result is rounded once,
@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mpicoll.arrays.buffers import Buffer, Described, loaded_torch
+from mpicoll.arrays.buffers import Buffer, Described
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Op, Reduction
+from mpicoll.node.loaded import kernel
 
 __all__ = [
     "COMBINE",
@@ -28,8 +29,10 @@ __all__ = [
     "first_nan",
     "in_float",
     "narrow",
+    "numbers",
     "quietly",
     "reduce_rows",
+    "reduce_rows_in_numpy",
     "scale",
     "storage",
     "values",
@@ -51,13 +54,10 @@ COMBINE: dict[str, np.ufunc] = {
     "LOR": np.logical_or,
     "LXOR": np.logical_xor,
 }
-"""NumPy's function of two values for each of MPI's operations. torch's has the same name."""
+"""NumPy's function of two values for each of MPI's operations. The order is that of the kernel's list."""
 
 _SIGNS = {"MAX": np.bitwise_and, "MIN": np.bitwise_or}
 """How the sign bits of values give that of their maximum or minimum, where it is zero."""
-
-_NANS = {"float16": (0x7C00, 0x7E00), "bfloat16": (0x7F80, 0x7FC0)}
-"""By short float, the bits of infinity, and the bits that every NaN in a result gets."""
 
 _NAN_BYTES = {
     "float8_e4m3fn": (0x7F, 0xFF),
@@ -135,12 +135,18 @@ def widened(values: Array, dtype: Dtype) -> Array:
 
 def widen(values: Array, out: Array, dtype: Dtype) -> Array:
     """``out`` = values of the short float ``dtype``, as float32."""
-    return _codec(dtype)[0](values, out)
+    if kernel is None:
+        return _codec(dtype)[0](values, out)
+    kernel.widen(_DTYPES[dtype.name], _address(values), _address(out), values.size)
+    return out
 
 
 def narrow(values: Array, out: Array, dtype: Dtype) -> None:
     """``out`` = float32 values, rounded to the short float ``dtype``."""
-    _codec(dtype)[1](values, out)
+    if kernel is None:
+        _codec(dtype)[1](values, out)
+    else:
+        kernel.narrow(_DTYPES[dtype.name], _address(values), _address(out), values.size)
 
 
 def quietly(run: Callable[[], object]) -> Callable[[], object]:
@@ -155,19 +161,30 @@ def quietly(run: Callable[[], object]) -> Callable[[], object]:
     return partial(context.run, run)
 
 
-@np.errstate(all="ignore")  # infinities and NaNs are results, as in MPI and torch
+def numbers(reduction: Reduction) -> tuple[int, int, bool]:
+    """A reduction as the kernel knows it: the numbers of its dtype and operation, and whether it averages."""
+    return _DTYPES[reduction.dtype.name], _OPS[reduction.combine], reduction.averages
+
+
 def reduce_rows(
     rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[float] | None = None
 ) -> None:
     """``out`` = the rows combined in their order. There is one row per rank; an average is divided by their number.
 
-    ``rows`` and ``out`` are 1-D, of equal length and of the dtype's storage. ``out`` may be one of the rows.
-    ``factors`` has one factor for each row of a ``premul_sum``.
+    ``rows`` and ``out`` are 1-D, without gaps, of equal length and of the dtype's storage. ``out`` may be one of the
+    rows. ``factors`` has one factor for each row of a ``premul_sum``.
     """
-    in_one_call = loaded_torch() is not None or not reduction.dtype.short_float
-    if len(rows) == 2 and in_one_call and factors is None and not reduction.averages:
-        combination(reduction, rows[0], rows[1], out)()
-        return
+    if kernel is None:
+        reduce_rows_in_numpy(rows, out, reduction, factors)
+    else:
+        kernel.reduce_rows(*numbers(reduction), factors, tuple(map(_address, rows)), _address(out), out.size)
+
+
+@np.errstate(all="ignore")  # infinities and NaNs are results, as in MPI and torch
+def reduce_rows_in_numpy(
+    rows: Sequence[Array] | Array, out: Array, reduction: Reduction, factors: Sequence[float] | None = None
+) -> None:
+    """The same where there is no kernel. This is the definition of what the kernel does."""
     combine = _of_two(reduction)
     decode, encode = _codec(reduction.dtype)
     wide = np.dtype(np.float32) if reduction.dtype.short_float else out.dtype
@@ -192,6 +209,11 @@ def reduce_rows(
         _with_sign(write, [row[piece] for row in rows], out[piece], reduction)()
 
 
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
 def _of_two(reduction: Reduction) -> Callable[..., Array]:
     """The function of two arrays that writes to ``out``, which may be one of them."""
     complex_product = reduction.combine == "PROD" and reduction.dtype.kind == "c"
@@ -208,31 +230,18 @@ def _complex_product(a: Array, b: Array, out: Array) -> Array:
 
 
 def combination(reduction: Reduction, a: Array, b: Array, out: Array) -> Callable[[], object]:
-    """A function that computes ``out`` = a op b. ``out`` may be ``a`` or ``b``. It rounds short floats each time.
+    """A function that computes ``out`` = a op b. ``out`` may be ``a`` or ``b``. It rounds short floats each time. Its
+    caller divides an average at the end.
 
     The caller must have floating-point errors ignored.
     """
-    if not reduction.dtype.short_float:
-        return partial(_of_two(reduction), a, b, out=out)
-    torch = loaded_torch()
-    if torch is None:
-        # The caller divides an average at the end. Until then it is a sum.
-        return partial(reduce_rows, (a, b), out, replace(reduction, op=Op("sum")))
-    operation = getattr(torch, COMBINE[reduction.combine].__name__)
-    calls = []
-    # A tensor that is made in inference mode can be written to only in that mode, and the function may run outside it.
-    with torch.inference_mode(False):
-        for start in range(0, out.size, CHUNK):
-            x, y, z = (_as_torch(torch, reduction.dtype, array[start : start + CHUNK]) for array in (a, b, out))
-            rows = [row[start : start + CHUNK] for row in (a, b)]
-            calls.append(_with_sign(partial(operation, x, y, out=z), rows, out[start : start + CHUNK], reduction))
-    unify = _unify_nans(out, reduction.dtype)
-
-    def run() -> None:
-        for call in calls:
-            call()
-        unify()
-
+    if kernel is None:
+        if not reduction.dtype.short_float:
+            return partial(_of_two(reduction), a, b, out=out)
+        return partial(reduce_rows_in_numpy, (a, b), out, replace(reduction, op=Op("sum")))
+    dtype, op, _ = numbers(reduction)
+    run = partial(kernel.reduce_rows, dtype, op, False, None, (_address(a), _address(b)), _address(out), out.size)
+    run.__dict__["arrays"] = a, b, out  # it knows their addresses
     return run
 
 
@@ -314,41 +323,7 @@ Encode = Callable[[Array, Array], None]
 def _codec(dtype: Dtype) -> tuple[Decode, Encode]:
     """(decode, encode) between a dtype's storage and the type in which its values are combined. ``decode`` returns the
     values, and may write them to its second argument."""
-    if not dtype.short_float:
-        return _unchanged, _narrow
-    if (torch := loaded_torch()) is not None:  # it converts both several times faster than NumPy
-        decode, encode = _torch_codec(torch, dtype)
-    else:
-        decode, encode = _NUMPY_CODECS[dtype.name]
-
-    def encode_with_one_nan(source: Array, into: Array) -> None:
-        encode(source, into)
-        _unify_nans(into, dtype)()
-
-    return decode, encode_with_one_nan
-
-
-def _unify_nans(values: Array, dtype: Dtype) -> Callable[[], object]:
-    """A function that gives all NaNs among short floats the same bits.
-
-    NumPy and torch make NaNs of different bits, and torch's even depend on the index in the vector. All ranks must get
-    equal bits, even if only some of them have torch."""
-    infinity, nan = _NANS[dtype.name]
-    bits, signed = values.view(f"u{dtype.itemsize}"), values.view(f"i{dtype.itemsize}")
-    sign = 1 << (8 * dtype.itemsize - 1)
-    # As integers, NaNs are larger than all other values of their sign. So to look for the largest value of each sign
-    # finds out whether there is any. That takes a tenth of the time of combining the values.
-    last, last_positive, at, at_positive = bits.argmax, signed.argmax, bits.item, signed.item
-
-    def unify() -> None:
-        if at(last()) > infinity | sign or at_positive(last_positive()) > infinity:
-            bits[(bits & (sign - 1)) > infinity] = nan
-
-    return unify if values.size else _nothing
-
-
-def _nothing() -> None:
-    """An empty array has no NaNs."""
+    return _CODECS[dtype.name] if dtype.short_float else (_unchanged, _narrow)
 
 
 def _unchanged(source: Array, into: Array) -> Array:
@@ -362,21 +337,6 @@ def _widen(source: Array, into: Array) -> Array:
 
 def _narrow(source: Array, into: Array) -> None:
     np.copyto(into, source, casting="same_kind")
-
-
-def _as_torch(torch: Any, dtype: Dtype, bits: Array) -> Any:
-    return torch.from_numpy(bits.view(f"i{dtype.itemsize}")).view(getattr(torch, dtype.name))
-
-
-def _torch_codec(torch: Any, dtype: Dtype) -> tuple[Decode, Encode]:
-    def decode(source: Array, into: Array) -> Array:
-        torch.from_numpy(into).copy_(_as_torch(torch, dtype, source))
-        return into
-
-    def encode(source: Array, into: Array) -> None:
-        _as_torch(torch, dtype, into).copy_(torch.from_numpy(source))
-
-    return decode, encode
 
 
 def _decode_bf16(source: Array, into: Array) -> Array:
@@ -395,8 +355,16 @@ def _encode_bf16(source: Array, into: Array) -> None:
     into[np.isnan(source)] = 0x7FC0
 
 
-_NUMPY_CODECS: dict[str, tuple[Decode, Encode]] = {
-    "float16": (_widen, _narrow),
+def _encode_f16(source: Array, into: Array) -> None:
+    _narrow(source, into)
+    into.view(np.uint16)[np.isnan(source)] = 0x7E00
+
+
+_CODECS: dict[str, tuple[Decode, Encode]] = {
+    "float16": (_widen, _encode_f16),
     "bfloat16": (_decode_bf16, _encode_bf16),
 }
-"""How NumPy decodes and encodes each short float, where torch is not loaded."""
+"""How each short float is decoded and encoded. All NaNs in a result get the same bits: ranks must get equal ones."""
+
+_DTYPES = {name: number for number, name in enumerate(DTYPES)}
+_OPS = {name: number for number, name in enumerate(COMBINE)}

@@ -364,6 +364,21 @@ end:
     return answer;
 }
 
+/* widen and narrow(dtype, address of the values, address of the result, elements) */
+static PyObject *convert(PyObject *args, int widens) {
+    int dtype;
+    PyObject *from, *to;
+    Py_ssize_t n;
+    if (!PyArg_ParseTuple(args, "iOOn", &dtype, &from, &to, &n)) return NULL;
+    void *source = PyLong_AsVoidPtr(from), *target = PyLong_AsVoidPtr(to);
+    if (PyErr_Occurred()) return NULL;
+    if (widens) widen(dtype, source, target, n);
+    else narrow(dtype, source, target, n);
+    Py_RETURN_NONE;
+}
+static PyObject *module_widen(PyObject *module, PyObject *args) { return (void)module, convert(args, 1); }
+static PyObject *module_narrow(PyObject *module, PyObject *args) { return (void)module, convert(args, 0); }
+
 /* changed(): there is other memory of this process than before that others can open */
 static PyObject *module_changed(PyObject *module, PyObject *unused) {
     (void)module, (void)unused;
@@ -400,6 +415,8 @@ static PyMethodDef functions[] = {
     {"know_arrays", know_arrays, METH_VARARGS, NULL},
     {"know_tensors", know_tensors, METH_VARARGS, NULL},
     {"reduce_rows", module_reduce_rows, METH_VARARGS, NULL},
+    {"widen", module_widen, METH_VARARGS, NULL},
+    {"narrow", module_narrow, METH_VARARGS, NULL},
     {"changed", module_changed, METH_NOARGS, NULL},
     {"head_size", module_head_size, METH_O, NULL}, {0}};
 

@@ -1,4 +1,4 @@
-"""Local reductions, with and without torch to help."""
+"""Local reductions, by the kernel and in NumPy."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from mpicoll.arrays import buffers, dtypes, kernels
+from mpicoll.arrays import dtypes, kernels
 from mpicoll.arrays.dtypes import DTYPES, Op, reduction
 
 
-@pytest.fixture(params=["torch", "numpy"])
+@pytest.fixture(params=["kernel", "numpy"])
 def helper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "numpy":
-        monkeypatch.setattr(kernels, "loaded_torch", lambda: None)
+        monkeypatch.setattr(kernels, "kernel", None)
     return str(request.param)
 
 
@@ -81,12 +81,12 @@ def test_infinities_are_results() -> None:
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
-def test_nans_have_the_same_bits_with_and_without_torch(dtype: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nans_have_the_same_bits_by_both(dtype: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of whatever bits they were, and wherever in a vector they are."""
     kind = DTYPES[dtype]
     infinity, bits = (0x7F80, 0x7FC0) if dtype == "bfloat16" else (0x7C00, 0x7E00)
     fill = np.random.default_rng(7)
-    ways = (buffers.loaded_torch, lambda: None)
+    ways = (kernels.kernel, None)
     for n in (1, 3, 67, 1000):
         for given in (2, 3):
             ordinary = fill.integers(0, infinity // 2, (given, n)).astype(np.uint16)
@@ -96,7 +96,7 @@ def test_nans_have_the_same_bits_with_and_without_torch(dtype: str, op: str, mon
             rows = np.where(fill.random((given, n)) < 0.4, nans, ordinary).astype(np.uint16).view(kernels.storage(kind))
             found = []
             for way in ways:
-                monkeypatch.setattr(kernels, "loaded_torch", way)
+                monkeypatch.setattr(kernels, "kernel", way)
                 reduced, combined = np.empty_like(rows[0]), np.empty_like(rows[0])
                 kernels.reduce_rows(rows, reduced, reduction(op, kind, "test"))
                 with np.errstate(all="ignore"):

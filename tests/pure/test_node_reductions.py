@@ -13,7 +13,6 @@ import pytest
 
 from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import DTYPES, OPS, Dtype, Op, Reduction, reduction
-from mpicoll.fabrics.routes.node import numbers
 from mpicoll.node import loaded
 
 pytestmark = pytest.mark.skipif(loaded.kernel is None, reason=loaded.missing)
@@ -73,7 +72,7 @@ def drawn(dtype: Dtype, count: int, n: int, fill: np.random.Generator) -> list[A
 def by_kernel(of: Reduction, rows: Sequence[Array], out: Array, factors: Sequence[complex] | None = None) -> None:
     kernel = loaded.kernel
     assert kernel is not None
-    dtype, op, averages, _ = numbers(of)
+    dtype, op, averages = kernels.numbers(of)
     addresses = tuple(row.ctypes.data for row in rows)
     kernel.reduce_rows(dtype, op, averages, factors, addresses, out.ctypes.data, out.size)
 
@@ -84,7 +83,7 @@ def by_definition(of: Reduction, rows: Sequence[Array], factors: Sequence[comple
     is_product = of.combine == "PROD" and of.dtype.kind == "c"
     if of.combine not in ("MIN", "MAX") and not (is_product or (factors is not None and of.dtype.kind == "c")):
         out = np.empty_like(rows[0])
-        kernels.reduce_rows(rows, out, of, factors)  # type: ignore[arg-type]
+        kernels.reduce_rows_in_numpy(rows, out, of, factors)  # type: ignore[arg-type]
         return out
     wide = [kernels.widened(row, of.dtype) for row in rows]
     if factors is not None:

@@ -69,13 +69,13 @@ def test_nan_propagates_to_every_rank(comm: mpicoll.Communicator, dtype: str, n:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("algorithm", ["exchange", "recursive_doubling"])
-def test_equal_bits_where_only_some_ranks_have_torch(
+def test_equal_bits_where_only_some_ranks_have_the_kernel(
     dtype: str, algorithm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of NaNs, too, whatever bits they were."""
     with mpicoll.Communicator() as comm:
         if comm.rank == 0:
-            monkeypatch.setattr(kernels, "loaded_torch", lambda: None)
+            monkeypatch.setattr(kernels, "kernel", None)
         for op in ("sum", "max"):
             for n in (3, 100, 20_000):
                 bits = np.random.default_rng([n, comm.rank]).integers(-(1 << 15), 1 << 15, n, np.int16)

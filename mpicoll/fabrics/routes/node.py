@@ -16,8 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from mpicoll.arrays.buffers import Buffer
-from mpicoll.arrays.dtypes import DTYPES, Reduction
-from mpicoll.arrays.kernels import COMBINE
+from mpicoll.arrays.kernels import numbers
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
 from mpicoll.calls.record import Record
@@ -44,8 +43,6 @@ SLOT = 128 << 10
 _EXTENTS = {"0": 0, "1": 1, "p": 2}
 _ROOTS = {None: 0, "gives": 1, "gets": 2}
 _PREFIXES = {None: 0, "inclusive": 1, "exclusive": 2}
-_DTYPES = {name: number for number, name in enumerate(DTYPES)}
-_OPS = {name: number for number, name in enumerate(COMBINE)}
 
 
 def meet(comm: MPI.Intracomm, crowded: bool) -> Node | None:
@@ -93,14 +90,9 @@ def bind(node: Node, rank: int, size: int, call: Call, record: Record, elsewhere
         *addresses,
         int.from_bytes(record.digest, "little"),
         (may_share(call, size), elsewhere is not None),
-        None if reduction is None else numbers(reduction),
+        None if reduction is None else (*numbers(reduction), reduction.op.factor),
     )
     return plan.run
-
-
-def numbers(reduction: Reduction) -> tuple[int, int, bool, complex | None]:
-    """A reduction as the kernel knows it: numbers of its dtype and operation, whether it averages, and the factor."""
-    return _DTYPES[reduction.dtype.name], _OPS[reduction.combine], reduction.averages, reduction.op.factor
 
 
 class _Call:

@@ -436,9 +436,10 @@ static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t 
     return answer;
 }
 
-static PyObject *calls_clear(CallsObject *self, PyObject *unused) {
-    (void)unused;
-    drop_all(self);
+/* forget(whether plans stay in memory for ever): no call is a repeated one any more. A forked child may not free plans. */
+static PyObject *calls_forget(CallsObject *self, PyObject *stay) {
+    if (stay == Py_True) memset(self->entries, 0, self->sets * WAYS * sizeof *self->entries);
+    else drop_all(self);
     Py_RETURN_NONE;
 }
 
@@ -647,7 +648,7 @@ static PyType_Spec ring_spec = {"mpicoll.node.kernel.Ring", sizeof(RingObject), 
 
 static PyMethodDef calls_methods[] = {{"keep", (PyCFunction)calls_keep, METH_VARARGS, NULL},
                            {"run", (PyCFunction)(void (*)(void))calls_run, METH_FASTCALL, NULL},
-                           {"clear", (PyCFunction)calls_clear, METH_NOARGS, NULL}, {0}};
+                           {"forget", (PyCFunction)calls_forget, METH_O, NULL}, {0}};
 static PyType_Slot calls_slots[] = {{Py_tp_new, calls_new}, {Py_tp_traverse, calls_traverse},
                                     {Py_tp_clear, calls_tp_clear}, {Py_tp_dealloc, calls_dealloc},
                                     {Py_tp_methods, calls_methods}, {0}};

@@ -220,7 +220,7 @@ class Base:
         self.recorder.close(goes_on)
         self.plans.clear()
         if self.calls is not None:
-            self.calls.clear()
+            self.calls.forget(False)
         self.bound_messages.clear()
         self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
@@ -238,7 +238,9 @@ class Base:
 
     def abandon(self, why: str) -> None:
         """Close it in a process that may not call MPI, such as one that was forked."""
-        cut_short.append((self.plans, self.bound_messages, self.calls))
+        cut_short.append((self.plans, self.bound_messages))
+        if self.calls is not None:
+            self.calls.forget(True)
         self.plans, self.bound_messages = Plans(), Plans()
         self.planned, self.messages_of = self.plans.get, self.bound_messages.get
         self.under_way.abandon(why)

@@ -52,7 +52,9 @@ class Gone:
         poll, waits = select.epoll(), False
         for file in (self._wake, self._board.news):
             poll.register(file, select.EPOLLIN)
-        while self._wake not in (files := self._next(poll, _SECONDS_TO_BEGIN if waits else None)):
+        files: list[int] = []
+        while self._wake not in files:
+            files = self._next(poll, _SECONDS_TO_BEGIN if waits else None)
             if self._board.news in files:
                 os.read(self._board.news, 4096)
             ended, unseen = self._look_at_new(poll, files)

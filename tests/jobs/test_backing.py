@@ -26,9 +26,10 @@ BEGINS = {
 }
 """How programs begin MPI."""
 SHOWS = """
+import sys
 for line in open("/proc/self/maps"):
     if "mpich_shm_" in line or "sm_segment." in line:
-        print("file=" + line.rstrip("\\n").split(maxsplit=5)[-1])
+        sys.stdout.write("file=" + line.rstrip("\\n").split(maxsplit=5)[-1] + "\\n")
 """
 RUN = [sys.executable, "-m", "mpicoll", "run"]
 OWN_LAUNCHER = [os.path.join(os.path.dirname(sys.executable), "mpiexec")]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from mpicoll.arrays import interfaces
 from mpicoll.arrays.dtypes import DTYPES, Dtype
 from mpicoll.arrays.owners import owner_of
-from mpicoll.errors import ArgumentError, DeviceError, DtypeError
+from mpicoll.errors import ArgumentError, DeviceError, DtypeError, StateError
 
 __all__ = ["Buffer", "Described", "as_buffer", "host_buffer", "library_of", "loaded_torch", "memory_overlaps"]
 
@@ -172,6 +172,11 @@ def _described(x: object) -> str:
 
 
 def _of_numpy(x: NDArray[Any], operation: str, argument: str) -> Buffer:
+    if sys.is_finalizing():
+        raise StateError(
+            f"{operation}: Python is at its end, where NumPy cannot say what {argument} is: communicate before that, "
+            "such as in a function that atexit calls"
+        )
     dtype = x.dtype
     if type(x) is not np.ndarray and isinstance(x, np.ma.MaskedArray):  # whose module takes long to import
         expected = "an array without a mask (mpicoll would ignore the mask)"

@@ -177,9 +177,9 @@ def command(
     if here and elsewhere:
         argv += [flag.format(nprocs) for flag in vendor.here]
     # The allocation of a batch job, or a hostfile, says how many ranks a node may have.
-    if nprocs > len(cores.mine()) and (here or not elsewhere):
-        argv += vendor.crowded
-        adds |= vendor.crowded_adds
+    if here or not elsewhere:
+        argv += vendor.crowded  # ranks may start others, by MPI_Comm_spawn
+        adds |= vendor.crowded_adds if nprocs > len(cores.mine()) else {}
     if not placed:
         argv += vendor.unbound
     if vendor.exports and elsewhere and not here:

@@ -54,7 +54,7 @@ class Vendor:
     """Keeps all ranks on this node, though a batch system has allocated others."""
     crowded: tuple[str, ...] = ()
     crowded_adds: Mapping[str, str] = field(default_factory=dict)
-    """Flags and variables for more ranks than cores."""
+    """Flags that permit more ranks than cores, and variables for them."""
     unbound: tuple[str, ...] = ()
     """Lets no rank be bound to cores."""
     rank_binds: bool = False

@@ -341,7 +341,6 @@ def test_more_ranks_than_cores_is_the_users_wish_outside_of_batch_jobs(
 ) -> None:
     fake(elsewhere, "mpirun (Open MPI) 5.0.11")
     monkeypatch.delenv("OMPI_MCA_mpi_yield_when_idle", raising=False)
-    assert "--oversubscribe" not in launcher.command(["x.py"], 1).argv
     assert "--oversubscribe" in launcher.command(["x.py"], 4096).argv
     assert launcher.command(["x.py"], 4096).adds["OMPI_MCA_mpi_yield_when_idle"] == "1"
     monkeypatch.setenv("SLURM_JOB_ID", "1")
@@ -375,3 +374,46 @@ def test_variables_of_torchrun(tmp_path: Path) -> None:
     result = run(3, program, env={"RANK": "7", "LOCAL_RANK": "7"})
     assert result.code == 0, result.output
     assert sorted(re.findall(r"\[.*\]", result.output)) == [f"['{rank}', '3', '{rank}']" for rank in range(3)]
+
+
+SPAWNS = """
+    import sys
+    from mpi4py import MPI
+
+    parent = MPI.Comm.Get_parent()
+    others = parent if parent else MPI.COMM_WORLD.Spawn(sys.executable, args=[__file__], maxprocs=2)
+    sys.stdout.write(f"{MPI.COMM_WORLD.size} and {others.remote_size}\\n")
+    others.Disconnect()
+"""
+
+
+def test_ranks_start_others(tmp_path: Path) -> None:
+    """Beyond the cores, too."""
+    n = len(os.sched_getaffinity(0))
+    result = run(n, script(tmp_path, SPAWNS))
+    assert result.code == 0, result.output
+    assert sorted(result.output.splitlines()) == sorted([f"{n} and 2"] * n + [f"2 and {n}"] * 2)
+
+
+LATE = """
+    import numpy as np
+    import mpicoll
+
+    comm = mpicoll.Communicator()
+
+    class Late:
+        def __del__(self):
+            try:
+                comm.allreduce(np.ones(4))
+            except mpicoll.errors.StateError as error:
+                print(error, flush=True)
+
+    late = Late()
+"""
+
+
+@pytest.mark.usefixtures("usual_end")
+def test_an_array_where_python_is_at_its_end(tmp_path: Path) -> None:
+    result = run(1, script(tmp_path, LATE))
+    assert (result.code, result.output.partition(":")[0]) == (0, "allreduce"), result.output
+    assert "Python is at its end, where NumPy cannot say what x is" in result.output

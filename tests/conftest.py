@@ -15,6 +15,10 @@ from _pytest.config import create_terminal_writer
 
 from mpicoll import algorithms
 from mpicoll.launch.alone import launched_rank
+from tests.processes import plain_environment
+
+for _name in os.environ.keys() - plain_environment().keys():
+    del os.environ[_name]
 
 
 class Ranks:

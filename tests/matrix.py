@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from tests.processes import Job, job
+from tests.processes import Job, job, plain_environment
 
 HERE = Path(__file__).parent
 SILENCE = 900.0
@@ -224,7 +224,7 @@ def begun(argv: list[str]) -> Iterator[Launch]:
     with tempfile.TemporaryDirectory(prefix="mpicoll-tests-") as name:
         output, notes = Path(name, "output"), Path(name, "ranks")
         notes.mkdir()
-        env = {**ENVIRONMENT, **os.environ, "MPICOLL_OUTCOMES": str(notes)}
+        env = {**ENVIRONMENT, **plain_environment(), "MPICOLL_OUTCOMES": str(notes)}
         with job(argv, output, env, HERE.parent) as started:
             yield Launch(started, output, notes)
 

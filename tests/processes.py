@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,14 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+_OF_PYTHON = re.compile(r"PYTHON(?!PATH$|HOME$|PYCACHEPREFIX$)\w+")
+"""How Python behaves, such as PYTHONUNBUFFERED and PYTHONOPTIMIZE."""
+
+
+def plain_environment() -> dict[str, str]:
+    """This process's environment, without what must not decide whether a test passes."""
+    return {name: value for name, value in os.environ.items() if not _OF_PYTHON.fullmatch(name)}
 
 
 @dataclass

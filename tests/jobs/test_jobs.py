@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.jobs import jobs
+from tests.processes import plain_environment
 
 
 class Clock:
@@ -26,6 +29,16 @@ def test_a_slow_machine_has_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs.until(lambda: clock.now > 5 * jobs.DEADLINE, "much time has passed")
     with pytest.raises(pytest.fail.Exception, match="not within 900 s: it is true"):
         jobs.until(lambda: False, "it is true")
+
+
+def test_what_tests_inherit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they pass does not depend on how a developer's Python behaves."""
+    assert plain_environment() == dict(os.environ)
+    before = dict(os.environ)
+    for name in ("PYTHONUNBUFFERED", "PYTHONOPTIMIZE", "PYTHONWARNINGS"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PYTHONPATH", "/somewhere")
+    assert plain_environment() == {**before, "PYTHONPATH": "/somewhere"}
 
 
 def test_no_machine_has_less(monkeypatch: pytest.MonkeyPatch) -> None:

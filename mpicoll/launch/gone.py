@@ -29,7 +29,8 @@ class Gone:
         self._missing = set(range(board.nprocs))
         self._ranks: dict[int, int] = {}
         """Those that have come, by the files of their processes."""
-        self._ended: list[int] = []
+        self._ended: dict[int, None] = {}
+        """In the order in which they did."""
         self._first: list[int] = []
         self._wake = os.eventfd(0)
         self._thread: threading.Thread | None = None
@@ -58,15 +59,16 @@ class Gone:
             if self._board.news in files:
                 os.read(self._board.news, 4096)
             ended, unseen = self._look_at_new(poll, files)
+            self._ended |= dict.fromkeys(ended)
+            others_wait = self._is_within_init()
             if not self._first:
-                early = [rank for rank in ended if not self._board.is_over(rank) or self._is_waited_for(rank)]
+                early = [rank for rank in ended if not self._board.is_over(rank) or (others_wait and self._lacks(rank))]
                 self._first = sorted(early) if unseen.intersection(early) else early[:1]
-            self._ended += ended
-            waited_for = next(filter(self._is_waited_for, self._ended), None)
-            if waits and not files and waited_for is not None:
-                self._waited_for(waited_for)
+            waited_for = [rank for rank in self._ended if self._lacks(rank)] if others_wait else []
+            if waits and waited_for and not files:
+                self._waited_for(waited_for[0])
                 break
-            waits = waited_for is not None
+            waits = bool(waited_for)
         for file in (*self._ranks, poll.fileno()):
             os.close(file)
 
@@ -98,7 +100,10 @@ class Gone:
         unseen |= came.intersection(ranks)
         return [*ranks, *(rank for rank in sorted(unseen) if rank not in ranks)], unseen
 
-    def _is_waited_for(self, ended: int) -> bool:
-        """Whether a rank that lives is within MPI_Init, which this one has never come to."""
-        states = [self._board.mpi_of(rank) for rank in self._ranks.values() if rank not in (ended, *self._ended)]
-        return self._board.mpi_of(ended) != BEGUN and BEGINS in states
+    def _lacks(self, rank: int) -> bool:
+        """Whether MPI has not begun in this rank."""
+        return self._board.mpi_of(rank) != BEGUN
+
+    def _is_within_init(self) -> bool:
+        """Whether a rank that lives is within MPI_Init."""
+        return any(self._board.mpi_of(rank) == BEGINS for rank in self._ranks.values() if rank not in self._ended)

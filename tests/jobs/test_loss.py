@@ -115,7 +115,7 @@ from mpicoll.launch.gone import Gone
 
 last_calls.note(5, "barrier")
 last_calls.last[0] = 5
-print(last_calls.last_call(0))
+print(last_calls.last_call(0), flush=True)
 if sys.argv[1] == "later":
     last_calls.note(5 + 1024, "bcast of 1 float64 root 0")
 if sys.argv[1] != "ends":

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from pickle import UnpicklingError
+from threading import get_ident
 from time import monotonic
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -13,11 +14,11 @@ from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.plan import Plans
 from mpicoll.calls.record import Pending, Record
 from mpicoll.communicator.engine import kinds
+from mpicoll.communicator.engine.beside import MAIN, patience
 from mpicoll.communicator.engine.engine import Engine
 from mpicoll.communicator.engine.message_calls import EXACT
 from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, MessageError, TimeoutError
-from mpicoll.machine.patience import Patience
 
 __all__ = ["Objects"]
 
@@ -111,8 +112,9 @@ class Objects(Face):
         under_way.waits.append(begun)
         seconds = under_way.timeout
         try:
-            patience = None if seconds is None else Patience(seconds, awaited.meanwhile)
-            return move(*data, awaited.peer, awaited.tag, patience)
+            held = get_ident() != MAIN and under_way.by_mpi
+            its = patience(seconds or float("inf"), awaited.meanwhile) if seconds is not None or held else None
+            return move(*data, awaited.peer, awaited.tag, its)
         except TimeoutError as e:
             why = TimeoutError(f"{pending.operation}: {pending.missing} within {seconds:g} s")
             self._engine.end_midway(pending.operation, why)

@@ -43,6 +43,49 @@ def test_what_never_happened_is_named(tmp_path: Path) -> None:
     assert "irecv: no message came from rank 0 (tag 77)" in second
 
 
+THREADS = """
+    import threading
+    import time
+    import numpy as np
+    import mpicoll
+
+    comm, x = mpicoll.Communicator(), np.ones(4)
+    other = comm.split(0)
+
+    def serve():
+        while True:
+            other.recv(x, 1, tag=3)
+            other.send(2 * x, 1, tag=4)
+
+    if comm.rank == 0:
+        threads = [serve, lambda: comm.recv_object(1), lambda: comm.probe(1, 5), lambda: comm.send(np.ones(1 << 20), 1)]
+        for each in threads:
+            threading.Thread(target=each, daemon=True).start()
+        time.sleep(0.5)
+    else:
+        time.sleep(1)  # a thread of rank 0 still serves when its program has come to its end
+        other.send(x, 0, tag=3)
+        other.recv(x, 0, tag=4)
+        assert x.tolist() == [2] * 4
+"""
+
+
+def test_threads_that_wait_at_the_end(tmp_path: Path) -> None:
+    """MPI_Finalize would crash while a thread is within MPI. What it waits for is named."""
+    result = run(2, script(tmp_path, THREADS))
+    said = [line for line in result.output.splitlines() if line.startswith("mpicoll: ")]
+    assert result.code == 0, result.output
+    assert len(said) == 2, result.output
+    assert all(line.startswith("mpicoll: rank 0 is at its end and has calls under way. ") for line in said)
+    for call in (
+        "recv: no message came from rank 1 (tag 3)",
+        "recv_object: no message came from rank 1 (tag 0)",
+        "probe: no message came from rank 1 (tag 5)",
+        "send: no message was taken by rank 1 (tag 0)",
+    ):
+        assert result.output.count(call) == 1, result.output
+
+
 NEVER_WAITED_FOR = """
     import sys
     import numpy as np

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import get_ident
 from time import monotonic
 from typing import Any
 
@@ -16,12 +17,12 @@ from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.calls.record import Ends, Pending
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.base import Base
+from mpicoll.communicator.engine.beside import MAIN, patience
 from mpicoll.communicator.engine.copies import copied_to_host, written_back
 from mpicoll.communicator.engine.message import Message
 from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
-from mpicoll.machine.patience import Patience
 
 __all__ = ["EXACT", "BoundMessage", "MessageCalls", "OwnTag"]
 
@@ -87,6 +88,9 @@ class MessageCalls(Base):
         if type(message) is not Message or (now := message.now) is None:
             self.start(message, x).wait()
             return
+        if get_ident() != MAIN and self._is_held(message):
+            self.start(message, x).wait()
+            return
         under_way = self.under_way
         begun = message.pending, monotonic()
         under_way.begun.append(begun)
@@ -100,6 +104,13 @@ class MessageCalls(Base):
             waits.remove(begun)
         if message.receives and (arrived := message.transfer.arrived()) != message.count:
             raise message.wrong(arrived, message.transfer.source())
+
+    def _is_held(self, message: Message) -> bool:
+        """Whether a thread waits for it that must not be within MPI at the end of the program."""
+        ends = message.pending.ends
+        return self.under_way.by_mpi and not (
+            ends.sources and ends.targets
+        )  # one call of MPI's makes these two at once
 
     def start(self, message: Message | Callable[[], Request], x: Any) -> Request:
         """Start a message that is bound to ``x``, or a collective that does not block."""
@@ -216,12 +227,12 @@ class MessageCalls(Base):
         of, which = self.origin("probe", source, tag)
         pending = Pending.message("probe", self.whence(of, which), 0, "object", self.comes_from(of, which))
         under_way, begun = self.under_way, (pending, monotonic())
-        patience = Patience(under_way.timeout or float("inf"))
+        its = patience(under_way.timeout or float("inf"))
         under_way.begun.append(begun)
         under_way.waits.append(begun)
         try:
             while (found := self.iprobe(source, tag, "probe")) is None:
-                if not patience.lasts():
+                if not its.lasts():
                     why = f"probe: {pending.missing} within {self.timeout:g} s"
                     self.close(why)
                     raise TimeoutError(why)

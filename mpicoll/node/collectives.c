@@ -230,6 +230,7 @@ static void move_in_place(Node *node, const Call *c) {
 
 int work_in_place(Node *node, Call *c) {
     Meeting *m = &node->meeting;
+    c->in_place = 1;
     if (c->reduces && c->gives == ONE_EACH)
         combine_in_place(node, c, c->given[m->rank], c->given[m->rank + 1], c->given[m->rank]);
     else if (c->reduces)
@@ -288,6 +289,7 @@ int run(Node *node, Call *c) {
     Word word = {c->digest, c->may_share ? c->version : 0};
     size_t longest = longest_block(c);
     int ready = !c->may_share || !(word.version || c->only_shared);
+    c->in_place = 0;
     say(node, c, longest);
     if (ready) copy_in(node, c, 0, is_sliced(node, c, longest));
     int code = arrive_and_wait(m, word);

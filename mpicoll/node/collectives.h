@@ -33,6 +33,7 @@ typedef struct {
     uint64_t *versions;          /* by rank: those for which these addresses hold */
     const char **inputs;
     char **outputs;
+    int in_place; /* whether the last call was made where the arrays lie */
 } Call;
 
 /* What a rank says of a call besides its word. */

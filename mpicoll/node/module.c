@@ -175,7 +175,7 @@ int run_plan(PyObject *plan) {
     if (node->busy) return taken(PyObject_CallMethod(self->of, "within", NULL)); /* a signal's handler calls */
     if (call->may_share && (self->generation != generation || self->is_adopted) && looked(self)) return -1;
     node->busy = 1;
-    int code = work(self, run), way = call->version ? IN_PLACE : SLOTS;
+    int code = work(self, run);
     if (code == LOOK) {
         if (taken(PyObject_CallMethod(self->of, "look", "O", self))) {
             node->busy = 0;
@@ -185,7 +185,7 @@ int run_plan(PyObject *plan) {
     }
     node->busy = 0;
     switch (code) {
-        case 0: return took(self, way);
+        case 0: return took(self, call->in_place ? IN_PLACE : SLOTS);
         case ELSEWHERE:
             if (took(self, OTHER)) return -1;
             return taken(PyObject_CallMethod(self->of, "elsewhere", NULL));

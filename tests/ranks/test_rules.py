@@ -7,44 +7,39 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mpicoll.calls.tables import Held, Table
 
 import mpicoll
 from mpicoll.algorithms.steps import Nodes
 from mpicoll.arrays.dtypes import DTYPES, reduction
-from mpicoll.calls import select, tables
+from mpicoll.calls import select
 from mpicoll.calls.rules import Rules
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.node import loaded
 
 pytestmark = pytest.mark.mpi(min_size=2)
 SUM = reduction("sum", DTYPES["float32"], "allreduce")
 
 
 def test_all_ranks_choose_what_rank_0_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their environments, installations and cores may differ. A communicator's choice never changes."""
+    """Their environments and cores may differ. A communicator's choice never changes."""
     with mpicoll.Communicator() as plain:
-        rank, size, shares = plain.rank, plain.size, plain._engine.binding.traits.shares
-    table = Table({size: Held({("native", "bcast"): ((8, "chain" if rank == 0 else "linear"),)})})
-    monkeypatch.setattr(tables, "held", lambda *where: table)
+        rank, size = plain.rank, plain.size
+        otherwise = select.select("reduce", SUM, 8, plain._engine.binding.traits)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring" if rank == 0 else "allreduce:native,reduce:binomial_tree")
     with mpicoll.Communicator() as comm:
         monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:swing")
-        monkeypatch.setattr(tables, "held", lambda *where: Table())
         part, node = comm.split(0, key=-comm.rank), comm.node
         for each in (comm, part, node, comm.subset(range(size))):
             assert each is not None
             assert select.select("allreduce", SUM, 8, each._engine.binding.traits) == "ring"
-            assert select.select("reduce", SUM, 8, each._engine.binding.traits) == "native"
-            assert select.select("bcast", None, 8, each._engine.binding.traits) == ("chain" if shares else "native")
+            assert select.select("reduce", SUM, 8, each._engine.binding.traits) == otherwise
             x = np.full(8, 1.0 + each.rank)
             assert each.allreduce(x, out=x)[0] == size * (size + 1) / 2
 
 
-def test_a_node_of_several_has_the_table_of_its_own_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was preferred when the whole was made is kept."""
-    table = Table({2: Held({("native", "bcast"): ((8, "chain"),)})})
-    monkeypatch.setattr(tables, "held", lambda *where: table)
+def test_a_node_of_several_has_the_rules_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was preferred when the whole was made is kept. The ranks of the node have the kernel."""
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:ring")
     with monkeypatch.context() as several:
         several.setattr(MPIFabric, "_found_nodes", lambda fabric: Nodes(tuple(range(fabric.size))))
@@ -52,8 +47,10 @@ def test_a_node_of_several_has_the_table_of_its_own_cpu(monkeypatch: pytest.Monk
         part = comm.split(0)
     monkeypatch.setenv("MPICOLL_ALGORITHM", "allreduce:native")
     assert part is not None
-    assert part._engine.binding.traits.rules == comm._engine.binding.traits.rules == Rules("allreduce:ring")
-    assert comm.node._engine.binding.traits.rules == Rules("allreduce:ring", table)
+    for each in (comm, part, comm.node):
+        assert each._engine.binding.traits.rules == Rules("allreduce:ring")
+    assert not comm._engine.binding.traits.kernel
+    assert comm.node._engine.binding.traits.kernel == (loaded.kernel is not None)
     part.free()
     comm.free()
 
@@ -88,18 +85,3 @@ def test_ranks_that_take_turns_on_cores(
     monkeypatch.setattr(cores, "ranks_here", lambda: launched or 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     assert cores.oversubscribed(world) == expected
-
-
-def test_ranks_with_different_cpus_have_no_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mpi4py import MPI
-
-    from mpicoll.fabrics import mpi
-
-    rank, size = MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size
-    table = Table({size: Held({("native", "bcast"): ((8, "chain"),)})})
-    monkeypatch.setattr(tables, "held", lambda *where: table)
-    with mpicoll.Communicator() as comm:
-        assert comm._engine.binding.traits.rules.table == table
-    monkeypatch.setattr(mpi, "fingerprint", lambda: f"CPU {min(rank, 1)}")
-    with mpicoll.Communicator() as comm:
-        assert comm._engine.binding.traits.rules.table == Table()

@@ -9,16 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mpicoll.fabrics.routes.lying import SHARED
-from mpicoll.fabrics.routes.shares import PIECE
-from mpicoll.fabrics.transports.meeting import Meeting
 
 import mpicoll
-from mpicoll.errors import MessageError
-from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.machine import blocks, vendors
+from mpicoll.fabrics.routes.node import NODE, SHARED, SLOT
+from mpicoll.machine import blocks
 from tests import oracle
-from tests.sharing import NEEDED, sharing
+from tests.sharing import NEEDED
 
 LONG = 8 * blocks.LEAST
 """Elements: enough of them for any dtype."""
@@ -29,7 +25,7 @@ pytestmark = NEEDED
 
 @pytest.fixture
 def comm() -> Iterator[mpicoll.Communicator]:
-    with sharing() as made:
+    with mpicoll.Communicator() as made:
         yield made
 
 
@@ -44,7 +40,7 @@ def test_only_a_collective_with_an_algorithm_of_its_own_is_not_made_where_arrays
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MPICOLL_ALGORITHM", "bcast:linear")
-    with sharing() as comm:
+    with mpicoll.Communicator() as comm:
         x = shared(comm, np.ones(LONG, np.float32))
         comm.allreduce(x, out=x)
         assert comm.last_route == SHARED
@@ -52,33 +48,7 @@ def test_only_a_collective_with_an_algorithm_of_its_own_is_not_made_where_arrays
         assert comm.last_route == "linear"
 
 
-def test_where_ranks_take_turns_an_mpi_moves_short_arrays_from_and_to_a_root(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fabric = comm._engine.fabric
-    assert isinstance(fabric, MPIFabric)
-    monkeypatch.setattr(fabric, "_crowded", True)
-    monkeypatch.setattr(fabric, "_vendor", vendors.OPEN_MPI)
-    first = comm.zeros(LONG)
-    comm.allreduce(first, out=first)
-    for nbytes, route in ((vendors.OPEN_MPI.crowded_deals - 4, "native"), (vendors.OPEN_MPI.crowded_deals, SHARED)):
-        block = shared(comm, np.full(nbytes // 4, comm.rank + 1, np.float32))
-        all_blocks = comm.empty((comm.size, *block.shape), np.float32)
-        comm.gather(block, out=all_blocks)
-        assert comm.last_route == route
-        assert comm.rank != 0 or (all_blocks == np.arange(1, comm.size + 1)[:, None]).all()
-        comm.scatter(all_blocks, out=block)
-        assert comm.last_route == route
-        assert (block == comm.rank + 1).all()
-        comm.bcast(block)
-        assert comm.last_route == route
-        assert (block == 1).all()
-        comm.allreduce(block, out=block)
-        assert comm.last_route == SHARED
-        assert (block == comm.size).all()
-
-
-@pytest.mark.parametrize("count", [blocks.LEAST, LONG, LONG + 1, 3 * PIECE + 5])
+@pytest.mark.parametrize("count", [blocks.LEAST, LONG, LONG + 1, 3 * SLOT + 5])
 @pytest.mark.parametrize(
     ("dtype", "op"),
     [
@@ -117,51 +87,32 @@ def test_tensors(comm: mpicoll.Communicator) -> None:
 
 
 def test_some_ranks_have_ordinary_arrays(comm: mpicoll.Communicator) -> None:
+    """In one call, and in the next one none has. Each call is right, and goes where its arrays lie if all can."""
     for odd in range(comm.size):
         for made in (np.empty, comm.empty):
-            count = LONG + 2 * odd + (made is np.empty)  # calls of a length that had ordinary arrays are passed over
-            x = made(count) if comm.rank == odd else comm.empty(count)
-            x.fill(comm.rank)
-            comm.allreduce(x, out=x)
-            assert comm.last_route == ("native" if made is np.empty else SHARED)
-            assert (x == sum(range(comm.size))).all()
+            x = made(LONG) if comm.rank == odd else comm.empty(LONG)
+            for _ in range(2):
+                x.fill(comm.rank)
+                comm.allreduce(x, out=x)
+                assert comm.last_route == (NODE if made is np.empty else SHARED)
+                assert (x == sum(range(comm.size))).all()
 
 
-def test_long_arrays_that_take_turns_with_ordinary_ones(comm: mpicoll.Communicator) -> None:
-    """Beside a long call, it takes little to say that an array is ordinary. So no such call is passed over."""
-    ordinary, shared = np.ones(1 << 17), comm.zeros(1 << 17)
-    for _ in range(5):
-        comm.allreduce(shared, out=shared)
-        assert comm.last_route == SHARED
-        for _ in range(3):
-            comm.allreduce(ordinary, out=ordinary)
-            assert comm.last_route != SHARED
+def test_long_moves_of_ordinary_arrays_are_the_mpis(comm: mpicoll.Communicator) -> None:
+    for made, route in ((np.empty, "native"), (comm.empty, SHARED)) * 2:
+        x = made(LONG)
+        x.fill(comm.rank)
+        comm.bcast(x, root=1)
+        assert comm.last_route == route
+        assert (x == 1).all()
 
 
-def test_calls_with_ordinary_arrays_are_passed_over(
-    comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fewer and fewer of them take the time to meet, until ranks have shared arrays again."""
-    met: list[int] = []
-    short = blocks.LEAST // 4
-    x, number, fabric = np.zeros(short), [0], comm._engine.fabric
-    assert isinstance(fabric, MPIFabric)
-    assert fabric._meeting is not None
-    come = fabric._meeting.come
-
-    def noted() -> None:
-        met.append(number[0])
-        come()
-
-    monkeypatch.setattr(fabric._meeting, "come", noted)
-    for number[0] in range(40):
-        comm.allreduce(x, out=x)
-    assert met == [0, 2, 5, 10, 19, 36]
-    y, routes = comm.zeros(short), []
-    for _ in range(100):
-        comm.allreduce(y, out=y)
-        routes.append(comm.last_route)
-    assert routes == ["native"] * routes.index(SHARED) + [SHARED] * (100 - routes.index(SHARED))
+def test_short_arrays_are_not_looked_for(comm: mpicoll.Communicator) -> None:
+    x = comm.empty(LONG)[: blocks.LEAST // 8 - 1]
+    x.fill(1)
+    comm.allreduce(x, out=x)
+    assert comm.last_route == NODE
+    assert (x == comm.size).all()
 
 
 def test_arrays_that_come_and_go(comm: mpicoll.Communicator) -> None:
@@ -228,43 +179,12 @@ def test_messages_move_while_ranks_wait_for_each_other(comm: mpicoll.Communicato
     assert comm.last_route == SHARED
 
 
-def test_who_lets_the_ranks_begin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank without which no other one can end the call. Of uneven blocks, its own may be empty."""
-    said = []
-
-    def begins(self: Meeting, lies: bool, all_depend: bool, kind: object) -> bool:
-        said.append(all_depend)
-        return False
-
-    monkeypatch.setattr(Meeting, "begins", begins)
-    with mpicoll.Communicator() as comm:
-        x = comm.zeros(LONG)
-        comm.allreduce(x, out=x)
-        comm.bcast(x)
-        comm.reduce(x, out=x)
-        rows = [LONG] + [0] * (comm.size - 1)
-        comm.allgatherv(x[: rows[comm.rank]], rows, out=comm.zeros(LONG))
-        assert said[:3] == [True, comm.rank == 0, False]
-        assert not any(said[3:])
-
-
-def test_lengths_that_differ(comm: mpicoll.Communicator) -> None:
-    with mpicoll.Communicator(check="off") as unwatched:
-        for _ in range(2):
-            x = unwatched.zeros(LONG)
-            unwatched.allreduce(x, out=x)
-        x = unwatched.zeros(LONG + (comm.rank == 1))
-        said = f"allreduce sum of {x.size} float64: rank .* makes another call, or gives other numbers"
-        with pytest.raises(MessageError, match=said):
-            unwatched.allreduce(x, out=x)
-
-
 def test_communicators_made_of_it(comm: mpicoll.Communicator) -> None:
     part = comm.split(0, -comm.rank)
     assert part is not None
     with part:
         x = comm.empty(LONG)
-        for route in ("native", SHARED, SHARED):
+        for route in (SHARED, SHARED):
             x.fill(part.rank)
             part.allreduce(x, out=x)
             assert part.last_route == route
@@ -285,6 +205,3 @@ def test_an_algorithm_that_is_named_is_taken(comm: mpicoll.Communicator) -> None
     x = comm.zeros(LONG)
     comm.allreduce(x, out=x, algorithm="ring")
     assert comm.last_route == "ring"
-
-
-# -- arrays that every rank reads and writes --------------------------------------------------------------------------

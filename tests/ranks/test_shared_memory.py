@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mpicoll.fabrics.routes.lying import SHARED
 
 import mpicoll
 from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
-from mpicoll.fabrics.routes import lying
+from mpicoll.fabrics.routes import node
+from mpicoll.fabrics.routes.node import SHARED
 from mpicoll.machine import blocks, shared_memory
-from tests.sharing import NEEDED, sharing
+from tests.sharing import NEEDED
 
 LONG = 8 * blocks.LEAST
 """Elements: enough of them for any dtype."""
@@ -35,7 +35,7 @@ pytestmark = NEEDED
 
 @pytest.fixture
 def comm() -> Iterator[mpicoll.Communicator]:
-    with sharing() as made:
+    with mpicoll.Communicator() as made:
         yield made
 
 
@@ -177,8 +177,8 @@ def test_memory_that_cannot_be_opened(monkeypatch: pytest.MonkeyPatch, number: i
     def refuses(place: blocks.Place) -> None:
         raise OSError(number, "the system's word")
 
-    with sharing() as comm:
-        monkeypatch.setattr(lying, "opened", refuses)
+    with mpicoll.Communicator() as comm:
+        monkeypatch.setattr(node, "opened", refuses)
         x = comm.zeros(LONG)
         what = rf"allreduce: the \d+ bytes of memory that rank 0 gives \(process \d+\) cannot be opened: .*{why}"
         with pytest.raises(MessageError, match=what):

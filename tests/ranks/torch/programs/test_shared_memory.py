@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from mpicoll.fabrics.routes.lying import SHARED
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -22,30 +21,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
 from mpicoll.errors import ArgumentError
-from mpicoll.fabrics.transports import meeting
+from mpicoll.fabrics.routes.node import SHARED
 from mpicoll.machine import blocks
 from mpicoll.torch.backend import buckets
 from mpicoll.torch.backend.registered_group import RegisteredGroup
 from mpicoll.torch.functions import lists, memory
 from tests.ranks.torch.programs.training import assert_equal_to_rounding
+from tests.sharing import NEEDED
 
 LONG = 8 * blocks.LEAST
 """Elements: enough of them for any dtype."""
 
-pytestmark = [
-    pytest.mark.mpi(min_size=2),
-    pytest.mark.skipif(not meeting.in_order(), reason="ranks do not meet in memory on this processor"),
-]
+pytestmark = NEEDED
 
 
 @pytest.fixture
 def group() -> Iterator[Any]:
-    """One whose ranks say where their tensors lie."""
     made = dist.new_group()
     assert isinstance(made, RegisteredGroup)
-    for route in ("exchange", SHARED):
-        dist.all_reduce(mpicoll.torch.empty(LONG, dtype=torch.uint8).zero_(), group=made)
-        assert made.comm.last_route == route
     yield made
     dist.destroy_process_group(made)
 

@@ -6,7 +6,7 @@ Each rank fills two arrays, as a program or a benchmark does between its calls. 
 of 8 bytes is timed. Its data fit anywhere, so the difference between two ways is that of their instructions and of what
 they read besides. The longer the arrays are, the less of that is still in the caches. Four ways take turns: the MPI's
 own call through mpi4py, with its arguments made before too, and mpicoll's, bound before too. The figures are medians in
-microseconds, of the slowest rank. The file has how much longer mpicoll's call took, for `beside_native.py`.
+microseconds, of the slowest rank. The file has how much longer mpicoll's call took.
 """
 
 from __future__ import annotations

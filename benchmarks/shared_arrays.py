@@ -3,7 +3,7 @@
     mpicoll run -n 2 benchmarks/shared_arrays.py [--in-a-row] [COLLECTIVE ...]
 
 Four ways take turns: the MPI's own call through mpi4py, mpicoll's call on ordinary arrays, the same by the algorithm
-``cico``, and mpicoll's call on arrays that ``Communicator.empty`` has made. Collectives that only move data have a
+``node``, and mpicoll's call on arrays that ``Communicator.empty`` has made. Collectives that only move data have a
 fifth one, "copy": each rank copies its result from where the other ranks' inputs lie, and waits for nobody. Where all
 ranks get results, nobody can do with less. In a bcast and a gather, ranks that get none can help the others. Each works
 on three sets of float32 arrays in turn. The size is that of the longest array of the call. The figures are medians in
@@ -159,7 +159,7 @@ def measured(
     ways = [
         [on(pair(name, these, ordinary), bare(direct, name)) for _ in range(SETS)],
         [on(each, call) for each in others],
-        [on(each, ours(comm, name, "cico")) for each in others],
+        [on(each, ours(comm, name, "node")) for each in others],
         [on(pair(name, these, shared), call) for _ in range(SETS)],
     ]
     if name in COPYING:
@@ -193,7 +193,7 @@ def main() -> None:
         print(f"{library()}, {comm.size} ranks, {fingerprint()}{', calls in a row' if in_a_row else ''}")
     for name in [each for each in sys.argv[1:] if each != "--in-a-row"] or NAMES:
         gains = []
-        columns = ["ordinary", "cico", "shared", *["copy"] * (name in COPYING)]
+        columns = ["ordinary", "node", "shared", *["copy"] * (name in COPYING)]
         if comm.rank == 0:
             heads = "".join(f"{column:>12}" for column in ["MPI", *columns])
             print(f"{name:>14}{heads}   times as fast: {', '.join(columns[1:])}")

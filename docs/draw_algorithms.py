@@ -23,8 +23,8 @@ one. It lists the meaning of each collective, and every algorithm that mpicoll h
 where it comes from, and a picture of its messages.
 
 Three other names that `algorithm=` accepts are `native`, which is the MPI library's own collective, `exchange`, which
-moves all values and combines them in rank order, and `cico`, which does so through memory that the ranks of a node
-share. [arrays.md](arrays.md#algorithms) says which of all these runs by default.
+moves all values and combines them in rank order, and `node`, which is mpicoll's kernel for the ranks of one node.
+[arrays.md](arrays.md#algorithms) says which of all these runs by default.
 
 `make docs` builds this page from the code that runs. It proves each algorithm first, and then draws the picture from
 the algorithm's *schedule*: the list of messages of each rank, step by step. You can do more with each:

@@ -54,7 +54,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/ranks/test_exchange.py":     ((1, 2, 4, MORE, 3), (3, MORE, 1, 2, 4)),
     "tests/ranks/test_random.py":       ((1, 2, 4, MORE, 3), (3, MORE, 1, 2, 4)),
     "tests/ranks/test_scheduled.py":    ((1, 2, 4, MORE, 3), (3, MORE, 2, 4)),
-    "tests/ranks/test_shared.py":       ((2, 4, MORE, 3), (3, MORE, 2, 4)),
+    "tests/ranks/test_node.py":         ((2, 4, MORE, 3), (3, MORE, 2, 4)),
     "tests/ranks/test_shared_arrays.py": ((2, 4),         (3,)),
     "tests/ranks/test_shared_memory.py": ((2, 4),         (3,)),
     "tests/ranks/test_large.py":        ((2, MORE, 3),    (3, MORE, 2)),
@@ -101,6 +101,7 @@ TABLE: dict[str, tuple[tuple[Where, ...], tuple[Where, ...]]] = {
     "tests/jobs/test_ddp_messages.py":  ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_dumps.py":         ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_gpu_option.py":    ((JOBS,),         (MORE, JOBS)),
+    "tests/jobs/test_no_kernel.py":     ((JOBS,),         (MORE, JOBS)),
     "tests/jobs/test_soak.py":          ((JOBS,),         (MORE, JOBS)),
 }  # fmt: skip
 AGAIN = (

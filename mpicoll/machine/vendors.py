@@ -100,8 +100,6 @@ class Vendor:
     """Whether MPI_Waitall may never return where a message has failed."""
     overruns: bool = False
     """Whether a long message is written as a whole into an array that is shorter."""
-    crowded_deals: int = 0
-    """Bytes. Where ranks take turns on cores, it moves shorter arrays from or to a root in less time than they meet."""
 
 
 OPEN_MPI = Vendor(
@@ -137,7 +135,6 @@ OPEN_MPI = Vendor(
     waitany_yields=True,
     waits_one_by_one=True,  # seen with 4.1
     overruns=True,  # seen with 5.0.11: within a node from 4 KiB on, and over TCP
-    crowded_deals=256 << 10,  # with 5.0.11, 3 and 4 ranks on 2 cores of three CPUs
 )
 
 MPICH = Vendor(

@@ -112,7 +112,7 @@ def extreme(of: Reduction, a: Array, b: Array) -> Array:
         return np.asarray(found)
     both, one = np.signbit(a) & np.signbit(b), np.signbit(a) | np.signbit(b)
     zero = np.where(both if of.combine == "MAX" else one, a.dtype.type(-0.0), a.dtype.type(0.0))
-    return np.where((a == 0) & (b == 0), zero, found)
+    return np.asarray(np.where((a == 0) & (b == 0), zero, found))
 
 
 def same(dtype: Dtype, found: Array, expected: Array) -> bool:

@@ -9,11 +9,9 @@ import mpicoll
 from mpicoll.fabrics.routes import exchange
 
 
-@pytest.fixture(params=[1 << 20, 1], ids=["messages", "shared memory"])
-def comm(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> mpicoll.Communicator:
+@pytest.fixture
+def comm(monkeypatch: pytest.MonkeyPatch) -> mpicoll.Communicator:
     """Its plans are bound while a rank has one partner at a time, and a slice a few elements."""
-    monkeypatch.setattr("mpicoll.fabrics.transports.shared.LEAST", request.param)
-    monkeypatch.setattr("mpicoll.fabrics.transports.shared.SLOT", 64)
     monkeypatch.setattr(exchange, "PARTNERS", 1)
     monkeypatch.setattr(exchange, "SHORT", 0)
     monkeypatch.setattr(exchange, "CHUNK", 256)

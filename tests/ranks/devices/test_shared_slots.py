@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import weakref
 
 import numpy as np
@@ -16,11 +15,9 @@ from mpicoll.machine import blocks
 from tests.devices.checks import MOVING, check
 from tests.devices.on import On, OnSimulated
 from tests.devices.simulated_queue import Costs
+from tests.sharing import NEEDED
 
-pytestmark = [
-    pytest.mark.mpi(min_size=2),
-    pytest.mark.skipif(os.uname().machine != "x86_64", reason="arrays are not shared where stores may be seen late"),
-]
+pytestmark = NEEDED
 LENGTH = 40_001
 """Elements of a vector, or of a block: several pieces, of which all but the last are long enough."""
 
@@ -39,7 +36,6 @@ def summed(comm: mpicoll.Communicator, on: On, value: float, algorithm: str | No
 
 @pytest.mark.parametrize("name", MOVING)
 def test_every_collective(comm: mpicoll.Communicator, on: On, name: str) -> None:
-    summed(comm, on, 1)  # from then on, ranks say where their memory lies
     for dtype, op in (("float32", "sum"), ("bfloat16", "avg" if COLLECTIVES[name].prefix is None else "sum")):
         for root in range(comm.size):
             check(comm, on, name, "staged", dtype, op, (LENGTH,), "plain", root)

@@ -20,9 +20,12 @@ from numpy.typing import NDArray
 from mpicoll.arrays import interfaces
 from mpicoll.arrays.dtypes import DTYPES, Dtype
 from mpicoll.arrays.owners import owner_of
-from mpicoll.errors import ArgumentError, DeviceError, DtypeError, StateError
+from mpicoll.errors import ArgumentError, DeviceError, DtypeError, MpicollError, StateError
 
-__all__ = ["Buffer", "Described", "as_buffer", "host_buffer", "library_of", "loaded_torch", "memory_overlaps"]
+__all__ = [
+    "Buffer", "Described", "as_buffer", "exported", "host_buffer", "library_of", "loaded_torch",
+    "memory_overlaps", "strided",
+]  # fmt: skip
 
 
 _DLPACK_CPU = 1
@@ -97,12 +100,8 @@ class Buffer:
             self, array=None, address=self.address + start * size, shape=(stop - start,), strides=(size,), plain=True
         )
 
-    def on_host(self, memory: NDArray[np.uint8] | None = None) -> Buffer:
-        """A plain copy, of memory of the host. It is in that ``memory``, if that is given."""
-        if memory is not None:
-            made = as_buffer(self.like(self.shape, memory), "copy", "array")
-            made.assign(self)
-            return made
+    def on_host(self) -> Buffer:
+        """A plain copy, of memory of the host."""
         if isinstance(self.array, np.ndarray):
             return as_buffer(self.array.copy(order="C"), "copy", "array")
         host = loaded_torch().empty(self.shape, dtype=self.array.dtype, device="cpu")
@@ -151,6 +150,21 @@ def as_buffer(x: Any, operation: str, argument: str) -> Buffer:
         given = f"{type(x).__name__} of format {view.format!r} (numpy says: {e})"
         raise DtypeError(operation, argument, "elements that NumPy has a dtype for", given) from e
     return _of_numpy(array, operation, argument)
+
+
+def exported(x: Any) -> Any:
+    """The NumPy array over the memory of an object that is neither an array nor a tensor, such as a memoryview. While
+    there is this array, the memory stays where it is. Anything else is returned as it is."""
+    if isinstance(x, np.ndarray) or x is None:
+        return x
+    torch = loaded_torch()
+    if (torch is not None and isinstance(x, torch.Tensor)) or hasattr(x, "__cuda_array_interface__"):
+        return x
+    try:
+        array = np.asarray(x) if type(x) is memoryview else as_buffer(x, "", "").array
+    except (MpicollError, ValueError):
+        return x  # the call says what is wrong with it
+    return array if isinstance(array, np.ndarray) else x
 
 
 _ALSO_OF_OBJECTS = ("bcast", "gather", "allgather", "scatter", "alltoall", "allreduce", "send", "recv")
@@ -345,7 +359,8 @@ def memory_overlaps(a: Buffer, b: Buffer) -> bool:
     if a.plain and b.plain:
         return True
     try:
-        return np.shares_memory(_strided(a), _strided(b), max_work=100_000)  # type: ignore[arg-type]
+        ours, theirs = (strided(each, np.dtype((np.void, each.dtype.itemsize))) for each in (a, b))
+        return np.shares_memory(ours, theirs, max_work=100_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
@@ -371,5 +386,6 @@ class Described:
         self.__array_interface__ = {"version": 3, "data": data, "shape": shape, "strides": strides, "typestr": typestr}
 
 
-def _strided(b: Buffer) -> NDArray[Any]:
-    return np.asarray(Described(b.address, b.shape, f"|V{b.dtype.itemsize}", b.strides))
+def strided(b: Buffer, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """The buffer's memory as an array of a dtype of its elements' size. The array does not keep the memory."""
+    return np.asarray(Described(b.address, b.shape, dtype.str, b.strides))

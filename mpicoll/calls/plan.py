@@ -15,6 +15,7 @@ import numpy as np
 
 from mpicoll.arrays.buffers import loaded_torch
 from mpicoll.calls.record import Record
+from mpicoll.machine import blocks
 from mpicoll.node.loaded import kernel
 
 __all__ = ["NOT_FOUND", "Bound", "Plan", "Plans", "Workspace", "key_by", "sequence"]
@@ -42,31 +43,56 @@ Kept = TypeVar("Kept")
 
 
 class Plans(dict[Hashable, Kept]):
-    """A cache of plans. It is emptied when it is full, so that its memory stays bounded. To bind a plan again costs
-    microseconds."""
+    """A cache of plans: at least the ``LIMIT`` ones that were used last, and at most twice as many.
+
+    There are two generations. ``get`` finds what was used since the younger one began, at the cost of a dictionary.
+    ``find`` finds all of them, and takes what it finds into the younger one. When that is full, it becomes the older
+    one, and what was not used since the last time is dropped."""
 
     LIMIT = 1024
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._older: dict[Hashable, Kept] = {}
+
+    def find(self, key: Hashable) -> Kept | None:
+        plan = self.get(key)
+        if plan is None and (plan := self._older.get(key)) is not None:
+            self.keep(key, plan)
+        return plan
+
     def keep(self, key: Hashable, plan: Kept) -> None:
         if len(self) >= self.LIMIT:
-            self.clear()
+            self._older = dict(self)
+            super().clear()  # it stays the same object: who looks for plans has its ``get``
         self[key] = plan
+
+    def clear(self) -> None:
+        super().clear()
+        self._older = {}
 
 
 def key_by(address: Callable[[Any], int]) -> Callable[[Any], tuple[Hashable, ...] | None]:
-    """A function that gives an array's key. ``address`` says where a NumPy array's memory begins."""
+    """A function that gives an array's key. ``address`` says where a NumPy array's memory begins, if it has no gaps.
+
+    An array with gaps has another copy in its place once there is memory that ranks share, and another key."""
 
     def key(x: Any) -> tuple[Hashable, ...] | None:
         """A description of the array's memory as it is now, which no other memory has. None if it is not plain
         memory."""
         kind = type(x)
         try:
-            if kind is np.ndarray:
+            if kind is np.ndarray or (isinstance(x, np.ndarray) and not isinstance(x, np.ma.MaskedArray)):
                 # A program may also change whether the array is contiguous or writable. The flags say both.
-                return (address(x), x.size, x.dtype, x.flags.num)
+                if x.flags.c_contiguous:
+                    return (address(x), x.size, x.dtype, x.flags.num)
+                begin = x.__array_interface__["data"][0]
+                return (begin, x.shape, x.strides, x.dtype, x.flags.num, blocks.exist())
             if kind in _TENSORS:
-                if not x.is_contiguous() or x.is_neg() or x.is_conj():
+                if x.is_neg() or x.is_conj():
                     return None
+                if not x.is_contiguous():
+                    return (x.data_ptr(), x.shape, x.stride(), x.dtype, blocks.exist()) if x.is_cpu else None
                 if x.is_cpu:
                     return (x.data_ptr(), x.numel(), x.dtype)
                 return (x.data_ptr(), x.numel(), x.dtype, x.device.index) if x.is_cuda else None
@@ -113,11 +139,17 @@ def sequence(*steps: Plan) -> Plan:
 class Workspace:
     """Scratch memory of one communicator. All its calls use the same memory, one call at a time.
 
-    If each plan had scratch memory of its own, a thousand cached plans would hold a thousand vectors.
+    If each plan had scratch memory of its own, a thousand cached plans would hold a thousand vectors. ``shared`` memory
+    is such that other ranks can open it, if there is some.
     """
 
-    def __init__(self) -> None:
-        self._block = np.empty(0, np.uint8)
+    def __init__(self, shared: bool = False) -> None:
+        self._shared, self._block = shared, np.empty(0, np.uint8)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it has; 0 if nobody has asked for memory."""
+        return self._block.size
 
     def arrays(self, dtype: np.dtype[Any], *counts: int) -> list[np.ndarray[Any, Any]]:
         """Uninitialised 1-D arrays of these lengths, which do not overlap. The next call gets the same memory."""
@@ -126,7 +158,9 @@ class Workspace:
         if nbytes > block.size:
             # Plans that were bound before keep the old block. Since each block has at least twice the size of the one
             # before, all old blocks together are no larger than the new one.
-            self._block = block = np.empty(max(nbytes, 2 * block.size), np.uint8)
+            length = max(nbytes, 2 * block.size)
+            given = blocks.allocate(length) if self._shared else None
+            self._block = block = np.empty(length, np.uint8) if given is None else given
         elements = block[:nbytes].view(dtype)
         ends = np.cumsum(counts)
         return [elements[end - n : end] for end, n in zip(ends, counts, strict=True)]

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
+from mpicoll.arrays.buffers import Buffer, as_buffer, exported, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls import results
-from mpicoll.calls.plan import Bound
+from mpicoll.calls.plan import NOT_FOUND, Bound, sequence
 from mpicoll.calls.record import Record
-from mpicoll.communicator.engine.copies import written_back
+from mpicoll.communicator.engine.packing import keeps_no_array
 from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 
@@ -33,10 +33,7 @@ class Neighbours(Face):
         ``out``, or the new array of shape ``(neighbours, *x.shape)``, has one block for each neighbour. Blocks of a new
         array that no neighbour sends are zero.
         """
-        sources, _ = self._neighbours("neighbor_allgather")
-        b = as_buffer(x, "neighbor_allgather", "x")
-        result = self._exchanged("neighbor_allgather", "x", b, b.count, (len(sources), *b.shape), out)
-        return result if result is out else results.in_kind(x, result)
+        return self._exchanged("neighbor_allgather", "x", x, out)
 
     def neighbor_alltoall(self, xs: ArrayLike, out: ArrayLike | None = None) -> Any:
         """Send block i of ``xs`` to neighbour i, and receive one block from each.
@@ -45,43 +42,69 @@ class Neighbours(Face):
         of all ranks have the same number of elements. ``out``, or the new array, has one block for each neighbour that
         sends to this rank.
         """
-        sources, destinations = self._neighbours("neighbor_alltoall")
-        b = as_buffer(xs, "neighbor_alltoall", "xs")
-        if not b.shape or b.shape[0] != len(destinations):
-            expected = f"shape ({len(destinations)}, ...), one block for each neighbour"
-            raise ArgumentError("neighbor_alltoall", "xs", expected, f"shape {b.shape}")
-        block = math.prod(b.shape[1:])
-        result = self._exchanged("neighbor_alltoall", "xs", b, block, (len(sources), *b.shape[1:]), out)
-        return result if result is out else results.in_kind(xs, result)
+        return self._exchanged("neighbor_alltoall", "xs", xs, out)
 
-    def _neighbours(self, operation: str) -> tuple[Sequence[int], Sequence[int]]:
-        self._engine.check_open(operation)
-        found = self._engine.fabric.neighbours()
+    def _exchanged(self, operation: str, argument: str, x: Any, out: Any) -> Any:
+        """Move one block to and from each neighbour. Returns where the blocks are."""
+        engine = self._engine
+        engine.check_open(operation)
+        found = engine.fabric.neighbours()
         if found is None:
             raise StateError(f"{operation}: this communicator has no neighbours: make it of MPI's Create_cart()")
-        return found
-
-    def _exchanged(
-        self, operation: str, argument: str, send: Buffer, block: int, shape: tuple[int, ...], out: Any
-    ) -> Any:
-        """Move one block to and from each neighbour. Returns where the blocks are."""
+        here, result = exported(x), out
         if out is None:
-            out = send.like(shape)
-            out[...] = 0
-        recv = as_buffer(out, operation, "out")
+            result = _new(operation, argument, here, *found)
+        there = exported(result)
+        try:
+            at = engine.at(operation, here, there, None, 0, None, (), ())  # as where there are counts, shapes matter
+            plan = None if at is None else engine.plans.find(at)
+        except NOT_FOUND:
+            at = plan = None
+        if plan is None:
+            plan, lasts = self._bound(operation, argument, here, there, *found)
+            if at is not None and lasts:
+                engine.plans.keep(at, plan)
+        engine.carry_out(plan, operation)
+        return result if result is out else results.in_kind(x, result)
+
+    def _bound(
+        self, operation: str, argument: str, x: Any, out: Any, sources: Sequence[int], destinations: Sequence[int]
+    ) -> tuple[Bound, bool]:
+        """The plan of a call, and whether it may serve again."""
+        send, recv = as_buffer(x, operation, argument), as_buffer(out, operation, "out")
+        block = math.prod(_block(operation, argument, send, destinations))
         if recv.dtype != send.dtype:
             raise DtypeError(operation, "out", f"dtype {send.dtype}, as {argument} has", str(recv.dtype))
-        if recv.count != block * shape[0]:
-            expected = f"{block * shape[0]} elements, {block} for each of {shape[0]} neighbours"
+        if recv.count != block * len(sources):
+            expected = f"{block * len(sources)} elements, {block} for each of {len(sources)} neighbours"
             raise ArgumentError(operation, "out", expected, f"{recv.count} (shape {recv.shape})")
         recv.check_writable(operation, "out")
         if memory_overlaps(send, recv):
             expected = f"memory that does not overlap {argument}'s"
             raise ArgumentError(operation, "out", expected, "memory that overlaps it")
-        there, here = map(self._engine.as_usable, (send, recv))
-        run = self._engine.fabric.bind_neighbours(operation, there, here, block)
+        # Blocks of the output that no neighbour sends stay as they are.
+        sent, received, before, after = self._engine.binding.around(send, recv, reads=True, writes=True)
+        assert sent is not None
+        assert received is not None
+        run = self._engine.fabric.bind_neighbours(operation, sent, received, block)
         record = Record(f"{operation} of {block} {send.dtype}", block * send.dtype.itemsize, block, str(send.dtype))
-        self._engine.carry_out(Bound(run, record), operation)
-        if here is not recv:
-            written_back(recv, here)
-        return out
+        plan = Bound(sequence(*before, run, *after), record)
+        return plan, keeps_no_array(send) and keeps_no_array(recv)
+
+
+def _block(operation: str, argument: str, b: Buffer, destinations: Sequence[int]) -> tuple[int, ...]:
+    """The shape of what goes to one neighbour."""
+    if operation == "neighbor_allgather":
+        return b.shape
+    if not b.shape or b.shape[0] != len(destinations):
+        expected = f"shape ({len(destinations)}, ...), one block for each neighbour"
+        raise ArgumentError(operation, argument, expected, f"shape {b.shape}")
+    return b.shape[1:]
+
+
+def _new(operation: str, argument: str, x: Any, sources: Sequence[int], destinations: Sequence[int]) -> Any:
+    """A new array for the result. It is zero where no neighbour sends."""
+    b = as_buffer(x, operation, argument)
+    made = b.like((len(sources), *_block(operation, argument, b, destinations)))
+    made[...] = 0
+    return made

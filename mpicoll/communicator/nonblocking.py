@@ -22,9 +22,10 @@ class NonBlocking(Face):
     touched before the request is complete; its ``result`` is what the method would have returned. All ranks make the
     same calls in the same order, as of all collectives, and a call that does not block never meets one that does.
 
-    MPI's own call carries it out, where MPI has one for the dtype and the operation and no algorithm is named. All else
-    is carried out by a thread of this rank, on a communicator of its own, which needs MPI_THREAD_MULTIPLE. Without
-    that, the call is complete when it returns.
+    MPI's own call carries it out, where MPI has one for the dtype and the operation and no algorithm is named. Where
+    MPI cannot reduce, it gathers the values if they are few, and waiting for them reduces them. All else is carried out
+    by a thread of this rank, on a communicator of its own, which needs MPI_THREAD_MULTIPLE. Without that, the call is
+    complete when it returns.
     """
 
     def ibarrier(self, algorithm: AlgorithmLike | None = None) -> Request:

@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any
 
 from mpicoll.algorithms.collectives import COLLECTIVES, even_and_uneven, input_of
-from mpicoll.arrays.buffers import library_of
+from mpicoll.arrays.buffers import exported, library_of
 from mpicoll.calls import results
 from mpicoll.communicator.collectives import Collectives
 from mpicoll.communicator.point_to_point import PointToPoint
@@ -61,15 +61,17 @@ class Persistent(Collectives, Uneven, PointToPoint):
 
     def _bound_both(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:
         engine = self._engine
-        message, out = engine.both(**given), given["out"]
+        x, out = exported(given["x"]), given["out"]
+        there = x if out is given["x"] else exported(out)
+        message = engine.both(**{**given, "x": x, "out": there})
 
         def call() -> Any:
             if engine.closed:
                 engine.check_open(operation)
-            engine.transfer(message, out)
+            engine.transfer(message, there)
             return out
 
-        call.__dict__["arrays"] = given["x"], out  # a bound message holds addresses
+        call.__dict__["arrays"] = x, there  # a bound message holds addresses
         return call
 
     def _bound_call(self, operation: str, given: dict[str, Any]) -> Callable[[], Any]:

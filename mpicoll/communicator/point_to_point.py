@@ -6,6 +6,7 @@ from typing import Any
 
 from numpy import ndarray
 
+from mpicoll.arrays.buffers import exported
 from mpicoll.arrays.protocols import A, ArrayLike
 from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.communicator.engine.message_calls import EXACT, BoundMessage
@@ -61,7 +62,7 @@ class PointToPoint(Face):
         array: then what comes replaces what was sent, and both have the same length. All else is as in :meth:`send` and
         :meth:`recv`.
         """
-        engine, at = self._engine, None
+        engine = self._engine
         y: Any = out
         try:
             address = engine.address
@@ -77,8 +78,9 @@ class PointToPoint(Face):
         except NOT_FOUND:
             both = None
         if both is None or not (type(dest) is type(sendtag) is int and type(source) in EXACT and type(recvtag) is int):
-            both = engine.both(x, dest, out, source, sendtag, recvtag, at)
-        engine.transfer(both, out)
+            x, y = (e := exported(x)), e if y is x else exported(y)
+            both = engine.both(x, dest, y, source, sendtag, recvtag)
+        engine.transfer(both, y)
         return out
 
     def probe(self, source: int | None = None, tag: int | None = 0) -> Envelope:

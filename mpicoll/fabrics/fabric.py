@@ -229,9 +229,9 @@ class Fabric(ABC):
         The two memories are apart, or one."""
         return None
 
-    def begin(self, call: Call) -> tuple[Transfer, Plan] | None:
-        """A collective that does not block, and what is to be done when it is complete. Its buffers must be ``usable``.
-        None if the fabric has no such call; all ranks of the call get the same answer."""
+    def begin(self, call: Call) -> Transfer | None:
+        """A collective that does not block. Its buffers must be ``usable``. It may be under way several times. None if
+        the fabric has no such call; all ranks of the call get the same answer."""
         return None
 
     def neighbours(self) -> tuple[Sequence[int], Sequence[int]] | None:

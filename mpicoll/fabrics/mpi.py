@@ -80,6 +80,8 @@ class MPIFabric(ElasticFabric):
         of_one = parent is not None and parent.one_node
         self.nodes = Nodes.one(self.size) if of_one else self._found_nodes()
         self._wide = Workspace()
+        # Those of a process topology. MPI takes microseconds to say them.
+        self._neighbours = self._comm.inoutedges if isinstance(self._comm, MPI.Topocomm) else None
         self._crowded: bool = parent is not None and parent._crowded
         self.rules = self._common_rules(parent)
         several = self.one_node and self.size > 1 and not self._is_elastic
@@ -198,21 +200,15 @@ class MPIFabric(ElasticFabric):
              recvtag: int | None) -> Transfer | None:  # fmt: skip
         return messages.both(self._messages, sent, dest, sendtag, taken, source, recvtag)
 
-    def begin(self, call: Call) -> tuple[Transfer, Plan] | None:
+    def begin(self, call: Call) -> Transfer | None:
         if not call.extent_is_common or call.extent(self.size) > large.MAX_COUNT:
             return None
-        if call.reduction is not None and not call.reduction.mpi:
-            return None
-        start, after = native.begin(self._comm, call)
-        if self._is_elastic:
-            after.insert(0, self._check)
-        return messages.Started(start), sequence(*after)
+        route = native if call.reduction is None or call.reduction.mpi else exchange
+        start = route.begin(self._comm, call)
+        return None if start is None else messages.Collective(start, self._check if self._is_elastic else None)
 
     def neighbours(self) -> tuple[Sequence[int], Sequence[int]] | None:
-        if not isinstance(self._comm, MPI.Topocomm):
-            return None
-        sources, destinations = self._comm.inoutedges
-        return sources, destinations
+        return self._neighbours
 
     def bind_neighbours(self, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:
         assert isinstance(self._comm, MPI.Topocomm)

@@ -7,23 +7,25 @@ is several. Persistent requests in the place of the bound call cost more on both
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls.plan import Plan
 from mpicoll.errors import StateError
 from mpicoll.fabrics.fabric import Envelope, Transfer
 from mpicoll.fabrics.routes import large
 from mpicoll.fabrics.transports.memory import moved, moved_as, moved_bytes
 from mpicoll.machine.vendors import vendor_of
 
-__all__ = ["Started", "both", "incoming", "outgoing", "probe"]
+__all__ = ["Collective", "both", "incoming", "outgoing", "probe"]
 
 _VENDOR = vendor_of(MPI.get_vendor()[0])
 
+Begun = tuple[MPI.Request, Sequence[Plan]]
 Received = tuple[MPI.Request, MPI.Status]
 
 
@@ -71,9 +73,8 @@ def _of(source: int | None) -> int:
     return MPI.ANY_SOURCE if source is None else source
 
 
-class Started(Transfer):
-    """A collective that does not block, or a short message that leaves: while it is under way, the library's request
-    stands for it."""
+class _Started(Transfer):
+    """A short message that leaves: while it is under way, the library's request stands for it."""
 
     def __init__(self, start: Callable[[], MPI.Request]) -> None:
         self.start = start  # type: ignore[method-assign]  # a method would cost a call
@@ -88,7 +89,35 @@ class Started(Transfer):
         return begun.Test()
 
 
-class _Sent(Started):
+class Collective(Transfer):
+    """A collective that does not block. ``start`` returns the library's request and what must be done after it, which
+    stand for it while it is under way. Before that is done, it is ``checked`` whether the ranks are there."""
+
+    def __init__(self, start: Callable[[], Begun], check: Callable[[], object] | None) -> None:
+        self.start = start  # type: ignore[method-assign]  # a method would cost a call
+        self._check = check
+
+    def start(self) -> Begun:
+        raise AssertionError("each instance has its own")
+
+    def wait(self, begun: Begun) -> None:
+        begun[0].Wait()
+        self._finish(begun)
+
+    def test(self, begun: Begun) -> bool:
+        if not begun[0].Test():
+            return False
+        self._finish(begun)
+        return True
+
+    def _finish(self, begun: Begun) -> None:
+        if self._check is not None:
+            self._check()
+        for do in begun[1]:
+            do()
+
+
+class _Sent(_Started):
     """A short message that leaves."""
 
     def __init__(self, comm: MPI.Intracomm, spec: list[Any], dest: int, tag: int) -> None:

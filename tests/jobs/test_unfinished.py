@@ -92,7 +92,10 @@ NEVER_WAITED_FOR = """
     import mpicoll
 
     comm = mpicoll.Communicator()
-    comm.iallreduce(np.ones(3_000_000, np.float32) if sys.argv[1] == "by_mpi" else np.ones(3, np.float16))
+    if sys.argv[1] == "by_mpi":
+        comm.iallreduce(np.ones(3_000_000, np.float32))
+    else:
+        comm.iallreduce(np.ones(3), algorithm="ring")
     if sys.argv[2] == "finalized":
         from mpi4py import MPI
 

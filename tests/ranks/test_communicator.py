@@ -125,12 +125,17 @@ def test_plans_hold_no_arrays(comm: mpicoll.Communicator) -> None:
 
     fresh = comm.split(0)  # its first long call is yet to come
     assert fresh is not None
-    for make in (lambda: np.ones(10_000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(10_000)):
+    for make in (
+        lambda: np.ones(10_000), lambda: np.ones((10, 10), np.float16), lambda: torch.ones(10_000),
+        lambda: np.ones((100, 2))[:, 0], lambda: torch.ones(100, 2)[:, 0],
+    ):  # fmt: skip
         x: Any = make()
         seen = weakref.ref(x)
         fresh.allreduce(x)
         fresh.allreduce(x, out=x)
         fresh.allgather(x)
+        fresh.sendrecv(x, fresh.rank, x, fresh.rank)
+        fresh.iallreduce(x, out=x).wait()
         del x
         gc.collect()
         assert seen() is None

@@ -81,6 +81,44 @@ def test_it_gives_what_the_blocking_call_gives(comm: mpicoll.Communicator, opera
             assert type(request.result) is type(expected)
 
 
+@pytest.mark.parametrize("kind", ["float64", "bfloat16", "with gaps"])
+def test_a_repeated_call_is_found_again(comm: mpicoll.Communicator, kind: str) -> None:
+    """Its memory may be under way in several calls."""
+    make = ARRAYS[kind](comm.rank)
+    x, ys, scaled = make(3), [make(3) for _ in range(2)], make(3)
+    for turn in range(3):
+        x[...] = make(3) + turn
+        requests = [comm.iallreduce(x, out=y) for y in ys]
+        requests += [comm.ireduce(x, "max", root=0, out=scaled), comm.ibcast(ys[0][:0])]
+        half = comm.iallreduce(x, mpicoll.Op.premul_sum(0.5))
+        for request in (*requests, half):
+            request.wait()
+        for y in ys:
+            assert_equal(y, comm.allreduce(x))
+        assert_equal(half.result, comm.allreduce(x, mpicoll.Op.premul_sum(0.5)))
+        if turn == 1:
+            known = [*comm._engine.startable.values()]
+    assert [*comm._engine.startable.values()][: len(known)] == known
+    assert sum("iallreduce sum" in each.record.description for each in known) == len(ys)
+
+
+@pytest.mark.parametrize("operation", ["allreduce", "reduce", "scan", "exscan", "reduce_scatter", "reduce_scatterv"])
+def test_mpi_gathers_what_it_cannot_reduce(comm: mpicoll.Communicator, operation: str) -> None:
+    """No thread is needed for that."""
+    counts = {"counts": [2 + r for r in range(comm.size)]} if operation == "reduce_scatterv" else {}
+    n = sum(counts["counts"]) if counts else 6 * comm.size
+    x = np.random.default_rng(comm.rank).random(n).astype(np.float16).reshape(n if counts else (comm.size, 6))
+    for op in ("sum", "max", "avg"):
+        request = getattr(comm, f"i{operation}")(x, op=op, **counts)
+        request.wait()
+        expected = getattr(comm, operation)(x, op=op, **counts)
+        if expected is not None:
+            assert_equal(request.result, expected)
+    assert comm._engine._aside is None
+    comm.iallreduce(np.ones(3), algorithm="ring").wait()
+    assert comm._engine._aside is not None
+
+
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("kind", ["float64", "bfloat16", "with gaps"])
 def test_a_call_that_is_bound(comm: mpicoll.Communicator, operation: str, kind: str) -> None:
@@ -161,15 +199,15 @@ def test_in_place_and_by_an_algorithm(comm: mpicoll.Communicator) -> None:
 
 def test_a_rank_may_wait_for_another_message_first(comm: mpicoll.Communicator) -> None:
     """A call that does not block must not wait for other ranks, whatever carries it out."""
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype, algorithm in ((torch.float32, None), (torch.bfloat16, None), (torch.float32, "ring")):
         x, y = torch.ones(5, dtype=dtype), np.zeros(1)
         if comm.rank == 0:
-            request = comm.iallreduce(x, out=x)
+            request = comm.iallreduce(x, out=x, algorithm=algorithm)
             for r in range(1, comm.size):
                 comm.send(y, r)
         else:
             comm.recv(y, 0)
-            request = comm.iallreduce(x, out=x)
+            request = comm.iallreduce(x, out=x, algorithm=algorithm)
         request.wait()
         assert x.tolist() == [comm.size] * 5
 
@@ -202,22 +240,22 @@ def test_wrong_arguments_name_the_call(comm: mpicoll.Communicator) -> None:
 
 
 def test_a_collective_cannot_be_given_up(comm: mpicoll.Communicator) -> None:
-    for x in (np.ones(2), torch.ones(2).bfloat16()):
-        request = comm.iallreduce(x) if comm.rank == 0 else None
+    for x, algorithm in ((np.ones(2), None), (np.ones(2), "ring")):
+        request = comm.iallreduce(x, algorithm=algorithm) if comm.rank == 0 else None
         if request is not None and comm.size > 1:
             with pytest.raises(StateError, match="cancel: a collective cannot be given up"):
                 request.cancel()
         MPI.COMM_WORLD.Barrier()  # no other rank has begun it before
-        request = request or comm.iallreduce(x)
+        request = request or comm.iallreduce(x, algorithm=algorithm)
         request.wait()
 
 
 @pytest.mark.slow
 def test_arrays_are_kept_until_it_is_complete_and_no_longer(comm: mpicoll.Communicator) -> None:
-    for dtype in (torch.float64, torch.float16):
-        x = torch.ones(1000, dtype=dtype)
+    for algorithm in (None, "ring"):
+        x = torch.ones(1000)
         kept = weakref.ref(x)
-        request = comm.iallreduce(x, out=x)
+        request = comm.iallreduce(x, out=x, algorithm=algorithm)
         request.result = None
         del x
         gc.collect()
@@ -244,7 +282,7 @@ def test_what_was_begun_is_complete_after_free(comm: mpicoll.Communicator, dropp
 def test_it_is_refused_after_free() -> None:
     comm = mpicoll.Communicator()
     call = comm.bind("allreduce", np.ones(2))
-    comm.iallreduce(torch.ones(2).bfloat16()).wait()
+    comm.iallreduce(np.ones(2), algorithm="ring").wait()
     comm.free()
     with pytest.raises(StateError, match="it was freed"):
         comm.iallreduce(np.ones(2))
@@ -260,7 +298,13 @@ def test_neighbours_on_a_grid(comm: mpicoll.Communicator) -> None:
     before, after = comm.rank - 1, comm.rank + 1
     y = line.neighbor_allgather(np.full(2, comm.rank + 1.0))
     assert y.tolist() == [[float(before + 1)] * 2, [float(after + 1 if after < comm.size else 0)] * 2]
-    out = np.full((2, 1), -1)
+    out, wide = np.full((2, 1), -1), np.full((2, 6), 7.0)
+    for turn in range(3):  # one with gaps, which is written where a neighbour is
+        x = np.full((3, 2), comm.rank + 10.0 * turn)[:, 1]
+        assert line.neighbor_allgather(x, out=wide[:, ::2]).base is not None
+        for row, neighbour in zip(wide, (before, after), strict=True):
+            there = neighbour + 10.0 * turn if 0 <= neighbour < comm.size else 7.0
+            assert row.tolist() == [there, 7.0] * 3
     for _ in range(2):
         assert line.neighbor_alltoall(np.array([[10 * comm.rank], [10 * comm.rank + 1]]), out=out) is out
         assert out.ravel().tolist() == [10 * before + 1 if before >= 0 else -1, 10 * after if after < comm.size else -1]
@@ -274,6 +318,10 @@ def test_neighbours_on_a_grid(comm: mpicoll.Communicator) -> None:
     assert found.tolist() == ([[2.0 * comm.rank - 2, 2.0 * comm.rank - 1]] if comm.rank else [])
     with pytest.raises(ArgumentError, match="neighbor_alltoall: xs: expected shape"):
         line.neighbor_alltoall(np.ones(3))
+    xs, ys = np.ones(8).reshape(2, 2, 2), np.ones(8)
+    line.neighbor_alltoall(xs, out=ys)
+    with pytest.raises(ArgumentError, match="neighbor_alltoall: xs: expected shape"):
+        line.neighbor_alltoall(xs.reshape(4, 2), out=ys)  # the same memory
     with pytest.raises(DtypeError, match="neighbor_allgather: out: expected dtype float64"):
         line.neighbor_allgather(np.ones(3), out=np.ones((2, 3), np.float32))
     with pytest.raises(StateError, match="neighbor_allgather: this communicator has no neighbours"):

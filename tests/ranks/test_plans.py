@@ -1,4 +1,5 @@
-"""Plans are found again: ``allreduce`` spells their key in line, and must spell it as ``plan`` does."""
+"""Plans are found again, whatever the call, the array or its layout. ``allreduce`` spells their key in line, and must
+spell it as ``plan`` does."""
 
 from __future__ import annotations
 
@@ -8,14 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mpi4py import MPI
 
 import mpicoll
+from mpicoll.calls.plan import Plans
+from mpicoll.errors import MessageError
+
+
+class Subclass(np.ndarray[Any, Any]):
+    """An array whose type is not NumPy's own."""
+
 
 KINDS: dict[str, Callable[[], Any]] = {
     "numpy": lambda: np.ones(5, np.float32),
     "numpy, two dimensions": lambda: np.ones((5, 3), np.float32),
     "numpy, no dimension": lambda: np.ones((), np.float32),
+    "numpy, with gaps": lambda: np.ones((5, 2), np.float32)[:, 0],
+    "numpy, in another order": lambda: np.ones((2, 3), np.float32).T,
+    "numpy, another type": lambda: np.ones(5, np.float32).view(Subclass),
     "torch": lambda: torch.ones(5),
+    "torch, with gaps": lambda: torch.ones(5, 2)[:, 0],
     "torch, bfloat16": lambda: torch.ones(5, dtype=torch.bfloat16),
     "torch, parameter": lambda: torch.nn.Parameter(torch.ones(5)),
 }
@@ -59,3 +72,112 @@ def test_another_call_has_another_key(comm: mpicoll.Communicator, kind: str) -> 
         assert len(comm._engine.plans) == known
         comm._engine.plan("allreduce", **other)
     assert len(comm._engine.plans) == 5
+
+
+def test_each_layout_of_one_memory_has_a_plan(comm: mpicoll.Communicator) -> None:
+    """A plan never serves memory that it was not bound for, and copies in each call."""
+    memory = np.arange(64.0)
+    layouts = [
+        memory[:6], memory[:12:2], memory[:18:3], memory[5::-1], memory[:6].reshape(2, 3), memory[:6].reshape(3, 2).T,
+        memory[:12].reshape(3, 4)[:, :2], memory.reshape(8, 8)[:2, :3], memory.view(np.int64)[:12:2],
+    ]  # fmt: skip
+    for _ in range(2):
+        for x in layouts:
+            memory[:] = np.arange(64.0) + comm.rank
+            memory.view(np.int64)[1::2] += comm.rank if x.dtype == np.int64 else 0
+            own = x.copy()
+            expected = sum(comm.allgather_object(own))
+            before = memory.copy()
+            assert comm.allreduce(x, out=x) is x
+            assert (x == expected).all()
+            x[...] = own
+            assert memory.tobytes() == before.tobytes()
+    assert len(comm._engine.plans) == len(layouts)
+
+
+@pytest.mark.parametrize("operation", ["bcast", "gather", "scan", "exscan", "reduce_scatter", "alltoallv"])
+def test_outputs_with_gaps(comm: mpicoll.Communicator, operation: str) -> None:
+    """Only what a call writes is written back: what it leaves as it is, and what is between, stays."""
+    size, root = comm.size, comm.size - 1
+    table: dict[str, tuple[int, int, dict[str, Any]]] = {
+        "bcast": (3, 0, {"root": root}),
+        "gather": (3, 3 * size, {"root": root}),
+        "scan": (3, 3, {}),
+        "exscan": (3, 3, {}),
+        "reduce_scatter": (3 * size, 3, {}),
+        "alltoallv": (3 * size, 3 * size, {"sendcounts": [3] * size, "recvcounts": [3] * size}),
+    }
+    n, m, more = table[operation]
+    for turn in range(3):
+        wide_x, wide_y = np.full((n, 2), comm.rank + turn + 1.0), np.full((m, 2), 7.0)
+        arrays = [(wide_x[:, 0].copy(), wide_y[:, 0].copy()), (wide_x[:, 0], wide_y[:, 0])]
+        for x, y in arrays:
+            getattr(comm, operation)(x, **more, **({"out": y} if m else {}))
+        for plain, gaps in zip(*arrays, strict=True):
+            assert (plain == gaps).all()
+        assert (wide_x[:, 1] == comm.rank + turn + 1).all()
+        assert (wide_y[:, 1] == 7).all()
+
+
+def test_memory_of_other_objects(comm: mpicoll.Communicator) -> None:
+    """It is taken anew in each call, because an object may have other memory then."""
+    x = bytearray(np.arange(4.0).tobytes())
+    view = np.arange(4.0).data
+    for n in (4, 4, 9, 4):
+        x[:] = np.arange(float(n)).tobytes()
+        y = np.asarray(x).view(np.int8)
+        comm.bcast(x, root=0)
+        comm.bcast(view, root=0)
+        assert (y == np.frombuffer(np.arange(float(n)).tobytes(), np.int8)).all()
+        del y
+    assert 2 <= len(comm._engine.plans) <= 4
+    assert view.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_messages_with_gaps_are_bound_once(comm: mpicoll.Communicator) -> None:
+    after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    grid = np.zeros((4, 6))
+    nobody, known = MPI.PROC_NULL, set()
+    for turn in range(3):
+        grid[:] = 100 * turn + 10 * comm.rank
+        comm.sendrecv(grid[:, 1], after, grid[:, -1], before)
+        comm.sendrecv(grid[:, 2], after, grid[:, 2], before)
+        comm.sendrecv(grid[:, 1], nobody, grid[:, 0], nobody)
+        comm.sendrecv(grid[:, 1], after, grid[:, 0], nobody) if comm.rank < after else None
+        comm.sendrecv(grid[:, 1], nobody, grid[:, 0], before) if before < comm.rank else None
+        requests = [comm.irecv(grid[:, column], before, tag=column) for column in (3, 4)]
+        twice = [comm.isend(grid[:, 1], after, tag=column) for column in (3, 4)]
+        for request in (*requests, *twice):
+            request.wait()
+        came, own = 100 * turn + 10 * before, 100 * turn + 10 * comm.rank
+        first = came if before < comm.rank else own
+        assert grid.tolist() == [[first, own, came, came, came, came]] * 4
+        known.add(len(comm._engine.bound_messages))
+    assert len(known) == 1
+    assert min(known) >= 7
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_message_of_another_length_is_not_written_to_an_array_with_gaps(comm: mpicoll.Communicator) -> None:
+    y = np.full((4, 2), 7.0)
+    if comm.rank == 0:
+        comm.isend(np.ones(3), 1).wait()
+    if comm.rank == 1:
+        with pytest.raises(MessageError, match="4 elements of float64 from rank 0; 3 arrived"):
+            comm.recv(y[:, 0], 0)
+        assert (y == 7).all()
+
+
+def test_what_was_used_last_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: Plans[int] = Plans()
+    monkeypatch.setattr(Plans, "LIMIT", 8)
+    get = plans.get
+    plans.keep("often", 0)
+    for n in range(100):
+        plans.keep(n, n)
+        assert plans.find("often") == 0
+        assert [plans.find(last) for last in range(max(0, n - 6), n + 1)] == [*range(max(0, n - 6), n + 1)]
+    assert get(99) == 99
+    assert plans.find(50) is None
+    plans.clear()
+    assert plans.find("often") is None

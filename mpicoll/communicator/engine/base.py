@@ -18,7 +18,7 @@ from mpicoll.calls.rules import checked_check, checked_timeout
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.binding import Binding
 from mpicoll.communicator.engine.copies import copied_to_host
-from mpicoll.communicator.engine.message import Message
+from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.requests import UnderWay
 from mpicoll.errors import ArgumentError, MessageError, MismatchError, MpicollError, RankLost, StateError
 from mpicoll.fabrics.fabric import Fabric
@@ -68,6 +68,7 @@ class Base:
         self.failure, self.address, self.key = fabric.failure, fabric.address, key_by(fabric.address)
         self.plans: Plans[Bound] = Plans()
         self.bound_messages: Plans[Message] = Plans()
+        self.startable: Plans[Startable] = Plans()
         self.planned, self.messages_of = self.plans.get, self.bound_messages.get
         self.tells_kinds, self.most_tag = False, fabric.most_tag
         self.under_way = UnderWay(fabric.failure, fabric.rank)
@@ -218,10 +219,10 @@ class Base:
         guard still looks after a call with which another thread ``goes_on``."""
         self.closed = why
         self.recorder.close(goes_on)
-        self.plans.clear()
+        for plans in (self.plans, self.bound_messages, self.startable):
+            plans.clear()
         if self.calls is not None:
             self.calls.forget(False)
-        self.bound_messages.clear()
         self.address, self.key = _nowhere, key_by(_nowhere)  # MPICH ends a process that asks it after its end
 
     def finalise(self) -> None:
@@ -238,10 +239,10 @@ class Base:
 
     def abandon(self, why: str) -> None:
         """Close it in a process that may not call MPI, such as one that was forked."""
-        cut_short.append((self.plans, self.bound_messages))
+        cut_short.append((self.plans, self.bound_messages, self.startable))
         if self.calls is not None:
             self.calls.forget(True)
-        self.plans, self.bound_messages = Plans(), Plans()
+        self.plans, self.bound_messages, self.startable = Plans(), Plans(), Plans()
         self.planned, self.messages_of = self.plans.get, self.bound_messages.get
         self.under_way.abandon(why)
         self.close(why)

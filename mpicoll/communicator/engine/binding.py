@@ -1,13 +1,12 @@
 """From a checked call to its plan: the choice of an algorithm, and the route that its memory takes.
 
 Arrays of the host with gaps or in another order are packed: a copy without gaps takes their place during the call.
-Memory of a device takes one of the routes for devices.
+``packed`` gives the call on these copies. Memory of a device takes one of the routes for devices.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
@@ -17,6 +16,7 @@ from mpicoll.calls.record import Record
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits, choice_of, preferred, select
 from mpicoll.communicator.engine.device_calls import DeviceCalls
+from mpicoll.communicator.engine.packing import Around, around, reads_output
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.machine import blocks
 
@@ -28,25 +28,35 @@ class Binding:
 
     def __init__(self, fabric: Fabric, rules: Rules) -> None:
         self._fabric, self._workspace = fabric, Workspace()
+        self._copies, self._shared_copies = Workspace(), Workspace(shared=True)
         self.traits = Traits(fabric.nodes, fabric.library, fabric.kernel, rules)
         """What the choice of algorithms depends on."""
         self.devices = DeviceCalls(fabric, self._choose, self._on_host, self._workspace)
 
-    def bind(self, call: Call, algorithm: str | None, record: Record) -> tuple[Plan, bool]:
-        """The plan of the call, and whether it may serve again: one that packs an array is bound afresh each
-        time. The ``record`` gets the name of the algorithm or of a device's route."""
+    def around(self, send: Buffer | None, recv: Buffer | None, reads: bool, writes: bool) -> Around:
+        """What a call is made on that needs memory of the host without gaps: copies are in shared memory if this
+        process has some. ``reads`` and ``writes`` say what the call does with ``recv``."""
+        in_shared = self._fabric.shares_arrays and blocks.exist()
+        return around(send, recv, reads, writes, self._shared_copies if in_shared else self._copies)
+
+    def packed(self, call: Call) -> tuple[Call, list[Plan], list[Plan]]:
+        """The call on plain memory, if it is on memory of the host, and what is done before it and after it."""
         buffers = [b for b in (call.send, call.recv) if b is not None]
-        plain = all(b.plain for b in buffers)
+        if all(b.plain for b in buffers) or any(b.device != "cpu" for b in buffers):
+            return call, [], []
+        rank = self._fabric.rank
+        made = self.around(call.send, call.recv, reads_output(call, rank), not call.only_read_at(rank))
+        send, recv, before, after = made
+        return replace(call, send=send, recv=recv), before, after
+
+    def bind(self, call: Call, algorithm: str | None, record: Record) -> tuple[Plan, bool]:
+        """The plan of a call that is ``packed``, and whether it may serve again: one that packs an array of a device is
+        bound afresh each time. The ``record`` gets the name of the algorithm or of a device's route."""
+        buffers = [b for b in (call.send, call.recv) if b is not None]
         if any(b.device != "cpu" for b in buffers):
-            plan = self.devices.bind(call, algorithm, record)
-            call = call.without_arrays() if plain else call
-        else:
-            chosen = self._choose(algorithm, call, record)  # a wrong algorithm is refused here and now
-            if not plain:
-                return partial(self._packed, call, algorithm, record), False
-            call = call.without_arrays()
-            plan = self._on_host(algorithm, call, chosen, record)
-        return plan, plain
+            return self.devices.bind(call, algorithm, record), all(b.plain for b in buffers)
+        chosen = self._choose(algorithm, call, record)  # a wrong algorithm is refused here and now
+        return self._on_host(algorithm, call.without_arrays(), chosen, record), True
 
     def _on_host(self, algorithm: str | None, call: Call, chosen: Choice, record: Record) -> Plan:
         """The plan of a call on host memory. Unless somebody has named an algorithm, the kernel serves it where arrays
@@ -62,17 +72,3 @@ class Binding:
         if record is not None:
             record.route = name
         return choice_of(name, call, self._fabric.rank, self._fabric.nodes)
-
-    def _packed(self, call: Call, algorithm: str | None, record: Record) -> None:
-        """Make the call on copies of what has gaps. They are in shared memory if this process has some."""
-
-        def packed(b: Buffer | None) -> Buffer | None:
-            if b is None or b.plain:
-                return b
-            return b.on_host(blocks.allocate(b.nbytes) if self._fabric.shares_arrays and blocks.exist() else None)
-
-        send, recv = packed(call.send), packed(call.recv)
-        self.bind(replace(call, send=send, recv=recv), algorithm, record)[0]()
-        out = None if call.only_read_at(self._fabric.rank) else call.recv
-        if recv is not None and out is not None and out is not recv:
-            out.assign(recv)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mpicoll.arrays.buffers import exported
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_rank
 from mpicoll.calls.call import checked
-from mpicoll.calls.plan import NOT_FOUND, Bound
+from mpicoll.calls.plan import NOT_FOUND, Bound, sequence
 from mpicoll.calls.record import Record, record_of
 from mpicoll.communicator.engine.base import Base
 from mpicoll.errors import StateError
@@ -48,31 +49,46 @@ class Collectives(Base):
         """
         if op is not None and type(op) is not str and type(op) is not Op:
             op = name_of(op, operation)
-        at: Any = None
         try:
-            here = None if x is None else self.key(x)
-            there = None if out is None else self.key(out)
-            if (here is not None or x is None) and (there is not None or out is None) and type(root) is int:
-                at = (operation, here, there, op, root, algorithm)
-                if sendcounts is not None or recvcounts is not None:
-                    shapes = np.shape(x), np.shape(out)  # type: ignore[arg-type]  # what has a key has a shape
-                    at = (*at, _fixed(sendcounts), _fixed(recvcounts), *shapes)
-            plan = self.planned(at)
+            at = self.at(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
+            plan = None if at is None else self.plans.find(at)
         except NOT_FOUND:
             at = plan = None
         if plan is None:
             self.check_open(operation)
             call = checked(operation, self.rank, self.size, x, out, op, root, sendcounts, recvcounts)
             record = record_of(call, algorithm, self.size)
-            run, lasts = self.binding.bind(call, algorithm, record)
+            packed, before, after = self.binding.packed(call)
+            run, lasts = self.binding.bind(packed, algorithm, record)
             for hook in self.hooks:
-                run = hook(call, record, run)
-            plan = Bound(run, record)
+                run = hook(packed, record, run)
+            plan = Bound(sequence(*before, run, *after) if before or after else run, record)
             if at is None:
                 plan.kept = call  # an array without a key may be memory that was handed out for this call alone
             elif lasts:
                 self.plans.keep(at, plan)
         return plan
+
+    def at(
+        self,
+        operation: str,
+        x: Any,
+        out: Any,
+        op: Any,
+        root: Any,
+        algorithm: Any,
+        sendcounts: Sequence[int] | None,
+        recvcounts: Sequence[int] | None,
+    ) -> tuple[Hashable, ...] | None:
+        """What a call is found by again; None if it must be bound afresh. May raise what is in ``NOT_FOUND``."""
+        here = None if x is None else self.key(x)
+        there = None if out is None else self.key(out)
+        if (here is None and x is not None) or (there is None and out is not None) or type(root) is not int:
+            return None
+        at = (operation, here, there, op, root, algorithm)
+        if sendcounts is None and recvcounts is None:
+            return at
+        return (*at, _fixed(sendcounts), _fixed(recvcounts), np.shape(x), np.shape(out))  # what has a key has a shape
 
     def carry_out(self, plan: Bound, operation: str) -> None:
         """Make the call that was bound by :meth:`plan`. ``operation`` is its name in errors.
@@ -104,8 +120,9 @@ class Collectives(Base):
         recvcounts: Sequence[int] | None = None,
     ) -> None:
         """Make a call. The kernel's ``run`` calls this unless it knows a plan."""
+        x, out = exported(x), exported(out)
         plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
-        if self.calls is not None and plan.kept is None and sendcounts is None and recvcounts is None:
+        if self.calls is not None and sendcounts is None and recvcounts is None and plan.kept is None:
             self.calls.keep(operation, x, out, op, root, algorithm, plan)
         self.carry_out(plan, operation)
 

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mpicoll.arrays.buffers import Buffer, library_of
+from mpicoll.arrays.buffers import Buffer, exported, library_of
 from mpicoll.arrays.dtypes import Op, name_of
 from mpicoll.calls import results
 from mpicoll.calls.call import Call, checked
-from mpicoll.calls.plan import Plan, sequence
+from mpicoll.calls.choice import NATIVE
+from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.calls.record import Pending, Record, record_of
 from mpicoll.calls.select import select
 from mpicoll.communicator.engine.aside import Aside, Handed
 from mpicoll.communicator.engine.collectives import Collectives
-from mpicoll.communicator.engine.copies import copied_to_host, settled, written_back
-from mpicoll.communicator.engine.message import Message
+from mpicoll.communicator.engine.copies import settled
+from mpicoll.communicator.engine.message import Message, Startable
 from mpicoll.communicator.engine.message_calls import MessageCalls
+from mpicoll.communicator.engine.packing import End, Packed, reads_output
 from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError
 from mpicoll.fabrics.fabric import Nobody, Transfer
@@ -54,56 +55,73 @@ class Engine(Collectives, MessageCalls):
         try:
             if out is None:
                 out = results.made(operation, x, self.rank, self.size, root, sendcounts, recvcounts)
-            there = None if out is x else out
-            call = checked(operation, self.rank, self.size, x, there, op, root, sendcounts, recvcounts)
-            select(operation, call.reduction, call.nbytes(self.size), self.binding.traits, call.root, algorithm)
+            here, there = exported(x), None if out is x else exported(out)
+            arguments = here, there, op, root, algorithm, sendcounts, recvcounts
+            known = self._startable(operation, *arguments)
         except ArgumentError as e:
             raise type(e)(name, e.argument, e.expected, e.given) from None
-        record = record_of(call, algorithm, self.size)
-        record = Record(f"i{record.description}", record.nbytes, record.elements, record.dtype, record.root)
-        in_order = self.binding.traits.in_rank_order(call.reduction)
-        by_mpi = algorithm in (None, "native") and not self.hooks and not in_order
-        native = self._native(call) if by_mpi else None
-        if native is None:
+        if (message := known.message) is None:
             number = self.recorder.begun
 
             def run(engine: Engine) -> None:
                 try:
-                    plan = engine.plan(operation, x, there, op, root, algorithm, sendcounts, recvcounts)
-                    engine.carry_out(plan, name)
+                    engine.carry_out(engine.plan(operation, *arguments), name)
                 except Exception:
                     self._close_with(engine)
                     raise
                 self.recorder.unsure.discard(number)
-                settled(call.send, call.recv)
+                settled(*known.on_device)
 
-            settled(call.send, call.recv)  # the thread has another queue
-            native = self._handed(run), sequence(), None
-        transfer, after, copies = native
+            settled(*known.on_device)  # the thread has another queue
+            message = _message(known.pending, known.record, self._handed(run))
         result = results.returned(operation, x, given, out, self.rank, root)
         in_kind = result is not given and result is not x and library_of(x) is not None
 
         def finish() -> Any:
-            after()
             return results.in_kind(x, result) if in_kind else result
 
-        return self._recorded(record, transfer, finish, (x, out, copies), result)
+        return self._recorded(known.record, message, finish, (x, out, here, there), result)
 
-    def _native(self, call: Call) -> tuple[Transfer, Plan, object] | None:
-        """The call as one of MPI's own, what is to be done at its end, and what it reads until then. Memory that MPI
-        cannot use as it lies is copied now, and back at the end."""
-        recv, (sent, received) = call.recv, (b and self.as_usable(b) for b in (call.send, call.recv))
-        begun = self.fabric.begin(replace(call, send=sent, recv=received))
-        if begun is None:
+    def _startable(
+        self, operation: str, x: Any, out: Any, op: Any, root: Any, algorithm: Any, *counts: Any
+    ) -> Startable:
+        """The call, checked, or found again."""
+        try:
+            at = self.at(f"i{operation}", x, out, op, root, algorithm, *counts)
+            found = None if at is None else self.startable.find(at)
+        except NOT_FOUND:
+            at = found = None
+        if found is not None:
+            return found
+        call = checked(operation, self.rank, self.size, x, out, op, root, *counts)
+        select(operation, call.reduction, call.nbytes(self.size), self.binding.traits, call.root, algorithm)
+        record = record_of(call, algorithm, self.size)
+        record = Record(f"i{record.description}", record.nbytes, record.elements, record.dtype, record.root)
+        name, missing = f"i{operation}", f"{record.description} is not complete"
+        pending = Pending(name, record.description, record.elements, record.dtype, missing)
+        transfer = self._native(call, algorithm)
+        message = None if transfer is None else _message(pending, record, transfer)
+        on_device = [b for b in (call.send, call.recv) if b is not None and b.device != "cpu"]
+        known = Startable(record, pending, message, on_device)
+        if at is not None and not on_device:
+            self.startable.keep(at, known)
+        return known
+
+    def _native(self, call: Call, algorithm: str | None) -> Transfer | None:
+        """The call as one that MPI carries out. Of memory that MPI cannot use as it lies, copies take the place: they
+        are filled when the call begins, and written back at its end."""
+        if algorithm not in (None, NATIVE) or self.hooks or self.binding.traits.in_rank_order(call.reduction):
             return None
-        transfer, after = begun
-        if recv is not None and received is not None and received is not recv and not call.only_read_at(self.rank):
-            after = sequence(after, partial(written_back, recv, received))
-        return transfer, after, (sent, received)
+        transfer, usable = self.fabric.begin(call.without_arrays()), self.fabric.usable
+        if transfer is None or all(b is None or usable(b) for b in (call.send, call.recv)):
+            return transfer
+        bare = replace(call, send=None, recv=None)
 
-    def as_usable(self, b: Buffer) -> Buffer:
-        """The buffer, or a copy of it where MPI cannot use it as it lies."""
-        return b if self.fabric.usable(b) else copied_to_host(b)
+        def bind(sent: Buffer | None, came: Buffer | None) -> Transfer | None:
+            return self.fabric.begin(replace(bare, send=sent, recv=came))
+
+        recv = End(call.recv, reads_output(call, self.rank), not call.only_read_at(self.rank))
+        return Packed(bind, End(call.send, True, False), recv, message=False)
 
     def _handed(self, run: Callable[[Engine], None]) -> Transfer:
         """The call as one that a thread carries out."""
@@ -134,17 +152,17 @@ class Engine(Collectives, MessageCalls):
             self.binding.devices.free()
         super().free()
 
-    def _recorded(self, record: Record, transfer: Transfer, finish: Finish, arrays: object, result: Any) -> Request:
+    def _recorded(self, record: Record, message: Message, finish: Finish, arrays: object, result: Any) -> Request:
         """The call begins: it is recorded in the order of the program, as every collective."""
-        operation = record.description.partition(" ")[0]
-        pending = Pending(
-            operation, record.description, record.elements, record.dtype, f"{record.description} is not complete"
-        )
         recorder = self.recorder
         recorder.begin(record)
-        if self.agreement is not None and isinstance(transfer, Handed):
+        if self.agreement is not None and isinstance(message.transfer, Handed):
             recorder.unsure.add(recorder.begun - 1)
         try:
-            return self.started(Message(pending, transfer, False, True, 2 * record.nbytes), arrays, finish, result)
+            return self.started(message, arrays, finish, result)
         finally:
             recorder.under_way = False
+
+
+def _message(pending: Pending, record: Record, transfer: Transfer) -> Message:
+    return Message(pending, transfer, False, True, 2 * record.nbytes)

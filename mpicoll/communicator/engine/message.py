@@ -3,14 +3,16 @@ if it goes wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from mpicoll.calls.record import Pending
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.calls.record import Pending, Record
 from mpicoll.communicator.engine import kinds
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.fabric import Transfer
 
-__all__ = ["OVERHEAD", "Message"]
+__all__ = ["OVERHEAD", "Message", "Startable"]
 
 OVERHEAD = 4 << 10
 """Bytes that a message counts for besides its own: so many short ones are a long one."""
@@ -54,3 +56,14 @@ class Message:
             hint = f" (the array has {about.elements} elements of {about.dtype}: was more sent?{behind})"
         reported = str(e).partition(", error stack")[0]  # the stack of MPICH's own functions is in the cause
         return MessageError(f"{about.operation}: the MPI library reports: {reported}{hint}")
+
+
+class Startable(NamedTuple):
+    """What is kept of a collective that does not block: its arguments are right."""
+
+    record: Record
+    pending: Pending
+    message: Message | None
+    """What starts it, None where a thread carries it out."""
+    on_device: Sequence[Buffer] = ()
+    """Its memory on devices. Then it is not kept."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from time import monotonic
@@ -10,7 +11,7 @@ from typing import Any
 
 from numpy import ndarray
 
-from mpicoll.arrays.buffers import Buffer, as_buffer, memory_overlaps
+from mpicoll.arrays.buffers import Buffer, as_buffer, exported, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int, checked_rank
 from mpicoll.calls.plan import NOT_FOUND
@@ -20,6 +21,7 @@ from mpicoll.communicator.engine.base import Base
 from mpicoll.communicator.engine.beside import MAIN, patience
 from mpicoll.communicator.engine.copies import copied_to_host, written_back
 from mpicoll.communicator.engine.message import Message
+from mpicoll.communicator.engine.packing import End, Packed
 from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
@@ -32,9 +34,6 @@ BoundMessage = Message | Callable[[], Request]
 EXACT = frozenset((int, type(None)))
 """Types of ranks and tags by which a message is found again. Of others, such as True, some are wrong and equal to a
 right one."""
-
-_KEYS = frozenset((tuple, type(None)))
-"""Types of the key of a sendrecv's output: None if that is the input."""
 
 
 class OwnTag(int):
@@ -56,7 +55,8 @@ class MessageCalls(Base):
         except NOT_FOUND:
             message = None
         if message is None or type(peer) not in EXACT or type(tag) not in EXACT:
-            message = self._bind_message(operation, x, peer, tag, receives)
+            x = exported(x)
+            message = self._found_or_bound(operation, x, peer, tag, receives)
         self.transfer(message, x)
 
     def begin(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Request:
@@ -67,7 +67,8 @@ class MessageCalls(Base):
         except NOT_FOUND:
             message = None
         if message is None or type(peer) not in EXACT or type(tag) not in EXACT:
-            return self.start(self._bind_message(operation, x, peer, tag, receives), x)
+            x = exported(x)
+            return self.start(self._found_or_bound(operation, x, peer, tag, receives), x)
         try:
             return Request(message, message.transfer.start(), x, self.under_way)
         except self.failure as e:
@@ -75,13 +76,7 @@ class MessageCalls(Base):
 
     def message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> BoundMessage:
         """The same, checked and bound, to be made to happen later by :meth:`transfer` or :meth:`start`."""
-        try:
-            message = self.messages_of((operation, self.key(x), peer, tag))
-        except NOT_FOUND:
-            message = None
-        if message is None or type(peer) not in EXACT or type(tag) not in EXACT:
-            return self._bind_message(operation, x, peer, tag, receives)
-        return message
+        return self._found_or_bound(operation, x, peer, tag, receives)
 
     def transfer(self, message: BoundMessage, x: Any) -> None:
         """Send or receive what is bound to ``x``, and return when that is complete."""
@@ -125,12 +120,19 @@ class MessageCalls(Base):
         except self.failure as e:
             raise self.error(message.pending.operation, e) from e
 
-    def _bind_message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> BoundMessage:
+    def _found_or_bound(
+        self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool
+    ) -> BoundMessage:
         self.check_open(operation)
-        bind = self._incoming if receives else self._outgoing
-        bound, key = bind(operation, x, peer, tag), self.key(x)
-        if isinstance(bound, Message) and key is not None and type(peer) in EXACT and type(tag) in EXACT:
-            self.bound_messages.keep((operation, key, peer, tag), bound)
+        key = self.key(x)
+        at = operation, key, peer, tag
+        lasts = key is not None and type(peer) in EXACT and type(tag) in EXACT
+        found = self.bound_messages.find(at) if lasts else None
+        if found is not None:
+            return found
+        bound = (self._incoming if receives else self._outgoing)(operation, x, peer, tag)
+        if isinstance(bound, Message) and lasts:
+            self.bound_messages.keep(at, bound)
         return bound
 
     def _outgoing(self, operation: str, x: ArrayLike, dest: int | None, tag: int | None) -> BoundMessage:
@@ -140,14 +142,15 @@ class MessageCalls(Base):
 
         def bound(wire: Buffer) -> Message:
             to_mpi = kinds.on_wire(tag, wire.dtype.name) if self.tells_kinds else tag
-            transfer = self._nobody(wire) if to == self.fabric.nobody else self.fabric.outgoing(wire, to, to_mpi)
+            send = partial(self.fabric.outgoing, dest=to, tag=to_mpi)
+            transfer = self._nobody(wire) if to == self.fabric.nobody else self._packed(send, End(wire, True, False))
             return self._bound(operation, where, wire, transfer, False, self.goes_to(to, tag))
 
         def copied() -> Request:
             wire = self.binding.devices.for_message(given) or copied_to_host(given)
             return self.started(bound(wire), wire)
 
-        return self._held(x, given, bound) if self.fabric.usable(given) else copied
+        return self._held(x, given, bound) if given.device == "cpu" or self.fabric.usable(given) else copied
 
     def _incoming(self, operation: str, x: ArrayLike, source: int | None, tag: int | None) -> BoundMessage:
         of, which = self.origin(operation, source, tag)
@@ -157,11 +160,12 @@ class MessageCalls(Base):
         def bound(wire: Buffer) -> Message:
             if of == self.fabric.nobody:
                 return self._bound(operation, whence, wire, self._nobody(wire), True, ends)
-            if not self.tells_kinds:
-                return self._bound(operation, whence, wire, self.fabric.incoming(wire, of, which), True, ends)
             kind = wire.dtype.name
-            to_mpi = None if which is None else kinds.on_wire(which, kind)
-            message = self._bound(operation, whence, wire, self.fabric.incoming(wire, of, to_mpi), True, ends)
+            to_mpi = kinds.on_wire(which, kind) if self.tells_kinds and which is not None else which
+            take = partial(self.fabric.incoming, source=of, tag=to_mpi)
+            message = self._bound(operation, whence, wire, self._packed(take, End(wire, False, True)), True, ends)
+            if not self.tells_kinds:
+                return message
             message.kind = kind
             if which is not None:
                 message.meanwhile = partial(kinds.look_for_others, operation, kind, of, which, self.fabric.probe)
@@ -172,46 +176,38 @@ class MessageCalls(Base):
             wire = there or copied_to_host(taken)
             return self.started(bound(wire), wire, None if there else lambda: written_back(taken, wire))
 
-        return self._held(x, taken, bound) if self.fabric.usable(taken) else copied
+        return self._held(x, taken, bound) if taken.device == "cpu" or self.fabric.usable(taken) else copied
 
     def _held(self, x: Any, given: Buffer, bound: Callable[[Buffer], Message]) -> BoundMessage:
         """The message of memory that can be used as it lies. An ``x`` without a key may be an object that hands out new
         memory each time: its message keeps that."""
         if self.key(x) is not None:
-            return bound(given.part(0, given.count))
+            return bound(replace(given, array=None))
         return lambda: self.started(bound(given), given)
 
-    def both(
-        self,
-        x: Any,
-        dest: int,
-        out: Any,
-        source: int | None,
-        sendtag: int,
-        recvtag: int | None,
-        at: tuple[Any, ...] | None = None,
-    ) -> BoundMessage:
+    def _packed(self, bind: Callable[..., Transfer | None], *ends: End) -> Transfer:
+        """The transfer that ``bind`` binds to the memory of these ends, or to copies of what has gaps."""
+        buffers = [end.buffer for end in ends]
+        plain = all(b is None or b.plain for b in buffers)
+        return (bind(*buffers) if plain else None) or Packed(bind, *ends)
+
+    def both(self, x: Any, dest: int, out: Any, source: int | None, sendtag: int, recvtag: int | None) -> BoundMessage:
         """The two messages of a sendrecv as one. Where there is no such call, both are started, and the sent one is
-        waited for last. The same message is found again by ``at``."""
+        waited for last."""
         operation = "sendrecv"
         self.check_open(operation)
+        here, there = self.key(x), None if out is x else self.key(out)
+        at = here, dest, there, source, sendtag, recvtag
+        lasts = here is not None and (there is not None or out is x)
+        lasts = lasts and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag)))
+        if lasts and (found := self.bound_messages.find(at)) is not None:
+            return found
         given, taken = self._memory(operation, x), self._memory(operation, out, "out", writable=True)
         one = (given.address, given.shape, given.strides) == (taken.address, taken.shape, taken.strides)
         if memory_overlaps(given, taken) and not (one and given.dtype == taken.dtype):
             raise ArgumentError(operation, "out", "x itself, or memory apart from x's", "memory that overlaps x's")
         to, sendtag = self._peer(operation, dest, "dest"), self.checked_tag(operation, sendtag, "sendtag")
         of, which = self.origin(operation, source, recvtag, "recvtag")
-        plain = all(self.fabric.usable(b) and self.key(b_of) is not None for b, b_of in ((given, x), (taken, out)))
-        wires = [b.part(0, b.count) for b in (given, taken)] if plain else []
-        transfer = self.fabric.both(wires[0], to, sendtag, wires[1], of, which) if wires else None
-        if transfer is not None and self.under_way.timeout is None and of != self.fabric.nobody:
-            what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
-            ends = Ends(self._at_other_end(of), which, self._at_other_end(to), sendtag)
-            both = self._bound(operation, what, wires[1], transfer, True, ends)
-            known = at is not None and at[0] is not None and type(at[2]) in _KEYS
-            if known and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag))):
-                self.bound_messages.keep(at, both)
-            return both
 
         def side_by_side() -> Request:
             sent = as_buffer(given.on_host().array, operation, "x").array if one else x
@@ -220,7 +216,30 @@ class MessageCalls(Base):
             coming.wait()
             return going
 
-        return side_by_side
+        bound: BoundMessage | None = None
+        if of == self.fabric.nobody:
+            bound = self._outgoing(operation, x, to, sendtag)
+        elif lasts and self.under_way.timeout is None and given.device == taken.device == "cpu":
+            bound = self._at_once(given, taken, one, to, sendtag, of, which)
+        if isinstance(bound, Message) and lasts:
+            self.bound_messages.keep(at, bound)
+        return side_by_side if bound is None else bound
+
+    def _at_once(
+        self, given: Buffer, taken: Buffer, one: bool, to: int, sendtag: int, of: int | None, which: int | None
+    ) -> Message | None:
+        """The two messages as one call of the fabric; None if it has no such call."""
+
+        def bind(sent: Buffer | None, came: Buffer) -> Transfer | None:
+            return self.fabric.both(came if sent is None else sent, to, sendtag, came, of, which)
+
+        given, taken = (replace(b, array=None) for b in (given, taken))
+        if bind(given, taken) is None:
+            return None
+        transfer = self._packed(bind, End(None if one else given, True, False), End(taken, one, True))
+        what = f"{self.whence(of, which)}, or none was taken by {self.named(to)} (tag {sendtag})"
+        ends = Ends(self._at_other_end(of), which, self._at_other_end(to), sendtag)
+        return self._bound("sendrecv", what, taken, transfer, True, ends)
 
     def probe(self, source: int | None, tag: int | None) -> Envelope:
         """Wait for a message that a receive would take. It is still to be received."""

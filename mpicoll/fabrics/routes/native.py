@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,18 +28,27 @@ def bind(comm: MPI.Intracomm, call: Call, workspace: Workspace) -> Plan:
     return sequence(*before, run, *after)
 
 
-def begin(comm: MPI.Intracomm, call: Call) -> tuple[Callable[[], MPI.Request], list[Plan]]:
-    """A function that begins the library's call that does not block, and what must be done after it. It has memory of
-    its own, because other calls may be made meanwhile."""
-    before, run, after = _parts(comm, call, Workspace(), lambda name: getattr(comm, f"I{name.lower()}"))
+def begin(comm: MPI.Intracomm, call: Call) -> Callable[[], tuple[MPI.Request, Sequence[Plan]]]:
+    """A function that begins the library's call that does not block, and returns its request and what must be done
+    after it. If it needs scratch memory, it has other memory each time, because several may be under way."""
 
-    def start() -> MPI.Request:
+    def bound() -> tuple[list[Plan], Any, list[Plan]]:
+        return _parts(comm, call, scratch, lambda name: getattr(comm, f"I{name.lower()}"))
+
+    scratch = Workspace()
+    parts = bound()
+    lasts = not scratch.nbytes
+
+    def start() -> tuple[MPI.Request, Sequence[Plan]]:
+        nonlocal scratch
+        if not lasts:
+            scratch = Workspace()
+        before, run, after = parts if lasts else bound()
         for do in before:
             do()
-        request: MPI.Request = run()
-        return request
+        return run(), after
 
-    return start, after
+    return start
 
 
 def bind_neighbours(comm: MPI.Topocomm, operation: str, send: Buffer, recv: Buffer, block: int) -> Plan:

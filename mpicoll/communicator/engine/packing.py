@@ -1,0 +1,217 @@
+"""Copies without gaps of what MPI cannot use where it lies, in the place of an array during a call.
+
+A plan that packs holds addresses, as every plan does. It reads and writes the array's memory as it lies there, in each
+call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mpicoll.arrays.buffers import Buffer, as_buffer, strided
+from mpicoll.arrays.kernels import storage
+from mpicoll.calls.call import Call
+from mpicoll.calls.plan import Plan, Workspace, sequence
+from mpicoll.communicator.engine.copies import copied_to_host, written_back
+from mpicoll.fabrics.fabric import Transfer
+
+__all__ = ["Around", "End", "Packed", "around", "keeps_no_array", "reads_output"]
+
+KEPT = 64 << 10
+"""Bytes of the longest copies that a message keeps for the next time. Longer ones take longer to fill than to make."""
+
+
+class End(NamedTuple):
+    """Memory of a message, or of a collective that does not block."""
+
+    buffer: Buffer | None
+    read: bool
+    written: bool
+
+
+def keeps_no_array(b: Buffer | None) -> bool:
+    """Whether the buffer is memory of the host that can be read by its address, so that a plan need not keep the array.
+    Else it is a device's, or torch changes what is read from there."""
+    return b is None or (b.device == "cpu" and not any(b.read_as))
+
+
+def reads_output(call: Call, rank: int) -> bool:
+    """Whether the output's elements matter before the call: it is the input, too, or may stay as it is."""
+    return call.in_place or call.only_read_at(rank) or call.collective.prefix is not None
+
+
+def _by_address(b: Buffer | None) -> Buffer | None:
+    """The buffer without its array, if it can do without."""
+    return replace(b, array=None) if b is not None and keeps_no_array(b) else b
+
+
+def copy_of(b: Buffer, memory: NDArray[np.uint8] | None = None) -> tuple[Buffer, Plan, Plan]:
+    """Memory without gaps for the elements of ``b``, a plan that fills it, and one that writes it back. The copy is in
+    that ``memory``, if that is given: another call may use it until the plan is run. That of a device is filled now."""
+    if b.device != "cpu":
+        wire = copied_to_host(b)
+        return wire, sequence(), partial(written_back, b, wire)
+    if not keeps_no_array(b):
+        wire = as_buffer(b.like(b.shape, memory if b.count else None), "copy", "array")
+        return wire, partial(wire.assign, b), partial(b.assign, wire)
+    dtype = storage(b.dtype)
+    there = strided(b, dtype)
+    here = np.empty(b.shape, dtype) if memory is None else memory.view(dtype).reshape(b.shape)
+    wire = replace(b.part(0, b.count), array=here, address=here.ctypes.data, writable=True)
+    return wire, partial(np.copyto, here, there), partial(np.copyto, there, here)
+
+
+class Around(NamedTuple):
+    """Memory that takes the place of a call's, what fills it before the call, and what writes it back after it."""
+
+    send: Buffer | None
+    recv: Buffer | None
+    before: list[Plan]
+    after: list[Plan]
+
+
+def around(send: Buffer | None, recv: Buffer | None, reads: bool, writes: bool, workspace: Workspace) -> Around:
+    """Copies without gaps where the memory of a blocking call has gaps, or is a device's. ``reads`` and ``writes`` say
+    what the call does with ``recv``."""
+    before: list[Plan] = []
+    after: list[Plan] = []
+    gaps = [b for b in (send, recv) if b is not None and not is_plain(b)]
+    memory = iter(workspace.arrays(np.dtype(np.uint8), *(b.nbytes for b in gaps)))
+    if send is not None and not is_plain(send):
+        send, fill, _ = copy_of(send, next(memory))
+        before.append(fill)
+    if recv is not None and not is_plain(recv):
+        recv, fill, back = copy_of(recv, next(memory))
+        if reads:
+            before.append(fill)
+        if writes:
+            after.append(back)
+    return Around(send, recv, before, after)
+
+
+def is_plain(b: Buffer) -> bool:
+    """Whether it is memory of the host without gaps."""
+    return b.plain and b.device == "cpu"
+
+
+class _Copies(NamedTuple):
+    """A transfer that is bound to copies, what fills these, and what writes them back."""
+
+    transfer: Transfer
+    fill: Sequence[Plan]
+    back: Sequence[Plan]
+    wires: Sequence[Buffer | None]
+
+
+_cut_short: list[_Copies] = []
+"""Copies of what did not come to its end: MPI may still write to them."""
+
+
+class Packed(Transfer):
+    """A message, or a collective that does not block, on copies of what has gaps. It may be under way several times, so
+    each time has copies of its own. Short ones serve again.
+
+    ``bind`` binds it to memory without gaps, which takes the place of ``ends``. A message is written back if as many
+    elements came as the last end has."""
+
+    def __init__(self, bind: Callable[..., Transfer | None], *ends: End, message: bool = True) -> None:
+        self._bind = bind
+        self._ends = [end._replace(buffer=_by_address(end.buffer)) for end in ends]
+        buffers = [end.buffer for end in ends if end.buffer is not None]
+        self._serves_again = sum(b.nbytes for b in buffers) <= KEPT and all(map(keeps_no_array, buffers))
+        self._free: list[_Copies] = []
+        self._came: tuple[Transfer, Any] | None = None
+        last = ends[-1]
+        self._count = last.buffer.count if message and last.written and last.buffer is not None else None
+
+    def now(self) -> None:
+        copies = self._filled()
+        transfer, begun = copies.transfer, None
+        try:
+            if transfer.now is not None:
+                transfer.now()
+            else:
+                transfer.wait(begun := transfer.start())
+        except BaseException:
+            _cut_short.append(copies)
+            raise
+        self._came = transfer, begun
+        self._end(copies, begun)
+
+    def start(self) -> tuple[_Copies, Any]:
+        copies = self._filled()
+        return copies, copies.transfer.start()
+
+    def wait(self, begun: tuple[_Copies, Any]) -> None:
+        try:
+            begun[0].transfer.wait(begun[1])
+        except BaseException:
+            _cut_short.append(begun[0])
+            raise
+        self._end(*begun)
+
+    def test(self, begun: tuple[_Copies, Any]) -> bool:
+        if not begun[0].transfer.test(begun[1]):
+            return False
+        self._end(*begun)
+        return True
+
+    def cancel(self, begun: tuple[_Copies, Any]) -> bool:
+        return begun[0].transfer.cancel(begun[1])
+
+    def source(self, begun: tuple[_Copies, Any] | None = None) -> int:
+        transfer, inner = self._of(begun)
+        return transfer.source(inner)
+
+    def tag(self, begun: tuple[_Copies, Any]) -> int:
+        return begun[0].transfer.tag(begun[1])
+
+    def arrived(self, begun: tuple[_Copies, Any] | None = None) -> int | None:
+        transfer, inner = self._of(begun)
+        return transfer.arrived(inner)
+
+    def _of(self, begun: tuple[_Copies, Any] | None) -> tuple[Transfer, Any]:
+        """The transfer of the copies, and what stands for it there."""
+        if begun is not None:
+            return begun[0].transfer, begun[1]
+        assert self._came is not None
+        return self._came
+
+    def _filled(self) -> _Copies:
+        try:
+            copies = self._free.pop()
+        except IndexError:
+            copies = self._made()
+        for fill in copies.fill:
+            fill()
+        return copies
+
+    def _made(self) -> _Copies:
+        wires: list[Buffer | None] = []
+        fills, backs = [], []
+        for b, read, written in self._ends:
+            if b is None or is_plain(b):
+                wires.append(b)
+                continue
+            wire, fill, back = copy_of(b)
+            wires.append(wire)
+            if read:
+                fills.append(fill)
+            if written:
+                backs.append(back)
+        transfer = self._bind(*wires)
+        assert transfer is not None
+        return _Copies(transfer, fills, backs, wires)
+
+    def _end(self, copies: _Copies, begun: Any) -> None:
+        if self._count is None or copies.transfer.arrived(begun) == self._count:
+            for back in copies.back:
+                back()
+        if self._serves_again:
+            self._free.append(copies)

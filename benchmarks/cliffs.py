@@ -200,8 +200,9 @@ def shared_tensor(n: int, dtype: str) -> Any:
     return mpicoll.torch.empty(n, dtype=getattr(torch, dtype)).zero_()
 
 
-def torch_op(op: str) -> Any:
-    return getattr(torch.distributed.ReduceOp, {"prod": "PRODUCT"}.get(op, op.upper()))
+def of_torch(module: Any) -> dict[str, Any]:
+    """The names of a door with torch's functions."""
+    return {"dist": module, "op_of": lambda op: getattr(module.ReduceOp, {"prod": "PRODUCT"}.get(op, op.upper()))}
 
 
 def main() -> None:
@@ -221,8 +222,8 @@ def main() -> None:
     torch.distributed.init_process_group("mpicoll")
     doors: dict[str, tuple[Forms, Layouts, dict[str, Any]]] = {
         "comm": (COMM, arrays, {"comm": comm, "grid": grid, "op_of": str}),
-        "mpicoll": (TORCH, tensors, {"dist": mpicoll.torch, "op_of": str}),
-        "torch": (TORCH, tensors, {"dist": torch.distributed, "op_of": torch_op}),
+        "mpicoll": (TORCH, tensors, of_torch(mpicoll.torch)),
+        "torch": (TORCH, tensors, of_torch(torch.distributed)),
     }
     for name in asked:
         forms, layouts, door = doors[name]
@@ -230,7 +231,8 @@ def main() -> None:
         times = measured(forms, layouts, door)
         if RANK == 0:
             took = f"{len(times)} kinds of calls in {perf_counter() - start:.0f} s"
-            print(f"# {name}: {took}, {library()}, {SIZE} ranks, {fingerprint()}")
+            refused = sorted({*forms} - {cell.form for cell in times})
+            print(f"# {name}: {took}, without {refused}, {library()}, {SIZE} ranks, {fingerprint()}")
             print(*cliffs(forms, times), sep="\n", flush=True)
     torch.distributed.destroy_process_group()
     mpicoll.torch.destroy_process_group()

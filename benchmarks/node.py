@@ -3,7 +3,7 @@
     mpicoll run -n 2 benchmarks/node.py [--busy 2] [--json FILE]
     python benchmarks/node.py --plot PICTURE FILE ...
 
-All ways take turns, on the same lengths. A figure is a median in microseconds, of the slowest rank. There are two loops:
+All ways take turns, on the same lengths. A figure is a median in microseconds, of the slowest rank, of two loops:
 
 - `fresh`: each rank writes its input before each call, so that the input lies in the caches of its own core, and meets
   the others in a barrier. One call is timed.
@@ -25,7 +25,7 @@ from statistics import geometric_mean, median
 from time import perf_counter
 from typing import Any
 
-SIZES = tuple(8 << 3 * k for k in range(8)) + (64 << 20,)
+SIZES = (*(8 << 3 * k for k in range(8)), 64 << 20)
 """Bytes of the longest array of a call: 8 B to 16 MiB, and 64 MiB."""
 OTHERS = "bcast", "reduce", "reduce_scatter", "allgather", "alltoall"
 LENGTHS = 8, 4 << 10, 16 << 10, 256 << 10, 4 << 20

@@ -404,7 +404,7 @@ def test_ranks_start_others(tmp_path: Path) -> None:
     assert sorted(result.output.splitlines()) == sorted([f"{n} and 2"] * n + [f"2 and {n}"] * 2)
 
 
-LATE = """
+DESTRUCTOR = """
     import numpy as np
     import mpicoll
 
@@ -423,6 +423,6 @@ LATE = """
 
 @pytest.mark.usefixtures("usual_end")
 def test_an_array_where_python_is_at_its_end(tmp_path: Path) -> None:
-    result = run(1, script(tmp_path, LATE))
+    result = run(1, script(tmp_path, DESTRUCTOR))
     assert (result.code, result.output.partition(":")[0]) == (0, "allreduce"), result.output
     assert "Python is at its end, where NumPy cannot say what x is" in result.output

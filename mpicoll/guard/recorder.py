@@ -164,8 +164,6 @@ class Recorder(_Ring):
     def _found(self) -> Site:
         """The site of the program that has led to the caller. If there is none, as in a callback on a thread of
         torch's, the next call from there does not look through the whole stack again."""
-        if here.handed_in is not None:
-            self._handed_in.append((self._first + self._next, here.handed_in))
         frame = _getframe(1)
         caller = frame.f_back
         if caller is not None and self._nowhere[:2] == (caller.f_code, caller.f_lasti):
@@ -176,6 +174,13 @@ class Recorder(_Ring):
         if caller is not None and site[0] is frame.f_code:
             self._nowhere = caller.f_code, caller.f_lasti, _depth_of(frame)
         return site
+
+    def was_handed_in(self, site: Site, when: float | None) -> None:
+        """The program has handed in the last call there and then, whoever carries it out now."""
+        at = self._next - 1
+        self._codes[at], self._places[at] = site
+        if when is not None:
+            self._handed_in.append((self._first + at, when))
 
     def retract(self) -> None:
         """The last call has not been made after all: it was refused before anything was sent."""

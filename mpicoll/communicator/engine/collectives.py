@@ -17,6 +17,7 @@ from mpicoll.calls.plan import NOT_FOUND, Bound, sequence
 from mpicoll.calls.record import Record, record_of
 from mpicoll.communicator.engine.base import Base
 from mpicoll.errors import StateError
+from mpicoll.guard import sites
 
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import OpLike
@@ -101,6 +102,8 @@ class Collectives(Base):
             self.check_open(operation)
         recorder = self.recorder
         recorder.begin(plan.record)
+        if sites.here.site is not None:
+            recorder.was_handed_in(sites.here.site, sites.here.handed_in)
         try:
             plan.run()
         except BaseException as e:

@@ -90,10 +90,18 @@ class TracedRecorder(Recorder):
     def begin(self, record: Record) -> None:
         super().begin(record)
         self._flag = True
+        self._note()
+
+    def was_handed_in(self, site: Site, when: float | None) -> None:
+        super().was_handed_in(site, when)
+        self._note()
+
+    def _note(self) -> None:
         if self._events is not None:
             at = self._next - 1
             site, thread = (self._codes[at], self._places[at]), threading.get_ident()
-            self._events.begin(self, (self._name, self._first + at, record, site, thread, monotonic()))
+            event = self._name, self._first + at, self._records[at], site, thread, monotonic()
+            self._events.begin(self, event)
 
     @property
     def under_way(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from time import monotonic, sleep
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,6 +19,9 @@ from mpicoll.launch.lifetime import FORKED, is_forked
 from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.private import profiler
 from mpicoll.torch.uncompiled import uncompiled
+
+if TYPE_CHECKING:
+    from mpicoll.torch.groups.worker import Worker
 
 __all__ = ["PAUSE", "CollectiveWork", "MessageWork", "Work", "complete_before", "seconds_of"]
 
@@ -73,6 +77,10 @@ def seconds_of(timeout: timedelta | None) -> float | None:
     return min(timeout.total_seconds(), threading.TIMEOUT_MAX)
 
 
+_completing = threading.Lock()
+"""Held for a moment where a future may come, or be completed, in two threads at once."""
+
+
 @uncompiled
 class CollectiveWork(Work):
     """A collective in the queue of a group's worker. ``run`` carries it out, and writes the tensors of ``result``.
@@ -84,30 +92,38 @@ class CollectiveWork(Work):
     """Where the program has handed it in."""
     handed_in: float | None = None
     """When the program has handed it in, in seconds of ``time.monotonic``."""
+    worker: Worker | None = None
+    """The queue that it was handed in to, if a thread that waits for it may carry it out."""
+
+    over = False
+    """Whether the collective and its future are complete, and the future's callbacks have returned, but for what
+    devices still have to do."""
+    failed_unseen = False
+    """Whether the collective raised and the program has not seen it yet."""
+    _completes: int | None = None
+    """The thread that completes the future. In its callbacks the collective is over."""
+    _completed = _future_taken = False
+    _exception: Exception | None = None
+    _then: Callable[[Exception | None], None] | None = None
+    _future: torch.futures.Future[list[torch.Tensor]] | None = None
+    """Made when somebody asks for it: that takes as long as a short collective."""
 
     def __init__(self, run: Callable[[], None], result: list[torch.Tensor], turn: Turn | None = None) -> None:
         self._run, self._result, self.turn = run, result, turn
-        devices: list[int | str | torch.device] = [] if turn is None else [*turn.known_to_torch]
-        self._future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future(devices=devices)
-        self._late = turn is not None and not devices
-        """Whether the future is complete only at the end of the device's work, because it knows no streams of it."""
-        self.done = threading.Event()
-        """Set when the collective and its future are complete, and the future's callbacks have returned, but for what
-        devices still have to do."""
-        self._completes: int | None = None
-        """The thread that completes the future. In its callbacks the collective is over."""
-        self.served = threading.Event()
-        """Set after ``done``, when devices have done it, and the callbacks of the future have returned too."""
         self._unsettled = threading.Lock()
-        self._exception: Exception | None = None
-        self._future_taken = False
-        self.failed_unseen = False
-        """Whether the collective raised and the program has not seen it yet."""
+        self._late = turn is not None and not turn.known_to_torch
+        """Whether the future is complete only at the end of the device's work, because it knows no streams of it."""
+        if turn is not None:
+            self._future = torch.futures.Future(devices=[*turn.known_to_torch])
 
     def carry_out(self) -> None:
         """Run the collective in this thread. What it raises is kept for those who wait."""
         if (turn := self.turn) is None:
-            failure = _failure_of(self._run)
+            try:
+                failure = _failure_of(self._run)
+            except BaseException:  # of a signal's handler, in the program's thread
+                self.settle(StateError("wait: this collective ended midway"))
+                raise
             self._run = _nothing  # drop the tensors that it read
             self.settle(failure)
             return
@@ -129,7 +145,6 @@ class CollectiveWork(Work):
             if self._late:
                 self._complete(self._exception)
         self._run = _nothing
-        self.served.set()
 
     def _fail_late(self, failure: DeviceFailure) -> None:
         """Note that a device has failed, after the collective itself was over."""
@@ -147,14 +162,25 @@ class CollectiveWork(Work):
                 self._completes = threading.get_ident()
                 self._complete(failure)
         finally:
-            self.done.set()
+            self.over = True
+            if (end := self.__dict__.get("_end")) is not None:
+                end.set()
 
     def _complete(self, failure: Exception | None) -> None:
         """Complete the future. Its callbacks run here. They may wait for this Work, and start collectives."""
-        if failure is None:
-            self._future.set_result(self._result)
+        with _completing:
+            self._completed, future, then = True, self._future, self._then
+        self._then = None  # it holds the handle, which holds this
+        if then is not None:
+            then(failure)
+        if future is not None:
+            self._fill(future)
+
+    def _fill(self, future: torch.futures.Future[list[torch.Tensor]]) -> None:
+        if self._exception is None:
+            future.set_result(self._result)
         else:
-            self._future.set_exception(failure)  # type: ignore[arg-type]
+            future.set_exception(self._exception)  # type: ignore[arg-type]
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if profiler._is_profiler_enabled:
@@ -167,8 +193,10 @@ class CollectiveWork(Work):
     def join(self, timeout: timedelta | None = None) -> list[torch.Tensor]:
         """Wait as :meth:`wait` does, and return the tensors that the collective wrote. Profilers do not see it."""
         seconds = seconds_of(timeout)
-        if not self._is_over() and not self.done.wait(seconds):
-            raise TimeoutError(f"wait: the collective was not complete after {timeout}")
+        if not self._is_over():
+            self._begin(within=seconds)
+            if not (self.over or self.ends_within(seconds)):
+                raise TimeoutError(f"wait: the collective was not complete after {timeout}")
         if self._exception is not None:
             self.failed_unseen = False
             raise self._exception
@@ -176,8 +204,22 @@ class CollectiveWork(Work):
             self.turn.follow()
         return self._result
 
+    def ends_within(self, seconds: float | None) -> bool:
+        """Wait until it is over, but not longer than that. Whether it is over."""
+        end: threading.Event = self.__dict__.setdefault("_end", threading.Event())  # as one step: others may wait, too
+        return self.over or end.wait(seconds)
+
+    def _begin(self, within: float | None) -> None:
+        """Carry it out in this thread, unless that may take too long or is the affair of devices."""
+        if self.worker is None:
+            return
+        if within is None and self.turn is None:
+            self.worker.carry_out(self)
+        else:
+            self.worker.hurry()
+
     def _is_over(self) -> bool:
-        if self.done.is_set() or self._completes == threading.get_ident():
+        if self.over or self._completes == threading.get_ident():
             return True
         if is_forked():  # the thread that carries it out is the parent's alone
             self._exception = StateError(f"wait: this collective cannot be waited for: {FORKED}")
@@ -205,15 +247,27 @@ class CollectiveWork(Work):
         return self._result
 
     def when_complete(self, do: Callable[[Exception | None], None]) -> None:
-        """Have ``do`` called at the end with what the collective raised, or None. It runs before later callbacks."""
-        self._future.add_done_callback(lambda _: do(self._exception))
+        """Have ``do`` called at the end with what the collective raised, or None, before the future's callbacks."""
+        with _completing:
+            if not self._completed:
+                self._then = do
+                return
+        do(self._exception)
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
         """A future of the tensors that the collective writes. The future raises what the collective raised."""
         if is_forked() and self._is_over() and self._exception is not None:
             raise self._exception
         self._future_taken, self.failed_unseen = True, False
-        return self._future
+        with _completing:
+            future = self._future
+            if future is None:
+                future = self._future = torch.futures.Future()
+                if self._completed:
+                    self._fill(future)
+        if self.worker is not None and not self.over:
+            self.worker.hurry()  # nobody may come to wait for it
+        return future
 
 
 def _failure_of(run: Callable[[], None]) -> Exception | None:

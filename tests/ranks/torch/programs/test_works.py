@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mpicoll.errors import MessageError, StateError
 from mpicoll.torch.backend.handles import handle_of
+from mpicoll.torch.groups import worker
 from mpicoll.torch.groups.work import CollectiveWork
 from tests.ranks.children import in_child
 from tests.ranks.torch.programs.training import mlp, vectors
@@ -118,6 +119,58 @@ def test_works_that_nobody_keeps(rank: int, size: int) -> None:
         gc.collect(0)
     dist.barrier()
     assert seen == [float(k * size) for k in range(20)]
+
+
+def test_who_waits_at_once_carries_it_out(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """To hand a short collective to the group's thread would take several times as long."""
+    group: Any = dist.new_group()
+    threads, carry_out = [], group.engine.carry_out
+
+    def noted(plan: Any, operation: str) -> None:
+        threads.append(threading.current_thread())
+        carry_out(plan, operation)
+
+    monkeypatch.setattr(group.engine, "carry_out", noted)
+    monkeypatch.setattr(worker, "NAP", 60.0)
+    short, long = torch.ones(3), torch.ones(worker.SHORT)
+    for x in (short, long):
+        works = [dist.all_reduce(x, group=group, async_op=True) for _ in range(2)]
+        works[1].wait()
+        assert x[0].item() == size**2
+        works[0].wait()
+    dist.all_reduce(short, group=group, async_op=True)
+    dist.barrier(group)
+    assert short[0].item() == size**3
+    assert {*threads[:2], *threads[4:]} == {threading.main_thread()}
+
+
+def test_a_short_one_completes_though_nobody_asks(size: int) -> None:
+    x = torch.ones(3)
+    for _ in range(3):
+        work = dist.all_reduce(x, async_op=True)
+        deadline = time.monotonic() + 30
+        while not work.is_completed() and time.monotonic() < deadline:
+            time.sleep(0.02)  # the thread falls asleep meanwhile
+        assert work.is_completed()
+    assert x[0].item() == size**3
+
+
+def test_a_wait_that_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal's handler raises while the program's thread carries out what it waits for."""
+    group: Any = dist.new_group()
+
+    def interrupt(plan: Any, operation: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(group.engine, "carry_out", interrupt)
+        patch.setattr(worker, "NAP", 60.0)
+        work = dist.all_reduce(torch.ones(1), group=group, async_op=True)
+        with pytest.raises(KeyboardInterrupt):
+            work.wait()
+    with pytest.raises(StateError, match="wait: this collective ended midway"):
+        work.wait()
+    dist.destroy_process_group(group)
 
 
 def test_tensors_are_let_go(rank: int) -> None:

@@ -4,10 +4,10 @@ What these and the collectives of lists have in common:
 
 - ``group``: None is the default group. A rank that is not in the group gets a warning and None, and takes no part.
 - ``src`` and ``dst`` are global ranks; ``group_src`` and ``group_dst`` are ranks of the group.
-- ``async_op=True`` returns a Work at once, and the group's own thread carries the collective out. Otherwise the call
-  returns None when its result is there. A group's collectives run one after another, in the order of the calls. Some
-  ranks may pass ``async_op=True`` and others not: every collective is a blocking MPI call in the end, because MPI
-  forbids that a blocking call meets a non-blocking one.
+- ``async_op=True`` returns a Work at once. The group's own thread carries the collective out, or who waits for it
+  before the thread begins. Otherwise the call returns None when its result is there. A group's collectives run one
+  after another, in the order of the calls. Some ranks may pass ``async_op=True`` and others not: every collective is a
+  blocking MPI call in the end, because MPI forbids that a blocking call meets a non-blocking one.
 - ``algorithm``, which torch does not have, is a name that ``mpicoll algorithms`` lists. None lets mpicoll choose.
 - Tensors are on the CPU or a CUDA GPU, and need not be contiguous. Sparse ones are refused. One that requires grad is
   written in place, outside autograd. All ranks pass the same number of elements and the same dtype. Ranks compare that
@@ -20,7 +20,7 @@ What these and the collectives of lists have in common:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import get_ident
 from typing import Any
 
@@ -225,14 +225,10 @@ def carried_out(
     op: Any = None,
     root: int = 0,
     counts: Sequence[Sequence[int]] = (),
-    outs: Sequence[torch.Tensor] | None = None,
-    then: Callable[[], None] | None = None,
-    given: Sequence[torch.Tensor] = (),
 ) -> Work | None:
     """Carry out a collective from ``x`` to ``out``, or in place. ``names`` are the caller's names of its arguments.
 
-    ``counts`` are those of a method for uneven blocks. If the program gets ``outs`` instead of ``out``, ``then`` writes
-    them at the end. What is in ``given`` is read, as :meth:`ProcessGroup.in_turn` says.
+    ``counts`` are those of a method for uneven blocks.
     """
     g, operation = caller.group, caller.operation
     try:
@@ -242,14 +238,10 @@ def carried_out(
 
     def run(_keep: Any = (x, out)) -> None:  # a plan holds addresses: this keeps the memory
         g.engine.carry_out(plan, operation)
-        if then is not None:
-            then()
 
-    if outs is None:
-        written = x if out is None else out
-        assert written is not None
-        outs = [written]
-    return caller.do(run, outs, async_op, given)
+    written = x if out is None else out
+    assert written is not None
+    return caller.do(run, [written], async_op)
 
 
 def _listed(caller: Caller, argument: str, sizes: Any) -> Sequence[Any] | None:

@@ -1,20 +1,25 @@
 """Collectives of lists of tensors, one tensor for each rank of the group.
 
-A list travels as one tensor, into which and out of which its tensors are copied. What these functions share with the
-other collectives, such as the meaning of ``group`` and ``async_op``, is in :mod:`mpicoll.torch.functions.collectives`.
+A list travels as one tensor, into which and out of which its tensors are copied. The plan of a call on short lists has
+these copies, too, and serves again. What these functions share with the other collectives, such as the meaning of
+``group`` and ``async_op``, is in :mod:`mpicoll.torch.functions.collectives`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from math import prod
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.distributed import ReduceOp
 
-from mpicoll.torch.functions.caller import caller_of
-from mpicoll.torch.functions.collectives import carried_out
+from mpicoll.arrays.kernels import described
+from mpicoll.calls.plan import NOT_FOUND, Bound, Plan, sequence
+from mpicoll.errors import ArgumentError
+from mpicoll.torch.functions.caller import Caller, caller_of, renamed
 from mpicoll.torch.functions.memory import new
 from mpicoll.torch.functions.reduce_op import GivenOp
 from mpicoll.torch.groups.group import ProcessGroup
@@ -23,11 +28,17 @@ from mpicoll.torch.groups.world import GivenGroup
 
 __all__ = ["all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"]
 
+Given: TypeAlias = torch.Tensor | list[torch.Tensor]
+Parts: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
+"""Tensors of a list, each after its place in the tensor that travels."""
+
 _GATHERED = {"x": "tensor"}
 _SCATTERED = {"xs": "scatter_list", "out": "tensor"}
 _REDUCED = {"xs": "input_list", "out": "output"}
 _EXCHANGED = {"xs": "input_tensor_list", "out": "output_tensor_list"}
 """The Communicator's names of arguments, and the names of them here."""
+_KEPT = 1 << 20
+"""Bytes of the longest lists whose plan is kept. Its scratch memory is the group's."""
 _LONG = 8 << 20
 """Bytes of a list that travels in memory that the ranks share. The system gives new memory of such a length page by
 page, and that takes several times as long as to copy it. For shorter lists the shared memory takes longer."""
@@ -47,9 +58,7 @@ def all_gather(
         return None
     caller.memory("tensor", tensor)
     outs = caller.outputs("tensor_list", tensor_list, tensor)
-    flat = _flat(caller.group, tensor, len(outs), *tensor.shape)
-    copy = partial(_copy_out, flat, outs)
-    return carried_out(caller, "allgather", tensor, flat, async_op, algorithm, _GATHERED, outs=outs, then=copy)
+    return _carried_out(caller, "allgather", tensor, outs, async_op, algorithm, _GATHERED)
 
 
 def gather(
@@ -73,16 +82,11 @@ def gather(
     caller.memory("tensor", tensor)
     g, root = caller.group, caller.root("dst", dst, group_dst, default=0)
     outs: list[torch.Tensor] = []
-    flat = copy = None
     if g.rank() == root:
         outs = caller.outputs("gather_list", gather_list, tensor)
-        flat = _flat(g, tensor, len(outs), *tensor.shape)
-        copy = partial(_copy_out, flat, outs)
     else:
         caller.no_list("gather_list", gather_list, "destination", root)
-    return carried_out(
-        caller, "gather", tensor, flat, async_op, algorithm, _GATHERED, root=root, outs=outs, then=copy, given=[tensor]
-    )
+    return _carried_out(caller, "gather", tensor, outs, async_op, algorithm, _GATHERED, root=root)
 
 
 def scatter(
@@ -105,12 +109,12 @@ def scatter(
         return None
     caller.memory("tensor", tensor)
     g, root = caller.group, caller.root("src", src, group_src, default=0)
-    flat = None
+    ins: list[torch.Tensor] = []
     if g.rank() == root:
-        flat = _stacked(g, caller.tensors("scatter_list", scatter_list, tensor))
+        ins = caller.tensors("scatter_list", scatter_list, tensor)
     else:
         caller.no_list("scatter_list", scatter_list, "source", root)
-    return carried_out(caller, "scatter", flat, tensor, async_op, algorithm, _SCATTERED, root=root)
+    return _carried_out(caller, "scatter", ins, tensor, async_op, algorithm, _SCATTERED, root=root)
 
 
 def reduce_scatter(
@@ -136,16 +140,9 @@ def reduce_scatter(
     if (shape := tensors[g.rank()].shape) != output.shape:
         raise caller.error(f"input_list[{g.rank()}]", f"shape {tuple(output.shape)}", f"{tuple(shape)}")
     if all(x.shape == shape for x in tensors):
-        flat = _stacked(g, tensors)
-        return carried_out(caller, "reduce_scatter", flat, output, async_op, algorithm, _REDUCED, how)
-    elements = [x.numel() for x in tensors]
-    flat, mine = _flat(g, output, sum(elements)), _flat(g, output, output.numel())
-    torch.cat([x.detach().reshape(-1) for x in tensors], out=flat)
-    copy = partial(_copy_out, [mine], [output])
-    return carried_out(
-        caller, "reduce_scatterv", flat, mine, async_op, algorithm, _REDUCED, how,
-        counts=[elements], outs=[output], then=copy,
-    )  # fmt: skip
+        return _carried_out(caller, "reduce_scatter", tensors, output, async_op, algorithm, _REDUCED, how)
+    counts = [[x.numel() for x in tensors]]
+    return _carried_out(caller, "reduce_scatterv", tensors, output, async_op, algorithm, _REDUCED, how, counts=counts)
 
 
 def all_to_all(
@@ -166,28 +163,111 @@ def all_to_all(
         return None
     outs = caller.outputs("output_tensor_list", output_tensor_list, shapes=False)
     ins = caller.tensors("input_tensor_list", input_tensor_list, outs[0], shapes=False)
-    sent, expected = counts = [x.numel() for x in ins], [x.numel() for x in outs]
-    flat_in, flat_out = (_flat(caller.group, outs[0], sum(elements)) for elements in (sent, expected))
-    torch.cat([x.detach().reshape(-1) for x in ins], out=flat_in)
-    copy = partial(_copy_out, torch.split(flat_out, expected), outs)
-    return carried_out(
-        caller, "alltoallv", flat_in, flat_out, async_op, algorithm, _EXCHANGED, counts=counts, outs=outs, then=copy
-    )
+    counts = [x.numel() for x in ins], [x.numel() for x in outs]
+    return _carried_out(caller, "alltoallv", ins, outs, async_op, algorithm, _EXCHANGED, counts=counts)
 
 
-def _flat(group: ProcessGroup, like: torch.Tensor, *shape: int) -> torch.Tensor:
-    """A new tensor of this shape for a list of tensors ``like`` this one."""
-    shares = like.device.type == "cpu" and prod(shape) * like.itemsize >= _LONG
-    return new(group, shape, like.dtype) if shares else like.detach().new_empty(shape)
+def _carried_out(
+    caller: Caller,
+    collective: str,
+    given: Given,
+    taken: Given,
+    async_op: bool,
+    algorithm: str | None,
+    names: dict[str, str],
+    op: Any = None,
+    root: int = 0,
+    counts: Sequence[Sequence[int]] = (),
+) -> Work | None:
+    """Carry out a collective from ``given`` to ``taken``. An empty list stands for nothing. The rest is as in
+    :func:`mpicoll.torch.functions.collectives.carried_out`."""
+    engine, ins, outs = caller.group.engine, _listed(given), _listed(taken)
+    every = [*ins, *outs]
+    at: Any = None
+    plan: Bound | None = None
+    try:
+        keys = [engine.key(x) for x in every]
+        if None not in keys and every[0].is_cpu and all(x.is_contiguous() for x in every):
+            at = (caller.operation, collective, len(ins), op, root, algorithm, *keys)
+            plan = engine.planned(at)
+    except NOT_FOUND:
+        at = None
+    if plan is None:
+        keeps = at is not None and sum(x.nbytes for x in every) <= _KEPT
+        try:
+            plan = _bound(caller.group, collective, given, taken, algorithm, op, root, counts, keeps)
+        except ArgumentError as e:
+            raise renamed(e, caller.operation, names) from None
+        if keeps:
+            engine.plans.keep(at, plan)
+    found = plan
+
+    def run(_keep: Any = every) -> None:  # a plan holds addresses: this keeps the memory
+        engine.carry_out(found, caller.operation)
+
+    return caller.do(run, outs, async_op, ins)
 
 
-def _stacked(group: ProcessGroup, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """A copy of the list as one tensor."""
-    found = _flat(group, tensors[0], len(tensors), *tensors[0].shape)
-    return torch.stack([x.detach() for x in tensors], out=found)
+def _bound(
+    g: ProcessGroup,
+    collective: str,
+    given: Given,
+    taken: Given,
+    algorithm: str | None,
+    op: Any,
+    root: int,
+    counts: Sequence[Sequence[int]],
+    keeps: bool,
+) -> Bound:
+    """The plan of the call, with the copies before and after it. One that is kept holds no tensors."""
+    scratch: Sequence[NDArray[np.uint8] | None] = [None, None]
+    if keeps:
+        nbytes = [sum(x.nbytes for x in _listed(each)) for each in (given, taken)]
+        scratch = g.scratch.arrays(np.dtype(np.uint8), *nbytes)
+    (x, ins), (out, outs) = (_whole(g, *each, bool(counts)) for each in zip((given, taken), scratch, strict=True))
+    plan = g.engine.plan(collective, x, out, op, root, algorithm, *counts)
+    bound = Bound(sequence(*_copies(ins, keeps), plan.run, *_copies(outs, keeps, back=True)), plan.record)
+    bound.kept = scratch if keeps else (plan.kept, x, out)
+    return bound
 
 
-def _copy_out(blocks: Iterable[torch.Tensor], tensors: Sequence[torch.Tensor]) -> None:
-    """Copy a block to each tensor."""
-    for block, tensor in zip(blocks, tensors, strict=True):
-        tensor.detach().copy_(block.view(tensor.shape))
+def _listed(given: Given) -> list[torch.Tensor]:
+    return [given] if isinstance(given, torch.Tensor) else given
+
+
+def _whole(
+    group: ProcessGroup, given: Given, memory: NDArray[np.uint8] | None, flat: bool
+) -> tuple[torch.Tensor | None, Parts]:
+    """What travels in the place of a list of tensors: one with room for all, in this ``memory`` if that is given. Also
+    the place of each tensor in it. A tensor travels itself, unless it must be ``flat`` and cannot be."""
+    if isinstance(given, torch.Tensor):
+        if not flat:
+            return given, []
+        if given.is_contiguous():
+            return given.detach().view(-1), []
+    tensors = _listed(given)
+    if not tensors:
+        return None, []
+    first, counts = tensors[0], [x.numel() for x in tensors]
+    if memory is not None:
+        whole = torch.from_numpy(memory).view(first.dtype)
+    elif first.is_cpu and sum(counts) * first.itemsize >= _LONG:
+        whole = new(group, (sum(counts),), first.dtype)
+    else:
+        whole = first.detach().new_empty(sum(counts))
+    return whole, [*zip(torch.split(whole, counts), tensors, strict=True)]
+
+
+def _copies(parts: Parts, keeps: bool, back: bool = False) -> Iterable[Plan]:
+    """Copy each tensor to its part, or ``back``."""
+    for part, tensor in parts:
+        source, target = (part, tensor) if back else (tensor, part)
+        if keeps:  # by addresses, since the plan serves whatever tensors lie there
+            to, of = (described(x.data_ptr(), x.nbytes, np.dtype(np.uint8)) for x in (target, source))
+            yield partial(np.copyto, to, of)
+        else:
+            yield partial(_copy, target, source)
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.detach().copy_(source.detach().reshape(target.shape))

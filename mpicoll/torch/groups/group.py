@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from mpicoll.calls.plan import Workspace
 from mpicoll.calls.rules import DEFAULT_TIMEOUT
 from mpicoll.communicator.communicator import Communicator
 from mpicoll.communicator.face import engine_of
@@ -46,6 +47,8 @@ class ProcessGroup:
         self.group_name = name
         self.timeout = timeout
         self.worker, self.queues = Worker(self.engine.recorder.queued), Queues()
+        self.scratch = Workspace()
+        """Memory through which lists of tensors travel."""
         self.inside = 0
         """The number of the thread that is in a synchronous collective of the group; 0 if none is."""
         self.callers: dict[str, Any] = {}
@@ -149,7 +152,7 @@ class ProcessGroup:
         collectives, so the group is of no more use.
         """
         # A thread may call while it is in a call of its own: an object that is pickled may, and so may a signal's
-        # handler. The group's own thread may call too: it runs the callbacks.
+        # handler. So may a callback, which the thread runs that carries a collective out.
         if self.worker.is_here() or self.inside == get_ident():
             return
         self.engine.close(

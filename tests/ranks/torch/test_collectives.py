@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import weakref
 from itertools import product
 from typing import Any
 
@@ -240,6 +241,50 @@ def test_uneven_all_to_all(rank: int, size: int, as_list: bool, async_op: bool) 
         work.wait()
     for found, e in zip(outs, expected, strict=True):
         assert torch.equal(found, e)
+
+
+LISTS = ["all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"]
+
+
+@pytest.mark.parametrize("function", LISTS)
+def test_lists_find_their_plan_again(function: str, rank: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan serves new values, and other tensors that lie in the same memory. It holds none of them."""
+    group: Any = dist.group.WORLD
+    one, blocks, others = torch.zeros(3), torch.zeros(size, 3), torch.zeros(size, 3)
+
+    def call(k: int) -> list[float]:
+        one[:] = k + rank
+        blocks[:] = torch.arange(size).view(-1, 1) + k * (rank + 1.0)
+        x, ins, outs = one.view(3), [*blocks.view(size, 3)], [*others.view(size, 3)]
+        if function == "all_gather":
+            dist.all_gather(outs, x)
+        elif function == "gather":
+            dist.gather(x, outs if rank == 0 else None, 0)
+        elif function == "scatter":
+            dist.scatter(x, ins if rank == 0 else None, 0)
+        elif function == "reduce_scatter":
+            dist.reduce_scatter(x, ins)
+        else:
+            dist.all_to_all(outs, ins)
+        last.append(weakref.ref(x))
+        return [y[0].item() for y in ([x] if "scatter" in function else outs)]
+
+    last: list[weakref.ref[torch.Tensor]] = []
+    call(0)
+    assert last[0]() is None
+    monkeypatch.setattr(group.engine, "plan", None)  # nothing is bound any more
+    found = call(5)
+    everybodys = range(size)
+    expected = {
+        "all_gather": [5.0 + r for r in everybodys],
+        "gather": [5.0 + r if rank == 0 else 0.0 for r in everybodys],
+        "scatter": [5.0 + rank],
+        "reduce_scatter": [sum(rank + 5.0 * (r + 1) for r in everybodys)],
+        "all_to_all": [rank + 5.0 * (r + 1) for r in everybodys],
+    }[function]
+    assert found == expected
+    with pytest.raises(ArgumentError, match=r"tensor_list\[0\]: expected shape \(3,\); given \(3, 1\)"):
+        dist.all_gather([*others.view(size, 3, 1)], one)
 
 
 def test_slots_of_one_tensor_mean_in_place(rank: int, size: int) -> None:

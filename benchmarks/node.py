@@ -20,6 +20,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from time import perf_counter
@@ -97,29 +98,38 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, tuple[Way, Way, int]]]]:
     def way(x: Any, call: Way, nbytes: int) -> tuple[Way, Way, int]:
         return (lambda: x.fill_(1.0) if isinstance(x, torch.Tensor) else x.fill(1.0)), call, nbytes
 
-    yield "barrier", {
-        "mpi4py": (lambda: None, world.Barrier, 0),
-        "mpicoll": (lambda: None, comm.barrier, 0),
-        "gloo": (lambda: None, dist.barrier, 0),
-    }
+    yield (
+        "barrier",
+        {
+            "mpi4py": (lambda: None, world.Barrier, 0),
+            "mpicoll": (lambda: None, comm.barrier, 0),
+            "gloo": (lambda: None, dist.barrier, 0),
+        },
+    )
     for nbytes in SIZES:
         x, y = np.ones(nbytes // 4, np.float32), np.empty(nbytes // 4, np.float32)
         s, o = comm.empty(nbytes // 4, np.float32), comm.empty(nbytes // 4, np.float32)
         t, g = torch.ones(nbytes // 4), torch.ones(nbytes // 4)
-        yield f"allreduce float32 {nbytes}", {
-            "mpi4py": way(x, lambda x=x, y=y: world.Allreduce(x, y), nbytes),
-            "mpicoll": way(x, lambda x=x, y=y: comm.allreduce(x, out=y), nbytes),
-            **({"shared": way(s, lambda s=s, o=o: comm.allreduce(s, out=o), nbytes)} if nbytes >= 16 << 10 else {}),
-            "mpicoll.torch": way(t, lambda t=t: mpicoll.torch.all_reduce(t), nbytes),
-            "gloo": way(g, lambda g=g: dist.all_reduce(g), nbytes),
-        }
+        yield (
+            f"allreduce float32 {nbytes}",
+            {
+                "mpi4py": way(x, partial(world.Allreduce, x, y), nbytes),
+                "mpicoll": way(x, partial(comm.allreduce, x, out=y), nbytes),
+                **({"shared": way(s, partial(comm.allreduce, s, out=o), nbytes)} if nbytes >= 16 << 10 else {}),
+                "mpicoll.torch": way(t, partial(mpicoll.torch.all_reduce, t), nbytes),
+                "gloo": way(g, partial(dist.all_reduce, g), nbytes),
+            },
+        )
         t, g = torch.ones(nbytes // 2, dtype=torch.bfloat16), torch.ones(nbytes // 2, dtype=torch.bfloat16)
         u = mpicoll.torch.empty(nbytes // 2, dtype=torch.bfloat16)
-        yield f"allreduce bfloat16 {nbytes}", {
-            "mpicoll.torch": way(t, lambda t=t: mpicoll.torch.all_reduce(t), nbytes),
-            **({"shared": way(u, lambda u=u: mpicoll.torch.all_reduce(u), nbytes)} if nbytes >= 16 << 10 else {}),
-            "gloo": way(g, lambda g=g: dist.all_reduce(g), nbytes),
-        }
+        yield (
+            f"allreduce bfloat16 {nbytes}",
+            {
+                "mpicoll.torch": way(t, partial(mpicoll.torch.all_reduce, t), nbytes),
+                **({"shared": way(u, partial(mpicoll.torch.all_reduce, u), nbytes)} if nbytes >= 16 << 10 else {}),
+                "gloo": way(g, partial(dist.all_reduce, g), nbytes),
+            },
+        )
     for operation in OTHERS:
         for nbytes in LENGTHS:
             n = max(1, nbytes // 4 // size)
@@ -137,17 +147,14 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, tuple[Way, Way, int]]]]:
 def call_of(comm: Any, world: Any, name: str, operation: str, x: Any, y: Any) -> Way:
     if name == "mpi4py":
         calls = {
-            "bcast": lambda: world.Bcast(x),
-            "reduce": lambda: world.Reduce(x, y),
-            "reduce_scatter": lambda: world.Reduce_scatter_block(x, y),
-            "allgather": lambda: world.Allgather(x, y),
-            "alltoall": lambda: world.Alltoall(x, y),
+            "bcast": partial(world.Bcast, x),
+            "reduce": partial(world.Reduce, x, y),
+            "reduce_scatter": partial(world.Reduce_scatter_block, x, y),
+            "allgather": partial(world.Allgather, x, y),
+            "alltoall": partial(world.Alltoall, x, y),
         }
         return calls[operation]
-    if operation == "bcast":
-        return lambda: comm.bcast(x)
-    method = getattr(comm, operation)
-    return lambda: method(x, out=y)
+    return partial(comm.bcast, x) if operation == "bcast" else partial(getattr(comm, operation), x, out=y)
 
 
 def timed(comm: Any, write: Way, call: Way, nbytes: int) -> tuple[float, float]:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from mpicoll.arrays.protocols import A, Array, ArrayLike
 from mpicoll.calls import results
-from mpicoll.communicator.engine.repeated import repeated
 from mpicoll.communicator.face import Face
+from mpicoll.communicator.repeated import repeated
 
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import AlgorithmLike, OpLike

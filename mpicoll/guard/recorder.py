@@ -255,8 +255,8 @@ class Recorder(_Ring):
 
 
 def _depth_of(frame: FrameType) -> int:
-    """How far out the outermost frame is, seen from the function that is called by what ``frame`` has called."""
-    depth, outer = 2, frame.f_back
+    """How far out the outermost frame is, seen from the function that ``frame`` has called."""
+    depth, outer = 1, frame.f_back
     while outer is not None:
         depth, outer = depth + 1, outer.f_back
     return depth

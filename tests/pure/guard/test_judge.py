@@ -140,7 +140,7 @@ def test_a_rank_that_is_far_behind(capfd: Output) -> None:
 
     play(scene)
     said = capfd.readouterr().err
-    assert "rank 1      call 2: bcast, at test_judge.py" in said
+    assert "rank 1      call 2: bcast, at invented.py" in said
     assert f"ranks 0, 2  call 2: they have made {20 * LENGTH} calls since" in said
 
 

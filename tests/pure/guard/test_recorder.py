@@ -103,17 +103,22 @@ def test_a_call_that_is_taken_back(count: int) -> None:
 
 def test_one_call_at_a_time() -> None:
     """Also if two threads make their calls at the same line."""
-    recorder, refused = Recorder(), []
+    recorder, refused, begun, over = Recorder(), list[str](), threading.Event(), threading.Event()
 
     def call(record: Record) -> None:
         try:
             recorder.begin(record)
+            begun.set()
+            over.wait()
         except StateError as e:
             refused.append(str(e))
+            over.set()
 
-    for record in RECORDS[:2]:
-        thread = threading.Thread(target=call, args=[record])
-        thread.start()
+    threads = [threading.Thread(target=call, args=[record]) for record in RECORDS[:2]]
+    threads[0].start()
+    begun.wait()
+    threads[1].start()
+    for thread in threads:
         thread.join()
     (why,) = refused
     assert why.startswith("call 1: this communicator is in another call now: call 0, at test_recorder.py:")

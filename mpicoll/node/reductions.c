@@ -28,8 +28,9 @@
 /* One function for each type and operation. E is the result for x[i] and y[i]. */
 #define COMBINE(NAME, T, E)                                                                                            \
     VECTORS static void NAME(const void *xs, const void *ys, void *outs, size_t n) {                                   \
-        const T *x = xs, *y = ys;                                                                                      \
-        T *out = outs;                                                                                                 \
+        typedef T Number ANYWHERE;                                                                                     \
+        const Number *x = xs, *y = ys;                                                                                 \
+        Number *out = outs;                                                                                            \
         NO_OVERLAP                                                                                                     \
         for (size_t i = 0; i < n; i++) {                                                                               \
             T a = x[i], b = y[i];                                                                                      \
@@ -77,14 +78,16 @@ FOR_ALL(INTEGERS, )
         return (Complex##BITS){a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real};                  \
     }                                                                                                                  \
     VECTORS static void sum_c##BITS(const void *xs, const void *ys, void *outs, size_t n) {                            \
-        const T *x = xs, *y = ys;                                                                                      \
-        T *out = outs;                                                                                                 \
+        typedef T Number ANYWHERE;                                                                                     \
+        const Number *x = xs, *y = ys;                                                                                 \
+        Number *out = outs;                                                                                            \
         NO_OVERLAP                                                                                                     \
         for (size_t i = 0; i < 2 * n; i++) out[i] = x[i] + y[i];                                                       \
     }                                                                                                                  \
     UNFUSED static void prod_c##BITS(const void *xs, const void *ys, void *outs, size_t n) {                           \
-        const Complex##BITS *x = xs, *y = ys;                                                                          \
-        Complex##BITS *out = outs;                                                                                     \
+        typedef Complex##BITS Number ANYWHERE;                                                                         \
+        const Number *x = xs, *y = ys;                                                                                 \
+        Number *out = outs;                                                                                            \
         NO_OVERLAP                                                                                                     \
         for (size_t i = 0; i < n; i++) out[i] = product_##BITS(x[i], y[i]);                                            \
     }                                                                                                                  \
@@ -119,7 +122,7 @@ static void divide_u64(uint64_t *x, int divisor, size_t n) {
 
 /* 16-bit floats. All NaNs of a result have the same bits. */
 
-VECTORS static void widen_bfloat16(const uint16_t *from, float *to, size_t n) {
+VECTORS static void widen_bfloat16(const Short *from, float *to, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t bits = (uint32_t)from[i] << 16;
         memcpy(&to[i], &bits, 4);
@@ -133,12 +136,12 @@ static inline uint16_t as_bfloat16(float value) {
     return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FC0 : (uint16_t)rounded;
 }
 
-VECTORS static void narrow_bfloat16(const float *from, uint16_t *to, size_t n) {
+VECTORS static void narrow_bfloat16(const float *from, Short *to, size_t n) {
     for (size_t i = 0; i < n; i++) to[i] = as_bfloat16(from[i]);
 }
 
 /* The commonest of all: one pass in place of four. */
-VECTORS static void sum_of_two_bfloat16(const uint16_t *x, const uint16_t *y, uint16_t *out, size_t n) {
+VECTORS static void sum_of_two_bfloat16(const Short *x, const Short *y, Short *out, size_t n) {
     NO_OVERLAP
     for (size_t i = 0; i < n; i++) {
         uint32_t a = (uint32_t)x[i] << 16, b = (uint32_t)y[i] << 16;
@@ -149,7 +152,7 @@ VECTORS static void sum_of_two_bfloat16(const uint16_t *x, const uint16_t *y, ui
     }
 }
 
-VECTORS static void widen_float16(const uint16_t *from, float *to, size_t n) {
+VECTORS static void widen_float16(const Short *from, float *to, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t sign = (uint32_t)(from[i] & 0x8000) << 16, rest = (uint32_t)(from[i] & 0x7FFF) << 13;
         uint32_t exponent = rest & 0x0F800000;
@@ -169,7 +172,7 @@ VECTORS static void widen_float16(const uint16_t *from, float *to, size_t n) {
     }
 }
 
-VECTORS static void narrow_float16(const float *from, uint16_t *to, size_t n) {
+VECTORS static void narrow_float16(const float *from, Short *to, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint32_t bits;
         memcpy(&bits, &from[i], 4);
@@ -191,7 +194,7 @@ VECTORS static void narrow_float16(const float *from, uint16_t *to, size_t n) {
 
 #if defined(__x86_64__)
 /* Nearly all x86 processors convert float16 themselves. */
-__attribute__((target("avx2,f16c"))) static void widen_f16c(const uint16_t *from, float *to, size_t n) {
+__attribute__((target("avx2,f16c"))) static void widen_f16c(const Short *from, float *to, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(from + i))));
     widen_float16(from + i, to + i, n - i);
@@ -203,7 +206,7 @@ __attribute__((target("avx2,f16c"))) static inline __m128i as_float16(__m256 f) 
     return _mm_blendv_epi8(half, _mm_set1_epi16(0x7E00), above);
 }
 
-__attribute__((target("avx2,f16c"))) static void narrow_f16c(const float *from, uint16_t *to, size_t n) {
+__attribute__((target("avx2,f16c"))) static void narrow_f16c(const float *from, Short *to, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) _mm_storeu_si128((__m128i *)(to + i), as_float16(_mm256_loadu_ps(from + i)));
     narrow_float16(from + i, to + i, n - i);
@@ -221,13 +224,13 @@ __attribute__((constructor)) static void ask_for_f16c(void) {
 static const int has_f16c = 0;
 #endif
 
-void widen(Dtype dtype, const uint16_t *from, float *to, size_t n) {
+void widen(Dtype dtype, const Short *from, float *to, size_t n) {
     if (dtype == BFLOAT16) widen_bfloat16(from, to, n);
     else if (has_f16c) widen_f16c(from, to, n);
     else widen_float16(from, to, n);
 }
 
-void narrow(Dtype dtype, const float *from, uint16_t *to, size_t n) {
+void narrow(Dtype dtype, const float *from, Short *to, size_t n) {
     if (dtype == BFLOAT16) narrow_bfloat16(from, to, n);
     else if (has_f16c) narrow_f16c(from, to, n);
     else narrow_float16(from, to, n);
@@ -286,7 +289,7 @@ static void scale(Dtype dtype, void *x, Factor factor, size_t n) {
 
 /* What is to be combined of a row: the row itself, or a copy in `room`, widened and multiplied by its factor. */
 static const void *term(const Reduction *r, const char *row, const Factor *factor, void *room, size_t n) {
-    if (is_short(r->dtype)) widen(r->dtype, (const uint16_t *)row, room, n);
+    if (is_short(r->dtype)) widen(r->dtype, (const Short *)row, room, n);
     else if (factor) memcpy(room, row, n * r->itemsize);
     else return row;
     if (factor) scale(r->dtype, room, *factor, n);
@@ -301,7 +304,7 @@ void reduce_rows(const Reduction *r, const char *const *rows, int count, const F
         return;
     }
     if (by_two && r->dtype == BFLOAT16 && r->op == SUM && !r->averages) {
-        sum_of_two_bfloat16((const uint16_t *)rows[0], (const uint16_t *)rows[1], (uint16_t *)out, n);
+        sum_of_two_bfloat16((const Short *)rows[0], (const Short *)rows[1], (Short *)out, n);
         return;
     }
     size_t wide = is_short(r->dtype) ? 4 : r->itemsize, most = CHUNK / wide;
@@ -319,7 +322,7 @@ void reduce_rows(const Reduction *r, const char *const *rows, int count, const F
             divide(r->dtype, total, count, now);
             so_far = total;
         }
-        if (is_short(r->dtype)) narrow(r->dtype, so_far, (uint16_t *)(out + from), now);
+        if (is_short(r->dtype)) narrow(r->dtype, so_far, (Short *)(out + from), now);
         else if (so_far != out + from) memmove(out + from, so_far, now * r->itemsize);
     }
 }

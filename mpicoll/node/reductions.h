@@ -10,6 +10,10 @@ typedef enum { BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, F
                COMPLEX64, COMPLEX128, DTYPES } Dtype;
 typedef enum { SUM, PROD, MIN, MAX, BAND, BOR, BXOR, LAND, LOR, LXOR, OPS } Op;
 
+/* Arrays may begin at any address: the compiler must not take it for a multiple of a number's size. */
+#define ANYWHERE __attribute__((aligned(1)))
+typedef uint16_t Short ANYWHERE; /* a 16-bit float */
+
 typedef void (*Combine)(const void *x, const void *y, void *out, size_t n);
 
 typedef struct {
@@ -32,7 +36,7 @@ int reduction_of(Reduction *r, Dtype dtype, Op op, int averages, int scales);
 void reduce_rows(const Reduction *r, const char *const *rows, int count, const Factor *factors, char *out, size_t n);
 
 /* Between 16-bit floats and float32. */
-void widen(Dtype dtype, const uint16_t *from, float *to, size_t n);
-void narrow(Dtype dtype, const float *from, uint16_t *to, size_t n);
+void widen(Dtype dtype, const Short *from, float *to, size_t n);
+void narrow(Dtype dtype, const float *from, Short *to, size_t n);
 
 #endif

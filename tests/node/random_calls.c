@@ -200,12 +200,13 @@ static void allocate(Rank *self, const Plan *p) {
     int gets = p->kind->gives != NOTHING && (p->kind->rooted != ROOT_GETS || self->rank == p->root);
     free(self->memory[0]), free(self->memory[1]);
     self->memory[0] = self->memory[1] = self->input = self->output = NULL;
-    if (gives) self->input = self->memory[0] = malloc(bytes_of(self, p, 1));
+    size_t odd = draw(&self->own, 4) == 0; /* arrays may begin at any address */
+    if (gives) self->memory[0] = malloc(bytes_of(self, p, 1) + odd), self->input = self->memory[0] + odd;
     if (p->kind->gives == p->kind->gets && p->kind->rooted == ROOT_GIVES && gives) gets = 0; /* the root of a bcast */
     if (gets && gives && p->in_place && is_whole(p, 1)) {
         self->output = self->input + (is_whole(p, 0) ? 0 : self->given[self->rank]);
     } else if (gets) {
-        self->output = self->memory[1] = malloc(bytes_of(self, p, 0));
+        self->memory[1] = malloc(bytes_of(self, p, 0) + odd), self->output = self->memory[1] + odd;
         if (gives && p->in_place) {
             free(self->memory[0]);
             self->memory[0] = NULL, self->input = self->output + self->taken[self->rank];

@@ -64,6 +64,7 @@ static int sleep_until(Flag *flag, uint32_t turn, int64_t ns) {
         struct timespec most = {ns / 1000000000, ns % 1000000000};
         syscall(SYS_futex, &flag->arrived, FUTEX_WAIT, seen, &most, NULL, 0);
     }
+    /* No order is needed: who still sees the larger count makes a system call in vain. */
     atomic_fetch_sub_explicit(&flag->sleepers, 1, memory_order_relaxed);
     return has_arrived(flag, turn);
 }

@@ -7,6 +7,7 @@ Arrays of the host with gaps or in another order are packed: a copy without gaps
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
@@ -31,6 +32,9 @@ class Binding:
         self._copies, self._shared_copies = Workspace(), Workspace(shared=True)
         self.traits = Traits(fabric.nodes, fabric.library, fabric.kernel, rules)
         """What the choice of algorithms depends on."""
+        # No methods of this object: it is given back at once when its communicator is, without Python's collector.
+        self._choose = partial(_choose, fabric, self.traits)
+        self._on_host = partial(_on_host, fabric, self._workspace)
         self.devices = DeviceCalls(fabric, self._choose, self._on_host, self._workspace)
 
     def around(self, send: Buffer | None, recv: Buffer | None, reads: bool, writes: bool) -> Around:
@@ -58,17 +62,20 @@ class Binding:
         chosen = self._choose(algorithm, call, record)  # a wrong algorithm is refused here and now
         return self._on_host(algorithm, call.without_arrays(), chosen, record), True
 
-    def _on_host(self, algorithm: str | None, call: Call, chosen: Choice, record: Record) -> Plan:
-        """The plan of a call on host memory. Unless somebody has named an algorithm, the kernel serves it where arrays
-        lie in memory that the ranks share."""
-        plan = self._fabric.bind(call, chosen, self._workspace, record)
-        named = algorithm is not None or preferred(call.operation, self._fabric.rules.preferred) is not None
-        return plan if named or chosen == NODE else self._fabric.in_shared_memory(call, plan, record)
 
-    def _choose(self, algorithm: str | None, call: Call, record: Record | None = None) -> Choice:
-        """How the call is carried out. The ``record`` gets its name."""
-        size = self._fabric.size
-        name = select(call.operation, call.reduction, call.nbytes(size), self.traits, call.root, algorithm)
-        if record is not None:
-            record.route = name
-        return choice_of(name, call, self._fabric.rank, self._fabric.nodes)
+def _on_host(
+    fabric: Fabric, workspace: Workspace, algorithm: str | None, call: Call, chosen: Choice, record: Record
+) -> Plan:
+    """The plan of a call on host memory. Unless somebody has named an algorithm, the kernel serves it where arrays lie
+    in memory that the ranks share."""
+    plan = fabric.bind(call, chosen, workspace, record)
+    named = algorithm is not None or preferred(call.operation, fabric.rules.preferred) is not None
+    return plan if named or chosen == NODE else fabric.in_shared_memory(call, plan, record)
+
+
+def _choose(fabric: Fabric, traits: Traits, algorithm: str | None, call: Call, record: Record | None = None) -> Choice:
+    """How the call is carried out. The ``record`` gets its name."""
+    name = select(call.operation, call.reduction, call.nbytes(fabric.size), traits, call.root, algorithm)
+    if record is not None:
+        record.route = name
+    return choice_of(name, call, fabric.rank, fabric.nodes)

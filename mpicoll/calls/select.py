@@ -40,7 +40,7 @@ __all__ = [
 
 
 TWO_LEVEL = "two_level"
-LONG_MOVES = 64 << 10
+LONG_MOVES = 2 << 20
 """Bytes of the shortest vector of a collective that only moves data which MPI libraries move in less time than it takes
 to copy it in and out of memory that ranks share."""
 LONG = 1 << 20

@@ -10,7 +10,7 @@ from functools import partial
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.calls.call import Call
-from mpicoll.calls.choice import DEVICE, IPC, NATIVE, PATHS, STAGED, Choice, algorithm_of
+from mpicoll.calls.choice import DEVICE, IPC, NATIVE, NODE, PATHS, STAGED, Choice, algorithm_of
 from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.calls.record import Record
 from mpicoll.calls.select import between_memories, device_route, preferred, taken_route
@@ -117,7 +117,7 @@ class DeviceCalls:
 
         def run() -> None:
             works = self._find_out(kept.device, tries=False) if self._known is None else self._known
-            if native is not None and taken_route(NATIVE, reduces, works) == NATIVE and choose(call) == NATIVE:
+            if native is not None and taken_route(NATIVE, reduces, works) == NATIVE and choose(call) in (NATIVE, NODE):
                 native()
             elif on_one_device is not None and self._one_device:
                 on_one_device()

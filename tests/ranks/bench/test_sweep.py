@@ -260,7 +260,7 @@ class OnTheDevice(Buffers):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "route"), [(None, "staged:native"), ("ring", "staged:ring"), ("exchange", "staged:exchange")]
+    ("algorithm", "route"), [(None, "staged:node"), ("ring", "staged:ring"), ("exchange", "staged:exchange")]
 )
 def test_a_call_on_a_device_says_how_it_was_staged(session: Session, algorithm: str | None, route: str) -> None:
     on_device = replace(session, device=OnTheDevice.device.name)

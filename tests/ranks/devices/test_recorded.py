@@ -35,8 +35,8 @@ def called(comm: mpicoll.Communicator, on: OnSimulated, algorithm: str | None, c
 @pytest.mark.parametrize(
     ("algorithm", "route"),
     [
-        (None, "staged:native"),
-        ("staged", "staged:native"),
+        (None, "staged:node"),
+        ("staged", "staged:node"),
         ("staged:ring", "staged:ring"),
         ("ring", "staged:ring"),
         ("exchange", "staged:exchange"),
@@ -57,10 +57,10 @@ def test_long_calls_of_ranks_that_share_a_device(
     monkeypatch.setattr(device_calls, "IPC_FROM", 800)
     monkeypatch.setattr(Simulated, "identity", "the one" if shared else f"that of rank {comm.rank}")
     on, alone = OnSimulated(), comm.size == 1
-    for count, route in ((99, "staged:native"), (100, "ipc" if shared or alone else "staged:native")):
+    for count, route in ((99, "staged:node"), (100, "ipc" if shared or alone else "staged:native")):
         for _ in range(2):
             assert called(comm, on, None, count) == route
-    assert called(comm, on, "staged", 100) == "staged:native"
+    assert called(comm, on, "staged", 100) == "staged:node"
     rules = {"MPICOLL_ALGORITHM": "allreduce:ring", "MPICOLL_REPRODUCIBLE": "1"}
     for name, route in zip(rules, ("staged:ring", "staged:exchange"), strict=True):
         with pytest.MonkeyPatch.context() as patch:
@@ -91,8 +91,8 @@ def test_each_call_has_its_own(comm: mpicoll.Communicator) -> None:
     routes = [called(comm, on, algorithm) for algorithm in ("ipc", "ring", "ipc")]
     comm.allreduce(np.zeros(3), algorithm="ring")
     assert [*routes, comm.last_route] == ["ipc", "staged:ring", "ipc", "ring"]
-    comm.bcast(x, algorithm="staged:native")
-    assert comm.last_route == "staged:native"
+    comm.bcast(x, algorithm="staged:node")
+    assert comm.last_route == "staged:node"
 
 
 @pytest.mark.mpi(min_size=2)
@@ -116,7 +116,7 @@ def test_memory_that_can_be_opened_again(comm: mpicoll.Communicator) -> None:
     for _ in range(2):
         comm.allreduce(x, out=x, algorithm="ipc")
         routes.append(comm.last_route)
-    assert routes == ["staged:native", "ipc"]
+    assert routes == ["staged:node", "ipc"]
 
 
 def test_pieces_that_go_different_ways(comm: mpicoll.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,10 +62,12 @@ def test_a_rank_that_crashes_of_another_ones_mistake(tmp_path: Path) -> None:
         line = r"^  rank 1  +(.*; its last collective: |call 300: )?reduce max of 3 float64"
         assert re.search(line, result.output, re.MULTILINE), result.output
         return
-    for rank, op in enumerate(("sum", "max")):
-        line = rf"^  rank {rank}  +call 300: reduce {op} of 3 float64 root 0, at "
+    # Rank 2 waits with the others, if the kernel carries the call out. An MPI may have let it go on to its crash.
+    for who, op in (("(rank 0|ranks 0, 2)", "sum"), ("rank 1", "max")):
+        line = rf"^  {who}  +call 300: reduce {op} of 3 float64 root 0, at "
         assert re.search(line, result.output.split(DIFFERENT)[1], re.MULTILINE), result.output
-    assert re.search(r"^  rank 2  +its process .*; its last collective: reduce sum", result.output, re.MULTILINE)
+    crashed = r"^  rank 2  +its process .*; its last collective: reduce sum"
+    assert "ranks 0, 2" in result.output or re.search(crashed, result.output, re.MULTILINE), result.output
     said_once(result)
 
 

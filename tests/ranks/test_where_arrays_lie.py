@@ -174,7 +174,5 @@ def test_alltoallv_of_counts_that_differ() -> None:
     assert comm.last_route == SHARED
     expected = [*rows]
     expected[(comm.rank + 1) % comm.size] -= 1
-    with pytest.raises(
-        MessageError, match=r"alltoallv: expected 999 elements from rank \d, as recvcounts says; given 1000"
-    ):
+    with pytest.raises(MessageError, match=r"alltoallv: expected 999 elements from rank \d; it sends 1000"):
         comm.alltoallv(xs, rows, expected, out=out[:-1])

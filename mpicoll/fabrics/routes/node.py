@@ -178,8 +178,7 @@ class _Call:
         b = self._buffers[1] or self._buffers[0]
         assert b is not None
         expected, found = expected // b.dtype.itemsize, found // b.dtype.itemsize
-        said = f"{expected} elements from rank {rank}, as recvcounts says"
-        raise MessageError(f"{self._operation}: expected {said}; given {found}")
+        raise MessageError(f"{self._operation}: expected {expected} elements from rank {rank}; it sends {found}")
 
     def _forget(self) -> None:
         """Let go of other ranks' arrays, until the call is made again."""

@@ -176,7 +176,7 @@ def test_what_is_no_object() -> None:
     """An array of just a slot's length, where others expect objects."""
     comm = mpicoll.Communicator(check="off")
     if comm.rank == 0:
-        comm.bcast(np.zeros(mpi_objects.SLOT, np.uint8), 0)
+        comm.bcast(np.zeros(mpi_objects.SLOT, np.uint8), 0, algorithm="native")
     else:
         with pytest.raises(MessageError, match="bcast_object: expected an object, and something else came"):
             comm.bcast_object(None, 0)

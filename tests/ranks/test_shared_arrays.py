@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mpicoll
+from mpicoll.calls import select
 from mpicoll.fabrics.routes.node import NODE, SHARED, SLOT
 from mpicoll.machine import blocks
 from tests import oracle
@@ -100,7 +101,7 @@ def test_some_ranks_have_ordinary_arrays(comm: mpicoll.Communicator) -> None:
 
 def test_long_moves_of_ordinary_arrays_are_the_mpis(comm: mpicoll.Communicator) -> None:
     for made, route in ((np.empty, "native"), (comm.empty, SHARED)) * 2:
-        x = made(LONG)
+        x = made(select.LONG_MOVES // 8)
         x.fill(comm.rank)
         comm.bcast(x, root=1)
         assert comm.last_route == route

@@ -103,10 +103,13 @@ class DeviceCalls:
         """The plan of a call that names no route. It starts no test job: what it needs is known already, or not.
 
         Ranks may find plans of different ages. So each run decides, by what is the same on all of them then."""
-        otherwise, choose = self._staged(kept, call, None, record), partial(self._choose, None)
-        native = self._by(NATIVE, kept, call, None, record)
-        rules = self._fabric.rules
+        otherwise = self._staged(kept, call, None, record)
+        rules, chosen = self._fabric.rules, self._choose(None, call)
         is_free = preferred(call.operation, rules.preferred) is None and not rules.reproducible
+        mpi_can = is_free and (call.reduction is None or call.reduction.mpi)
+        native = None
+        if chosen == NATIVE or (chosen == NODE and mpi_can):
+            native = self._by(NATIVE, kept, call, None, record)
         is_long = call.nbytes(self._fabric.size) >= IPC_FROM
         on_one_device = None
         if is_free and is_long and self._may_open(call, kept.device):
@@ -117,7 +120,7 @@ class DeviceCalls:
 
         def run() -> None:
             works = self._find_out(kept.device, tries=False) if self._known is None else self._known
-            if native is not None and taken_route(NATIVE, reduces, works) == NATIVE and choose(call) in (NATIVE, NODE):
+            if native is not None and taken_route(NATIVE, reduces, works) == NATIVE:
                 native()
             elif on_one_device is not None and self._one_device:
                 on_one_device()

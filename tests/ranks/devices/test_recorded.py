@@ -57,12 +57,12 @@ def test_long_calls_of_ranks_that_share_a_device(
     monkeypatch.setattr(device_calls, "IPC_FROM", 800)
     monkeypatch.setattr(Simulated, "identity", "the one" if shared else f"that of rank {comm.rank}")
     on, alone = OnSimulated(), comm.size == 1
-    for count, route in ((99, "staged:node"), (100, "ipc" if shared or alone else "staged:native")):
+    for count, route in ((99, "staged:node"), (100, "ipc" if shared or alone else "staged:node")):
         for _ in range(2):
             assert called(comm, on, None, count) == route
     assert called(comm, on, "staged", 100) == "staged:node"
     rules = {"MPICOLL_ALGORITHM": "allreduce:ring", "MPICOLL_REPRODUCIBLE": "1"}
-    for name, route in zip(rules, ("staged:ring", "staged:exchange"), strict=True):
+    for name, route in zip(rules, ("staged:ring", "staged:node"), strict=True):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(name, rules[name])
             another = mpicoll.Communicator()

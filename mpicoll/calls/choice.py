@@ -14,6 +14,7 @@ __all__ = [
     "NATIVE",
     "NODE",
     "PATHS",
+    "SHARED",
     "STAGED",
     "WIDE",
     "AlgorithmName",
@@ -29,8 +30,10 @@ EXCHANGE: Final = "exchange"
 """A reduction for dtypes and operations that no MPI library computes rightly: MPI messages bring all ranks' values of
 an element to one rank, and mpicoll reduces them there."""
 NODE: Final = "node"
-"""Copy in, copy out: every rank of a node copies its input to memory that they share, and takes what it wants from
-there."""
+"""mpicoll's kernel: every rank of a node copies its input to memory that they share, and takes what it wants from there.
+"""
+SHARED: Final = "shared"
+"""The name in records of what the kernel does where arrays lie in memory that all ranks can open."""
 WIDE = "wide"
 """The name that ``algorithm=`` takes for Wide. Schedules have their algorithms' names."""
 

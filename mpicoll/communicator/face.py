@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from mpicoll.communicator.engine.engine import Engine
+
+if TYPE_CHECKING:
+    from mpicoll.communicator.engine.names import OpLike
 
 __all__ = ["Face", "engine_of"]
 
@@ -16,8 +21,13 @@ class Face:
     """The number of ranks in the communicator."""
 
     def __init__(self, engine: Engine) -> None:
-        self._engine, self._calls, self._run = engine, engine.calls, engine.run
+        self._engine, self._calls = engine, engine.calls
         self.rank, self.size = engine.rank, engine.size
+
+    def _run(self, operation: str, x: Any, out: Any, op: OpLike | None, root: int, algorithm: str | None) -> None:
+        """Make a call: by the kernel, if it knows a plan."""
+        if self._calls is None or not self._calls.run(operation, x, out, op, root, algorithm):
+            self._engine.run_new(operation, x, out, op, root, algorithm)
 
     @property
     def timeout(self) -> float:

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from mpicoll.doctor.finding import Finding
+from mpicoll.launch.alone import RANK
 from mpicoll.machine.cpu import cpus, fingerprint
 from mpicoll.machine.folders import home
 from mpicoll.machine.system import free_memory, huge_pages, version_of
@@ -91,7 +92,7 @@ def look() -> Machine:
         shared_huge_pages=huge_pages("shmem_enabled"),
         kernel=missing,
         versions={"python": platform.python_version(), **{name: version_of(name) for name in _PACKAGES}},
-        variables={k: v for k, v in sorted(os.environ.items()) if k.startswith("MPICOLL_")},
+        variables={k: v for k, v in sorted(os.environ.items()) if k.startswith("MPICOLL_") and k != RANK},
         home=home() is not None,
     )
 

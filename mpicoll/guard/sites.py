@@ -113,11 +113,18 @@ def handled() -> str:
     none, or if that is a matter of a library's own."""
     found: Any = _of_threads(sys._current_exceptions).get(threading.main_thread().ident or 0)
     error = found[1] if isinstance(found, tuple) else found  # before Python 3.12, it was a tuple
-    trace = None if error is None else error.__traceback__
-    if trace is None or not is_program(trace.tb_frame.f_code.co_filename):
+    while error is not None and not _is_of_program(error):
+        error = error.__context__  # one of mpicoll's own may have come in the program's handler
+    if error is None:
         return ""
     said = _first_line(str(error))
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _is_of_program(error: BaseException) -> bool:
+    """Whether the program handles it."""
+    trace = error.__traceback__
+    return trace is not None and is_program(trace.tb_frame.f_code.co_filename)
 
 
 def failed_test() -> str:

@@ -357,8 +357,6 @@ static PyObject *as_key(PyObject *given) {
     return given;
 }
 
-static PyObject *engine_of(const CallsObject *self) { return PyObject_CallFunctionObjArgs(self->engine, NULL); }
-
 /* 1 if the call was made, 0 if no plan is known, -1 with an exception. */
 static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, long root,
                   PyObject *algorithm) {
@@ -382,7 +380,7 @@ static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject 
         PyErr_NormalizeException(&type, &error, &trace);
         if (trace) PyException_SetTraceback(error, trace);
         /* It may raise another one. Its frame holds the arrays: MPI may still write to them. */
-        PyObject *engine = engine_of(self);
+        PyObject *engine = PyObject_CallFunctionObjArgs(self->engine, NULL);
         int failed = !engine || taken(PyObject_CallMethod(engine, "broke_off", "OOOOO", bound, operation, error, x, out));
         Py_XDECREF(engine);
         if (failed) {
@@ -421,19 +419,13 @@ static PyObject *calls_keep(CallsObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* run(operation, x, out, op, root, algorithm): make the call, repeated or not. */
+/* run(operation, x, out, op, root, algorithm): make the call, if it is a repeated one. Returns whether it is. */
 static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
     if (n != 6) return PyErr_Format(PyExc_TypeError, "run: expected 6 arguments; given %zd", n);
     long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
     PyErr_Clear();
     int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], root, args[5]);
-    if (made < 0) return NULL;
-    if (made) Py_RETURN_NONE;
-    PyObject *engine = engine_of(self), *answer = NULL;
-    if (engine)
-        answer = PyObject_CallMethod(engine, "run_new", "OOOOOO", args[0], args[1], args[2], args[3], args[4], args[5]);
-    Py_XDECREF(engine);
-    return answer;
+    return made < 0 ? NULL : PyBool_FromLong(made);
 }
 
 /* forget(whether plans stay in memory for ever): no call is a repeated one any more. A forked child may not free plans. */

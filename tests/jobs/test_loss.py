@@ -52,7 +52,7 @@ LENGTHS = """
 
     comm = mpicoll.Communicator()
     x = np.ones(3_000 if comm.rank == 0 else 3_000_000, np.float32)
-    comm.allreduce(x, out=x)
+    comm.allreduce(x, out=x, algorithm="native")
 """
 
 

@@ -30,7 +30,7 @@ TORCH = """
     for i in range(5):
         time.sleep(0.02 * (rank == i % 3))
         dist.all_reduce(x)
-    dist.all_reduce(x[:7], async_op=True).wait()
+    dist.all_reduce(x[:7], async_op=True).get_future().wait()  # by the thread
     if rank < 2:
         dist.broadcast(x, 1, group=pair)
 """
@@ -62,8 +62,8 @@ def test_all_calls_of_all_ranks(end: str, tmp_path: Path) -> None:
         assert numbers == sorted(numbers)
         assert [row["ts"] for row in long] == sorted(row["ts"] for row in long)
         assert all(row["args"]["algorithm"] for row in long)
-        (short,) = of(found, rank, "allreduce sum of 7 float32")
-        assert short["tid"] != long[0]["tid"]
+        (aside,) = of(found, rank, "allreduce sum of 7 float32")
+        assert aside["tid"] != long[0]["tid"]
         broadcasts = of(found, rank, "bcast of 100000 float32 root 1")
         assert len(broadcasts) == (rank < 2)
         assert all(row["args"]["communicator"] != long[0]["args"]["communicator"] for row in broadcasts)

@@ -84,7 +84,6 @@ class Base:
         if kernel is not None:
             ring = None if rules.trace else self.recorder  # Python notes calls for a trace
             self.calls = kernel.Calls(weakref.ref(self), ring, self.rank)
-            self.run = self.calls.run
         self._timeout = rules.timeout if timeout is None else float(timeout)
         self._given = check, check_nan, reproducible
         check = check or rules.check

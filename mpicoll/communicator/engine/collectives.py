@@ -122,14 +122,12 @@ class Collectives(Base):
         sendcounts: Sequence[int] | None = None,
         recvcounts: Sequence[int] | None = None,
     ) -> None:
-        """Make a call. The kernel's ``run`` calls this unless it knows a plan."""
+        """Make a call that the kernel does not know."""
         x, out = exported(x), exported(out)
         plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
         if self.calls is not None and sendcounts is None and recvcounts is None and plan.kept is None:
             self.calls.keep(operation, x, out, op, root, algorithm, plan)
         self.carry_out(plan, operation)
-
-    run = run_new
 
     @contextmanager
     def making(self, operation: str) -> Iterator[None]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.kernels import numbers
 from mpicoll.calls.call import Call
+from mpicoll.calls.choice import NODE, SHARED
 from mpicoll.calls.plan import Plan
 from mpicoll.calls.record import Record
 from mpicoll.errors import MessageError, StateError
@@ -34,10 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NODE", "SHARED", "bind", "input_and_output", "may_share", "meet", "starts_of"]
 
-NODE, SHARED = "node", "shared"
-"""The names of both ways in records: through memory of the communicator, and where arrays lie."""
-
-SLOT = 128 << 10
+SLOT = 64 << 10
 """Bytes of each of a rank's two slots. Pieces of that length stay in the second-level cache until they are taken."""
 
 _EXTENTS = {"0": 0, "1": 1, "p": 2}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
+from inspect import getattr_static
 from time import monotonic
+from typing import Any
 
 from mpicoll.calls.record import Record
 from mpicoll.guard.recorder import DONE, ENDED_MIDWAY, UNDER_WAY, Recorder
@@ -72,13 +74,16 @@ def _plain(event: Event, seconds: float, state: str) -> protocol.Event:
     return name, number, call.description, call.nbytes, call.route, place_of(site), thread, begun, seconds, state
 
 
+_UNDER_WAY: Any = getattr_static(Recorder, "under_way")
+"""Where the ring itself has it."""
+
+
 class TracedRecorder(Recorder):
     """Keeps its calls in ``events``, too, once it is told in which."""
 
-    __slots__ = ("_events", "_flag", "_name")
+    __slots__ = ("_events", "_name")
 
     def __init__(self) -> None:
-        self._flag = False
         self._events: Events | None = None
         self._name = ""
         super().__init__()
@@ -89,7 +94,6 @@ class TracedRecorder(Recorder):
 
     def begin(self, record: Record) -> None:
         super().begin(record)
-        self._flag = True
         self._note()
 
     def was_handed_in(self, site: Site, when: float | None) -> None:
@@ -106,11 +110,13 @@ class TracedRecorder(Recorder):
     @property
     def under_way(self) -> bool:
         """Whether the last call has begun and not ended."""
-        return self._flag
+        found: bool = _UNDER_WAY.__get__(self)
+        return found
 
     @under_way.setter
     def under_way(self, value: bool) -> None:
-        ended, self._flag = self._flag and not value, value
+        ended = self.under_way and not value
+        _UNDER_WAY.__set__(self, value)
         if ended and self._events is not None:
             self._events.end(self, DONE)
 

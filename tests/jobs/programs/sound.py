@@ -169,7 +169,7 @@ def a_root_that_comes_late(comm: mpicoll.Communicator) -> None:
         time.sleep(12)
     elif comm.rank == 2:
         comm.recv(x, 1)  # which rank 1 sends when it has got the root's
-    comm.bcast(x)
+    comm.bcast(x, algorithm="native")  # in which no rank waits for others than the root
     if comm.rank == 1:
         comm.send(x, 2)
 

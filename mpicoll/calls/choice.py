@@ -30,8 +30,7 @@ EXCHANGE: Final = "exchange"
 """A reduction for dtypes and operations that no MPI library computes rightly: MPI messages bring all ranks' values of
 an element to one rank, and mpicoll reduces them there."""
 NODE: Final = "node"
-"""mpicoll's kernel: every rank of a node copies its input to memory that they share, and takes what it wants from there.
-"""
+"""mpicoll's kernel: every rank of a node copies its input to memory that they share, and takes there what it wants."""
 SHARED: Final = "shared"
 """The name in records of what the kernel does where arrays lie in memory that all ranks can open."""
 WIDE = "wide"

@@ -54,7 +54,7 @@ def collective(number: int, **given: Any) -> Account:
         ([receives(1, begun=2), collective(2, under_way=True)], (), ()),
         ([receives(1, begun=2), collective(2), collective(2)], (), {0, 1, 2}),
         # A bcast of the kernel's needs all, and one of MPI's the root alone.
-        ([receives(1), collective(2, description="bcast of 6 float64 root 0")], (), {0, 1}),
+        ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 2")], (), {0, 1}),
         ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 0", root=0)], (), {0, 1}),
         ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 2", root=2)], (), ()),
         ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 1", root=1)], (), ()),

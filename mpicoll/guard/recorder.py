@@ -164,7 +164,10 @@ class Recorder(_Ring):
     def _found(self) -> Site:
         """The site of the program that has led to the caller. If there is none, as in a callback on a thread of
         torch's, the next call from there does not look through the whole stack again."""
-        frame = _getframe(1)
+        try:
+            frame = _getframe(1)
+        except ValueError:  # C has called, as where atexit calls a method of a communicator
+            frame = _getframe()
         caller = frame.f_back
         if caller is not None and self._nowhere[:2] == (caller.f_code, caller.f_lasti):
             with suppress(ValueError):  # the stack is not so deep now

@@ -38,6 +38,9 @@ __all__ = ["NODE", "SHARED", "bind", "input_and_output", "may_share", "meet", "s
 SLOT = 64 << 10
 """Bytes of each of a rank's two slots. Pieces of that length stay in the second-level cache until they are taken."""
 
+MOST_RANKS = SLOT // 64
+"""A slot has a line of the cache for each rank at least."""
+
 _EXTENTS = {"0": 0, "1": 1, "p": 2}
 _ROOTS = {None: 0, "gives": 1, "gets": 2}
 _PREFIXES = {None: 0, "inclusive": 1, "exclusive": 2}
@@ -47,7 +50,8 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> Node | None:
     """Memory in which these ranks of one node meet. None if one of them cannot map it, or has no kernel. Collective.
 
     ``crowded`` says whether ranks take turns on cores."""
-    made = share(comm, None if kernel is None else kernel.head_size(comm.size) + 2 * SLOT)
+    wanted = kernel is not None and comm.size <= MOST_RANKS
+    made = share(comm, kernel.head_size(comm.size) + 2 * SLOT if wanted and kernel is not None else None)
     if made is None or kernel is None:
         return None
     addresses = tuple(block.ctypes.data for block in made)

@@ -505,14 +505,17 @@ static int meaning_of(const MethodObject *self, PyObject *keyword) {
 static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
                   PyObject **by) {
     if (given > self->most) return 0;
-    for (int i = 0; i < MEANINGS; i++) by[i] = PyTuple_GetItem(self->defaults, i);
+    for (int i = 0; i < MEANINGS; i++) by[i] = NULL;
     for (Py_ssize_t i = 0; i < given; i++) by[self->meanings[i]] = args[i];
     Py_ssize_t named = keywords ? PyTuple_Size(keywords) : 0;
     for (Py_ssize_t i = 0; i < named; i++) {
         int meaning = meaning_of(self, PyTuple_GetItem(keywords, i));
-        if (meaning < 0) return 0; /* a wrong name, or one that is not interned */
+        if (meaning < 0 || by[meaning]) return 0; /* a wrong name, one that is not interned, or one given twice */
         by[meaning] = args[given + i];
     }
+    if (!by[X] && self->most && self->meanings[0] == X) return 0; /* the only argument without a default */
+    for (int i = 0; i < MEANINGS; i++)
+        if (!by[i]) by[i] = PyTuple_GetItem(self->defaults, i);
     return 1;
 }
 

@@ -358,6 +358,21 @@ def test_a_cached_plan_does_not_serve_an_array_that_has_become_wrong(comm: mpico
     assert list(comm.allreduce(x, out=x)) == [3 * comm.size] * 4
 
 
+def test_arguments_that_python_refuses(comm: mpicoll.Communicator) -> None:
+    """Also where a plan of the call is known."""
+    x, other, block = np.ones(2), np.zeros(2), np.ones(1)
+    for _ in range(2):
+        comm.allreduce(other, "max", out=x)
+        comm.scatter(None if comm.rank else np.ones(comm.size), out=block)
+    with pytest.raises(TypeError, match="multiple values for argument 'x'"):
+        comm.allreduce(x, "max", x=other, out=x)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="multiple values for argument 'op'"):
+        comm.allreduce(other, "max", op="max", out=x)  # type: ignore[misc]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'xs'"):
+        comm.scatter(out=block)  # type: ignore[call-overload]
+    assert not x.any()
+
+
 def test_a_freed_communicator() -> None:
     comm = mpicoll.Communicator()
     x = np.ones(1)

@@ -80,6 +80,33 @@ def test_a_collective_that_mpi_reports() -> None:
     check_unusable(comm, np.ones(1), "its scan ended midway.*[Tt]runcate")
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.skipif(loaded.kernel is None, reason=loaded.missing)
+def test_a_handler_whose_own_call_is_refused() -> None:
+    """The call in which it comes ends midway: the other ranks come to it later, and go on."""
+    comm, other, freed = mpicoll.Communicator(), mpicoll.Communicator(), mpicoll.Communicator()
+    freed.free()
+
+    def handler(*_: object) -> None:
+        if comm._engine.recorder.under_way:
+            freed.barrier()
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        if comm.rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+            with pytest.raises(StateError, match="freed"):
+                comm.barrier()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            check_unusable(comm, np.ones(1), "its barrier ended midway.*freed")
+        other.barrier()
+        if comm.rank:
+            comm.barrier()
+            comm._engine.close("rank 0 has closed it")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 def test_no_communicator_of_mpi_is_named() -> None:
     with pytest.raises(ArgumentError, match=r"Communicator: comm: expected .* not freed; given MPI\.COMM_NULL"):
         mpicoll.Communicator(MPI.COMM_NULL)

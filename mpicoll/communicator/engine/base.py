@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import inf
+from traceback import walk_tb
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from mpicoll.guard.agreement import Agreement, same_settings
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.files.traced import TracedRecorder
 from mpicoll.guard.recorder import FREED, Recorder
+from mpicoll.guard.sites import is_program
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 from mpicoll.node.loaded import kernel
@@ -168,7 +170,7 @@ class Base:
         Which plans are so depends on the algorithm, and a program cannot rely on that. It does not get the
         result, with which the other ranks go on.
         """
-        if isinstance(e, StateError) or (isinstance(e, ArgumentError) and e.argument == "algorithm"):
+        if _refused(e) or (isinstance(e, ArgumentError) and e.argument == "algorithm"):
             # A stream that captures, before anything was sent. Other ranks may have been refused before they began. Or
             # an algorithm needs memory that the ranks lack, which all of them learned together. Or ranks are threads:
             # what broke their job is said by every later call.
@@ -250,6 +252,13 @@ class Base:
 cut_short: list[object] = []
 """Plans that did not come to their end, with the frames that hold their arrays: MPI may still write to that memory.
 Also plans that a forked child has from its parent: a child may not give their requests back."""
+
+
+def _refused(e: BaseException) -> bool:
+    """Whether the exception that ended a call is mpicoll's refusal of it. One that has come through the program's code
+    is not: a signal's handler has raised it, such as by a call of its own, and the other ranks go on."""
+    within = (frame.f_code.co_filename for frame, _ in walk_tb(e.__traceback__))
+    return isinstance(e, StateError) and not any(map(is_program, within))
 
 
 def _frames() -> list[FrameType]:

@@ -368,10 +368,14 @@ static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject 
     Entry *entry = find(self, &key);
     if (!entry) return 0;
     entry->used = ++self->clock;
-    if (note(self->ring, entry->record, entry->number)) return -1;
-    /* The entry may be gone when the call is over. */
-    PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run);
-    int code = entry->plan ? run_plan(entry->plan) : taken(PyObject_CallFunctionObjArgs(run, NULL));
+    /* Python may run from here on, and the entry may go. `bound` holds the record, and `run` the plan. */
+    PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run), *plan = entry->plan;
+    if (note(self->ring, entry->record, entry->number)) {
+        Py_DECREF(bound);
+        Py_DECREF(run);
+        return -1;
+    }
+    int code = plan ? run_plan(plan) : taken(PyObject_CallFunctionObjArgs(run, NULL));
     if (code == 0) {
         self->ring->under_way = 0;
     } else {

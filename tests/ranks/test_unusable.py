@@ -23,6 +23,7 @@ from mpicoll.calls.record import Record
 from mpicoll.communicator.engine import base
 from mpicoll.errors import ArgumentError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
+from mpicoll.guard.recorder import LENGTH, Recorder
 from mpicoll.guard.watch import watcher
 from mpicoll.launch import lifetime
 from mpicoll.node import loaded
@@ -105,6 +106,23 @@ def test_a_handler_whose_own_call_is_refused() -> None:
             comm._engine.close("rank 0 has closed it")
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def test_a_communicator_that_closes_while_a_call_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python runs then, and with it a signal's handler."""
+    comm = mpicoll.Communicator()
+    x = np.ones(2)
+    turn = Recorder._turn
+
+    def turned(recorder: Recorder) -> None:
+        turn(recorder)
+        if comm._engine.calls is not None:
+            comm._engine.calls.forget(False)
+
+    monkeypatch.setattr(Recorder, "_turn", turned)
+    for _ in range(2 * LENGTH):
+        comm.allreduce(np.ones(2), out=x)
+    assert list(x) == [comm.size] * 2
 
 
 def test_no_communicator_of_mpi_is_named() -> None:

@@ -365,9 +365,9 @@ def test_arguments_that_python_refuses(comm: mpicoll.Communicator) -> None:
         comm.allreduce(other, "max", out=x)
         comm.scatter(None if comm.rank else np.ones(comm.size), out=block)
     with pytest.raises(TypeError, match="multiple values for argument 'x'"):
-        comm.allreduce(x, "max", x=other, out=x)  # type: ignore[misc]
+        comm.allreduce(x, "max", x=other, out=x)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="multiple values for argument 'op'"):
-        comm.allreduce(other, "max", op="max", out=x)  # type: ignore[misc]
+        comm.allreduce(other, "max", op="max", out=x)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match="missing 1 required positional argument: 'xs'"):
         comm.scatter(out=block)  # type: ignore[call-overload]
     assert not x.any()

@@ -127,6 +127,8 @@ class Collectives(Base):
         plan = self.plan(operation, x, out, op, root, algorithm, sendcounts, recvcounts)
         if self.calls is not None and sendcounts is None and recvcounts is None and plan.kept is None:
             self.calls.keep(operation, x, out, op, root, algorithm, plan)
+            if self.closed:  # by another thread meanwhile
+                self.calls.forget(False)
         self.carry_out(plan, operation)
 
     @contextmanager

@@ -31,7 +31,7 @@ SIZES = (*(8 << 3 * k for k in range(8)), 64 << 20)
 OTHERS = "bcast", "reduce", "reduce_scatter", "allgather", "alltoall"
 LENGTHS = 8, 4 << 10, 16 << 10, 256 << 10, 4 << 20
 """The same for the other collectives."""
-ROUNDS = 9
+ROUNDS = 7
 SECONDS = 0.02
 """Of one way in one round."""
 

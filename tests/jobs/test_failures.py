@@ -85,8 +85,8 @@ elif rank == 1:
     ),
     "a long message of another length": (
         BEGIN,
-        "comm.bcast(np.ones(2**17 - (rank == 1)), algorithm='linear')",
-        ["the ranks made different calls. The job ends", "rank 1 ", "bcast of 131071 float64 root 0 algorithm linear"],
+        "comm.bcast(np.ones(2**17 - (rank == 1)))",
+        ["the ranks made different calls. The job ends", "rank 1 ", "bcast of 131071 float64 root 0"],
     ),
     "an error of the program's own": (
         BEGIN,

@@ -144,7 +144,7 @@ def parts() -> dict[str, Call]:
         return engine.address(x), x.size, x.dtype, x.flags.num
 
     def found() -> object:
-        return engine.planned(("allreduce", here, None, "sum", 0, None))
+        return engine.plans.get(("allreduce", here, None, "sum", 0, None))
 
     here = key()
     return {

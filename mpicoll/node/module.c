@@ -113,7 +113,7 @@ static void node_dealloc(NodeObject *self) {
     Py_DECREF(type);
 }
 
-/* places(rank) -> what a rank has said of where its arrays lie, and the version of that */
+/* said(rank) -> the version of where a rank has said that its arrays lie, and these places */
 static PyObject *node_said(NodeObject *self, PyObject *arg) {
     long rank = PyLong_AsLong(arg);
     if (rank == -1 && PyErr_Occurred()) return NULL;
@@ -129,7 +129,7 @@ enum { SLOTS, IN_PLACE, OTHER }; /* ways that a call can go */
 typedef struct {
     PyObject_HEAD
     NodeObject *node;
-    PyObject *of; /* with methods find, look, elsewhere, took, differs and unequal: see mpicoll/node/calls.py */
+    PyObject *of; /* with methods find, look, elsewhere, took, differs and unequal: see _Call in mpicoll/fabrics/routes/node.py */
     Call call;
     uint64_t generation;
     int is_adopted, way;

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The order of both lists is that of the Python side (mpicoll/node/numbers.py). */
+/* The order of both lists is that of DTYPES (mpicoll/arrays/dtypes.py) and COMBINE (mpicoll/arrays/kernels.py). */
 typedef enum { BOOL, INT8, INT16, INT32, INT64, UINT8, UINT16, UINT32, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
                COMPLEX64, COMPLEX128, DTYPES } Dtype;
 typedef enum { SUM, PROD, MIN, MAX, BAND, BOR, BXOR, LAND, LOR, LXOR, OPS } Op;

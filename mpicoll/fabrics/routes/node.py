@@ -50,8 +50,10 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> Node | None:
     """Memory in which these ranks of one node meet. None if one of them cannot map it, or has no kernel. Collective.
 
     ``crowded`` says whether ranks take turns on cores."""
-    wanted = kernel is not None and comm.size <= MOST_RANKS
-    made = share(comm, kernel.head_size(comm.size) + 2 * SLOT if wanted and kernel is not None else None)
+    nbytes = None
+    if kernel is not None and comm.size <= MOST_RANKS:
+        nbytes = kernel.head_size(comm.size) + 2 * SLOT
+    made = share(comm, nbytes)
     if made is None or kernel is None:
         return None
     addresses = tuple(block.ctypes.data for block in made)
@@ -79,7 +81,7 @@ def bind(node: Node, rank: int, size: int, call: Call, record: Record, elsewhere
     given, taken = (array("Q", starts).tobytes() for starts in (starts_of(call, size), ends_taken(call, size)))
     buffers = input_and_output(call, rank, size)
     addresses = [None if b is None else b.address for b in buffers]
-    of = _Call(node, rank, size, call, record, buffers, elsewhere)
+    of = _Call(node, size, call, record, buffers, elsewhere)
     plan: NodePlan = kernel.Plan(
         node,
         of,
@@ -103,17 +105,15 @@ class _Call:
     def __init__(
         self,
         node: Node,
-        rank: int,
         size: int,
         call: Call,
         record: Record,
         buffers: tuple[Buffer | None, Buffer | None],
         elsewhere: Plan | None,
     ) -> None:
-        self._node, self._rank, self._size, self._operation, self._record = node, rank, size, call.operation, record
-        self._buffers, self._private = buffers, not call.extent_is_common
+        self._node, self._size, self._operation, self._record = node, size, call.operation, record
+        self._buffers = buffers
         self._names = NODE, SHARED, record.route
-        self._way = 0
         if elsewhere is not None:
             self.elsewhere = elsewhere
         record.route = NODE if elsewhere is None else record.route

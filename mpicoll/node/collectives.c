@@ -1,9 +1,9 @@
 /* Collectives of one node. See collectives.h.
  *
- * There are two ways. *Through slots*: each rank copies its input, or a piece of it, to a slot of its own; all meet; each
- * one reads what it wants in the slots of the others. Two slots take turns: when all have come to the next meeting,
- * nobody reads the slots of the meeting before any more, so that one meeting a piece is enough. (In MPI libraries this
- * is called copy-in-copy-out: Graham and Shipman, "MPI support for multi-core architectures: optimized shared memory
+ * There are two ways. *Through slots*: each rank copies its input, or a piece of it, to a slot of its own, and arrives;
+ * each one waits for the ranks whose data it wants, and reads it in their slots. Several slots take turns: a rank that has
+ * arrived at the next meeting does not read the slots of the meeting before any more, so that one meeting a piece is
+ * enough. (In MPI libraries this is called copy-in-copy-out: Graham and Shipman, "MPI support for multi-core architectures: optimized shared memory
  * collectives", EuroPVM/MPI 2008.) *In place*: where all arrays lie in memory that all ranks can open, each one reads
  * inputs and writes outputs where they lie, between two meetings (as through XPMEM: Hashmi et al., "Designing efficient
  * shared address space reduction collectives for multi-/many-cores", IPDPS 2018).
@@ -26,14 +26,12 @@ static size_t rounded(size_t nbytes, size_t step) { return (nbytes + step - 1) /
 size_t page_size(int size) { return rounded(sizeof(Page) + (size_t)(size + 1) * sizeof(uint64_t), LINE); }
 size_t head_size(int size) { return rounded(ROUNDS * sizeof(Flag) + 2 * page_size(size), 4096); }
 
-static Page *page(const Node *node, int rank, uint32_t meeting) {
+static Page *page(const Node *node, int rank, uint64_t meeting) {
     return (Page *)(node->blocks[rank] + ROUNDS * sizeof(Flag) + (meeting & 1) * node->page_size);
 }
 const Page *page_of(const Node *node, int rank) { return page(node, rank, node->meeting.turn); }
 
-static char *slot(const Node *node, int rank) {
-    return node->blocks[rank] + head_size(node->meeting.size) + (node->turn & 1) * node->slot_size;
-}
+static char *slot(const Node *node, int rank) { return node->blocks[rank] + node->slot_at; }
 
 /* The table: which blocks a rank has, which it wants, and where a block of its result comes from. */
 
@@ -106,10 +104,46 @@ static void let_go(const char *read, size_t nbytes) {
 
 /* Through slots. */
 
-/* The bytes of a block that a slot has room for. In an alltoall it has a part of each block. */
-static size_t room_of(const Node *node, const Call *c) {
-    int most = c->gives == ONE_EACH ? node->meeting.size : 1;
-    return node->slot_size / most / LINE * LINE;
+/* Choose the slots of the next piece, the same on all ranks, and wait until nobody reads them any more. The first lines of
+ * units would share a set of the first-level cache. */
+static int next_slot(Node *node, const Call *c, size_t longest) {
+    size_t most = c->gives == ONE_EACH ? (size_t)node->meeting.size : 1;
+    node->room = (node->unit_size - UNITS * LINE) / most / LINE * LINE;
+    node->units = 1;
+    size_t first = (size_t)node->unit * LINE;
+    if (longest > node->room || c->is_private) {
+        node->room = LONG_SLOT * node->unit_size / most / LINE * LINE;
+        node->units = LONG_SLOT;
+        node->unit = (node->unit + LONG_SLOT - 1) / LONG_SLOT * LONG_SLOT % UNITS;
+        first = 0;
+    }
+    node->slot_at = head_size(node->meeting.size) + (size_t)node->unit * node->unit_size + first;
+    uint64_t last = 0;
+    for (int i = 0; i < node->units; i++)
+        if (node->read_at[node->unit + i] > last) last = node->read_at[node->unit + i];
+    return last ? catch_up(&node->meeting, last + 1) : 0;
+}
+
+static void end_slot(Node *node) {
+    for (int i = 0; i < node->units; i++) node->read_at[node->unit + i] = node->meeting.turn;
+    node->unit = (node->unit + node->units) % UNITS;
+}
+
+/* Arrive, and wait for the ranks whose data this one wants. */
+static int meet(Node *node, const Call *c) {
+    Meeting *m = &node->meeting;
+    if (c->needs_all) return arrive_and_wait(m, (Word){c->digest, c->may_share ? c->version : 0});
+    Range awaited = {0, m->size};
+    if (c->rooted == ROOT_GIVES) awaited = (Range){c->root, c->root + 1};
+    else if (c->rooted == ROOT_GETS && m->rank != c->root) awaited.to = 0;
+    else if (c->rooted == NO_ROOT) awaited.to = m->rank;
+    int code = arrive(m, c->digest), differ = 0;
+    for (int r = awaited.from; r < awaited.to && !code; r++) {
+        if (r == m->rank) continue;
+        code = wait_for(m, r);
+        if (code == MISMATCH) differ = MISMATCH, code = 0;
+    }
+    return code ? code : differ;
 }
 
 static int is_sliced(const Node *node, const Call *c, size_t longest) {
@@ -120,7 +154,7 @@ static int is_sliced(const Node *node, const Call *c, size_t longest) {
 static void copy_in(Node *node, const Call *c, size_t first, int sliced) {
     int rank = node->meeting.rank;
     Range mine = has(c, rank);
-    size_t room = room_of(node, c);
+    size_t room = node->room;
     if (!c->input || (c->rooted == ROOT_GETS && rank == c->root && !sliced)) return; /* nobody else reads it */
     for (int b = mine.from; b < mine.to; b++) {
         if (c->gives == ONE_EACH && b == rank) continue;
@@ -129,15 +163,15 @@ static void copy_in(Node *node, const Call *c, size_t first, int sliced) {
     }
 }
 
-static int take_slices(Node *node, const Call *c, size_t first, Word word) {
+static int take_slices(Node *node, const Call *c, size_t first) {
     Meeting *m = &node->meeting;
-    size_t now = part(c->given[1], first, room_of(node, c));
+    size_t now = part(c->given[1], first, node->room);
     size_t start = cut(now, m->rank, m->size), stop = cut(now, m->rank + 1, m->size);
     for (int r = 0; r < m->size; r++) node->rows[r] = slot(node, r) + start;
     if (stop > start) combine(node, c, m->size, slot(node, m->rank) + start, stop - start);
     for (int r = 0; r < m->size; r++)
         if (r != m->rank && stop > start) let_go(node->rows[r], stop - start);
-    int code = arrive_and_wait(m, word);
+    int code = meet(node, c);
     if (code || !c->output) return code;
     for (int i = 0; i < m->size; i++) { /* ranks begin with different slices */
         int r = (m->rank + i) % m->size;
@@ -150,7 +184,7 @@ static int take_slices(Node *node, const Call *c, size_t first, Word word) {
 static void take(Node *node, const Call *c, size_t first) {
     int rank = node->meeting.rank, size = node->meeting.size;
     Range wanted = wants(c, rank);
-    size_t room = room_of(node, c);
+    size_t room = node->room;
     int one_reader = size == 2 || c->gives == ONE_EACH || c->rooted == ROOT_GETS;
     if (!c->output) return;
     for (int i = wanted.from; i < wanted.to; i++) {
@@ -171,17 +205,19 @@ static void take(Node *node, const Call *c, size_t first) {
     }
 }
 
-static int through_slots(Node *node, const Call *c, size_t longest, Word word) {
+static int through_slots(Node *node, const Call *c, size_t longest) {
     int sliced = is_sliced(node, c, longest), code = 0;
-    size_t room = room_of(node, c);
-    for (size_t first = 0;;) { /* the first piece is in the slots, and all have met */
-        if (sliced) code = take_slices(node, c, first, word);
+    size_t room = node->room;
+    for (size_t first = 0;;) { /* the first piece is in the slots, and the ranks have met */
+        if (sliced) code = take_slices(node, c, first);
         else take(node, c, first);
-        node->turn++;
+        end_slot(node);
         first += room;
         if (code || first >= longest) return code;
+        code = next_slot(node, c, longest);
+        if (code) return code;
         copy_in(node, c, first, sliced);
-        code = arrive_and_wait(&node->meeting, word);
+        code = meet(node, c);
         if (code) return code;
     }
 }
@@ -260,7 +296,7 @@ int work_in_place(Node *node, Call *c) {
         combine_in_place(node, c, cut(c->given[1], m->rank, m->size), cut(c->given[1], m->rank + 1, m->size), 0);
     else
         move_in_place(node, c);
-    return arrive_and_wait(m, (Word){c->digest, c->version});
+    return meet(node, c);
 }
 
 /* Both. */
@@ -273,8 +309,8 @@ static uint64_t weighed(int from, int to, size_t nbytes) {
     return ((factor ^ factor >> 32) | 1) * nbytes;
 }
 
-static void say(Node *node, const Call *c, size_t longest) {
-    uint32_t next = node->meeting.turn + 1;
+static void say_more(Node *node, const Call *c, size_t longest) {
+    uint64_t next = node->meeting.turn + 1;
     Page *mine = page(node, node->meeting.rank, next);
     if (c->reduces && c->reduction.scales) mine->factor = c->factor;
     if (c->is_private) {
@@ -309,21 +345,22 @@ static int compare(Node *node, const Call *c, size_t *longest) {
 
 int run(Node *node, Call *c) {
     Meeting *m = &node->meeting;
-    Word word = {c->digest, c->may_share ? c->version : 0};
     size_t longest = longest_block(c);
-    int ready = !c->may_share || !(word.version || c->only_shared);
+    int scales = c->reduces && c->reduction.scales, ready = !c->may_share || !(c->version || c->only_shared);
+    /* Nobody reads the page of the meeting before the last one any more, nor this rank's version. */
+    int code = c->may_share || scales ? catch_up(m, m->turn) : 0;
+    if (code || (code = next_slot(node, c, longest))) return code;
     c->in_place = 0;
-    say(node, c, longest);
+    say_more(node, c, longest);
     if (ready) copy_in(node, c, 0, is_sliced(node, c, longest));
-    int code = arrive_and_wait(m, word);
+    code = meet(node, c);
     if (code) return code;
-    if (c->reduces && c->reduction.scales)
-        for (int r = 0; r < m->size; r++) node->factors[r] = page_of(node, r)->factor;
+    for (int r = 0; r < m->size && scales; r++) node->factors[r] = page_of(node, r)->factor;
     if (c->is_private && (code = compare(node, c, &longest))) return code;
     if (c->may_share) {
         int shared = 0, known = 1;
         for (int r = 0; r < m->size; r++) {
-            uint64_t version = said(m, r).version;
+            uint64_t version = version_of(m, r);
             shared += version != 0;
             known &= version == c->versions[r];
         }
@@ -331,9 +368,9 @@ int run(Node *node, Call *c) {
         if (c->only_shared) return ELSEWHERE;
         if (shared) { /* those that do not lie in their own memory are copied in now */
             if (!ready) copy_in(node, c, 0, is_sliced(node, c, longest));
-            code = arrive_and_wait(m, word);
+            code = meet(node, c);
             if (code) return code;
         }
     }
-    return through_slots(node, c, longest, word);
+    return through_slots(node, c, longest);
 }

@@ -11,6 +11,8 @@ typedef enum { NO_ROOT, ROOT_GIVES, ROOT_GETS } Root;
 typedef enum { ALL_RANKS, INCLUSIVE, EXCLUSIVE } Prefix; /* over which ranks a reduction goes */
 
 #define PLACE_WORDS 12
+#define UNITS 8     /* short calls have a slot of one unit */
+#define LONG_SLOT 4 /* units of the others' slots */
 
 typedef struct {
     Extent gives, gets;
@@ -26,6 +28,7 @@ typedef struct {
     char *output;
     uint64_t digest;
 
+    int needs_all;   /* whether each rank waits for all, and not only for those whose data it wants */
     int may_share;   /* whether ranks look whether their arrays lie in memory that others can open */
     int only_shared; /* whether another route is faster where not all of them do */
     uint64_t version;            /* of this rank's arrays; 0 if others cannot open them */
@@ -47,9 +50,11 @@ typedef struct {
 
 typedef struct {
     Meeting meeting;
-    size_t page_size, slot_size; /* bytes */
-    char **blocks;     /* by rank: its flags, two pages and two slots */
-    unsigned turn;     /* which slots are next */
+    size_t page_size, unit_size; /* bytes */
+    char **blocks;     /* by rank: its flags, two pages, and UNITS units for slots */
+    int unit, units;   /* of the slots of this piece, or the next one */
+    size_t slot_at, room; /* where they begin in blocks, and the bytes of a rank's block that they have room for */
+    uint64_t read_at[UNITS]; /* the meeting after which this unit was last read */
     uint64_t said[2];  /* the version of the places in each of this rank's pages */
     const char **rows; /* room for what is combined */
     Factor *factors;

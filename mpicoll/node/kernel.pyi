@@ -40,7 +40,7 @@ class Node:
         addresses: tuple[int, ...],
         memory: object,
         rank: int,
-        slot_size: int,
+        unit_size: int,
         crowded: bool,
         between: Callable[[], object],
     ) -> Node: ...
@@ -62,7 +62,7 @@ class Plan:
         input: int | None,
         output: int | None,
         digest: int,
-        sharing: tuple[bool, bool],
+        ways: tuple[bool, bool, bool],
         reduction: tuple[int, int, bool, complex | None] | None,
     ) -> Plan: ...
     def run(self) -> None: ...

@@ -2,147 +2,113 @@
  *
  * A rank that arrives writes the number of the meeting to its flag, with release order. A rank that reads this number,
  * with acquire order, has seen all that was written before it. So plain loads and stores of the data are enough.
- *
- * Waiting costs nobody's core: a rank looks some times, yields a few times where ranks take turns on cores, and then
- * sleeps on the flag (a futex). The rank that arrives wakes it. No wake-up is lost: the one that sleeps first counts
- * itself and then looks at the flag; the one that arrives first writes the flag and then looks at the count. In the
- * order of all sequentially consistent operations, one of them comes second and sees what the other has done. If the
- * flag changes after the sleeper's look, the system itself refuses to sleep.
  */
-#define _GNU_SOURCE
 #include "meeting.h"
 
-#include <linux/futex.h>
-#include <sched.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
-#define SOON 30000            /* ns: a wait that ends within this is cheaper without sleep */
-#define LONG_YIELD 200000     /* ns: a yield that takes this long has given the core to a program that computes */
-#define HURRIED 100
-#define FIRST_NAP 20000       /* ns of the first sleep; each further one is twice as long, up to LAST_NAP */
-#define LAST_NAP 2000000
-
-static inline void relax(void) {
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 void meeting_begin(Meeting *m, int rank, int size, Flag **flags, int crowded, Host host) {
-    *m = (Meeting){.rank = rank, .size = size, .flags = flags, .host = host};
-    m->fewest_looks = crowded ? 20 : 200;
-    m->most_looks = crowded ? 50 : 3000;
-    m->looks = m->most_looks;
-    m->yields = crowded ? 20 : 0;
+    *m = (Meeting){.rank = rank, .size = size, .flags = flags};
+    waiter_begin(&m->waiter, crowded, host);
 }
 
-/* Numbers of meetings wrap around: what counts is their difference. */
-static inline int has_arrived(Flag *flag, uint32_t turn) {
-    return (int32_t)(atomic_load_explicit(&flag->arrived, memory_order_acquire) - turn) >= 0;
+static inline uint64_t arrived(Flag *flag) { return atomic_load_explicit(&flag->arrived, memory_order_acquire); }
+
+/* A futex has 32 bits. The lower half comes first in memory on all processors that Linux runs on but a few old ones. */
+static Bed bed_of(Flag *flag) { return (Bed){(_Atomic uint32_t *)&flag->arrived, &flag->sleepers}; }
+
+typedef struct { Flag *flag; uint64_t turn; } Awaited;
+static int has_come(const void *of) {
+    const Awaited *it = of;
+    return atomic_load_explicit(&it->flag->arrived, memory_order_seq_cst) >= it->turn;
 }
 
-static void arrive(Flag *flag, uint32_t turn) {
-    atomic_store_explicit(&flag->arrived, turn, memory_order_seq_cst);
-    if (atomic_load_explicit(&flag->sleepers, memory_order_seq_cst))
-        syscall(SYS_futex, &flag->arrived, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
-}
-
-static int sleep_until(Flag *flag, uint32_t turn, int64_t ns) {
-    atomic_fetch_add_explicit(&flag->sleepers, 1, memory_order_seq_cst);
-    uint32_t seen = atomic_load_explicit(&flag->arrived, memory_order_seq_cst);
-    if ((int32_t)(seen - turn) < 0) {
-        struct timespec most = {ns / 1000000000, ns % 1000000000};
-        syscall(SYS_futex, &flag->arrived, FUTEX_WAIT, seen, &most, NULL, 0);
+static inline int wait_at(Meeting *m, Flag *flag, uint64_t turn) {
+    for (int i = 0; i < m->waiter.looks; i++) {
+        if (arrived(flag) >= turn) return 0;
+        relax();
     }
-    /* No order is needed: who still sees the larger count makes a system call in vain. */
-    atomic_fetch_sub_explicit(&flag->sleepers, 1, memory_order_relaxed);
-    return has_arrived(flag, turn);
+    Awaited awaited = {flag, turn};
+    return wait_long(&m->waiter, bed_of(flag), has_come, &awaited);
 }
 
-static int yield_until(Meeting *m, Flag *flag, uint32_t turn) {
-    if (m->hurried) {
-        m->hurried--;
-        return 0;
+int catch_up(Meeting *m, uint64_t turn) {
+    if (m->all >= turn) return 0;
+    uint64_t all = m->turn;
+    for (int i = 1; i < m->size; i++) {
+        Flag *flag = &m->flags[(m->rank + i) % m->size][0];
+        int code = wait_at(m, flag, turn);
+        if (code) return code;
+        uint64_t there = arrived(flag);
+        if (there < all) all = there;
     }
-    for (int i = 0; i < m->yields; i++) {
-        int64_t before = now();
-        sched_yield();
-        if (has_arrived(flag, turn)) return 1;
-        if (now() - before > LONG_YIELD) {
-            m->hurried = HURRIED;
-            return 0;
-        }
-    }
+    m->all = all;
     return 0;
 }
 
-static int wait_long(Meeting *m, Flag *flag, uint32_t turn) {
-    int64_t since = now(), nap = FIRST_NAP;
-    int ended = 0;
-    m->host.leave(m->host.of);
-    if (!yield_until(m, flag, turn)) {
-        while (!ended && !sleep_until(flag, turn, nap)) {
-            nap = nap < LAST_NAP / 2 ? 2 * nap : LAST_NAP;
-            ended = m->host.between(m->host.of);
-        }
-        /* Looks that were in vain cost time that others may need. Looks that would have been enough save a sleep. */
-        int looks = now() - since < SOON ? 2 * m->looks : m->looks / 2;
-        m->looks = looks < m->fewest_looks ? m->fewest_looks : looks > m->most_looks ? m->most_looks : looks;
-    }
-    m->host.enter(m->host.of);
-    return ended ? ENDED : 0;
+/* The hash of all calls so far. Whoever compares it finds that calls have differed, also in meetings at which it did not
+ * wait. */
+static void remember(Meeting *m, uint64_t digest) {
+    m->turn++;
+    m->history = (m->history ^ digest) * 0x9E3779B97F4A7C15u;
+    m->history ^= m->history >> 32;
 }
 
-static inline int wait_for(Meeting *m, Flag *flag, uint32_t turn) {
-    for (int i = 0; i < m->looks; i++) {
-        if (has_arrived(flag, turn)) return 0;
-        relax();
-    }
-    return wait_long(m, flag, turn);
+static uint32_t *history_at(Flag *flag, uint64_t turn) { return &flag->histories[turn % AHEAD]; }
+
+static void say(Flag *flag, uint64_t turn, uint32_t history) {
+    *history_at(flag, turn) = history;
+    atomic_store_explicit(&flag->arrived, turn, memory_order_seq_cst);
+    wake(bed_of(flag));
 }
 
-static int flat(Meeting *m, Word word) {
-    uint32_t turn = m->turn;
-    int differ = 0;
-    m->flags[m->rank][0].word[turn & 1] = word;
-    arrive(&m->flags[m->rank][0], turn);
-    for (int i = 1; i < m->size; i++) {
-        Flag *flag = &m->flags[(m->rank + i) % m->size][0];
-        int code = wait_for(m, flag, turn);
+int arrive(Meeting *m, uint64_t digest) {
+    if (m->turn + 1 >= AHEAD) {
+        int code = catch_up(m, m->turn + 2 - AHEAD);
         if (code) return code;
-        differ |= flag->word[turn & 1].digest != word.digest;
     }
-    return differ ? MISMATCH : 0;
+    remember(m, digest);
+    say(&m->flags[m->rank][0], m->turn, (uint32_t)m->history);
+    return 0;
+}
+
+int wait_for(Meeting *m, int rank) {
+    Flag *flag = &m->flags[rank][0];
+    int code = wait_at(m, flag, m->turn);
+    return code ? code : *history_at(flag, m->turn) != (uint32_t)m->history ? MISMATCH : 0;
+}
+
+static int flat(Meeting *m) {
+    int differ = 0;
+    say(&m->flags[m->rank][0], m->turn, (uint32_t)m->history);
+    for (int i = 1; i < m->size; i++) {
+        int code = wait_for(m, (m->rank + i) % m->size);
+        if (code == ENDED) return code;
+        differ |= code;
+    }
+    return differ;
 }
 
 /* Dissemination (Hensgen, Finkel and Manber 1988): in round k a rank hears from the one 2^k before it, which has heard
- * from the 2^k - 1 before that. A rank that knows of different digests says so from then on, by a digest of all ones. */
-static int in_rounds(Meeting *m, Word word) {
-    uint32_t turn = m->turn;
+ * from the 2^k - 1 before that. A rank that knows of different calls says so from then on, by another history. */
+static int in_rounds(Meeting *m) {
     int round = 0, differ = 0;
     for (int distance = 1; distance < m->size; distance *= 2, round++) {
-        Flag *mine = &m->flags[m->rank][round];
-        mine->word[turn & 1] = (Word){differ ? UINT64_MAX : word.digest, word.version};
-        arrive(mine, turn);
+        say(&m->flags[m->rank][round], m->turn, differ ? ~(uint32_t)m->history : (uint32_t)m->history);
         Flag *flag = &m->flags[(m->rank - distance + m->size) % m->size][round];
-        int code = wait_for(m, flag, turn);
+        int code = wait_at(m, flag, m->turn);
         if (code) return code;
-        differ |= flag->word[turn & 1].digest != word.digest;
+        differ |= *history_at(flag, m->turn) != (uint32_t)m->history;
     }
     return differ ? MISMATCH : 0;
 }
 
 int arrive_and_wait(Meeting *m, Word word) {
-    m->turn++;
-    return m->size <= FLAT ? flat(m, word) : in_rounds(m, word);
+    if (m->turn + 1 >= AHEAD) {
+        int code = catch_up(m, m->turn + 2 - AHEAD);
+        if (code) return code;
+    }
+    remember(m, word.digest);
+    m->flags[m->rank][0].versions[m->turn & 1] = word.version;
+    int code = m->size <= FLAT ? flat(m) : in_rounds(m);
+    if (code != ENDED) m->all = m->turn;
+    return code;
 }

@@ -2,11 +2,10 @@
 #ifndef MPICOLL_MEETING_H
 #define MPICOLL_MEETING_H
 
-#include <stdatomic.h>
 #include <stddef.h>
-#include <stdint.h>
 
-#define LINE 64
+#include "waiting.h"
+
 /* Up to so many ranks look at each other's flags. More ranks meet in rounds, so that none looks at all lines. */
 #define FLAT 16
 #define ROUNDS 16
@@ -17,40 +16,39 @@ typedef struct {
     uint64_t version; /* a number of the memory where its arrays lie, 0 where other ranks cannot open it */
 } Word;
 
+/* A rank may be so many meetings ahead of another one, less one: what it says of a meeting is kept so long. */
+#define AHEAD 8
+
 /* A cache line of one rank. Its rank alone writes it, but for `sleepers`. */
 typedef struct {
-    _Atomic uint32_t arrived;  /* how often the rank has arrived; ranks that wait long sleep on it (a futex) */
+    _Atomic uint64_t arrived;  /* how often the rank has arrived; ranks that wait long sleep on its lower half */
     _Atomic uint32_t sleepers; /* how many do */
-    Word word[2];              /* by the parity of the meeting */
-    char rest[LINE - 8 - 2 * sizeof(Word)];
+    uint32_t histories[AHEAD]; /* by the meeting: a hash of all calls up to this one, other ones if calls differed */
+    uint64_t versions[2];      /* by the meeting, for meetings of all */
 } Flag;
-
-/* What the program that waits does meanwhile. */
-typedef struct {
-    void (*leave)(void *of); /* before a long wait: other threads of this process may go on */
-    void (*enter)(void *of); /* after it */
-    int (*between)(void *of); /* now and then during a long wait; not 0 ends the wait */
-    void *of;
-} Host;
 
 typedef struct {
     int rank, size;
     Flag **flags; /* by rank: ROUNDS flags each, of which a flat meeting uses the first */
-    uint32_t turn;
-    int looks, fewest_looks, most_looks, yields;
-    int hurried; /* so many waits pass over the yields, because others want the core */
-    Host host;
+    uint64_t turn, history;
+    uint64_t all; /* the last meeting at which all ranks are known to have arrived */
+    Waiter waiter;
 } Meeting;
 
-/* `crowded` says whether ranks take turns on cores. */
 void meeting_begin(Meeting *m, int rank, int size, Flag **flags, int crowded, Host host);
 
 /* Arrive, say this word, and wait until all ranks have arrived. What a rank wrote before it arrived, to any memory that
- * they share, the others read after it. Returns 0, MISMATCH where the ranks' digests differ, or ENDED. */
-enum { MISMATCH = 1, ENDED = 2 };
+ * they share, the others read after it. Returns 0, MISMATCH where the ranks' calls differ or have differed, or ENDED. */
+enum { MISMATCH = 1 };
 int arrive_and_wait(Meeting *m, Word word);
 
-/* What a rank has said in the last meeting. Valid until this rank arrives again. */
-static inline Word said(const Meeting *m, int rank) { return m->flags[rank][0].word[m->turn & 1]; }
+/* In parts, for calls in which a rank does not wait for all. `catch_up` waits until all ranks have arrived at this meeting,
+ * which is over for this rank. Before a rank arrives, none may be AHEAD meetings behind. */
+int catch_up(Meeting *m, uint64_t turn);
+int arrive(Meeting *m, uint64_t digest);
+int wait_for(Meeting *m, int rank);
+
+/* What a rank has said in the last meeting of all. Valid until this rank arrives again. */
+static inline uint64_t version_of(const Meeting *m, int rank) { return m->flags[rank][0].versions[m->turn & 1]; }
 
 #endif

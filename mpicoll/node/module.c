@@ -52,14 +52,14 @@ static int between(void *of) {
     return answer == NULL;
 }
 
-/* Node(addresses of the ranks' blocks, what holds them, rank, bytes of a slot, whether ranks take turns on cores,
+/* Node(addresses of the ranks' blocks, what holds them, rank, bytes of a unit of slots, whether ranks take turns on cores,
  *      between) */
 static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *addresses, *memory, *between_;
     int rank, crowded;
-    Py_ssize_t slot_size;
+    Py_ssize_t unit_size;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Node takes no keywords");
-    if (!PyArg_ParseTuple(args, "O!OinpO", &PyTuple_Type, &addresses, &memory, &rank, &slot_size, &crowded, &between_))
+    if (!PyArg_ParseTuple(args, "O!OinpO", &PyTuple_Type, &addresses, &memory, &rank, &unit_size, &crowded, &between_))
         return NULL;
     int size = (int)PyTuple_Size(addresses);
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -83,7 +83,7 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
         Py_DECREF(self);
         return NULL;
     }
-    node->page_size = page_size(size), node->slot_size = (size_t)slot_size;
+    node->page_size = page_size(size), node->unit_size = (size_t)unit_size;
     meeting_begin(&node->meeting, rank, size, self->flags, crowded, (Host){leave, enter, between, self});
     return (PyObject *)self;
 }
@@ -118,7 +118,7 @@ static PyObject *node_said(NodeObject *self, PyObject *arg) {
     long rank = PyLong_AsLong(arg);
     if (rank == -1 && PyErr_Occurred()) return NULL;
     Node *node = &self->node;
-    return Py_BuildValue("Ky#", (unsigned long long)said(&node->meeting, (int)rank).version,
+    return Py_BuildValue("Ky#", (unsigned long long)version_of(&node->meeting, (int)rank),
                          (const char *)page_of(node, (int)rank)->places, (Py_ssize_t)sizeof(((Page *)0)->places));
 }
 
@@ -219,15 +219,15 @@ static size_t *offsets(PyObject *bytes, int blocks) {
 }
 
 /* Plan(node, of, (gives, gets, rooted, prefix), root, blocks, given, taken, is_private, input, output, digest,
- *      (may_share, only_shared), reduction) where reduction is None or (dtype, op, averages, factor or None) */
+ *      (needs_all, may_share, only_shared), reduction) where reduction is None or (dtype, op, averages, factor or None) */
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *node, *of, *given, *taken, *input, *output, *reduction;
-    int gives, gets, rooted, prefix, root, blocks, is_private, may_share, only_shared;
+    int gives, gets, rooted, prefix, root, blocks, is_private, needs_all, may_share, only_shared;
     unsigned long long digest;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Plan takes no keywords");
-    if (!PyArg_ParseTuple(args, "O!O(iiii)iiOOpOOK(pp)O", node_type, &node, &of, &gives, &gets, &rooted, &prefix, &root,
-                          &blocks, &given, &taken, &is_private, &input, &output, &digest, &may_share, &only_shared,
-                          &reduction))
+    if (!PyArg_ParseTuple(args, "O!O(iiii)iiOOpOOK(ppp)O", node_type, &node, &of, &gives, &gets, &rooted, &prefix, &root,
+                          &blocks, &given, &taken, &is_private, &input, &output, &digest, &needs_all, &may_share,
+                          &only_shared,                          &reduction))
         return NULL;
     PlanObject *self = (PlanObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
@@ -235,7 +235,8 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     Call *c = &self->call;
     int size = self->node->node.meeting.size;
     *c = (Call){.gives = gives, .gets = gets, .rooted = rooted, .prefix = prefix, .root = root, .blocks = blocks,
-                .is_private = is_private, .digest = digest, .may_share = may_share, .only_shared = only_shared};
+                .is_private = is_private, .digest = digest, .needs_all = needs_all, .may_share = may_share,
+                .only_shared = only_shared};
     c->input = input == Py_None ? NULL : PyLong_AsVoidPtr(input);
     c->output = output == Py_None ? NULL : PyLong_AsVoidPtr(output);
     if (reduction != Py_None) {

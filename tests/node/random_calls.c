@@ -1,10 +1,10 @@
 /* Random collectives of the kernel among threads as ranks, compared with a plain computation.
  *
- *     random_calls RANKS PLANS SEED SLOT FIRST
+ *     random_calls RANKS PLANS SEED SLOT
  *
- * SLOT is the bytes of a slot, and FIRST the number of the meeting before the first one: it wraps around at 2^32. All
- * ranks draw the same plans from the same seed, so that each one knows what the others give. A few calls are wrong on
- * one rank, and those after them must be right.
+ * SLOT is the bytes of a long slot. All ranks draw the same plans from the same seed, so that each one knows what the
+ * others give. A few calls expect wrong lengths on one rank, and those after them must be right. In the last one, a rank
+ * makes another call.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -62,7 +62,6 @@ static uint64_t hash(uint64_t a, uint64_t b, uint64_t c, uint64_t d) { return mi
 
 static int ranks, plans;
 static size_t slot_size;
-static uint32_t first_meeting;
 static uint64_t seed;
 static char *blocks[MOST_RANKS];
 
@@ -97,11 +96,12 @@ static Plan plan_of(Random *r, uint64_t number) {
     p.elements = (size_t)draw(r, 8) ? 1 + (size_t)draw(r, (int)(most / p.itemsize)) : 0;
     p.repeats = 1 + draw(r, 3);
     int may_share = p.is_private || (moves && p.kind->prefix == ALL_RANKS && !p.reduction.scales);
-    p.visible = may_share ? draw(r, 3) : -1;
-    p.only_shared = may_share && draw(r, 4) == 0;
+    p.visible = may_share && (p.is_private || draw(r, 2)) ? draw(r, 3) : -1;
+    p.only_shared = p.visible >= 0 && draw(r, 4) == 0;
     p.stray = draw(r, ranks);
-    int with_fault = draw(r, 16) == 0;
-    p.strays = !with_fault ? WELL : p.is_private ? OTHER_LENGTH : OTHER_CALL;
+    int with_fault = draw(r, 16) == 0, is_last = number + 1 == (uint64_t)plans;
+    p.strays = is_last ? OTHER_CALL : with_fault && p.is_private ? OTHER_LENGTH : WELL;
+    if (is_last) p.repeats = 1;
     return p;
 }
 
@@ -244,23 +244,37 @@ static void check(const Rank *self, const Plan *p, int turn, int is_untouched) {
         }
 }
 
+static int waits_for_all(const Plan *p) {
+    return p->visible >= 0 || p->reduction.scales || (p->kind->rooted == NO_ROOT && p->kind->prefix == ALL_RANKS);
+}
+
+/* Whether the rank waits for one that makes another call, or makes that one and waits for any other rank. */
+static int sees(int rank, const Plan *p) {
+    if (p->strays == OTHER_LENGTH || waits_for_all(p)) return 1;
+    int first = p->kind->rooted == ROOT_GIVES ? p->root : 0;
+    int past = p->kind->rooted == ROOT_GIVES ? p->root + 1 : p->kind->rooted != ROOT_GETS ? rank
+               : rank == p->root ? ranks : 0;
+    if (rank == p->stray) return past - first - (first <= rank && rank < past) > 0;
+    return first <= p->stray && p->stray < past;
+}
+
 static void make_call(Rank *self, const Plan *p, int turn) {
     Call *c = &self->call;
     int strays = turn == 0 ? p->strays : WELL, is_stray = strays != WELL && self->rank == p->stray;
     c->digest = p->number ^ (strays == OTHER_CALL && is_stray);
     int code = run(&self->node, c), shared = 0;
-    for (int r = 0; r < ranks; r++) shared += said(&self->node.meeting, r).version != 0;
+    for (int r = 0; r < ranks && c->may_share; r++) shared += version_of(&self->node.meeting, r) != 0;
     if (code == LOOK) {
         for (int r = 0; r < ranks; r++) {
             const int64_t *at = page_of(&self->node, r)->places + PLACE_WORDS - 2;
-            c->versions[r] = said(&self->node.meeting, r).version;
+            c->versions[r] = version_of(&self->node.meeting, r);
             c->inputs[r] = (const char *)(intptr_t)at[0], c->outputs[r] = (char *)(intptr_t)at[1];
         }
         pause_a_while(self);
         code = work_in_place(&self->node, c);
     }
     int expected = strays == OTHER_LENGTH && is_stray        ? UNEQUAL
-                   : strays != WELL                          ? MISMATCH
+                   : strays != WELL                          ? sees(self->rank, p) * MISMATCH
                    : p->only_shared && shared != ranks       ? ELSEWHERE
                                                              : 0;
     if (code != expected) wrong(self->rank, p, "returned %d in place of %d", code, expected);
@@ -280,6 +294,7 @@ static void carry_out(Rank *self, const Plan *p) {
                         .prefix = p->kind->prefix, .reduces = p->kind->reduces, .root = p->root, .blocks = p->blocks,
                         .reduction = p->reduction, .factor = {factor_of(self->rank), 0}, .given = self->given,
                         .taken = self->taken, .is_private = p->is_private, .may_share = p->visible >= 0,
+                        .needs_all = waits_for_all(p),
                         .only_shared = p->only_shared, .versions = self->versions, .inputs = self->inputs,
                         .outputs = self->outputs};
     for (int turn = 0; turn < p->repeats; turn++) {
@@ -308,10 +323,9 @@ static Rank *rank_of(int rank, Flag **flags, Host host) {
     static Factor factors[MOST_RANKS][MOST_RANKS];
     Rank *self = calloc(1, sizeof *self);
     self->rank = rank, self->own.state = (seed << 32) + ((uint64_t)(rank + 1) << 24);
-    self->node = (Node){.page_size = page_size(ranks), .slot_size = slot_size, .blocks = blocks, .rows = rows[rank],
+    self->node = (Node){.page_size = page_size(ranks), .unit_size = slot_size / LONG_SLOT, .blocks = blocks, .rows = rows[rank],
                         .factors = factors[rank]};
     meeting_begin(&self->node.meeting, rank, ranks, flags, ranks > 2, host);
-    self->node.meeting.turn = first_meeting;
     return self;
 }
 
@@ -319,16 +333,15 @@ int main(int argc, char **argv) {
     static Flag *flags[MOST_RANKS];
     pthread_t threads[MOST_RANKS];
     Rank *all[MOST_RANKS];
-    if (argc != 6) return 2;
+    if (argc != 5) return 2;
     ranks = atoi(argv[1]), plans = atoi(argv[2]), seed = strtoull(argv[3], NULL, 10);
-    slot_size = (size_t)atol(argv[4]), first_meeting = (uint32_t)strtoul(argv[5], NULL, 10);
+    slot_size = (size_t)atol(argv[4]);
     if (ranks < 2 || ranks > MOST_RANKS) return 2;
     for (int r = 0; r < ranks; r++) {
         size_t nbytes = head_size(ranks) + 2 * slot_size;
         blocks[r] = aligned_alloc(4096, (nbytes + 4095) / 4096 * 4096);
         memset(blocks[r], 0, nbytes);
         flags[r] = (Flag *)blocks[r];
-        for (int i = 0; i < ROUNDS; i++) atomic_store(&flags[r][i].arrived, first_meeting);
     }
     for (int r = 0; r < ranks; r++) all[r] = rank_of(r, flags, (Host){nothing, nothing, go_on, NULL});
     for (int r = 0; r < ranks; r++)

@@ -35,8 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NODE", "SHARED", "bind", "input_and_output", "may_share", "meet", "starts_of"]
 
-SLOT = 64 << 10
-"""Bytes of each of a rank's two slots. Pieces of that length stay in the second-level cache until they are taken."""
+UNIT = 16 << 10
+"""Bytes of each of a rank's eight units of slots: short calls take one each, so that a rank may be as many calls ahead of
+others, and long ones four. Pieces of four units stay in the second-level cache until they are taken."""
+_UNITS = 8
+SLOT = 4 * UNIT
 
 MOST_RANKS = SLOT // 64
 """A slot has a line of the cache for each rank at least."""
@@ -52,13 +55,13 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> Node | None:
     ``crowded`` says whether ranks take turns on cores."""
     nbytes = None
     if kernel is not None and comm.size <= MOST_RANKS:
-        nbytes = kernel.head_size(comm.size) + 2 * SLOT
+        nbytes = kernel.head_size(comm.size) + _UNITS * UNIT
     made = share(comm, nbytes)
     if made is None or kernel is None:
         return None
     addresses = tuple(block.ctypes.data for block in made)
     # MPI moves messages only while it is called, and the other rank may wait for one.
-    node: Node = kernel.Node(addresses, made, comm.rank, SLOT, crowded, comm.Iprobe)
+    node: Node = kernel.Node(addresses, made, comm.rank, UNIT, crowded, comm.Iprobe)
     return node
 
 
@@ -73,6 +76,14 @@ def may_share(call: Call, size: int) -> bool:
     return table.moves and table.prefix is None and not factor and shortest >= LEAST
 
 
+def needs_all(call: Call, size: int) -> bool:
+    """Whether no rank ends the call before all ranks have come to it. Otherwise a rank waits for those whose data it
+    gets."""
+    table, reduction = call.collective, call.reduction
+    scales = reduction is not None and reduction.op.factor is not None
+    return scales or may_share(call, size) or (table.root is None and table.prefix is None)
+
+
 def bind(node: Node, rank: int, size: int, call: Call, record: Record, elsewhere: Plan | None = None) -> Plan:
     """The plan of a call. If arrays do not lie in memory that all ranks can open, it is carried out ``elsewhere``, or
     through memory of the communicator if that is None."""
@@ -81,6 +92,9 @@ def bind(node: Node, rank: int, size: int, call: Call, record: Record, elsewhere
     given, taken = (array("Q", starts).tobytes() for starts in (starts_of(call, size), ends_taken(call, size)))
     buffers = input_and_output(call, rank, size)
     addresses = [None if b is None else b.address for b in buffers]
+    waits = needs_all(call, size)
+    if waits:
+        record.root = None  # nobody is in it for the root alone
     of = _Call(node, size, call, record, buffers, elsewhere)
     plan: NodePlan = kernel.Plan(
         node,
@@ -93,7 +107,7 @@ def bind(node: Node, rank: int, size: int, call: Call, record: Record, elsewhere
         not call.extent_is_common,
         *addresses,
         int.from_bytes(record.digest, "little"),
-        (may_share(call, size), elsewhere is not None),
+        (waits, may_share(call, size), elsewhere is not None),
         None if reduction is None else (*numbers(reduction), reduction.op.factor),
     )
     return plan.run

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 
-from mpicoll.calls.choice import NODE, SHARED
 from mpicoll.calls.record import Begun, Ends, Pending
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
@@ -140,7 +139,7 @@ class Watched:
         seconds = self.seconds if recorder.under_way or waits else 0.0  # the last look may be older than the wait's end
         number = begun - 1 if number is None else number
         made = next((made for made in recorder.calls(number) if made.number == number), None)
-        root = made.record.root if made and made.record.route not in (NODE, SHARED) else None
+        root = made.record.root if made else None
         ends = waits[0][0].ends if waits else Ends()
         return Account(
             begun=begun,

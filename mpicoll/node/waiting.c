@@ -1,0 +1,86 @@
+/* A rank waits. See waiting.h.
+ *
+ * Waiting costs nobody's core: a rank looks some times, yields a few times where ranks take turns on cores, and then
+ * sleeps (a futex). No wake-up is lost: the one that sleeps first counts itself and then looks; the one that writes first
+ * writes and then looks at the count. In the order of all sequentially consistent operations, one of them comes second
+ * and sees what the other has done. If the word changes after the sleeper's look, the system itself refuses to sleep.
+ */
+#define _GNU_SOURCE
+#include "waiting.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SOON 30000            /* ns: a wait that ends within this is cheaper without sleep */
+#define LONG_YIELD 200000     /* ns: a yield that takes this long has given the core to a program that computes */
+#define HURRIED 100
+#define FIRST_NAP 20000       /* ns of the first sleep; each further one is twice as long, up to LAST_NAP */
+#define LAST_NAP 2000000
+
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+void waiter_begin(Waiter *w, int crowded, Host host) {
+    *w = (Waiter){.host = host};
+    w->fewest_looks = crowded ? 20 : 200;
+    w->most_looks = crowded ? 50 : 3000;
+    w->looks = w->most_looks;
+    w->yields = crowded ? 20 : 0;
+}
+
+void wake(Bed bed) {
+    if (atomic_load_explicit(bed.sleepers, memory_order_seq_cst))
+        syscall(SYS_futex, bed.word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+static int sleep_once(Bed bed, Ready ready, const void *of, int64_t ns) {
+    atomic_fetch_add_explicit(bed.sleepers, 1, memory_order_seq_cst);
+    uint32_t seen = atomic_load_explicit(bed.word, memory_order_seq_cst);
+    if (!ready(of)) {
+        struct timespec most = {ns / 1000000000, ns % 1000000000};
+        syscall(SYS_futex, bed.word, FUTEX_WAIT, seen, &most, NULL, 0);
+    }
+    /* No order is needed: who still sees the larger count makes a system call in vain. */
+    atomic_fetch_sub_explicit(bed.sleepers, 1, memory_order_relaxed);
+    return ready(of);
+}
+
+static int yield_until(Waiter *w, Ready ready, const void *of) {
+    if (w->hurried) {
+        w->hurried--;
+        return 0;
+    }
+    for (int i = 0; i < w->yields; i++) {
+        int64_t before = now();
+        sched_yield();
+        if (ready(of)) return 1;
+        if (now() - before > LONG_YIELD) {
+            w->hurried = HURRIED;
+            return 0;
+        }
+    }
+    return 0;
+}
+
+int wait_long(Waiter *w, Bed bed, Ready ready, const void *of) {
+    int64_t since = now(), nap = FIRST_NAP;
+    int ended = 0;
+    w->host.leave(w->host.of);
+    if (!yield_until(w, ready, of)) {
+        while (!ended && !sleep_once(bed, ready, of, nap)) {
+            nap = nap < LAST_NAP / 2 ? 2 * nap : LAST_NAP;
+            ended = w->host.between(w->host.of);
+        }
+        /* Looks that were in vain cost time that others may need. Looks that would have been enough save a sleep. */
+        int looks = now() - since < SOON ? 2 * w->looks : w->looks / 2;
+        w->looks = looks < w->fewest_looks ? w->fewest_looks : looks > w->most_looks ? w->most_looks : looks;
+    }
+    w->host.enter(w->host.of);
+    return ended ? ENDED : 0;
+}

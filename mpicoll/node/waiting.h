@@ -1,0 +1,48 @@
+/* How a rank waits for what another process writes to memory that they share. */
+#ifndef MPICOLL_WAITING_H
+#define MPICOLL_WAITING_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#define LINE 64
+
+/* What the program that waits does meanwhile. */
+typedef struct {
+    void (*leave)(void *of); /* before a long wait: other threads of this process may go on */
+    void (*enter)(void *of); /* after it */
+    int (*between)(void *of); /* now and then during a long wait; not 0 ends the wait */
+    void *of;
+} Host;
+
+/* How a rank waits: so many looks, then yields where ranks take turns on cores, then sleeps. */
+typedef struct {
+    int looks, fewest_looks, most_looks, yields;
+    int hurried; /* so many waits pass over the yields, because others want the core */
+    Host host;
+} Waiter;
+
+/* What ranks sleep on (a futex), and how many do. */
+typedef struct { _Atomic uint32_t *word, *sleepers; } Bed;
+
+/* `crowded` says whether ranks take turns on cores. */
+void waiter_begin(Waiter *w, int crowded, Host host);
+
+/* Wait until `ready(of)`, after `w->looks` looks in vain. What `ready` looks at is read and written with sequential
+ * consistency. Returns 0, or ENDED. */
+enum { ENDED = 2 };
+typedef int (*Ready)(const void *of);
+int wait_long(Waiter *w, Bed bed, Ready ready, const void *of);
+
+/* Wake those that sleep there, if there are any. The word has changed, and so has what they look at. */
+void wake(Bed bed);
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+#endif

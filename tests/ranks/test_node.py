@@ -154,6 +154,41 @@ def test_an_alltoallv_of_counts_that_differ(comm: mpicoll.Communicator) -> None:
         comm.alltoallv(x, counts, taken, algorithm=NODE)
 
 
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("operation", ["bcast", "scatter", "reduce", "gather", "scan"])
+def test_a_rank_waits_for_those_whose_data_it_gets(comm: mpicoll.Communicator, operation: str) -> None:
+    """The others come to the call only when they have heard that it is over on this rank."""
+    rank, size = comm.rank, comm.size
+    x, told, every = np.full(2, rank + 1.0), np.zeros(1), np.repeat(np.arange(size) + 1.0, 2)
+    root = rank == 0
+    first, call, expected = {
+        "bcast": (0, lambda: comm.bcast(x), 1.0),
+        "scatter": (0, lambda: comm.scatter(every if root else None, out=np.zeros(2)), rank + 1.0),
+        "scan": (0, lambda: comm.scan(x), (rank + 1) * (rank + 2) / 2),
+        "reduce": (size - 1, lambda: comm.reduce(x), size * (size + 1) / 2 if root else None),
+        "gather": (size - 1, lambda: comm.gather(x), every.reshape(size, 2) if root else None),
+    }[operation]
+    for _ in range(30):
+        if rank == first:
+            found = call()
+            for other in {*range(size)} - {first}:
+                comm.send(told, other)
+        else:
+            comm.recv(told, first)
+            found = call()
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.mpi(min_size=2)
+def test_roots_that_differ_are_found_at_the_next_call(comm: mpicoll.Communicator) -> None:
+    """Each root of a bcast goes on at once. All ranks find it in the next call in which they wait."""
+    with mpicoll.Communicator(check="off") as own:
+        x = np.ones(2)
+        with pytest.raises(MessageError, match="another rank makes another call"):
+            own.bcast(x, root=own.rank)
+            own.allreduce(x, out=x)
+
+
 def test_many_calls_of_many_kinds(comm: mpicoll.Communicator) -> None:
     """A slot is written to again only when nobody reads it any more, whatever comes between."""
     own, mine = random.Random(comm.rank), comm.rank + 1.0

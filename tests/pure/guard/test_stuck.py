@@ -53,7 +53,7 @@ def collective(number: int, **given: Any) -> Account:
         ([receives(1), collective(2)], (), ()),  # rank 0 has come to it, and left it
         ([receives(1, begun=2), collective(2, under_way=True)], (), ()),
         ([receives(1, begun=2), collective(2), collective(2)], (), {0, 1, 2}),
-        # A bcast of the kernel's needs all, and one of MPI's the root alone.
+        # A bcast in which all ranks wait for all, and one for which a rank needs the root alone.
         ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 2")], (), {0, 1}),
         ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 0", root=0)], (), {0, 1}),
         ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 2", root=2)], (), ()),

@@ -132,7 +132,7 @@ static void end_slot(Node *node) {
 /* Arrive, and wait for the ranks whose data this one wants. */
 static int meet(Node *node, const Call *c) {
     Meeting *m = &node->meeting;
-    if (c->needs_all) return arrive_and_wait(m, (Word){c->digest, c->may_share ? c->version : 0});
+    if (c->needs_all) return arrive_and_wait(m, c->digest);
     Range awaited = {0, m->size};
     if (c->rooted == ROOT_GIVES) awaited = (Range){c->root, c->root + 1};
     else if (c->rooted == ROOT_GETS && m->rank != c->root) awaited.to = 0;
@@ -319,6 +319,7 @@ static void say_more(Node *node, const Call *c, size_t longest) {
         for (int b = 0, rank = node->meeting.rank; b < c->blocks; b++)
             mine->balance += weighed(rank, b, length(c->given, b)) - weighed(b, rank, length(c->taken, b));
     }
+    if (c->may_share) mine->version = c->version;
     if (c->version && node->said[next & 1] != c->version) {
         memcpy(mine->places, c->places, sizeof c->places);
         node->said[next & 1] = c->version;
@@ -347,7 +348,7 @@ int run(Node *node, Call *c) {
     Meeting *m = &node->meeting;
     size_t longest = longest_block(c);
     int scales = c->reduces && c->reduction.scales, ready = !c->may_share || !(c->version || c->only_shared);
-    /* Nobody reads the page of the meeting before the last one any more, nor this rank's version. */
+    /* Nobody reads the page of the meeting before the last one any more. */
     int code = c->may_share || scales ? catch_up(m, m->turn) : 0;
     if (code || (code = next_slot(node, c, longest))) return code;
     c->in_place = 0;
@@ -360,7 +361,7 @@ int run(Node *node, Call *c) {
     if (c->may_share) {
         int shared = 0, known = 1;
         for (int r = 0; r < m->size; r++) {
-            uint64_t version = version_of(m, r);
+            uint64_t version = page_of(node, r)->version;
             shared += version != 0;
             known &= version == c->versions[r];
         }

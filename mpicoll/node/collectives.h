@@ -11,8 +11,8 @@ typedef enum { NO_ROOT, ROOT_GIVES, ROOT_GETS } Root;
 typedef enum { ALL_RANKS, INCLUSIVE, EXCLUSIVE } Prefix; /* over which ranks a reduction goes */
 
 #define PLACE_WORDS 12
-#define UNITS 8     /* short calls have a slot of one unit */
-#define LONG_SLOT 4 /* units of the others' slots */
+#define UNITS 16    /* short calls have a slot of one unit */
+#define LONG_SLOT 8 /* units of the others' slots */
 
 typedef struct {
     Extent gives, gets;
@@ -39,9 +39,10 @@ typedef struct {
     int in_place; /* whether the last call was made where the arrays lie */
 } Call;
 
-/* What a rank says of a call besides its word. */
+/* What a rank says of a call in which all wait for all. */
 typedef struct {
     Factor factor;
+    uint64_t version; /* a number of the memory where its arrays lie, 0 where other ranks cannot open it */
     int64_t places[PLACE_WORDS];
     uint64_t longest; /* bytes of its longest block */
     uint64_t balance; /* of what it gives and what it expects: where all ranks' agree, the sum is 0 */

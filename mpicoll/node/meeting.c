@@ -101,13 +101,12 @@ static int in_rounds(Meeting *m) {
     return differ ? MISMATCH : 0;
 }
 
-int arrive_and_wait(Meeting *m, Word word) {
+int arrive_and_wait(Meeting *m, uint64_t digest) {
     if (m->turn + 1 >= AHEAD) {
         int code = catch_up(m, m->turn + 2 - AHEAD);
         if (code) return code;
     }
-    remember(m, word.digest);
-    m->flags[m->rank][0].versions[m->turn & 1] = word.version;
+    remember(m, digest);
     int code = m->size <= FLAT ? flat(m) : in_rounds(m);
     if (code != ENDED) m->all = m->turn;
     return code;

@@ -10,21 +10,15 @@
 #define FLAT 16
 #define ROUNDS 16
 
-/* What a rank says of the call with which it arrives. */
-typedef struct {
-    uint64_t digest;  /* a hash of the call: ranks that make different calls have different ones */
-    uint64_t version; /* a number of the memory where its arrays lie, 0 where other ranks cannot open it */
-} Word;
-
 /* A rank may be so many meetings ahead of another one, less one: what it says of a meeting is kept so long. */
-#define AHEAD 8
+#define AHEAD 12
 
 /* A cache line of one rank. Its rank alone writes it, but for `sleepers`. */
 typedef struct {
     _Atomic uint64_t arrived;  /* how often the rank has arrived; ranks that wait long sleep on its lower half */
     _Atomic uint32_t sleepers; /* how many do */
     uint32_t histories[AHEAD]; /* by the meeting: a hash of all calls up to this one, other ones if calls differed */
-    uint64_t versions[2];      /* by the meeting, for meetings of all */
+    uint32_t unused;
 } Flag;
 
 typedef struct {
@@ -37,18 +31,15 @@ typedef struct {
 
 void meeting_begin(Meeting *m, int rank, int size, Flag **flags, int crowded, Host host);
 
-/* Arrive, say this word, and wait until all ranks have arrived. What a rank wrote before it arrived, to any memory that
+/* Arrive at a call with this digest, a hash of it, and wait until all ranks have arrived. What a rank wrote before it arrived, to any memory that
  * they share, the others read after it. Returns 0, MISMATCH where the ranks' calls differ or have differed, or ENDED. */
 enum { MISMATCH = 1 };
-int arrive_and_wait(Meeting *m, Word word);
+int arrive_and_wait(Meeting *m, uint64_t digest);
 
 /* In parts, for calls in which a rank does not wait for all. `catch_up` waits until all ranks have arrived at this meeting,
  * which is over for this rank. Before a rank arrives, none may be AHEAD meetings behind. */
 int catch_up(Meeting *m, uint64_t turn);
 int arrive(Meeting *m, uint64_t digest);
 int wait_for(Meeting *m, int rank);
-
-/* What a rank has said in the last meeting of all. Valid until this rank arrives again. */
-static inline uint64_t version_of(const Meeting *m, int rank) { return m->flags[rank][0].versions[m->turn & 1]; }
 
 #endif

@@ -118,7 +118,7 @@ static PyObject *node_said(NodeObject *self, PyObject *arg) {
     long rank = PyLong_AsLong(arg);
     if (rank == -1 && PyErr_Occurred()) return NULL;
     Node *node = &self->node;
-    return Py_BuildValue("Ky#", (unsigned long long)version_of(&node->meeting, (int)rank),
+    return Py_BuildValue("Ky#", (unsigned long long)page_of(node, (int)rank)->version,
                          (const char *)page_of(node, (int)rank)->places, (Py_ssize_t)sizeof(((Page *)0)->places));
 }
 

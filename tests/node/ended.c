@@ -25,7 +25,7 @@ static void *rank_main(void *of) {
     Rank *self = of;
     size_t starts[] = {0};
     Call barrier = {.digest = 1, .given = starts, .taken = starts, .needs_all = 1};
-    Node node = {.page_size = page_size(ranks), .unit_size = 1024, .blocks = blocks};
+    Node node = {.page_size = page_size(ranks), .unit_size = 512, .blocks = blocks};
     meeting_begin(&node.meeting, self->rank, ranks, flags, 1, (Host){leave, enter, end_soon, self});
     self->code = run(&node, &barrier);
     return NULL;

@@ -263,11 +263,11 @@ static void make_call(Rank *self, const Plan *p, int turn) {
     int strays = turn == 0 ? p->strays : WELL, is_stray = strays != WELL && self->rank == p->stray;
     c->digest = p->number ^ (strays == OTHER_CALL && is_stray);
     int code = run(&self->node, c), shared = 0;
-    for (int r = 0; r < ranks && c->may_share; r++) shared += version_of(&self->node.meeting, r) != 0;
+    for (int r = 0; r < ranks && c->may_share; r++) shared += page_of(&self->node, r)->version != 0;
     if (code == LOOK) {
         for (int r = 0; r < ranks; r++) {
             const int64_t *at = page_of(&self->node, r)->places + PLACE_WORDS - 2;
-            c->versions[r] = version_of(&self->node.meeting, r);
+            c->versions[r] = page_of(&self->node, r)->version;
             c->inputs[r] = (const char *)(intptr_t)at[0], c->outputs[r] = (char *)(intptr_t)at[1];
         }
         pause_a_while(self);

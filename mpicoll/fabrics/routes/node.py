@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = ["NODE", "SHARED", "bind", "input_and_output", "may_share", "meet", "starts_of"]
 
-UNIT = 16 << 10
-"""Bytes of each of a rank's eight units of slots: short calls take one each, so that a rank may be as many calls ahead of
-others, and long ones four. Pieces of four units stay in the second-level cache until they are taken."""
-_UNITS = 8
-SLOT = 4 * UNIT
+UNIT = 8 << 10
+"""Bytes of each of a rank's 16 units of slots: short calls take one each, and long ones eight. Pieces of eight units stay
+in the second-level cache until they are taken."""
+_UNITS = 16
+SLOT = 8 * UNIT
 
 MOST_RANKS = SLOT // 64
 """A slot has a line of the cache for each rank at least."""

@@ -51,7 +51,7 @@ typedef struct {
 
 typedef struct {
     Meeting meeting;
-    size_t page_size, unit_size; /* bytes */
+    size_t page_size, unit_size; /* bytes; a unit has more than UNITS lines */
     char **blocks;     /* by rank: its flags, two pages, and UNITS units for slots */
     int unit, units;   /* of the slots of this piece, or the next one */
     size_t slot_at, room; /* where they begin in blocks, and the bytes of a rank's block that they have room for */

@@ -25,7 +25,7 @@ static void *rank_main(void *of) {
     Rank *self = of;
     size_t starts[] = {0};
     Call barrier = {.digest = 1, .given = starts, .taken = starts, .needs_all = 1};
-    Node node = {.page_size = page_size(ranks), .unit_size = 512, .blocks = blocks};
+    Node node = {.page_size = page_size(ranks), .unit_size = 2048, .blocks = blocks};
     meeting_begin(&node.meeting, self->rank, ranks, flags, 1, (Host){leave, enter, end_soon, self});
     self->code = run(&node, &barrier);
     return NULL;
@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
     ranks = argc == 2 ? atoi(argv[1]) : 0;
     if (ranks < 2 || ranks > MOST_RANKS) return 2;
     for (int r = 0; r < ranks; r++) {
-        size_t nbytes = head_size(ranks) + 2 * 4096;
+        size_t nbytes = head_size(ranks) + UNITS * 2048;
         blocks[r] = aligned_alloc(4096, nbytes);
         memset(blocks[r], 0, nbytes);
         flags[r] = (Flag *)blocks[r];

@@ -255,8 +255,8 @@ Also plans that a forked child has from its parent: a child may not give their r
 
 
 def _refused(e: BaseException) -> bool:
-    """Whether the exception that ended a call is a refusal of it, by mpicoll or by a device. One that has come through the
-    program's code is not: a signal's handler has made a call that was refused, and the other ranks go on."""
+    """Whether the exception that ended a call is a refusal of it, by mpicoll or by a device. One that has come through
+    the program's code is not: a signal's handler has made a call that was refused, and the other ranks go on."""
     frames = [frame.f_code.co_filename for frame, _ in walk_tb(e.__traceback__)]
     return isinstance(e, StateError) and not any(map(is_program, frames[:-1]))
 

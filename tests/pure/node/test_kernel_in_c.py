@@ -21,7 +21,7 @@ KERNEL, PROGRAMS = REPOSITORY / "mpicoll" / "node", REPOSITORY / "tests" / "node
 SOURCES = [KERNEL / f"{name}.c" for name in ("waiting", "meeting", "collectives", "reductions")]
 FLAGS = ["-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{KERNEL}"]
 PLANS = int(os.environ.get("MPICOLL_SOAK", "400"))
-SLOTS = 4096, 65536
+SLOTS = 16384, 65536
 """Bytes of a long slot."""
 
 

@@ -147,8 +147,8 @@ static int meet(Node *node, const Call *c) {
 }
 
 static int is_sliced(const Node *node, const Call *c, size_t longest) {
-    return c->reduces && c->gives == ONE && c->gets == ONE && c->prefix == ALL_RANKS && node->meeting.size > 2 &&
-           longest >= LEAST_SLICED;
+    return c->needs_all && c->reduces && c->gives == ONE && c->gets == ONE && c->prefix == ALL_RANKS &&
+           node->meeting.size > 2 && longest >= LEAST_SLICED;
 }
 
 static void copy_in(Node *node, const Call *c, size_t first, int sliced) {

@@ -18,7 +18,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 KERNEL, PROGRAMS = REPOSITORY / "mpicoll" / "node", REPOSITORY / "tests" / "node"
-SOURCES = [KERNEL / f"{name}.c" for name in ("waiting", "meeting", "collectives", "reductions")]
+SOURCES = [KERNEL / f"{name}.c" for name in ("lines", "waiting", "meeting", "collectives", "reductions")]
 FLAGS = ["-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{KERNEL}"]
 PLANS = int(os.environ.get("MPICOLL_SOAK", "400"))
 SLOTS = 4096, 65536

@@ -18,8 +18,6 @@
 #define LEAST_SLICED (64 << 10) /* bytes of the shortest vector of which each of several ranks reduces a slice */
 #define PIECE (64 << 10)        /* bytes that are reduced and written at once: they stay in the second-level cache */
 
-#define LEAST_LET_GO 4096       /* bytes of the shortest piece of which a reader lets go */
-
 typedef struct { int from, to; } Range;
 
 static size_t rounded(size_t nbytes, size_t step) { return (nbytes + step - 1) / step * step; }
@@ -84,22 +82,6 @@ static size_t longest_block(const Call *c) {
     for (int b = 0; b < c->blocks; b++)
         if (length(c->given, b) > longest) longest = length(c->given, b);
     return longest;
-}
-
-/* On AMD's processors, to write again what another core has read takes long, and much less after that core has written
- * to it: then one cache alone has the line, and hands it over. (An EPYC of family 25 wrote 256 KiB again in 19 us in place
- * of 113, where the cores were far apart.) So the only reader of a piece writes to each line after it has read it. */
-static int is_amd;
-#if defined(__x86_64__)
-__attribute__((constructor)) static void ask_for_amd(void) {
-    __builtin_cpu_init();
-    is_amd = __builtin_cpu_is("amd") != 0;
-}
-#endif
-
-static void let_go(const char *read, size_t nbytes) {
-    if (!is_amd || nbytes < LEAST_LET_GO) return;
-    for (size_t at = 0; at < nbytes; at += LINE) *(volatile char *)(read + at) = 0;
 }
 
 /* Through slots. */

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define LINE 64
+#include "lines.h"
 
 /* What the program that waits does meanwhile. */
 typedef struct {

@@ -18,7 +18,8 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 KERNEL, PROGRAMS = REPOSITORY / "mpicoll" / "node", REPOSITORY / "tests" / "node"
-SOURCES = [KERNEL / f"{name}.c" for name in ("waiting", "meeting", "collectives", "reductions")]
+PARTS = "lines", "waiting", "meeting", "collectives", "reductions", "layouts", "messages"
+SOURCES = [KERNEL / f"{name}.c" for name in PARTS]
 FLAGS = ["-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{KERNEL}"]
 PLANS = int(os.environ.get("MPICOLL_SOAK", "400"))
 SLOTS = 16384, 65536
@@ -56,7 +57,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         flags = [*FLAGS, "-O1", *sanitizer]
     compiled = done(compiler, *flags, "-c", *map(str, SOURCES), cwd=folder)
     assert (compiled.returncode, compiled.stdout) == (0, "")
-    for program in ("random_calls", "ended"):
+    for program in ("random_calls", "random_messages", "ended"):
         parts = [str(PROGRAMS / f"{program}.c"), *(f"{source.stem}.o" for source in SOURCES)]
         linked = done(compiler, *flags, *parts, "-o", program, cwd=folder)
         assert (linked.returncode, linked.stdout) == (0, "")
@@ -71,6 +72,15 @@ def test_random_calls(built: Built, ranks: int) -> None:
         plans = int(PLANS * built.share * 4 / ranks**2) + 8
         print(f"{plans} plans at {ranks} ranks, slots of {slot} bytes, MPICOLL_SEED = {seed}")
         built.run("random_calls", ranks, plans, seed, slot)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 17])
+def test_random_messages(built: Built, ranks: int) -> None:
+    seed = int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30)))
+    messages = int(10 * PLANS * built.share)
+    print(f"{messages} messages at {ranks} ranks, MPICOLL_SEED = {seed}")
+    built.run("random_messages", ranks, messages, seed)
 
 
 @pytest.mark.slow

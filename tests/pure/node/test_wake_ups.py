@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import pytest
+
 Stores = tuple[tuple[str, int], ...]
 Step = tuple[str, ...]
 
@@ -37,6 +39,10 @@ def program(*steps: str) -> list[Step]:
 SLEEPER = program("add sleepers", "load arrived", "return-unless-seen 0", "sleep arrived", "subtract sleepers")
 ARRIVER = program("store arrived 1", "fence", "load sleepers", "return-if-seen 0", "wake")
 """The fence stands for the sequential consistency of the store and the load around it."""
+
+SLEEPER_OF_MESSAGES = program("add sleepers", "load word", "return-unless sent 0", "sleep word", "subtract sleepers")
+SENDER = program("store sent 1", "fence", "load sleepers", "return-if-seen 0", "add word", "wake")
+"""Of mpicoll/node/messages.c: the word changes only if somebody sleeps. What is said of `sent` holds for `taken`."""
 
 WITHOUT_FENCE = [step for step in ARRIVER if step != ("fence",)]
 SLEEPER_LOOKS_EARLY = [SLEEPER[1], SLEEPER[2], SLEEPER[0], *SLEEPER[3:]]
@@ -92,6 +98,9 @@ def stepped(state: State, who: int, steps: list[Step]) -> Iterator[State]:
         case "return-unless-seen" | "return-if-seen":
             if (thread.seen == int(words[0])) == (what == "return-if-seen"):
                 after = after._replace(at=len(steps))
+        case "return-unless":  # a look at another word than the futex
+            if value(state, thread, words[0]) != int(words[1]):
+                after = after._replace(at=len(steps))
         case "sleep":  # the system looks at the memory, not at this thread's buffer
             after = after._replace(asleep=dict(memory)[words[0]] == thread.seen)
         case "wake":
@@ -103,7 +112,8 @@ def stepped(state: State, who: int, steps: list[Step]) -> Iterator[State]:
 
 def ends(*programs: list[Step]) -> tuple[int, set[State]]:
     """How many states there are, and those in which nothing can happen any more."""
-    first = State((("arrived", 0), ("sleepers", 0)), tuple(Thread() for _ in programs))
+    memory = tuple((name, 0) for name in ("arrived", "sleepers", "sent", "word"))
+    first = State(memory, tuple(Thread() for _ in programs))
     seen, left, last = {first}, [first], set()
     while left:
         state = left.pop()
@@ -132,3 +142,19 @@ def test_without_the_fence_a_wake_up_is_lost() -> None:
     assert sleeps_for_ever(SLEEPER, WITHOUT_FENCE)
     assert sleeps_for_ever(SLEEPER_COUNTS_LATE, ARRIVER)
     assert sleeps_for_ever(SLEEPER_COUNTS_LATE, WITHOUT_FENCE)
+
+
+def test_nobody_sleeps_for_ever_who_waits_for_a_message() -> None:
+    assert not sleeps_for_ever(SLEEPER_OF_MESSAGES, SENDER)
+    assert not sleeps_for_ever(SLEEPER_OF_MESSAGES, SLEEPER_OF_MESSAGES, SENDER)
+    assert not sleeps_for_ever(SLEEPER_OF_MESSAGES, SENDER, SENDER)
+
+
+@pytest.mark.parametrize("left_out", ["fence", "add word"])
+def test_a_sender_needs_each_of_its_steps(left_out: str) -> None:
+    assert sleeps_for_ever(SLEEPER_OF_MESSAGES, [step for step in SENDER if " ".join(step) != left_out])
+
+
+def test_a_sleeper_reads_the_word_before_it_looks() -> None:
+    counts, reads, looks, *rest = SLEEPER_OF_MESSAGES
+    assert sleeps_for_ever([counts, looks, reads, *rest], SENDER)

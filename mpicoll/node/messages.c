@@ -1,0 +1,465 @@
+/* Messages between two ranks of one node. See messages.h.
+ *
+ * From each rank to each, itself too, there is a ring of records. A short message is one record. A long one is
+ * announced, by a record; a record in the ring of the other direction grants it, when a receive takes it; and then its
+ * pieces follow. So messages of a sender lie in its ring in their order, and only short ones take memory before a
+ * receive asks for them. Pieces come in the order of the grants.
+ *
+ * The one that waits for a record looks at the place where it will be, so that a short message costs the transfer of
+ * one cache line: the first word of a record is written last, and before that, the first word of the record that will
+ * follow it is cleared. `sent` is written after it, for a thread that may look at atomics only: see has_come().
+ *
+ * No wake-up is lost: who writes `sent` or `taken` looks for sleepers afterwards, as waiting.c wants it, and changes
+ * their word only if there are any. A sleeper counts itself, reads the word, and then looks at `sent` and `taken`. If
+ * the writer has not seen it, it sees what has been written. Otherwise the word changes after the write. A sleeper that
+ * has read the new word sees the write; with the old one the system lets nobody sleep, or the writer wakes it.
+ * (tests/pure/node/test_wake_ups.py walks through all this.)
+ */
+#include "messages.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LONGEST_RING (128 << 10)
+#define SHORTEST_RING (16 << 10)
+#define ALL_RINGS (2 << 20) /* bytes of a rank's rings, with more ranks than 16, unless that is too short */
+#define LONGEST_EAGER (8 << 10)
+#define MOST_AT_ONCE 32     /* records of one source, before it is others' turn */
+#define ALL_AFTER 64        /* looks at one source, before one at all */
+
+typedef enum { NO_RECORD, EAGER, LONG, GRANT, PIECE, WRAP } What;
+
+/* A record begins at a multiple of LINE. The bytes of a message follow it; those of a piece, at the next line. */
+typedef struct {
+    _Atomic uint32_t what;
+    int32_t tag;
+    uint64_t nbytes; /* of the whole message; of a piece; or that a receive wants of a long message */
+    uint64_t number; /* of a long message that is granted */
+} Record;
+
+static size_t rounded(size_t nbytes, size_t step) { return (nbytes + step - 1) / step * step; }
+static size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+static size_t ring_size(int size) {
+    size_t most = ALL_RINGS / (size_t)size, ring = SHORTEST_RING;
+    while (2 * ring <= most && ring < LONGEST_RING) ring *= 2;
+    return ring;
+}
+static size_t head(int size) { return rounded(APART + (size_t)size * sizeof(Ends), 4096); }
+size_t messages_block_size(int size) { return head(size) + (size_t)size * ring_size(size); }
+
+static void peer_begin(Peer *p, const Messages *m, char *mine, char *its, int rank) {
+    size_t from = (size_t)rank, to = (size_t)m->rank, at = head(m->size);
+    p->bed = (Bed){(_Atomic uint32_t *)its, (_Atomic uint32_t *)its + 1};
+    p->in = (Ends *)(mine + APART) + from, p->from = mine + at + from * m->ring;
+    p->out = (Ends *)(its + APART) + to, p->to = its + at + to * m->ring;
+    p->free_until = m->ring;
+    p->end = &p->first;
+}
+
+int messages_begin(Messages *m, int rank, int size, char *const *blocks, int crowded, Host host) {
+    *m = (Messages){.rank = rank, .size = size, .ring = ring_size(size)};
+    m->eager = least(m->ring / 8, LONGEST_EAGER);
+    m->piece = m->ring / 8 - LINE;
+    m->peers = calloc((size_t)size, sizeof *m->peers);
+    if (!m->peers) return OUT_OF_MEMORY;
+    for (int r = 0; r < size; r++) peer_begin(&m->peers[r], m, blocks[rank], blocks[r], r);
+    waiter_begin(&m->waiter, crowded, host);
+    return 0;
+}
+
+void messages_end(Messages *m) {
+    for (int r = 0; r < m->size && m->peers; r++)
+        for (Passed *passed = m->peers[r].first, *next; passed; passed = next) next = passed->next, free(passed);
+    free(m->peers);
+    m->peers = NULL;
+}
+
+static void append(Queue *q, Transfer *t) {
+    t->next = NULL, t->before = q->last;
+    if (q->last) q->last->next = t;
+    else q->first = t;
+    q->last = t;
+}
+
+static void take_out(Queue *q, Transfer *t) {
+    if (t->before) t->before->next = t->next;
+    else q->first = t->next;
+    if (t->next) t->next->before = t->before;
+    else q->last = t->before;
+}
+
+static void rouse(Bed bed) {
+    if (!atomic_load_explicit(bed.sleepers, memory_order_seq_cst)) return;
+    atomic_fetch_add_explicit(bed.word, 1, memory_order_seq_cst);
+    wake(bed);
+}
+
+/* The caller keeps a transfer until it is complete, so this comes last. Only threads of this rank look at it. */
+static void complete(Messages *m, Transfer *t) {
+    m->open--;
+    if (!m->asleep) {
+        atomic_store_explicit(&t->complete, 1, memory_order_relaxed);
+        return;
+    }
+    atomic_store_explicit(&t->complete, 1, memory_order_seq_cst);
+    rouse(m->peers[m->rank].bed);
+}
+
+/* Records that leave. */
+
+static Record *record_at(const Messages *m, char *ring, uint64_t position) {
+    return (Record *)(ring + (position & (m->ring - 1)));
+}
+
+static void publish(Messages *m, Peer *p, Record *record, What what, size_t nbytes) {
+    p->sent += nbytes;
+    atomic_store_explicit(&record_at(m, p->to, p->sent)->what, NO_RECORD, memory_order_relaxed);
+    atomic_store_explicit(&record->what, what, memory_order_release);
+    atomic_store_explicit(&p->out->sent, p->sent, memory_order_seq_cst);
+    m->moves++;
+    rouse(p->bed);
+}
+
+/* Room for a record and for the first line of the next one, or NULL. */
+static Record *reserve(Messages *m, Peer *p, size_t nbytes) {
+    size_t left = m->ring - (p->sent & (m->ring - 1)), skipped = left < nbytes ? left : 0;
+    uint64_t end = p->sent + skipped + nbytes + LINE;
+    if (end > p->free_until)
+        p->free_until = atomic_load_explicit(&p->out->taken, memory_order_seq_cst) + m->ring;
+    if (end > p->free_until) {
+        atomic_store_explicit(&p->needs, end - m->ring, memory_order_relaxed);
+        return NULL;
+    }
+    if (skipped) publish(m, p, record_at(m, p->to, p->sent), WRAP, skipped);
+    return record_at(m, p->to, p->sent);
+}
+
+static int send_grant(Messages *m, Peer *p, Transfer *t) {
+    Record *record = reserve(m, p, LINE);
+    if (!record) return 0;
+    record->nbytes = t->wanted, record->number = t->number;
+    publish(m, p, record, GRANT, LINE);
+    p->ungranted = t->next;
+    if (!t->wanted) { /* no pieces follow */
+        take_out(&p->granted, t);
+        complete(m, t);
+    }
+    return 1;
+}
+
+static int send_message(Messages *m, Peer *p, Transfer *t) {
+    int is_short = t->memory.nbytes <= m->eager;
+    size_t nbytes = rounded(sizeof(Record) + (is_short ? t->memory.nbytes : 0), LINE);
+    Record *record = reserve(m, p, nbytes);
+    if (!record) return 0;
+    record->tag = t->tag, record->nbytes = t->memory.nbytes;
+    if (is_short) gather_bytes(&t->memory, 0, t->memory.nbytes, (char *)(record + 1));
+    publish(m, p, record, is_short ? EAGER : LONG, nbytes);
+    take_out(&p->unsent, t);
+    if (is_short) {
+        complete(m, t);
+    } else {
+        t->number = p->announced_ever++;
+        append(&p->announced, t);
+    }
+    return 1;
+}
+
+static int send_piece(Messages *m, Peer *p, Transfer *t) {
+    size_t now = least(m->piece, t->wanted - t->moved), nbytes = LINE + rounded(now, LINE);
+    Record *record = reserve(m, p, nbytes);
+    if (!record) return 0;
+    record->nbytes = now;
+    gather_bytes(&t->memory, t->moved, now, (char *)record + LINE);
+    publish(m, p, record, PIECE, nbytes);
+    t->moved += now;
+    if (t->moved == t->wanted) {
+        take_out(&p->flowing, t);
+        complete(m, t);
+    }
+    return 1;
+}
+
+/* Send what is queued, until the ring is full. Short messages do not wait behind the pieces of long ones. */
+static void push(Messages *m, Peer *p) {
+    while (p->ungranted)
+        if (!send_grant(m, p, p->ungranted)) return;
+    while (p->unsent.first)
+        if (!send_message(m, p, p->unsent.first)) return;
+    while (p->flowing.first)
+        if (!send_piece(m, p, p->flowing.first)) return;
+    atomic_store_explicit(&p->needs, 0, memory_order_relaxed);
+}
+
+/* Records that come. */
+
+/* The receive takes this message. `bytes` are NULL where it is long. */
+static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes, uint64_t number) {
+    Peer *p = &m->peers[message.source];
+    t->message = message;
+    t->wanted = least(message.nbytes, t->memory.nbytes);
+    if (bytes) {
+        scatter_bytes(&t->memory, 0, t->wanted, bytes);
+        complete(m, t);
+        return;
+    }
+    t->number = number;
+    append(&p->granted, t);
+    if (!p->ungranted) p->ungranted = t;
+}
+
+static int pass_over(Messages *m, Envelope message, const char *bytes, uint64_t number) {
+    Peer *p = &m->peers[message.source];
+    size_t kept = bytes ? message.nbytes : 0;
+    Passed *passed = malloc(sizeof *passed + kept);
+    if (!passed) return OUT_OF_MEMORY;
+    uint64_t arrival = atomic_load_explicit(&m->passed, memory_order_relaxed);
+    *passed = (Passed){.message = message, .is_long = !bytes, .number = number, .arrival = arrival};
+    if (kept) memcpy(passed->bytes, bytes, kept);
+    *p->end = passed, p->end = &passed->next;
+    m->lying++;
+    atomic_store_explicit(&m->passed, arrival + 1, memory_order_seq_cst);
+    if (m->asleep) rouse(m->peers[m->rank].bed);
+    return 0;
+}
+
+static int matches(int wanted, int given) { return wanted == ANY || wanted == given; }
+
+static int take_message(Messages *m, int source, const Record *record, int is_long) {
+    Peer *p = &m->peers[source];
+    Envelope message = {source, record->tag, record->nbytes};
+    const char *bytes = is_long ? NULL : (const char *)(record + 1);
+    for (Transfer *t = m->posted.first; t; t = t->next) {
+        if (!matches(t->peer, source) || !matches(t->tag, message.tag)) continue;
+        take_out(&m->posted, t);
+        t->is_posted = 0;
+        accept(m, t, message, bytes, p->heard_ever);
+        p->heard_ever += (uint64_t)is_long;
+        return 0;
+    }
+    int code = pass_over(m, message, bytes, p->heard_ever);
+    if (!code) p->heard_ever += (uint64_t)is_long;
+    return code;
+}
+
+static void take_grant(Messages *m, Peer *p, const Record *record) {
+    Transfer *t = p->announced.first;
+    while (t->number != record->number) t = t->next;
+    take_out(&p->announced, t);
+    t->wanted = record->nbytes;
+    if (t->wanted) append(&p->flowing, t);
+    else complete(m, t);
+}
+
+static void take_piece(Messages *m, Peer *p, const Record *record) {
+    Transfer *t = p->granted.first;
+    scatter_bytes(&t->memory, t->moved, record->nbytes, (const char *)record + LINE);
+    t->moved += record->nbytes;
+    if (t->moved < t->wanted) return;
+    take_out(&p->granted, t);
+    complete(m, t);
+}
+
+/* The sender reads how far the ring is read, if that is much further than it knows. What it does not know is less than
+ * any record has to wait for: the longest one takes an eighth of the ring, and as much may be skipped. */
+static void say_taken(Messages *m, Peer *p, uint64_t taken) {
+    atomic_store_explicit(&p->taken, taken, memory_order_relaxed);
+    if (taken - p->published < m->ring / 8) return;
+    p->published = taken;
+    atomic_store_explicit(&p->in->taken, taken, memory_order_seq_cst);
+    rouse(p->bed);
+}
+
+static int take_record(Messages *m, int source, const Record *record, What what, size_t *nbytes) {
+    Peer *p = &m->peers[source];
+    int code = 0;
+    *nbytes = LINE;
+    switch (what) {
+    case EAGER:
+        *nbytes = rounded(sizeof *record + record->nbytes, LINE);
+        code = take_message(m, source, record, 0);
+        break;
+    case LONG: code = take_message(m, source, record, 1); break;
+    case GRANT: take_grant(m, p, record); break;
+    case PIECE:
+        *nbytes = LINE + rounded(record->nbytes, LINE);
+        take_piece(m, p, record);
+        break;
+    default: *nbytes = m->ring - (size_t)((const char *)record - p->from);
+    }
+    return code;
+}
+
+/* Take what has come from there, and send what can go there. */
+static int look_at(Messages *m, int source) {
+    Peer *p = &m->peers[source];
+    uint64_t taken = atomic_load_explicit(&p->taken, memory_order_relaxed);
+    for (int i = 0; i < MOST_AT_ONCE; i++) {
+        const Record *record = record_at(m, p->from, taken);
+        What what = atomic_load_explicit(&record->what, memory_order_acquire);
+        if (what == NO_RECORD) break;
+        size_t nbytes;
+        int code = take_record(m, source, record, what, &nbytes);
+        if (code) return code;
+        let_go((const char *)record, nbytes);
+        taken += nbytes;
+        say_taken(m, p, taken);
+        m->moves++;
+    }
+    push(m, p);
+    return 0;
+}
+
+int move_messages(Messages *m) {
+    int code = 0, source = m->turn;
+    for (int i = 0; i < m->size && !code; i++) {
+        code = look_at(m, source);
+        source = source + 1 < m->size ? source + 1 : 0;
+    }
+    m->turn = m->turn + 1 < m->size ? m->turn + 1 : 0;
+    return code;
+}
+
+/* What the host's program calls. */
+
+/* The link to the first message that such a receive takes: of those of any source, the one that came first. */
+static Passed **find_passed(Messages *m, int source, int tag) {
+    Passed **best = NULL;
+    if (!m->lying) return NULL;
+    for (int r = source == ANY ? 0 : source; r < (source == ANY ? m->size : source + 1); r++) {
+        Passed **link = &m->peers[r].first;
+        while (*link && !matches(tag, (*link)->message.tag)) link = &(*link)->next;
+        if (*link && (!best || (*link)->arrival < (*best)->arrival)) best = link;
+    }
+    return best;
+}
+
+static void take_passed(Messages *m, Transfer *t, Passed **link) {
+    Passed *passed = *link;
+    Peer *p = &m->peers[passed->message.source];
+    *link = passed->next;
+    if (!passed->next) p->end = link;
+    m->lying--;
+    accept(m, t, passed->message, passed->is_long ? NULL : passed->bytes, passed->number);
+    free(passed);
+    push(m, p);
+}
+
+int start_transfer(Messages *m, Transfer *t) {
+    m->open++;
+    t->moved = 0, t->is_posted = 0;
+    atomic_store_explicit(&t->complete, 0, memory_order_relaxed);
+    if (!t->receives) {
+        append(&m->peers[t->peer].unsent, t);
+        push(m, &m->peers[t->peer]);
+        return 0;
+    }
+    Passed **link = find_passed(m, t->peer, t->tag);
+    if (link) {
+        take_passed(m, t, link);
+        return 0;
+    }
+    t->is_posted = 1;
+    append(&m->posted, t);
+    return t->peer == ANY ? move_messages(m) : look_at(m, t->peer);
+}
+
+int cancel_receive(Messages *m, Transfer *t) {
+    if (!t->is_posted) return 0;
+    m->open--;
+    take_out(&m->posted, t);
+    t->is_posted = 0;
+    return 1;
+}
+
+/* What a thread waits for: one of the transfers, or else a message that no receive has asked for. */
+typedef struct {
+    Messages *m;
+    Transfer *const *transfers;
+    int count, source, tag;
+    uint64_t passed;
+} Awaited;
+
+static int is_complete(const Awaited *a) {
+    for (int i = 0; i < a->count; i++)
+        if (atomic_load_explicit(&a->transfers[i]->complete, memory_order_seq_cst)) return 1;
+    return 0;
+}
+
+/* Meanwhile other threads use all else. If they change what this one looks at, they wake it, or it looks in vain. */
+static int has_come(const void *of) {
+    const Awaited *a = of;
+    if (is_complete(a)) return 1;
+    if (!a->count && atomic_load_explicit(&a->m->passed, memory_order_seq_cst) != a->passed) return 1;
+    for (int r = 0; r < a->m->size; r++) {
+        Peer *p = &a->m->peers[r];
+        uint64_t taken = atomic_load_explicit(&p->taken, memory_order_relaxed);
+        if (atomic_load_explicit(&p->in->sent, memory_order_seq_cst) > taken) return 1;
+        uint64_t needs = atomic_load_explicit(&p->needs, memory_order_relaxed);
+        if (needs && atomic_load_explicit(&p->out->taken, memory_order_seq_cst) >= needs) return 1;
+    }
+    return 0;
+}
+
+static int is_there(Awaited *a) {
+    if (a->count) return is_complete(a);
+    a->passed = atomic_load_explicit(&a->m->passed, memory_order_relaxed);
+    return find_passed(a->m, a->source, a->tag) != NULL;
+}
+
+static int look(Messages *m, const Awaited *a) {
+    return a->source == ANY || ++m->looks % ALL_AFTER == 0 ? move_messages(m) : look_at(m, a->source);
+}
+
+/* Other threads wait with what this one has learned, but not meanwhile. */
+static int sleep_until(Messages *m, const Awaited *a) {
+    Waiter waiter = m->waiter;
+    m->asleep++;
+    int code = wait_long(&waiter, m->peers[m->rank].bed, has_come, a);
+    m->asleep--;
+    m->waiter = waiter;
+    return code ? code : move_messages(m);
+}
+
+static int wait_until(Awaited *a) {
+    Messages *m = a->m;
+    int code = 0;
+    while (!code && !is_there(a)) {
+        uint64_t moves = m->moves;
+        for (int i = 0; i < m->waiter.looks; i++) {
+            code = look(m, a);
+            if (code || m->moves != moves) break;
+            relax();
+        }
+        if (!code && m->moves == moves) code = sleep_until(m, a);
+    }
+    return code;
+}
+
+int wait_for_any(Messages *m, Transfer *const *transfers, int count) {
+    return wait_until(&(Awaited){m, transfers, count, count == 1 ? transfers[0]->peer : ANY, ANY, 0});
+}
+
+int wait_for_transfer(Messages *m, Transfer *t) { return wait_for_any(m, &t, 1); }
+
+int probe_message(Messages *m, int source, int tag, Envelope *message, int *found) {
+    int code = move_messages(m);
+    Passed **link = find_passed(m, source, tag);
+    *found = link != NULL;
+    if (link) *message = (*link)->message;
+    return code;
+}
+
+int wait_for_message(Messages *m, int source, int tag, Envelope *message) {
+    int code = wait_until(&(Awaited){.m = m, .source = source, .tag = tag});
+    if (!code) *message = (*find_passed(m, source, tag))->message;
+    return code;
+}
+
+const Passed *next_passed(const Messages *m, const Passed *after) {
+    if (after && after->next) return after->next;
+    for (int r = after ? after->message.source + 1 : 0; r < m->size; r++)
+        if (m->peers[r].first) return m->peers[r].first;
+    return NULL;
+}

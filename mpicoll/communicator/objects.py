@@ -112,7 +112,7 @@ class Objects(Face):
         under_way.waits.append(begun)
         seconds = under_way.timeout
         try:
-            held = get_ident() != MAIN and under_way.by_mpi
+            held = get_ident() != MAIN and under_way.by_mpi and self._engine.fabric.messages_by_library
             its = patience(seconds or float("inf"), awaited.meanwhile) if seconds is not None or held else None
             return move(*data, awaited.peer, awaited.tag, its)
         except TimeoutError as e:

@@ -215,12 +215,16 @@ class Fabric(ABC):
         """Whether the fabric can read and write this memory without a copy."""
         return b.plain and b.device == "cpu"
 
-    @abstractmethod
-    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
-        """A message of this memory to a rank. It holds the memory's address and no array."""
+    messages_by_library = True
+    """Whether the MPI library carries messages, if there is one."""
 
     @abstractmethod
-    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer:
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
+        """A message of this memory to a rank. It holds the memory's address and no array. None if it must be a copy,
+        which may be where the memory is not plain."""
+
+    @abstractmethod
+    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
         """A message into this memory, from any rank if ``source`` is None, and with any tag if that is None."""
 
     def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,

@@ -23,12 +23,14 @@ from mpicoll.fabrics.bounded_allgather import BoundedAllgather
 from mpicoll.fabrics.fabric import ElasticFabric, Envelope, Fabric, Transfer
 from mpicoll.fabrics.making import lost_of, make, shrunk, together
 from mpicoll.fabrics.mpi_objects import MPIParcels
+from mpicoll.fabrics.node_messages import NodeMessages
 from mpicoll.fabrics.routes import exchange, large, native, node, scheduled, wide
 from mpicoll.fabrics.routes.devices import scheduled as on_device
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.launch import elastic
 from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.cores import oversubscribed
+from mpicoll.machine.gpu import may_take_device_memory
 from mpicoll.machine.shared_memory import Block, share
 
 __all__ = ["MPIFabric"]
@@ -72,7 +74,6 @@ class MPIFabric(ElasticFabric):
     ) -> None:
         self._comm, self._messages = make(duplicate, comm), make(duplicate, comm)
         self.rank, self.size = self._comm.rank, self._comm.size
-        self.parcels = MPIParcels(self._comm, self._messages, self._check if self._is_elastic else None)
         self.library = MPI.get_vendor()[0]
         self.most_tag = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0  # Open MPI says None of a split communicator
         self.any_thread = MPI.Query_thread() == MPI.THREAD_MULTIPLE
@@ -85,7 +86,14 @@ class MPIFabric(ElasticFabric):
         self._crowded: bool = parent is not None and parent._crowded
         self.rules = self._common_rules(parent)
         several = self.one_node and self.size > 1 and not self._is_elastic
-        self._node = node.meet(self._comm, self._crowded) if several else None
+        met = node.meet(self._comm, self._crowded) if several else None
+        self._node = None if met is None else met.node
+        # Where MPI takes the memory of GPUs as it lies, it carries all messages, so that their order is one.
+        self._by_node = None if met is None or self._takes_devices else NodeMessages(met.messages)
+        self.messages_by_library = self._by_node is None
+        self.parcels = MPIParcels(
+            self._comm, self._messages, self._check if self._is_elastic else None, self._by_node
+        )
         self.shares_arrays = self._node is not None
         self.kernel = self.shares_arrays or self.size == 1
 
@@ -136,13 +144,15 @@ class MPIFabric(ElasticFabric):
         """Rank 0's rules, for all ranks. The ranks' environments and installations may differ, but all ranks must
         choose the same algorithm."""
         if parent is not None and parent.one_node == self.one_node:
+            self._takes_devices = parent._takes_devices
             return parent.rules
         self._crowded = self.one_node and self.size > 1 and oversubscribed(self._comm)
-        rules = None
+        told = None
         if self.rank == 0:
-            rules = parent.rules if parent is not None else Rules.of_environment()
-        common: Rules = self._comm.bcast(rules)
-        return common
+            told = parent.rules if parent is not None else Rules.of_environment(), may_take_device_memory()
+        rules: Rules
+        rules, self._takes_devices = self._comm.bcast(told)
+        return rules
 
     @property
     def elastic(self) -> MPIFabric | None:
@@ -190,14 +200,25 @@ class MPIFabric(ElasticFabric):
     def together(self, nbytes: int) -> list[Block] | None:
         return share(self._comm, nbytes, bounded=False)
 
-    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer:
-        return messages.outgoing(self._messages, b, dest, tag)
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
+        if self._by_node is not None:
+            return self._by_node.outgoing(b, dest, tag)
+        return messages.outgoing(self._messages, b, dest, tag) if b.plain else None
 
-    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer:
-        return messages.incoming(self._messages, b, source, tag)
+    def incoming(self, b: Buffer, source: int | None, tag: int | None) -> Transfer | None:
+        if self._by_node is not None:
+            return self._by_node.incoming(b, source, tag)
+        return messages.incoming(self._messages, b, source, tag) if b.plain else None
 
     def both(self, sent: Buffer, dest: int, sendtag: int, taken: Buffer, source: int | None,
              recvtag: int | None) -> Transfer | None:  # fmt: skip
+        if self._by_node is not None:
+            if dest == self.nobody:
+                return self._by_node.incoming(taken, source, recvtag)
+            leaves = self._by_node.outgoing(sent, dest, sendtag)
+            return None if leaves is None else self._by_node.incoming(taken, source, recvtag, leaves)
+        if not (sent.plain and taken.plain):
+            return None
         return messages.both(self._messages, sent, dest, sendtag, taken, source, recvtag)
 
     def begin(self, call: Call) -> Transfer | None:
@@ -218,6 +239,8 @@ class MPIFabric(ElasticFabric):
         return lambda: MPIFabric(self._messages, self)  # no collective but this one goes through it
 
     def probe(self, source: int | None, tag: int | None) -> Envelope | None:
+        if self._by_node is not None:
+            return self._by_node.probe(source, tag)
         return messages.probe(self._messages, source, tag)
 
     def node(self) -> Fabric:
@@ -283,6 +306,8 @@ class MPIFabric(ElasticFabric):
         return bool(flag[0])
 
     def free(self) -> None:
+        if self._by_node is not None:
+            self._by_node.free()
         self._node = None
         with self._freeing:
             if self._bounded is not None:

@@ -19,6 +19,7 @@ from mpi4py import MPI
 
 from mpicoll.errors import MessageError, TimeoutError
 from mpicoll.fabrics.fabric import Data, Parcels
+from mpicoll.fabrics.node_messages import NodeMessages
 from mpicoll.fabrics.routes import large
 from mpicoll.machine.patience import Patience
 
@@ -60,10 +61,17 @@ make a call of another communicator meanwhile, and so may the handler of a signa
 class MPIParcels(Parcels):
     """Objects among the ranks of a communicator ``comm``, and messages of objects over another one.
 
-    ``check`` raises MPI.Exception if ranks are lost; None where they cannot be."""
+    ``check`` raises MPI.Exception if ranks are lost; None where they cannot be. ``by_node`` carries the messages in
+    MPI's place, if it is given."""
 
-    def __init__(self, comm: MPI.Intracomm, messages: MPI.Intracomm, check: Callable[[], None] | None) -> None:
-        self._comm, self._messages, self._check = comm, messages, check or _nothing
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        messages: MPI.Intracomm,
+        check: Callable[[], None] | None,
+        by_node: NodeMessages | None,
+    ) -> None:
+        self._comm, self._messages, self._check, self._by_node = comm, messages, check or _nothing, by_node
         self._rank, self._size = comm.rank, comm.size
         # A collective that has lost ranks may write nothing: then the slots must not hold what came in a call before.
         self._free: list[_Slots] | deque[_Slots] = deque(maxlen=0) if check else _free.setdefault(comm.size, [])
@@ -205,6 +213,9 @@ class MPIParcels(Parcels):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
+        if self._by_node is not None:
+            self._by_node.send(data, dest, tag, patience)
+            return
         if patience is None:
             self._messages.Send(_spec(data), dest, tag)
             return
@@ -216,6 +227,8 @@ class MPIParcels(Parcels):
         _not_taken.remove(request)
 
     def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> Data:
+        if self._by_node is not None:
+            return self._by_node.recv(source, tag, patience)
         of, status = MPI.ANY_SOURCE if source is None else source, MPI.Status()
         which = MPI.ANY_TAG if tag is None else tag
         found: list[MPI.Message | None] = []

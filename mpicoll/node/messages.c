@@ -95,9 +95,16 @@ static void rouse(Bed bed) {
     wake(bed);
 }
 
+/* One thread at a time writes it. */
+static void count_open(Messages *m, int more) {
+    size_t open = atomic_load_explicit(&m->open, memory_order_relaxed);
+    atomic_store_explicit(&m->open, open + (size_t)more, memory_order_relaxed);
+}
+int has_open_transfers(const Messages *m) { return atomic_load_explicit(&m->open, memory_order_relaxed) != 0; }
+
 /* The caller keeps a transfer until it is complete, so this comes last. Only threads of this rank look at it. */
 static void complete(Messages *m, Transfer *t) {
-    m->open--;
+    count_open(m, -1);
     if (!m->asleep) {
         atomic_store_explicit(&t->complete, 1, memory_order_relaxed);
         return;
@@ -347,7 +354,7 @@ static void take_passed(Messages *m, Transfer *t, Passed **link) {
 }
 
 int start_transfer(Messages *m, Transfer *t) {
-    m->open++;
+    count_open(m, 1);
     t->moved = 0, t->is_posted = 0;
     atomic_store_explicit(&t->complete, 0, memory_order_relaxed);
     if (!t->receives) {
@@ -367,7 +374,7 @@ int start_transfer(Messages *m, Transfer *t) {
 
 int cancel_receive(Messages *m, Transfer *t) {
     if (!t->is_posted) return 0;
-    m->open--;
+    count_open(m, -1);
     take_out(&m->posted, t);
     t->is_posted = 0;
     return 1;
@@ -387,19 +394,23 @@ static int is_complete(const Awaited *a) {
     return 0;
 }
 
-/* Meanwhile other threads use all else. If they change what this one looks at, they wake it, or it looks in vain. */
-static int has_come(const void *of) {
-    const Awaited *a = of;
-    if (is_complete(a)) return 1;
-    if (!a->count && atomic_load_explicit(&a->m->passed, memory_order_seq_cst) != a->passed) return 1;
-    for (int r = 0; r < a->m->size; r++) {
-        Peer *p = &a->m->peers[r];
+int something_has_come(const Messages *m) {
+    for (int r = 0; r < m->size; r++) {
+        const Peer *p = &m->peers[r];
         uint64_t taken = atomic_load_explicit(&p->taken, memory_order_relaxed);
         if (atomic_load_explicit(&p->in->sent, memory_order_seq_cst) > taken) return 1;
         uint64_t needs = atomic_load_explicit(&p->needs, memory_order_relaxed);
         if (needs && atomic_load_explicit(&p->out->taken, memory_order_seq_cst) >= needs) return 1;
     }
     return 0;
+}
+
+/* Meanwhile other threads use all else. If they change what this one looks at, they wake it, or it looks in vain. */
+static int has_come(const void *of) {
+    const Awaited *a = of;
+    if (is_complete(a)) return 1;
+    if (!a->count && atomic_load_explicit(&a->m->passed, memory_order_seq_cst) != a->passed) return 1;
+    return something_has_come(a->m);
 }
 
 static int is_there(Awaited *a) {

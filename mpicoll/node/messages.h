@@ -66,7 +66,7 @@ typedef struct {
     Peer *peers;
     Queue posted;
     int turn;                /* with whom the next round begins */
-    size_t open;             /* transfers that are started and not complete, nor given up */
+    _Atomic size_t open;     /* transfers that are started and not complete, nor given up */
     size_t lying;            /* messages that no receive has asked for yet */
     _Atomic uint64_t passed; /* how many there have been */
     uint64_t moves, looks;
@@ -94,6 +94,10 @@ int wait_for_any(Messages *m, Transfer *const *transfers, int count);
 
 /* Move all that can be moved without a wait. */
 int move_messages(Messages *m);
+
+/* For any thread: whether there are transfers under way, and whether records or room for some have come. */
+int has_open_transfers(const Messages *m);
+int something_has_come(const Messages *m);
 
 /* Give up a receive: 1 if it will take no message, 0 if it takes one, or has. */
 int cancel_receive(Messages *m, Transfer *t);

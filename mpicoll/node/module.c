@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "collectives.h"
+#include "messages.h"
 
 #define INTERFACE 1 /* of mpicoll/node/loaded.py, too: change both */
 #define LONG (128 << 10) /* bytes of a call during which other threads of the process may go on */
@@ -22,35 +23,8 @@ typedef struct {
     Flag **flags;
     PyObject *memory;    /* what holds the blocks */
     PyObject *between;   /* called now and then in long waits: it moves messages, and may raise */
-    PyThreadState *left; /* while other threads may go on */
-    int by_wait, busy;
+    int busy;
 } NodeObject;
-
-static void leave(void *of) {
-    NodeObject *self = of;
-    if (self->left) return; /* the whole call lets others go on */
-    self->left = PyEval_SaveThread();
-    self->by_wait = 1;
-}
-
-static void enter(void *of) {
-    NodeObject *self = of;
-    if (!self->by_wait) return;
-    PyThreadState *left = self->left;
-    self->left = NULL, self->by_wait = 0;
-    PyEval_RestoreThread(left);
-}
-
-static int between(void *of) {
-    NodeObject *self = of;
-    PyThreadState *left = self->left;
-    self->left = NULL;
-    PyEval_RestoreThread(left);
-    PyObject *answer = PyErr_CheckSignals() ? NULL : PyObject_CallNoArgs(self->between);
-    Py_XDECREF(answer);
-    self->left = PyEval_SaveThread();
-    return answer == NULL;
-}
 
 /* Node(addresses of the ranks' blocks, what holds them, rank, bytes of a unit of slots, whether ranks take turns on cores,
  *      between) */
@@ -84,7 +58,7 @@ static PyObject *node_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
         return NULL;
     }
     node->page_size = page_size(size), node->unit_size = (size_t)unit_size;
-    meeting_begin(&node->meeting, rank, size, self->flags, crowded, (Host){leave, enter, between, self});
+    meeting_begin(&node->meeting, rank, size, self->flags, crowded, host_of(self->between));
     return (PyObject *)self;
 }
 
@@ -158,13 +132,9 @@ typedef int (*Work)(Node *, Call *);
 static int work(PlanObject *self, Work what) {
     NodeObject *node = self->node;
     int lets_go = self->nbytes >= LONG;
-    if (lets_go) node->left = PyEval_SaveThread();
+    if (lets_go) let_go_of_lock();
     int code = what(&node->node, &self->call);
-    if (lets_go) {
-        PyThreadState *left = node->left;
-        node->left = NULL;
-        PyEval_RestoreThread(left);
-    }
+    if (lets_go) take_lock();
     return code;
 }
 
@@ -411,6 +381,12 @@ static PyType_Slot plan_slots[] = {
 static PyType_Spec plan_spec = {"mpicoll.node.kernel.Plan", sizeof(PlanObject), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, plan_slots};
 
+static PyObject *module_messages_size(PyObject *module, PyObject *ranks) {
+    (void)module;
+    long size = PyLong_AsLong(ranks);
+    return size == -1 && PyErr_Occurred() ? NULL : PyLong_FromSize_t(messages_block_size((int)size));
+}
+
 static PyMethodDef functions[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
     {"know_arrays", know_arrays, METH_VARARGS, NULL},
@@ -419,13 +395,14 @@ static PyMethodDef functions[] = {
     {"widen", module_widen, METH_VARARGS, NULL},
     {"narrow", module_narrow, METH_VARARGS, NULL},
     {"changed", module_changed, METH_NOARGS, NULL},
-    {"head_size", module_head_size, METH_O, NULL}, {0}};
+    {"head_size", module_head_size, METH_O, NULL},
+    {"messages_size", module_messages_size, METH_O, NULL}, {0}};
 
 static int module_exec(PyObject *module) {
     node_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &node_spec, NULL);
     plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &plan_spec, NULL);
     if (!node_type || !plan_type || PyModule_AddType(module, node_type) || PyModule_AddType(module, plan_type) ||
-        add_dispatch(module))
+        add_dispatch(module) || add_transfers(module))
         return -1;
     return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
 }

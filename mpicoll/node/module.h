@@ -5,6 +5,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+#include "waiting.h"
+
 /* Carry out the plan whose bound method `run` is this one. Returns 0, or -1 with an exception. */
 int run_plan(PyObject *plan);
 /* The plan whose `run` this is (borrowed), NULL if it is something else. */
@@ -12,6 +14,20 @@ PyObject *plan_of(PyObject *run);
 
 /* 0 if the answer is an object, of which this lets go, else -1. */
 int taken(PyObject *answer);
+
+/* lock.c. While a host waits long, other threads may go on, and `meanwhile` is called now and then. It may raise. */
+Host host_of(PyObject *meanwhile);
+void let_go_of_lock(void);
+void take_lock(void);
+
+/* transfers.c */
+int add_transfers(PyObject *module);
+/* Carry out the message whose bound method `now` is this one. Returns 0, or -1 with an exception. */
+int carry_message(PyObject *message);
+/* Whether as many bytes have come as it has room for, the last time. */
+int came_whole(PyObject *message);
+/* The message whose `now` this is (borrowed), NULL if it is something else. */
+PyObject *message_of(PyObject *now);
 
 /* dispatch.c */
 int add_dispatch(PyObject *module);

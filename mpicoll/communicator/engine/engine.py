@@ -165,4 +165,4 @@ class Engine(Collectives, MessageCalls):
 
 
 def _message(pending: Pending, record: Record, transfer: Transfer) -> Message:
-    return Message(pending, transfer, False, True, 2 * record.nbytes)
+    return Message(pending, transfer, False, True, 2 * record.nbytes, True)

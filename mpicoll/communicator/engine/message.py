@@ -21,10 +21,12 @@ OVERHEAD = 4 << 10
 class Message:
     """A message that is bound to its memory: what makes it happen, and what is said of it. It holds no array."""
 
-    __slots__ = ("count", "kind", "meanwhile", "nbytes", "now", "pending", "receives", "transfer")
+    __slots__ = ("by_library", "count", "kind", "meanwhile", "nbytes", "now", "pending", "receives", "transfer")
 
-    def __init__(self, pending: Pending, transfer: Transfer, receives: bool, in_time: bool, nbytes: int) -> None:
-        self.pending, self.transfer, self.receives = pending, transfer, receives
+    def __init__(
+        self, pending: Pending, transfer: Transfer, receives: bool, in_time: bool, nbytes: int, by_library: bool
+    ) -> None:
+        self.pending, self.transfer, self.receives, self.by_library = pending, transfer, receives, by_library
         self.nbytes = nbytes + OVERHEAD
         """Bytes that it counts for while nobody looks."""
         self.count = pending.elements

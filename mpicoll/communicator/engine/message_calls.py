@@ -21,7 +21,7 @@ from mpicoll.communicator.engine.base import Base
 from mpicoll.communicator.engine.beside import MAIN, patience
 from mpicoll.communicator.engine.copies import copied_to_host, written_back
 from mpicoll.communicator.engine.message import Message
-from mpicoll.communicator.engine.packing import End, Packed
+from mpicoll.communicator.engine.packing import End, Packed, keeps_no_array
 from mpicoll.communicator.engine.requests import Finish, Request
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
@@ -103,9 +103,8 @@ class MessageCalls(Base):
     def _is_held(self, message: Message) -> bool:
         """Whether a thread waits for it that must not be within MPI at the end of the program."""
         ends = message.pending.ends
-        return self.under_way.by_mpi and not (
-            ends.sources and ends.targets
-        )  # one call of MPI's makes these two at once
+        both = ends.sources and ends.targets  # one call of MPI's makes these two at once
+        return self.under_way.by_mpi and message.by_library and not both
 
     def start(self, message: Message | Callable[[], Request], x: Any) -> Request:
         """Start a message that is bound to ``x``, or a collective that does not block."""
@@ -188,8 +187,8 @@ class MessageCalls(Base):
     def _packed(self, bind: Callable[..., Transfer | None], *ends: End) -> Transfer:
         """The transfer that ``bind`` binds to the memory of these ends, or to copies of what has gaps."""
         buffers = [end.buffer for end in ends]
-        plain = all(b is None or b.plain for b in buffers)
-        return (bind(*buffers) if plain else None) or Packed(bind, *ends)
+        usable = all(b is None or b.plain or keeps_no_array(b) for b in buffers)
+        return (bind(*buffers) if usable else None) or Packed(bind, *ends)
 
     def both(self, x: Any, dest: int, out: Any, source: int | None, sendtag: int, recvtag: int | None) -> BoundMessage:
         """The two messages of a sendrecv as one. Where there is no such call, both are started, and the sent one is
@@ -339,8 +338,8 @@ class MessageCalls(Base):
         ends: Ends,
     ) -> Message:
         pending = Pending.message(operation, what, wire.count, wire.dtype.name, ends)
-        in_time = self.under_way.timeout is not None
-        return Message(pending, transfer, receives, in_time, wire.count * wire.dtype.itemsize)
+        in_time, by_library = self.under_way.timeout is not None, self.fabric.messages_by_library
+        return Message(pending, transfer, receives, in_time, wire.count * wire.dtype.itemsize, by_library)
 
 
 def _is(given: Any, name: int) -> bool:

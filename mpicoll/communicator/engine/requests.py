@@ -182,7 +182,7 @@ class Request:
         try:
             if under_way.timeout is not None:
                 self._wait_in_time(under_way.timeout)
-            elif get_ident() != MAIN and under_way.by_mpi:
+            elif get_ident() != MAIN and under_way.by_mpi and self._message.by_library:
                 self._wait_in_time(float("inf"))
             elif not self.done:
                 self._wait()

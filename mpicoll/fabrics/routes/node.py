@@ -13,7 +13,8 @@ import weakref
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from threading import get_ident, main_thread
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.kernels import numbers
@@ -30,7 +31,7 @@ from mpicoll.node.loaded import kernel
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from mpicoll.node.kernel import Node
+    from mpicoll.node.kernel import Messages, Node
     from mpicoll.node.kernel import Plan as NodePlan
 
 __all__ = ["NODE", "SHARED", "bind", "input_and_output", "may_share", "meet", "starts_of"]
@@ -44,25 +45,44 @@ SLOT = 8 * UNIT
 MOST_RANKS = SLOT // 64
 """A slot has a line of the cache for each rank at least."""
 
+MAIN = main_thread().ident
+
 _EXTENTS = {"0": 0, "1": 1, "p": 2}
 _ROOTS = {None: 0, "gives": 1, "gets": 2}
 _PREFIXES = {None: 0, "inclusive": 1, "exclusive": 2}
 
 
-def meet(comm: MPI.Intracomm, crowded: bool) -> Node | None:
-    """Memory in which these ranks of one node meet. None if one of them cannot map it, or has no kernel. Collective.
+class Met(NamedTuple):
+    """Memory in which the ranks of one node meet, and that through which their messages go."""
+
+    node: Node
+    messages: Messages
+
+
+def meet(comm: MPI.Intracomm, crowded: bool) -> Met | None:
+    """None if one of these ranks of one node cannot map memory of the others, or has no kernel. Collective.
 
     ``crowded`` says whether ranks take turns on cores."""
-    nbytes = None
+    nbytes, start = None, 0
     if kernel is not None and comm.size <= MOST_RANKS:
-        nbytes = kernel.head_size(comm.size) + _UNITS * UNIT
+        start = kernel.head_size(comm.size) + _UNITS * UNIT
+        nbytes = start + kernel.messages_size(comm.size)
     made = share(comm, nbytes)
     if made is None or kernel is None:
         return None
     addresses = tuple(block.ctypes.data for block in made)
-    # MPI moves messages only while it is called, and the other rank may wait for one.
-    node: Node = kernel.Node(addresses, made, comm.rank, UNIT, crowded, comm.Iprobe)
-    return node
+
+    def meanwhile() -> None:
+        # MPI moves messages only while it is called, and the other rank may wait for one. At the end of the program, no
+        # thread beside the main one may be within MPI.
+        if get_ident() == MAIN:
+            comm.Iprobe()
+
+    of_messages = tuple(address + start for address in addresses)
+    return Met(
+        kernel.Node(addresses, made, comm.rank, UNIT, crowded, comm.Iprobe),
+        kernel.Messages(of_messages, made, comm.rank, crowded, meanwhile),
+    )
 
 
 def may_share(call: Call, size: int) -> bool:

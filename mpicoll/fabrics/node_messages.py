@@ -1,0 +1,85 @@
+"""Messages among the ranks of one node, by the kernel (``mpicoll/node``) in memory that they share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpicoll.arrays.buffers import Buffer
+from mpicoll.errors import MessageError, TimeoutError
+from mpicoll.fabrics.fabric import Envelope, Transfer
+from mpicoll.machine.patience import Patience
+from mpicoll.node.loaded import kernel
+
+if TYPE_CHECKING:
+    from mpicoll.node.kernel import Message, Messages
+
+__all__ = ["NodeMessages"]
+
+ANY = -1
+"""What the kernel calls any source, and any tag."""
+
+if kernel is not None:
+    Transfer.register(kernel.Message)
+
+
+class NodeMessages:
+    """The messages of one communicator. None of its transfers holds an array."""
+
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+
+    def free(self) -> None:
+        """Let go of the memory. No method may be called any more."""
+        del self._messages
+
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Message | None:
+        """A message to a rank. None if its elements lie in more dimensions than the kernel copies."""
+        return self._bound(b, False, dest, tag)
+
+    def incoming(
+        self, b: Buffer, source: int | None, tag: int | None, beside: Message | None = None
+    ) -> Message | None:
+        """A message from a rank, or from any. ``beside`` leaves at the same time."""
+        return self._bound(b, True, *_wanted(source, tag), beside)
+
+    def _bound(self, b: Buffer, receives: bool, peer: int, tag: int, beside: Message | None = None) -> Message | None:
+        assert kernel is not None
+        try:
+            made: Message = kernel.Message(
+                self._messages, receives, peer, tag, b.address, b.dtype.itemsize, b.shape, b.strides, beside
+            )
+        except ValueError:
+            return None
+        return made
+
+    def probe(self, source: int | None, tag: int | None) -> Envelope | None:
+        found = self._messages.probe(*_wanted(source, tag))
+        return None if found is None else Envelope(*found)
+
+    def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
+        """Send bytes. Raises TimeoutError if nobody takes them while ``patience`` lasts."""
+        begun = self._messages.send(data, dest, tag)
+        if patience is None:
+            begun.wait()
+            return
+        while not begun.test():
+            if not patience.lasts():
+                raise TimeoutError
+
+    def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> bytes:
+        """The bytes of a message, when it has come. Raises TimeoutError if none comes while ``patience`` lasts, which may
+        raise, too."""
+        wanted, wrong = _wanted(source, tag), None
+        while patience is not None and self._messages.probe(*wanted) is None:
+            if wrong is not None:
+                raise wrong
+            try:
+                if not patience.lasts():
+                    raise TimeoutError
+            except MessageError as e:
+                wrong = e  # unless an object has come meanwhile, before what is wrong
+        return self._messages.recv(*wanted)
+
+
+def _wanted(source: int | None, tag: int | None) -> tuple[int, int]:
+    return ANY if source is None else source, ANY if tag is None else tag

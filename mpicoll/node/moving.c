@@ -1,0 +1,102 @@
+/* A thread moves messages while their rank does something else. See moving.h.
+ *
+ * A rank may begin a message and then wait in a call of MPI's that knows nothing of it, or compute for long. MPI promises
+ * that its peer goes on. So the thread looks each millisecond, at atomics alone, whether something has come for transfers
+ * under way; only then it takes Python's lock, which the rank does not hold while it waits. It sleeps while there are no
+ * such transfers. It belongs to C: Python knows nothing of it, but while it has the lock.
+ */
+#define _GNU_SOURCE
+#include "moving.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#include "module.h"
+
+#define NAP 1000000      /* ns between two looks */
+#define SHORT_NAP 50000  /* after a look that was not in vain */
+#define LOOKS_IN_VAIN 50 /* at nothing under way, before it sleeps */
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
+static pthread_cond_t begun = PTHREAD_COND_INITIALIZER;
+static Moved *first;
+static _Atomic int is_there, sleeps;
+
+static void insert(Moved *it) {
+    it->next = first, it->before = NULL;
+    if (first) first->before = it;
+    first = it;
+}
+
+void keep_moving(Moved *it) {
+    pthread_mutex_lock(&mutex);
+    insert(it);
+    pthread_mutex_unlock(&mutex);
+}
+
+void stop_moving(Moved *it) {
+    pthread_mutex_lock(&mutex);
+    if (it->before) it->before->next = it->next;
+    else first = it->next;
+    if (it->next) it->next->before = it->before;
+    pthread_mutex_unlock(&mutex);
+}
+
+/* How many communicators have transfers under way, and for how many of these something has come. */
+static int look(int *come) {
+    int under_way = 0;
+    *come = 0;
+    pthread_mutex_lock(&mutex);
+    for (Moved *it = first; it; it = it->next) {
+        if (!has_open_transfers(it->messages)) continue;
+        under_way++;
+        *come += something_has_come(it->messages);
+    }
+    pthread_mutex_unlock(&mutex);
+    return under_way;
+}
+
+/* Under Python's lock nobody else takes the mutex for long, and what is here cannot go. */
+static void move_all(void) {
+    PyGILState_STATE state = PyGILState_Ensure();
+    for (Moved *it = first; it; it = it->next)
+        if (has_open_transfers(it->messages)) move_messages(it->messages); /* if memory is short, its rank will be told */
+    PyGILState_Release(state);
+}
+
+static void sleep_until_begun(void) {
+    pthread_mutex_lock(&mutex);
+    atomic_store(&sleeps, 1);
+    while (atomic_load(&sleeps)) pthread_cond_wait(&begun, &mutex);
+    pthread_mutex_unlock(&mutex);
+}
+
+static void *thread_main(void *unused) {
+    int in_vain = 0, come;
+    for (struct timespec nap = {0, NAP};; nap.tv_nsec = come ? SHORT_NAP : NAP) {
+        nanosleep(&nap, NULL);
+        in_vain = look(&come) ? 0 : in_vain + 1;
+        if (come) move_all();
+        if (in_vain > LOOKS_IN_VAIN) sleep_until_begun();
+    }
+    return unused;
+}
+
+static void begin_thread(void) {
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all); /* signals are the program's */
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    if (!pthread_create(&thread, NULL, thread_main, NULL)) pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void move_on(void) {
+    if (!atomic_exchange(&is_there, 1)) begin_thread();
+    if (!atomic_load(&sleeps)) return;
+    pthread_mutex_lock(&mutex);
+    atomic_store(&sleeps, 0);
+    pthread_cond_signal(&begun);
+    pthread_mutex_unlock(&mutex);
+}

@@ -40,6 +40,9 @@ class MPIFabric(ElasticFabric):
     """Two duplicates of an MPI communicator: one for collectives and one for messages. So neither can receive what
     belongs to the other."""
 
+    _takes_devices: bool
+    """Whether rank 0's MPI library may take the memory of GPUs."""
+
     failure = MPI.Exception
     nobody, anybody, any_tag = MPI.PROC_NULL, MPI.ANY_SOURCE, MPI.ANY_TAG
     address = staticmethod(MPI.Get_address)
@@ -91,9 +94,7 @@ class MPIFabric(ElasticFabric):
         # Where MPI takes the memory of GPUs as it lies, it carries all messages, so that their order is one.
         self._by_node = None if met is None or self._takes_devices else NodeMessages(met.messages)
         self.messages_by_library = self._by_node is None
-        self.parcels = MPIParcels(
-            self._comm, self._messages, self._check if self._is_elastic else None, self._by_node
-        )
+        self.parcels = MPIParcels(self._comm, self._messages, self._check if self._is_elastic else None, self._by_node)
         self.shares_arrays = self._node is not None
         self.kernel = self.shares_arrays or self.size == 1
 
@@ -150,9 +151,10 @@ class MPIFabric(ElasticFabric):
         told = None
         if self.rank == 0:
             told = parent.rules if parent is not None else Rules.of_environment(), may_take_device_memory()
-        rules: Rules
-        rules, self._takes_devices = self._comm.bcast(told)
-        return rules
+        rules, takes_devices = self._comm.bcast(told)
+        self._takes_devices = bool(takes_devices)
+        common: Rules = rules
+        return common
 
     @property
     def elastic(self) -> MPIFabric | None:

@@ -36,9 +36,7 @@ class NodeMessages:
         """A message to a rank. None if its elements lie in more dimensions than the kernel copies."""
         return self._bound(b, False, dest, tag)
 
-    def incoming(
-        self, b: Buffer, source: int | None, tag: int | None, beside: Message | None = None
-    ) -> Message | None:
+    def incoming(self, b: Buffer, source: int | None, tag: int | None, beside: Message | None = None) -> Message | None:
         """A message from a rank, or from any. ``beside`` leaves at the same time."""
         return self._bound(b, True, *_wanted(source, tag), beside)
 

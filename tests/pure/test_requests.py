@@ -49,7 +49,7 @@ class Invented(Transfer):
 
 def receive(under_way: requests.UnderWay, transfer: Transfer) -> requests.Request:
     pending = Pending.message("irecv", "came from rank 0 (tag 0)", 4, "float64", Ends([0], 0))
-    return requests.Request(Message(pending, transfer, True, False, 32), object(), np.zeros(4), under_way)
+    return requests.Request(Message(pending, transfer, True, False, 32, True), object(), np.zeros(4), under_way)
 
 
 def test_what_a_thread_waits_for_is_not_tested() -> None:
@@ -166,7 +166,7 @@ def test_a_collective_at_the_end_of_the_program(is_begun_by_all: bool, monkeypat
     monkeypatch.setattr(requests, "_SECONDS_AT_END", 0.01)
     monkeypatch.setattr(requests, "_open", set())
     pending = Pending("iallreduce", "iallreduce", 4, "float64", "it is not complete")
-    message = Message(pending, Slow(), False, False, 32)
+    message = Message(pending, Slow(), False, False, 32, True)
     request = requests.Request(message, object(), np.zeros(4), requests.UnderWay(NeverRaised, 0))
     monkeypatch.setattr(requests, "_unfinished", [request])
     requests._tell_unfinished()

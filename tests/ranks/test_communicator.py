@@ -263,7 +263,7 @@ def test_a_long_message_into_a_short_array_is_an_error(comm: mpicoll.Communicato
     if comm.rank == 0:
         comm.isend(np.ones(len(room)), 1).wait()
     if comm.rank == 1:
-        with pytest.raises(MessageError, match="3 elements of float64(: was more sent| from rank 0; 1)") as raised:
+        with pytest.raises(MessageError, match=r"3 elements of float64(: was more sent| from rank 0; 1)") as raised:
             comm.recv(room[:3], 0)
         assert not room[3:].any() or "memory behind the array may be overwritten" in str(raised.value)
     comm.barrier()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -161,13 +161,14 @@ def test_a_rank_waits_for_those_whose_data_it_gets(comm: mpicoll.Communicator, o
     rank, size = comm.rank, comm.size
     x, told, every = np.full(2, rank + 1.0), np.zeros(1), np.repeat(np.arange(size) + 1.0, 2)
     root = rank == 0
-    first, call, expected = {
+    calls: dict[str, tuple[int, Callable[[], Any], Any]] = {
         "bcast": (0, lambda: comm.bcast(x), 1.0),
         "scatter": (0, lambda: comm.scatter(every if root else None, out=np.zeros(2)), rank + 1.0),
         "scan": (0, lambda: comm.scan(x), (rank + 1) * (rank + 2) / 2),
         "reduce": (size - 1, lambda: comm.reduce(x), size * (size + 1) / 2 if root else None),
         "gather": (size - 1, lambda: comm.gather(x), every.reshape(size, 2) if root else None),
-    }[operation]
+    }
+    first, call, expected = calls[operation]
     for _ in range(30):
         if rank == first:
             found = call()

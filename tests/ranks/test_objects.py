@@ -152,8 +152,7 @@ def handler() -> Iterator[None]:
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.usefixtures("handler")
 def test_a_handler_that_raises_while_an_object_is_received(comm: mpicoll.Communicator) -> None:
-    """Where MPI has found the object, it is lost, as any result of a call that raises. Its sender does not wait for ever.
-    """
+    """Where MPI has found the object, it is lost, as any result of a call that raises. Its sender goes on."""
     if comm.rank == 0:
         MPI.COMM_WORLD.recv(source=1)
         time.sleep(1)  # in which the signal comes

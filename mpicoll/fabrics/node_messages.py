@@ -65,8 +65,8 @@ class NodeMessages:
                 raise TimeoutError
 
     def recv(self, source: int | None, tag: int | None, patience: Patience | None) -> bytes:
-        """The bytes of a message, when it has come. Raises TimeoutError if none comes while ``patience`` lasts, which may
-        raise, too."""
+        """The bytes of a message, when it has come. Raises TimeoutError if none comes while ``patience`` lasts.
+        It may raise, too."""
         wanted, wrong = _wanted(source, tag), None
         while patience is not None and self._messages.probe(*wanted) is None:
             if wrong is not None:

@@ -108,7 +108,7 @@ class Objects(Face):
             self._engine.check_open(pending.operation)
         under_way = self._engine.under_way
         begun = pending, monotonic()
-        under_way.begun.append(begun)
+        under_way.begin_message(pending)
         under_way.waits.append(begun)
         seconds = under_way.timeout
         try:

@@ -12,6 +12,7 @@ from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.communicator.engine.message_calls import EXACT, BoundMessage
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.communicator.face import Face
+from mpicoll.communicator.repeated import repeated
 from mpicoll.fabrics.fabric import Envelope
 
 __all__ = ["PointToPoint"]
@@ -25,6 +26,7 @@ class PointToPoint(Face):
     stays as it is. ``MPI.ANY_SOURCE`` and ``MPI.ANY_TAG`` mean the same as None.
     """
 
+    @repeated
     def send(self, x: ArrayLike, dest: int, tag: int = 0) -> None:
         """Send ``x`` to the rank ``dest``. Returns when ``x`` may be overwritten.
 
@@ -32,6 +34,7 @@ class PointToPoint(Face):
         """
         self._engine.carry("send", x, dest, tag, False)
 
+    @repeated
     def recv(self, x: A, source: int | None = None, tag: int | None = 0) -> A:
         """Receive a message from the rank ``source``, or from any rank if that is None, into ``x``. Returns ``x``.
 
@@ -53,6 +56,7 @@ class PointToPoint(Face):
         """
         return self._engine.begin("irecv", x, source, tag, True)
 
+    @repeated
     def sendrecv(
         self, x: ArrayLike, dest: int, out: A, source: int | None = None, sendtag: int = 0, recvtag: int | None = 0
     ) -> A:

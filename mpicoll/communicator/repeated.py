@@ -1,4 +1,4 @@
-"""Methods of a Communicator whose repeated calls are the kernel's."""
+"""Methods of a Communicator whose repeated calls and messages are the kernel's."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ __all__ = ["repeated"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MEANINGS = {"x": 0, "xs": 0, "op": 1, "root": 2, "out": 3, "algorithm": 4}
 _RETURNS_OUT, _RETURNS_X, _RETURNS_NONE, _ROOT_RETURNS_OUT = range(4)
+_ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM = range(8)
+_MEANINGS = {
+    "x": _X, "xs": _X, "op": _OP, "root": _ROOT, "out": _OUT, "algorithm": _ALGORITHM,
+    "dest": _ROOT, "source": _SOURCE, "sendtag": _SENDTAG, "recvtag": _RECVTAG,
+}  # fmt: skip
+_MESSAGES = {"send": (_RETURNS_NONE, _SENDTAG), "recv": (_RETURNS_X, _RECVTAG), "sendrecv": (_RETURNS_OUT, _RECVTAG)}
+"""What a method of a message returns, and which tag its ``tag`` is."""
 
 if kernel is not None:
     _x = np.zeros((2, 3), np.float32)
@@ -23,23 +29,31 @@ if kernel is not None:
 
 
 def repeated(method: F) -> F:
-    """The method of a collective. If the kernel knows a plan for the arguments, it makes the call. Otherwise it calls
-    this Python function."""
+    """The method of a collective, or of a message. If the kernel knows a plan for the arguments, it makes the call.
+    Otherwise it calls this Python function."""
     if kernel is None:
         return method
-    code, table = method.__code__, COLLECTIVES[method.__name__]
+    name, code = method.__name__, method.__code__
     names = code.co_varnames[1 : code.co_argcount]
     values = method.__defaults__ or ()
     given = dict(zip(names[len(names) - len(values) :], values, strict=True))
-    returns = _RETURNS_OUT
-    if not table.moves:
-        returns = _RETURNS_NONE
-    elif "out" not in names:
-        returns = _RETURNS_X
-    elif table.root == "gets":
-        returns = _ROOT_RETURNS_OUT
-    defaults = None, given.get("op"), 0, None, None
-    made: F = kernel.Method(
-        method, method.__name__, names, tuple(_MEANINGS[name] for name in names), defaults, returns, table.elementwise
-    )
+    meanings = _MEANINGS
+    if name in _MESSAGES:
+        returns, tag = _MESSAGES[name]
+        meanings, elementwise = {**_MEANINGS, "tag": tag}, True
+    else:
+        table = COLLECTIVES[name]
+        returns, elementwise = _RETURNS_OUT, table.elementwise
+        if not table.moves:
+            returns = _RETURNS_NONE
+        elif "out" not in names:
+            returns = _RETURNS_X
+        elif table.root == "gets":
+            returns = _ROOT_RETURNS_OUT
+        given = {"root": 0, **given}
+    defaults: list[object] = [None] * 8
+    for argument, value in given.items():
+        defaults[meanings[argument]] = value
+    positions = tuple(meanings[argument] for argument in names)
+    made: F = kernel.Method(method, name, names, positions, tuple(defaults), returns, elementwise)
     return made

@@ -19,7 +19,7 @@ from time import monotonic
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING
 
-from mpicoll.calls.record import Begun, Record, told
+from mpicoll.calls.record import Begun, Pending, Record, told
 from mpicoll.errors import StateError
 from mpicoll.guard.sites import Site, here, is_library, place_of, site_of
 from mpicoll.launch import last_calls
@@ -79,7 +79,7 @@ class Made:
 class _PlainRing:
     """The last calls, noted in Python. The kernel has a type of the same interface."""
 
-    __slots__ = ("_codes", "_next", "_places", "_records", "_thread", "under_way")
+    __slots__ = ("_codes", "_next", "_places", "_records", "_thread", "messages", "under_way")
 
     def __init__(self) -> None:
         self._next = 0
@@ -88,6 +88,13 @@ class _PlainRing:
         """The number of the last call's thread."""
         self.under_way = False
         """Whether the last call has begun and not ended. Whoever makes the call says when it ends."""
+        self.messages: Sequence[Begun] = deque(maxlen=LENGTH)
+        """The last messages that were begun."""
+
+    def begin_message(self, pending: Pending) -> None:
+        """A message begins."""
+        assert isinstance(self.messages, deque)
+        self.messages.append((pending, monotonic()))
 
     def begin(self, record: Record) -> None:
         """A call begins. Raises StateError if another thread's call has not ended."""
@@ -129,7 +136,6 @@ class Recorder(_Ring):
         "_nowhere",
         "_rings",
         "_turning",
-        "messages",
         "queued",
         "state",
         "unsure",
@@ -150,8 +156,6 @@ class Recorder(_Ring):
         self._turning = threading.Lock()
         self._handed_in: deque[tuple[int, float]] = deque(maxlen=2 * LENGTH)
         """The numbers of asynchronous calls, and when the program has handed them in."""
-        self.messages: deque[Begun] = deque(maxlen=LENGTH)
-        """The last messages that were begun."""
         self.queued: deque[Queued] = deque()
         """Asynchronous calls that were handed in to another thread and have not begun."""
         self._looks: deque[tuple[int, float]] = deque(maxlen=LENGTH)

@@ -9,6 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
+#include <time.h>
 
 /* Vectorcall is part of the limited API from 3.12 on. 3.11 has it with the same values. */
 #ifndef Py_TPFLAGS_HAVE_VECTORCALL
@@ -29,10 +30,16 @@ static PyObject *name_calls, *name_back, *name_lasti, *name_filename, *name_numb
 typedef struct {
     const void *address;
     Py_ssize_t elements;
-    uint64_t dtype; /* of an array of NumPy's, the address of its dtype, to which there is a reference in the entry */
-    int kind;       /* 0 is none, 1 a tensor; of an array of NumPy's, these are its flags */
+    uint64_t dtype;  /* of an array of NumPy's, the address of its dtype, to which there is a reference in the entry */
+    uint64_t layout; /* a hash of its shape and strides, 0 where the elements lie together */
+    int kind;        /* 0 is none, 1 a tensor; of an array of NumPy's, these are its flags */
 } Array;
 enum { NONE, TENSOR };
+
+static uint64_t mixed(uint64_t hash, uint64_t value) {
+    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 32;
+}
 
 /* The beginning of NumPy's arrays. Its macros read these fields in each extension that was compiled with its headers, so
  * that NumPy cannot change them. `know` compares them with what Python says all the same. */
@@ -112,34 +119,45 @@ static int describe_tensor(PyObject *x, Array *array) {
     while (at < KINDS && tensors[at].type != (PyObject *)Py_TYPE(x)) at++;
     if (at == KINDS || tensors[at].exchange->look(x, &t) || t.device.type != HOST) return 0;
     int64_t elements = 1;
+    uint64_t layout = 1;
+    int has_gaps = 0;
     for (int i = t.ndim - 1; i >= 0; i--) {
-        if (t.strides && t.shape[i] != 1 && t.strides[i] != elements) return 0;
+        int64_t stride = t.strides ? t.strides[i] : elements;
+        has_gaps |= t.shape[i] != 1 && stride != elements;
+        layout = mixed(mixed(layout, (uint64_t)t.shape[i]), (uint64_t)stride);
         elements *= t.shape[i];
     }
     /* The table does not see that a tensor is the conjugate or the negative of what lies in memory. */
     if (!says_no(tensors[at].is_neg, x) || (t.dtype.code == COMPLEX && !says_no(tensors[at].is_conj, x))) return 0;
     uint64_t dtype = (uint64_t)t.dtype.code << 32 | (uint64_t)t.dtype.bits << 16 | t.dtype.lanes;
-    *array = (Array){(char *)t.data + t.offset, elements, dtype, TENSOR};
+    *array = (Array){(char *)t.data + t.offset, elements, dtype, has_gaps ? layout : 0, TENSOR};
     return 1;
 }
 
-/* Whether the array is known by its address alone: memory of the host without gaps. */
+/* Whether it is an array in memory of the host, and which one. */
 static int describe(PyObject *x, Array *array) {
     *array = (Array){0};
     if (!x || x == Py_None) return 1;
     if ((PyObject *)Py_TYPE(x) != ndarray) return describe_tensor(x, array);
     const NumpyArray *numpy = (const NumpyArray *)x;
     Py_ssize_t elements = 1;
+    uint64_t layout = 1;
     for (int i = 0; i < numpy->nd; i++) elements *= numpy->shape[i];
-    *array = (Array){numpy->data, elements, (uintptr_t)numpy->dtype, numpy->flags};
-    return numpy->flags & C_CONTIGUOUS;
+    if (numpy->flags & C_CONTIGUOUS) layout = 0;
+    for (int i = 0; layout && i < numpy->nd; i++)
+        layout = mixed(mixed(layout, (uint64_t)numpy->shape[i]), (uint64_t)numpy->strides[i]);
+    *array = (Array){numpy->data, elements, (uintptr_t)numpy->dtype, layout, numpy->flags};
+    return 1;
 }
 
 static PyObject *dtype_of(PyObject *x) {
     return (PyObject *)Py_TYPE(x) == ndarray ? Py_NewRef(((const NumpyArray *)x)->dtype) : NULL;
 }
 
-/* Ring: the last calls of a communicator. Its records, codes and places are Python's lists, which Python reads. */
+/* Ring: the last calls of a communicator. Its records, codes and places are Python's lists, which Python reads. The last
+ * messages are kept here. */
+
+#define MESSAGES 256
 
 typedef struct {
     PyObject_HEAD
@@ -147,6 +165,9 @@ typedef struct {
     Py_ssize_t next;
     unsigned long thread; /* of the last call */
     char under_way;
+    uint64_t begun;       /* messages */
+    PyObject *pendings[MESSAGES];
+    double whens[MESSAGES]; /* seconds of time.monotonic() */
 } RingObject;
 
 #define MOST_DEEP 32 /* frames through which the kernel looks for the program's */
@@ -230,6 +251,34 @@ static PyObject *ring_begin(PyObject *self, PyObject *record) {
     Py_RETURN_NONE;
 }
 
+static void note_message(RingObject *ring, PyObject *pending) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t at = ring->begun++ % MESSAGES;
+    PyObject *old = ring->pendings[at];
+    ring->whens[at] = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    ring->pendings[at] = Py_NewRef(pending);
+    Py_XDECREF(old);
+}
+
+static PyObject *ring_begin_message(PyObject *self, PyObject *pending) {
+    note_message((RingObject *)self, pending);
+    Py_RETURN_NONE;
+}
+
+/* The last messages that were begun: what each one is, and when it was begun. */
+static PyObject *ring_messages(PyObject *self, void *unused) {
+    (void)unused;
+    const RingObject *ring = (const RingObject *)self;
+    PyObject *list = PyList_New(0);
+    for (uint64_t i = ring->begun < MESSAGES ? 0 : ring->begun - MESSAGES, end = ring->begun; list && i < end; i++) {
+        PyObject *each = Py_BuildValue("Od", ring->pendings[i % MESSAGES], ring->whens[i % MESSAGES]);
+        if (!each || PyList_Append(list, each)) Py_CLEAR(list);
+        Py_XDECREF(each);
+    }
+    return list;
+}
+
 static int ring_traverse(RingObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE((PyObject *)self));
     Py_VISIT(self->records);
@@ -240,6 +289,7 @@ static int ring_clear(RingObject *self) {
     Py_CLEAR(self->records);
     Py_CLEAR(self->codes);
     Py_CLEAR(self->places);
+    for (int i = 0; i < MESSAGES; i++) Py_CLEAR(self->pendings[i]);
     return 0;
 }
 
@@ -255,14 +305,22 @@ static void ring_dealloc(RingObject *self) {
  * are more sets as they fill up, and at last the one that was not used for longest makes room. */
 
 typedef struct {
+    int64_t root; /* or whither a message goes */
+    int64_t sendtag, source, recvtag;
+} Numbers;
+enum { NUMBERS = 4 };
+#define NO_NUMBER INT64_MIN /* None */
+
+typedef struct {
     PyObject *operation, *op, *algorithm; /* strings are interned, so that they are compared by their addresses */
-    long root;
+    Numbers numbers;
     Array x, out;
 } Key;
 
 typedef struct {
     Key key;
-    PyObject *bound, *run, *record, *plan; /* `plan`: the kernel's, if it is one */
+    PyObject *bound, *run, *record; /* of a message, `record` is what is pending */
+    PyObject *plan, *message;       /* the kernel's, if it is one */
     PyObject *dtypes[2];                   /* of x and out */
     uint64_t number, used;
 } Entry;
@@ -274,6 +332,7 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *engine; /* a weak reference */
+    PyObject *waits;  /* the list of what threads wait for */
     RingObject *ring; /* NULL if Python must note each call */
     Entry *entries;
     size_t sets;
@@ -282,21 +341,21 @@ typedef struct {
 } CallsObject;
 
 static int same_array(const Array *a, const Array *b) {
-    return a->address == b->address && a->elements == b->elements && a->dtype == b->dtype && a->kind == b->kind;
+    return a->address == b->address && a->elements == b->elements && a->dtype == b->dtype && a->layout == b->layout &&
+           a->kind == b->kind;
 }
 
 static int same(const Key *a, const Key *b) {
-    return a->operation == b->operation && a->op == b->op && a->algorithm == b->algorithm && a->root == b->root &&
+    const Numbers *m = &a->numbers, *n = &b->numbers;
+    return a->operation == b->operation && a->op == b->op && a->algorithm == b->algorithm && m->root == n->root &&
+           m->sendtag == n->sendtag && m->source == n->source && m->recvtag == n->recvtag &&
            same_array(&a->x, &b->x) && same_array(&a->out, &b->out);
 }
 
-static uint64_t mixed(uint64_t hash, uint64_t value) {
-    hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
-    return hash ^ hash >> 32;
-}
-
 static uint64_t hash_of(const Key *key) {
-    uint64_t hash = mixed((uintptr_t)key->operation, (uintptr_t)key->op ^ (uint64_t)key->root << 48);
+    const Numbers *n = &key->numbers;
+    uint64_t hash = mixed((uintptr_t)key->operation, (uintptr_t)key->op ^ (uint64_t)n->root << 48);
+    hash = mixed(hash, (uint64_t)n->source ^ (uint64_t)n->sendtag << 16 ^ (uint64_t)n->recvtag << 32);
     hash = mixed(hash, (uintptr_t)key->x.address);
     hash = mixed(hash, (uintptr_t)key->out.address);
     return mixed(hash, (uint64_t)key->x.elements ^ (uint64_t)key->out.elements << 32);
@@ -357,10 +416,62 @@ static PyObject *as_key(PyObject *given) {
     return given;
 }
 
+static PyObject *engine_of(const CallsObject *self) { return PyObject_CallFunctionObjArgs(self->engine, NULL); }
+
+/* An exception has ended what was bound. The engine's method says what comes of that: it may raise another one. Its frame
+ * holds the arrays: MPI may still write to them. */
+static void broken_off(const CallsObject *self, const char *method, PyObject *bound, PyObject *operation, PyObject *x,
+                       PyObject *out) {
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    PyErr_NormalizeException(&type, &error, &trace);
+    if (trace) PyException_SetTraceback(error, trace);
+    PyObject *engine = engine_of(self);
+    int failed = !engine || taken(PyObject_CallMethod(engine, method, "OOOOO", bound, operation, error, x, out));
+    Py_XDECREF(engine);
+    if (failed) {
+        Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace);
+    } else {
+        PyErr_Restore(type, error, trace);
+    }
+}
+
+static int run_call(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *out) {
+    /* Python may run from here on, and the entry may go. `bound` holds the record, and `run` the plan. */
+    PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run), *plan = entry->plan;
+    int code = note(self->ring, entry->record, entry->number);
+    if (!code) {
+        code = plan ? run_plan(plan) : taken(PyObject_CallFunctionObjArgs(run, NULL));
+        if (code) broken_off(self, "broke_off", bound, operation, x, out ? out : Py_None);
+        else self->ring->under_way = 0;
+    }
+    Py_DECREF(bound);
+    Py_DECREF(run);
+    return code ? -1 : 1;
+}
+
+static int run_message(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *out) {
+    PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run), *message = entry->message;
+    note_message(self->ring, entry->record);
+    wait_as(self->waits, entry->record); /* the message holds it */
+    int code = carry_message(message);
+    wait_as(NULL, NULL);
+    if (code) {
+        broken_off(self, "message_broke_off", bound, operation, x, out ? out : Py_None);
+    } else if (!came_whole(message)) {
+        PyObject *engine = engine_of(self);
+        code = engine ? taken(PyObject_CallMethod(engine, "check_length", "O", bound)) : -1;
+        Py_XDECREF(engine);
+    }
+    Py_DECREF(bound);
+    Py_DECREF(run);
+    return code ? -1 : 1;
+}
+
 /* 1 if the call was made, 0 if no plan is known, -1 with an exception. */
-static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, long root,
+static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, Numbers numbers,
                   PyObject *algorithm) {
-    Key key = {operation, op, algorithm, root, {0}, {0}};
+    Key key = {operation, op, algorithm, numbers, {0}, {0}};
     if (!self->ring || !describe(x, &key.x) || !describe(out, &key.out)) {
         PyErr_Clear();
         return 0;
@@ -368,67 +479,63 @@ static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject 
     Entry *entry = find(self, &key);
     if (!entry) return 0;
     entry->used = ++self->clock;
-    /* Python may run from here on, and the entry may go. `bound` holds the record, and `run` the plan. */
-    PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run), *plan = entry->plan;
-    if (note(self->ring, entry->record, entry->number)) {
-        Py_DECREF(bound);
-        Py_DECREF(run);
-        return -1;
+    return (entry->message ? run_message : run_call)(self, entry, operation, x, out);
+}
+
+static int put(CallsObject *self, Key key, PyObject *x, PyObject *out, Entry made) {
+    if (!self->ring || !describe(x, &key.x) || !describe(out, &key.out)) {
+        PyErr_Clear();
+        return 0;
     }
-    int code = plan ? run_plan(plan) : taken(PyObject_CallFunctionObjArgs(run, NULL));
-    if (code == 0) {
-        self->ring->under_way = 0;
-    } else {
-        PyObject *type, *error, *trace;
-        PyErr_Fetch(&type, &error, &trace);
-        PyErr_NormalizeException(&type, &error, &trace);
-        if (trace) PyException_SetTraceback(error, trace);
-        /* It may raise another one. Its frame holds the arrays: MPI may still write to them. */
-        PyObject *engine = PyObject_CallFunctionObjArgs(self->engine, NULL);
-        int failed = !engine || taken(PyObject_CallMethod(engine, "broke_off", "OOOOO", bound, operation, error, x, out));
-        Py_XDECREF(engine);
-        if (failed) {
-            Py_XDECREF(type), Py_XDECREF(error), Py_XDECREF(trace);
-        } else {
-            PyErr_Restore(type, error, trace);
-        }
-    }
-    Py_DECREF(bound);
-    Py_DECREF(run);
-    return code ? -1 : 1;
+    key.operation = as_key(key.operation), key.op = as_key(key.op), key.algorithm = as_key(key.algorithm);
+    Entry *entry = room_for(self, &key);
+    made.key = key, made.used = ++self->clock;
+    made.dtypes[0] = dtype_of(x), made.dtypes[1] = dtype_of(out);
+    Py_INCREF(made.bound), Py_INCREF(made.run), Py_INCREF(made.record);
+    Entry old = *entry;
+    *entry = made;
+    drop(&old);
+    return 0;
 }
 
 /* keep(operation, x, out, op, root, algorithm, bound): from now on, this call is a repeated one. */
 static PyObject *calls_keep(CallsObject *self, PyObject *args) {
     PyObject *operation, *x, *out, *op, *algorithm, *bound;
-    Key key = {0};
-    if (!PyArg_ParseTuple(args, "OOOOlOO", &operation, &x, &out, &op, &key.root, &algorithm, &bound)) return NULL;
-    if (!self->ring || !describe(x, &key.x) || !describe(out, &key.out)) {
-        PyErr_Clear();
-        Py_RETURN_NONE;
-    }
+    long root;
+    if (!PyArg_ParseTuple(args, "OOOOlOO", &operation, &x, &out, &op, &root, &algorithm, &bound)) return NULL;
     PyObject *run = PyObject_GetAttr(bound, name_run), *record = PyObject_GetAttr(bound, name_record);
     uint64_t number = record ? number_of(record) : 0;
-    if (!run || !record || PyErr_Occurred()) {
-        Py_XDECREF(run);
-        Py_XDECREF(record);
+    int code = !run || !record || PyErr_Occurred() ? -1 : 0;
+    Key key = {operation, op, algorithm, {root, NO_NUMBER, NO_NUMBER, NO_NUMBER}, {0}, {0}};
+    if (!code)
+        code = put(self, key, x, out, (Entry){.bound = bound, .run = run, .record = record, .plan = plan_of(run),
+                                              .number = number});
+    Py_XDECREF(run);
+    Py_XDECREF(record);
+    return code ? NULL : Py_NewRef(Py_None);
+}
+
+/* keep_message(operation, x, out, (dest, sendtag, source, recvtag), message, what carries it out, what is pending) */
+static PyObject *calls_keep_message(CallsObject *self, PyObject *args) {
+    PyObject *operation, *x, *out, *bound, *run, *pending, *of[NUMBERS];
+    int64_t numbers[NUMBERS];
+    if (!PyArg_ParseTuple(args, "OOO(OOOO)OOO", &operation, &x, &out, of, of + 1, of + 2, of + 3, &bound, &run, &pending))
         return NULL;
-    }
-    key.operation = as_key(operation), key.op = as_key(op), key.algorithm = as_key(algorithm);
-    Entry *entry = room_for(self, &key);
-    Entry made = {key, Py_NewRef(bound), run, record, plan_of(run), {dtype_of(x), dtype_of(out)}, number, ++self->clock};
-    Entry old = *entry;
-    *entry = made;
-    drop(&old);
+    PyObject *message = message_of(run);
+    for (int i = 0; i < NUMBERS; i++) numbers[i] = of[i] == Py_None ? NO_NUMBER : PyLong_AsLongLong(of[i]);
+    if (PyErr_Occurred()) return NULL;
+    Key key = {operation, Py_None, Py_None, {numbers[0], numbers[1], numbers[2], numbers[3]}, {0}, {0}};
+    if (message) put(self, key, x, out, (Entry){.bound = bound, .run = run, .record = pending, .message = message});
     Py_RETURN_NONE;
 }
 
-/* run(operation, x, out, op, root, algorithm): make the call, if it is a repeated one. Returns whether it is. */
+/* run(run(operation, x, out, op, root, algorithm): make the call, if it is a repeated one. Returns whether it is. */
 static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
     if (n != 6) return PyErr_Format(PyExc_TypeError, "run: expected 6 arguments; given %zd", n);
     long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
     PyErr_Clear();
-    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], root, args[5]);
+    Numbers numbers = {root, NO_NUMBER, NO_NUMBER, NO_NUMBER};
+    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5]);
     return made < 0 ? NULL : PyBool_FromLong(made);
 }
 
@@ -439,15 +546,15 @@ static PyObject *calls_forget(CallsObject *self, PyObject *stay) {
     Py_RETURN_NONE;
 }
 
-/* Calls(weak reference to the engine, ring or None, rank) */
+/* Calls(weak reference to the engine, ring or None, rank, list of what threads wait for) */
 static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *engine, *ring;
+    PyObject *engine, *ring, *waits;
     long rank;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Calls takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOl", &engine, &ring, &rank)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOlO!", &engine, &ring, &rank, &PyList_Type, &waits)) return NULL;
     CallsObject *self = (CallsObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
-    self->engine = Py_NewRef(engine), self->rank = rank;
+    self->engine = Py_NewRef(engine), self->rank = rank, self->waits = Py_NewRef(waits);
     self->ring = ring == Py_None ? NULL : (RingObject *)Py_NewRef(ring);
     self->entries = PyMem_Calloc(FEWEST * WAYS, sizeof *self->entries);
     self->sets = FEWEST;
@@ -480,14 +587,16 @@ static void calls_dealloc(CallsObject *self) {
     drop_all(self);
     Py_CLEAR(self->engine);
     Py_CLEAR(self->ring);
+    Py_CLEAR(self->waits);
     PyMem_Free(self->entries);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
     Py_DECREF(type);
 }
 
-/* Method: a collective of a Communicator. */
+/* Method: a collective of a Communicator, or a message. */
 
-enum { X, OP, ROOT, OUT, ALGORITHM, MEANINGS }; /* what an argument may mean */
+/* What an argument may mean. The first ones are Numbers. */
+enum { ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, MEANINGS };
 enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT };
 
 typedef struct {
@@ -517,9 +626,23 @@ static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t gi
         if (meaning < 0 || by[meaning]) return 0; /* a wrong name, one that is not interned, or one given twice */
         by[meaning] = args[given + i];
     }
-    if (!by[X] && self->most && self->meanings[0] == X) return 0; /* the only argument without a default */
+    if (!by[X] && self->most && self->meanings[0] == X) return 0; /* it has no default */
     for (int i = 0; i < MEANINGS; i++)
         if (!by[i]) by[i] = PyTuple_GetItem(self->defaults, i);
+    return 1;
+}
+
+static int read_numbers(PyObject *const *by, Numbers *numbers) {
+    int64_t *to[] = {&numbers->root, &numbers->sendtag, &numbers->source, &numbers->recvtag};
+    for (int i = 0; i < NUMBERS; i++) {
+        if (by[i] == Py_None) {
+            *to[i] = NO_NUMBER;
+            continue;
+        }
+        if (!PyLong_CheckExact(by[i])) return 0;
+        *to[i] = PyLong_AsLongLong(by[i]);
+        if (*to[i] == -1 && PyErr_Occurred()) return PyErr_Clear(), 0;
+    }
     return 1;
 }
 
@@ -527,20 +650,20 @@ static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t gi
 static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t given, PyObject *keywords,
                       PyObject **result) {
     PyObject *by[MEANINGS];
-    if (given < 1 || !sorted(self, args + 1, given - 1, keywords, by)) return 0;
+    Numbers numbers;
+    if (given < 1 || !sorted(self, args + 1, given - 1, keywords, by) || !read_numbers(by, &numbers)) return 0;
     PyObject *calls = PyObject_GetAttr(args[0], name_calls);
-    if (!calls || Py_TYPE(calls) != calls_type || !PyLong_CheckExact(by[ROOT])) {
+    if (!calls || Py_TYPE(calls) != calls_type) {
         PyErr_Clear();
         Py_XDECREF(calls);
         return 0;
     }
     CallsObject *known = (CallsObject *)calls;
-    long root = PyLong_AsLong(by[ROOT]);
-    int gets = self->returns == IT_RETURNS_OUT || (self->returns == ROOT_RETURNS_OUT && root == known->rank), made = 0;
-    int unused = self->returns == ROOT_RETURNS_OUT && !gets;
+    int gets = self->returns == IT_RETURNS_OUT || (self->returns == ROOT_RETURNS_OUT && numbers.root == known->rank);
+    int unused = self->returns == ROOT_RETURNS_OUT && !gets, made = 0;
     PyObject *out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
-    if (PyErr_Occurred()) PyErr_Clear(); /* the root is too large for a long */
-    else if (!gets || by[OUT] != Py_None) made = repeat(known, self->operation, by[X], out, by[OP], root, by[ALGORITHM]);
+    if (!gets || by[OUT] != Py_None)
+        made = repeat(known, self->operation, by[X], out, by[OP], numbers, by[ALGORITHM]);
     Py_DECREF(calls);
     *result = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
     return made;
@@ -631,7 +754,9 @@ PyObject *prepare(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-static PyMethodDef ring_methods[] = {{"begin", ring_begin, METH_O, NULL}, {0}};
+static PyMethodDef ring_methods[] = {{"begin", ring_begin, METH_O, NULL},
+                                     {"begin_message", ring_begin_message, METH_O, NULL}, {0}};
+static PyGetSetDef ring_getset[] = {{"messages", ring_messages, NULL, NULL, NULL}, {0}};
 static PyMemberDef ring_members[] = {
     {"_records", T_OBJECT_EX, offsetof(RingObject, records), 0, NULL},
     {"_codes", T_OBJECT_EX, offsetof(RingObject, codes), 0, NULL},
@@ -641,11 +766,12 @@ static PyMemberDef ring_members[] = {
     {"under_way", T_BOOL, offsetof(RingObject, under_way), 0, NULL}, {0}};
 static PyType_Slot ring_slots[] = {{Py_tp_traverse, ring_traverse}, {Py_tp_clear, ring_clear},
                                    {Py_tp_dealloc, ring_dealloc},   {Py_tp_methods, ring_methods},
-                                   {Py_tp_members, ring_members},   {0}};
+                                   {Py_tp_members, ring_members},   {Py_tp_getset, ring_getset}, {0}};
 static PyType_Spec ring_spec = {"mpicoll.node.kernel.Ring", sizeof(RingObject), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, ring_slots};
 
 static PyMethodDef calls_methods[] = {{"keep", (PyCFunction)calls_keep, METH_VARARGS, NULL},
+                           {"keep_message", (PyCFunction)calls_keep_message, METH_VARARGS, NULL},
                            {"run", (PyCFunction)(void (*)(void))calls_run, METH_FASTCALL, NULL},
                            {"forget", (PyCFunction)calls_forget, METH_O, NULL}, {0}};
 static PyType_Slot calls_slots[] = {{Py_tp_new, calls_new}, {Py_tp_traverse, calls_traverse},

@@ -8,20 +8,32 @@ class Ring:
     """The last calls: see ``_PlainRing`` in ``mpicoll.guard.recorder``, which has the same interface."""
 
     under_way: bool
+    messages: Sequence[tuple[object, float]]
     def begin(self, record: object) -> None: ...
+    def begin_message(self, pending: object) -> None: ...
 
 class Calls:
     """The repeated calls of a communicator."""
 
-    def __new__(cls, engine: object, ring: Ring | None, rank: int) -> Calls: ...
+    def __new__(cls, engine: object, ring: Ring | None, rank: int, waits: list[object]) -> Calls: ...
     def keep(
         self, operation: str, x: object, out: object, op: object, root: int, algorithm: str | None, bound: object
+    ) -> None: ...
+    def keep_message(
+        self,
+        operation: str,
+        x: object,
+        out: object,
+        numbers: tuple[int | None, int | None, int | None, int | None],
+        bound: object,
+        run: object,
+        pending: object,
     ) -> None: ...
     def run(self, operation: str, x: object, out: object, op: object, root: int, algorithm: str | None) -> bool: ...
     def forget(self, stay: bool) -> None: ...
 
 class Method:
-    """A method of a Communicator that makes repeated calls itself."""
+    """A method of a Communicator that makes repeated calls and messages itself."""
 
     def __new__(
         cls,

@@ -1,8 +1,32 @@
 /* Python's lock, of which a thread lets go while it waits long. */
 #include "module.h"
 
+#include <time.h>
+
 static _Thread_local PyThreadState *left; /* while other threads may go on */
 static _Thread_local int by_wait;         /* whether the wait has let go of it, and not the whole call */
+
+static _Thread_local PyObject *waits, *pending;
+static _Thread_local PyObject *wait; /* what is in the list now. Each time it is another object. */
+
+void wait_as(PyObject *list, PyObject *of) { waits = list, pending = of; }
+
+static void begin_wait(void) {
+    struct timespec now;
+    if (!pending) return;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    wait = Py_BuildValue("Od", pending, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    if (!wait || PyList_Append(waits, wait)) PyErr_Clear();
+}
+
+static void end_wait(void) {
+    PyObject *type, *error, *trace;
+    if (!wait) return;
+    PyErr_Fetch(&type, &error, &trace);
+    if (taken(PyObject_CallMethod(waits, "remove", "(O)", wait))) PyErr_Clear();
+    Py_CLEAR(wait);
+    PyErr_Restore(type, error, trace);
+}
 
 void let_go_of_lock(void) { left = PyEval_SaveThread(); }
 
@@ -15,6 +39,7 @@ void take_lock(void) {
 static void leave(void *of) {
     (void)of;
     if (left) return;
+    begin_wait();
     let_go_of_lock();
     by_wait = 1;
 }
@@ -24,14 +49,17 @@ static void enter(void *of) {
     if (!by_wait) return;
     by_wait = 0;
     take_lock();
+    end_wait();
 }
 
 static int between(void *of) {
     take_lock();
-    int waits = by_wait; /* what is called may wait, too */
-    by_wait = 0;
+    /* What is called may wait, too. */
+    int waited = by_wait;
+    PyObject *before[] = {waits, pending, wait};
+    by_wait = 0, waits = pending = wait = NULL;
     int failed = PyErr_CheckSignals() || taken(PyObject_CallNoArgs(of));
-    by_wait = waits;
+    by_wait = waited, waits = before[0], pending = before[1], wait = before[2];
     let_go_of_lock();
     return failed;
 }

@@ -17,6 +17,8 @@ int taken(PyObject *answer);
 
 /* lock.c. While a host waits long, other threads may go on, and `meanwhile` is called now and then. It may raise. */
 Host host_of(PyObject *meanwhile);
+/* While this thread waits long, `pending` is in the list of what threads wait for. NULL ends that. Both are borrowed. */
+void wait_as(PyObject *waits, PyObject *pending);
 void let_go_of_lock(void);
 void take_lock(void);
 

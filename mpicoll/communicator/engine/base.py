@@ -81,11 +81,11 @@ class Base:
             rules = replace(rules, reproducible=reproducible)
         self.binding = Binding(fabric, rules)
         self.recorder = TracedRecorder() if rules.trace else Recorder()
-        self.under_way.begun = self.recorder.messages
+        self.under_way.begin_message = self.recorder.begin_message
         self.calls = None
         if kernel is not None:
             ring = None if rules.trace else self.recorder  # Python notes calls for a trace
-            self.calls = kernel.Calls(weakref.ref(self), ring, self.rank)
+            self.calls = kernel.Calls(weakref.ref(self), ring, self.rank, self.under_way.waits)
         self._timeout = rules.timeout if timeout is None else float(timeout)
         self._given = check, check_nan, reproducible
         check = check or rules.check

@@ -22,7 +22,7 @@ from mpicoll.communicator.engine.beside import MAIN, patience
 from mpicoll.communicator.engine.copies import copied_to_host, written_back
 from mpicoll.communicator.engine.message import Message
 from mpicoll.communicator.engine.packing import End, Packed, keeps_no_array
-from mpicoll.communicator.engine.requests import Finish, Request
+from mpicoll.communicator.engine.requests import Finish, Request, hold_back
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
 
@@ -88,17 +88,35 @@ class MessageCalls(Base):
             return
         under_way = self.under_way
         begun = message.pending, monotonic()
-        under_way.begun.append(begun)
+        under_way.begin_message(message.pending)
         waits = under_way.waits
         waits.append(begun)
         try:
             now()
         except self.failure as e:
             raise under_way.error(message, x, e) from e
+        except BaseException:
+            hold_back(x)  # the other rank may still send pieces there, or take them
+            raise
         finally:
             waits.remove(begun)
+        self.check_length(message)
+
+    def check_length(self, message: Message) -> None:
+        """Raise MessageError if what has come now has not the length of its array."""
         if message.receives and (arrived := message.transfer.arrived()) != message.count:
             raise message.wrong(arrived, message.transfer.source())
+
+    def message_broke_off(self, message: Message, operation: str, e: BaseException, *arrays: object) -> None:
+        """An exception has ended a message of the kernel's."""
+        if isinstance(e, self.failure):
+            raise self.under_way.error(message, arrays, e) from e
+        hold_back(arrays)
+
+    def _keep(self, operation: str, x: Any, out: Any, numbers: tuple[int | None, ...], message: Message) -> None:
+        """From now on, the kernel makes this message."""
+        if self.calls is not None and not message.by_library:
+            self.calls.keep_message(operation, x, out, numbers, message, message.now, message.pending)
 
     def _is_held(self, message: Message) -> bool:
         """Whether a thread waits for it that must not be within MPI at the end of the program."""
@@ -132,6 +150,8 @@ class MessageCalls(Base):
         bound = (self._incoming if receives else self._outgoing)(operation, x, peer, tag)
         if isinstance(bound, Message) and lasts:
             self.bound_messages.keep(at, bound)
+            if operation in ("send", "recv"):
+                self._keep(operation, x, None, (None, None, peer, tag) if receives else (peer, tag, None, None), bound)
         return bound
 
     def _outgoing(self, operation: str, x: ArrayLike, dest: int | None, tag: int | None) -> BoundMessage:
@@ -222,6 +242,7 @@ class MessageCalls(Base):
             bound = self._at_once(given, taken, one, to, sendtag, of, which)
         if isinstance(bound, Message) and lasts:
             self.bound_messages.keep(at, bound)
+            self._keep(operation, x, None if out is x else out, (dest, sendtag, source, recvtag), bound)
         return side_by_side if bound is None else bound
 
     def _at_once(
@@ -246,7 +267,7 @@ class MessageCalls(Base):
         pending = Pending.message("probe", self.whence(of, which), 0, "object", self.comes_from(of, which))
         under_way, begun = self.under_way, (pending, monotonic())
         its = patience(under_way.timeout or float("inf"))
-        under_way.begun.append(begun)
+        under_way.begin_message(pending)
         under_way.waits.append(begun)
         try:
             while (found := self.iprobe(source, tag, "probe")) is None:

@@ -6,7 +6,6 @@ has dropped the request."""
 from __future__ import annotations
 
 import warnings
-from collections import deque
 from collections.abc import Callable
 from ctypes import py_object, pythonapi
 from threading import get_ident
@@ -14,7 +13,7 @@ from time import monotonic
 from typing import Any, NoReturn
 from weakref import WeakValueDictionary
 
-from mpicoll.calls.record import Begun
+from mpicoll.calls.record import Begun, Pending
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.beside import MAIN, hold, patience
 from mpicoll.communicator.engine.message import Message
@@ -25,7 +24,7 @@ from mpicoll.guard.watch.report import show
 from mpicoll.launch import lifetime
 from mpicoll.machine.patience import Patience
 
-__all__ = ["Finish", "Request", "UnderWay"]
+__all__ = ["Finish", "Request", "UnderWay", "hold_back"]
 
 LEAST = 16 << 20
 """Bytes that are begun before the program looks whether what it has dropped is complete."""
@@ -56,8 +55,8 @@ class UnderWay:
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
         self.compare: Callable[[], object] = lambda: None
         """Ends the job if the ranks' calls differ: the likely reason where a collective fails."""
-        self.begun: deque[Begun] = deque(maxlen=1)
-        """What was begun last, as the communicator's recorder keeps it."""
+        self.begin_message: Callable[[Pending], object] = lambda _: None
+        """Told of all that is begun."""
         self.waits: list[Begun] = []
         """What threads wait for now."""
         self.budget = _of_mpi if self.by_mpi else [LEAST]
@@ -107,6 +106,11 @@ _of_losses: list[object] = []
 """The arrays of messages that ended because ranks were lost."""
 
 
+def hold_back(arrays: object) -> None:
+    """Keep arrays to which something may still be written, whatever the program does with them."""
+    _of_losses.append(arrays)
+
+
 class Request:
     """Something under way. Its array must not be used until :meth:`wait` has returned or :meth:`test` is True.
 
@@ -139,8 +143,8 @@ class Request:
         """Whether it is complete, or has failed."""
         self.result = result
         """What a collective returns: where its result is when it is complete. None for a message."""
-        self._since = since = (message.pending, monotonic())
-        under_way.begun.append(since)
+        self._since = message.pending, monotonic()
+        under_way.begin_message(message.pending)
         budget = under_way.budget
         budget[0] -= message.nbytes
         if budget[0] < 0:

@@ -44,10 +44,12 @@ class PointToPoint(Face):
         self._engine.carry("recv", x, source, tag, True)
         return x
 
+    @repeated
     def isend(self, x: ArrayLike, dest: int, tag: int = 0) -> Request:
         """Start to send ``x`` to the rank ``dest``. ``x`` must not be changed until the request is complete."""
         return self._engine.begin("isend", x, dest, tag, False)
 
+    @repeated
     def irecv(self, x: ArrayLike, source: int | None = None, tag: int | None = 0) -> Request:
         """Start to receive a message from the rank ``source``, or from any rank if that is None, into ``x``.
 

@@ -14,13 +14,16 @@ __all__ = ["repeated"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_RETURNS_OUT, _RETURNS_X, _RETURNS_NONE, _ROOT_RETURNS_OUT = range(4)
+_RETURNS_OUT, _RETURNS_X, _RETURNS_NONE, _ROOT_RETURNS_OUT, _RETURNS_REQUEST = range(5)
 _ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM = range(8)
 _MEANINGS = {
     "x": _X, "xs": _X, "op": _OP, "root": _ROOT, "out": _OUT, "algorithm": _ALGORITHM,
     "dest": _ROOT, "source": _SOURCE, "sendtag": _SENDTAG, "recvtag": _RECVTAG,
 }  # fmt: skip
-_MESSAGES = {"send": (_RETURNS_NONE, _SENDTAG), "recv": (_RETURNS_X, _RECVTAG), "sendrecv": (_RETURNS_OUT, _RECVTAG)}
+_MESSAGES = {
+    "send": (_RETURNS_NONE, _SENDTAG), "isend": (_RETURNS_REQUEST, _SENDTAG), "recv": (_RETURNS_X, _RECVTAG),
+    "irecv": (_RETURNS_REQUEST, _RECVTAG), "sendrecv": (_RETURNS_OUT, _RECVTAG),
+}  # fmt: skip
 """What a method of a message returns, and which tag its ``tag`` is."""
 
 if kernel is not None:

@@ -4,12 +4,11 @@
  * arguments, on the memory that the arrays have now, the Ring notes the call, and the plan runs. For all else it calls
  * the Python function of this name, which checks the call, binds a plan and gives it to the Calls.
  */
-#include "module.h"
+#include "transfers.h"
 
 #include <stdint.h>
 #include <string.h>
 #include <structmember.h>
-#include <time.h>
 
 /* Vectorcall is part of the limited API from 3.12 on. 3.11 has it with the same values. */
 #ifndef Py_TPFLAGS_HAVE_VECTORCALL
@@ -252,11 +251,9 @@ static PyObject *ring_begin(PyObject *self, PyObject *record) {
 }
 
 static void note_message(RingObject *ring, PyObject *pending) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
     uint64_t at = ring->begun++ % MESSAGES;
     PyObject *old = ring->pendings[at];
-    ring->whens[at] = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    ring->whens[at] = seconds();
     ring->pendings[at] = Py_NewRef(pending);
     Py_XDECREF(old);
 }
@@ -332,7 +329,8 @@ typedef struct {
 typedef struct {
     PyObject_HEAD
     PyObject *engine; /* a weak reference */
-    PyObject *waits;  /* the list of what threads wait for */
+    PyObject *under_way; /* what keeps the messages that were begun */
+    PyObject *waits;     /* its list of what threads wait for */
     RingObject *ring; /* NULL if Python must note each call */
     Entry *entries;
     size_t sets;
@@ -468,9 +466,22 @@ static int run_message(CallsObject *self, const Entry *entry, PyObject *operatio
     return code ? -1 : 1;
 }
 
-/* 1 if the call was made, 0 if no plan is known, -1 with an exception. */
+static int start_request(CallsObject *self, const Entry *entry, PyObject *x, PyObject **request) {
+    PyObject *bound = Py_NewRef(entry->bound), *pending = Py_NewRef(entry->record), *message = Py_NewRef(entry->message);
+    note_message(self->ring, pending);
+    PyObject *begun = start_message(message);
+    *request = begun ? new_request(bound, begun, x, self->under_way, pending) : NULL;
+    Py_XDECREF(begun);
+    Py_DECREF(message);
+    Py_DECREF(pending);
+    Py_DECREF(bound);
+    return *request ? 1 : -1;
+}
+
+/* 1 if the call was made, 0 if no plan is known, -1 with an exception. Where the message is begun alone, `request` becomes
+ * what the program waits for. */
 static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, Numbers numbers,
-                  PyObject *algorithm) {
+                  PyObject *algorithm, PyObject **request) {
     Key key = {operation, op, algorithm, numbers, {0}, {0}};
     if (!self->ring || !describe(x, &key.x) || !describe(out, &key.out)) {
         PyErr_Clear();
@@ -479,6 +490,7 @@ static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject 
     Entry *entry = find(self, &key);
     if (!entry) return 0;
     entry->used = ++self->clock;
+    if (request) return start_request(self, entry, x, request);
     return (entry->message ? run_message : run_call)(self, entry, operation, x, out);
 }
 
@@ -535,7 +547,7 @@ static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t 
     long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
     PyErr_Clear();
     Numbers numbers = {root, NO_NUMBER, NO_NUMBER, NO_NUMBER};
-    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5]);
+    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL);
     return made < 0 ? NULL : PyBool_FromLong(made);
 }
 
@@ -546,15 +558,16 @@ static PyObject *calls_forget(CallsObject *self, PyObject *stay) {
     Py_RETURN_NONE;
 }
 
-/* Calls(weak reference to the engine, ring or None, rank, list of what threads wait for) */
+/* Calls(weak reference to the engine, ring or None, rank, what keeps the messages that were begun) */
 static PyObject *calls_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
-    PyObject *engine, *ring, *waits;
+    PyObject *engine, *ring, *under_way;
     long rank;
     if (kwargs && PyDict_Size(kwargs)) return PyErr_Format(PyExc_TypeError, "Calls takes no keywords");
-    if (!PyArg_ParseTuple(args, "OOlO!", &engine, &ring, &rank, &PyList_Type, &waits)) return NULL;
+    if (!PyArg_ParseTuple(args, "OOlO", &engine, &ring, &rank, &under_way)) return NULL;
     CallsObject *self = (CallsObject *)((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
     if (!self) return NULL;
-    self->engine = Py_NewRef(engine), self->rank = rank, self->waits = Py_NewRef(waits);
+    self->engine = Py_NewRef(engine), self->rank = rank, self->under_way = Py_NewRef(under_way);
+    self->waits = PyObject_GetAttrString(under_way, "waits");
     self->ring = ring == Py_None ? NULL : (RingObject *)Py_NewRef(ring);
     self->entries = PyMem_Calloc(FEWEST * WAYS, sizeof *self->entries);
     self->sets = FEWEST;
@@ -587,6 +600,7 @@ static void calls_dealloc(CallsObject *self) {
     drop_all(self);
     Py_CLEAR(self->engine);
     Py_CLEAR(self->ring);
+    Py_CLEAR(self->under_way);
     Py_CLEAR(self->waits);
     PyMem_Free(self->entries);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
@@ -597,7 +611,7 @@ static void calls_dealloc(CallsObject *self) {
 
 /* What an argument may mean. The first ones are Numbers. */
 enum { ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, MEANINGS };
-enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT };
+enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT, IT_RETURNS_REQUEST };
 
 typedef struct {
     PyObject_HEAD
@@ -663,9 +677,11 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
     int unused = self->returns == ROOT_RETURNS_OUT && !gets, made = 0;
     PyObject *out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
     if (!gets || by[OUT] != Py_None)
-        made = repeat(known, self->operation, by[X], out, by[OP], numbers, by[ALGORITHM]);
+        made = repeat(known, self->operation, by[X], out, by[OP], numbers, by[ALGORITHM],
+                      self->returns == IT_RETURNS_REQUEST ? result : NULL);
     Py_DECREF(calls);
-    *result = gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None;
+    if (self->returns == IT_RETURNS_REQUEST) return made;
+    *result = Py_NewRef(gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None);
     return made;
 }
 
@@ -674,7 +690,9 @@ static PyObject *method_call(PyObject *callable, PyObject *const *args, size_t n
     Py_ssize_t given = PyVectorcall_NARGS(nargsf), named = keywords ? PyTuple_Size(keywords) : 0;
     PyObject *result = NULL;
     int made = try_method(self, args, given, keywords, &result);
-    if (made) return made < 0 ? NULL : Py_NewRef(result);
+    if (made > 0) return result;
+    Py_CLEAR(result);
+    if (made < 0) return NULL;
     PyObject *positional = PyTuple_New(given), *by_name = named ? PyDict_New() : NULL;
     if (positional && (!named || by_name)) {
         for (Py_ssize_t i = 0; i < given; i++) PyTuple_SetItem(positional, i, Py_NewRef(args[i]));

@@ -11,11 +11,15 @@ static _Thread_local PyObject *wait; /* what is in the list now. Each time it is
 
 void wait_as(PyObject *list, PyObject *of) { waits = list, pending = of; }
 
-static void begin_wait(void) {
+double seconds(void) {
     struct timespec now;
-    if (!pending) return;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    wait = Py_BuildValue("Od", pending, (double)now.tv_sec + 1e-9 * (double)now.tv_nsec);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static void begin_wait(void) {
+    if (!pending) return;
+    wait = Py_BuildValue("Od", pending, seconds());
     if (!wait || PyList_Append(waits, wait)) PyErr_Clear();
 }
 

@@ -19,6 +19,7 @@ int taken(PyObject *answer);
 Host host_of(PyObject *meanwhile);
 /* While this thread waits long, `pending` is in the list of what threads wait for. NULL ends that. Both are borrowed. */
 void wait_as(PyObject *waits, PyObject *pending);
+double seconds(void); /* of time.monotonic() */
 void let_go_of_lock(void);
 void take_lock(void);
 

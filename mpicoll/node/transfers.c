@@ -1,10 +1,9 @@
 /* Messages of a node for Python: a Message is bound to its memory, and a Begun is one of its times under way. */
-#include "module.h"
+#include "transfers.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "messages.h"
 #include "moving.h"
 
 static PyTypeObject *messages_type, *message_type, *begun_type;
@@ -166,6 +165,11 @@ static int wait_for(BegunObject *self) {
     return is_over(self) ? 0 : failed(wait_for_transfer(&self->of->m, self->t));
 }
 
+int is_begun(PyObject *object) { return Py_TYPE(object) == begun_type; }
+int is_complete(const PyObject *begun) { return is_over((const BegunObject *)begun); }
+const Transfer *transfer_of(const PyObject *begun) { return ((const BegunObject *)begun)->t; }
+int wait_for_begun(PyObject *begun) { return wait_for((BegunObject *)begun); }
+
 static PyObject *begun_wait(BegunObject *self, PyObject *unused) {
     (void)unused;
     return wait_for(self) ? NULL : Py_NewRef(Py_None);
@@ -299,11 +303,16 @@ static PyObject *message_now(PyObject *self, PyObject *unused) {
     return carry_message(self) ? NULL : Py_NewRef(Py_None);
 }
 
-static PyObject *message_start(MessageObject *self, PyObject *unused) {
-    (void)unused;
+PyObject *start_message(PyObject *message) {
+    MessageObject *self = (MessageObject *)message;
     BegunObject *begun = new_begun(self->of, &self->bound);
     if (begun && begin(begun)) Py_CLEAR(begun);
     return (PyObject *)begun;
+}
+
+static PyObject *message_start(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return start_message(self);
 }
 
 static BegunObject *checked(PyObject *begun) {
@@ -440,6 +449,6 @@ int add_transfers(PyObject *module) {
     message_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &message_spec, NULL);
     if (!messages_type || !begun_type || !message_type) return -1;
     if (PyObject_SetAttrString((PyObject *)message_type, "overruns", Py_False)) return -1;
-    return PyModule_AddType(module, messages_type) || PyModule_AddType(module, message_type) ||
+    return add_requests(module) || PyModule_AddType(module, messages_type) || PyModule_AddType(module, message_type) ||
            PyModule_AddType(module, begun_type);
 }

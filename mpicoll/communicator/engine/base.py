@@ -85,7 +85,7 @@ class Base:
         self.calls = None
         if kernel is not None:
             ring = None if rules.trace else self.recorder  # Python notes calls for a trace
-            self.calls = kernel.Calls(weakref.ref(self), ring, self.rank, self.under_way.waits)
+            self.calls = kernel.Calls(weakref.ref(self), ring, self.rank, self.under_way)
         self._timeout = rules.timeout if timeout is None else float(timeout)
         self._given = check, check_nan, reproducible
         check = check or rules.check

@@ -45,6 +45,10 @@ class Message:
         expected = f"expected {about.elements} elements of {about.dtype} from rank {source}"
         return MessageError(f"{about.operation}: {expected}; {what} arrived")
 
+    def wrong_length(self, begun: object) -> MessageError:
+        """The error where what was begun has come, and has not the length of its array."""
+        return self.wrong(self.transfer.arrived(begun), self.transfer.source(begun))
+
     def wrong_kind(self, tag: int, source: int) -> MessageError:
         """The error where a message with this tag of MPI's came from ``source``, and is of another kind."""
         expected = f"expected {self.kind} from rank {source} (tag {kinds.of_program(tag)})"

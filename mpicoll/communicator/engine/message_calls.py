@@ -150,8 +150,7 @@ class MessageCalls(Base):
         bound = (self._incoming if receives else self._outgoing)(operation, x, peer, tag)
         if isinstance(bound, Message) and lasts:
             self.bound_messages.keep(at, bound)
-            if operation in ("send", "recv"):
-                self._keep(operation, x, None, (None, None, peer, tag) if receives else (peer, tag, None, None), bound)
+            self._keep(operation, x, None, (None, None, peer, tag) if receives else (peer, tag, None, None), bound)
         return bound
 
     def _outgoing(self, operation: str, x: ArrayLike, dest: int | None, tag: int | None) -> BoundMessage:

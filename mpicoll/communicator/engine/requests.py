@@ -10,7 +10,7 @@ from collections.abc import Callable
 from ctypes import py_object, pythonapi
 from threading import get_ident
 from time import monotonic
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from weakref import WeakValueDictionary
 
 from mpicoll.calls.record import Begun, Pending
@@ -23,6 +23,7 @@ from mpicoll.guard.watch import watched, watcher
 from mpicoll.guard.watch.report import show
 from mpicoll.launch import lifetime
 from mpicoll.machine.patience import Patience
+from mpicoll.node.loaded import kernel
 
 __all__ = ["Finish", "Request", "UnderWay", "hold_back"]
 
@@ -111,16 +112,59 @@ def hold_back(arrays: object) -> None:
     _of_losses.append(arrays)
 
 
-class Request:
+class _PlainFields:
+    """What a request keeps. The kernel has a type of the same interface, of which it makes those of its messages."""
+
+    __slots__ = (
+        "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done", "result"
+    )  # fmt: skip
+
+    _message: Message
+    _under_way: UnderWay
+    _array: object
+    """MPI knows its address alone."""
+    _turn: list[Any]
+    """What stands for it in the fabric. Whoever takes this asks MPI: two threads may not wait for one request, or test
+    it, at once."""
+    _begun: Any
+    """The same, once it is complete."""
+    _failed: MpicollError | None
+    _finish: Finish | None
+    _since: Begun
+    done: bool
+    """Whether it is complete, or has failed."""
+    result: Any
+    """What a collective returns: where its result is when it is complete. None for a message."""
+
+    complete: Callable[[], None]
+    _raise: Callable[[], None]
+
+    def wait(self) -> None:
+        """Return when the message has arrived, or when the array that is sent may be overwritten.
+
+        Raises MessageError if what arrived is longer or shorter than the array, or if MPI reports an error; the first
+        call that finds it raises it, and later ones do not. Raises StateError in a process that was forked. With
+        ``check="full"``, raises TimeoutError after the communicator's ``timeout``, which closes the communicator. An
+        array that was to be sent must not be changed then: the message may still be taken.
+        """
+        self.complete()
+        if self._failed is not None:
+            self._raise()
+
+
+if TYPE_CHECKING:
+    _Fields = _PlainFields
+else:
+    _Fields = _PlainFields if kernel is None else kernel.Request
+
+
+class Request(_Fields):
     """Something under way. Its array must not be used until :meth:`wait` has returned or :meth:`test` is True.
 
     Several threads may use one request. While one of them waits, :meth:`test` is False for the others.
     """
 
-    __slots__ = (
-        "__weakref__", "_array", "_begun", "_failed", "_finish", "_message", "_since", "_turn", "_under_way", "done",
-        "result",
-    )  # fmt: skip
+    __slots__ = ("__weakref__",)
 
     def __init__(
         self,
@@ -132,17 +176,9 @@ class Request:
         result: Any = None,
     ) -> None:
         self._message, self._under_way = message, under_way
-        self._array = array  # MPI knows its address alone
-        # Whoever takes this asks MPI: two threads may not wait for one request, or test it, at once.
-        self._turn = [begun]
-        self._begun: Any = None
-        """What stands for it in the fabric, once it is complete."""
-        self._failed: MpicollError | None = None
-        self._finish = finish
-        self.done = False
-        """Whether it is complete, or has failed."""
-        self.result = result
-        """What a collective returns: where its result is when it is complete. None for a message."""
+        self._array, self._turn = array, [begun]
+        self._begun = self._failed = None
+        self._finish, self.done, self.result = finish, False, result
         self._since = message.pending, monotonic()
         under_way.begin_message(message.pending)
         budget = under_way.budget
@@ -164,22 +200,10 @@ class Request:
         tag = self._message.transfer.tag(self._begun)
         return kinds.of_program(tag) if self._message.kind else tag
 
-    def wait(self) -> None:
-        """Return when the message has arrived, or when the array that is sent may be overwritten.
-
-        Raises MessageError if what arrived is longer or shorter than the array, or if MPI reports an error; the first
-        call that finds it raises it, and later ones do not. Raises StateError in a process that was forked. With
-        ``check="full"``, raises TimeoutError after the communicator's ``timeout``, which closes the communicator. An
-        array that was to be sent must not be changed then: the message may still be taken.
-        """
-        if self._under_way.lost:
-            self._check_not_lost()
-        self.complete()
-        if self._failed is not None:
-            self._raise()
-
     def complete(self) -> None:
         """Return when it is complete, or has failed: whoever waits for it gets its error."""
+        if self._under_way.lost:
+            self._check_not_lost()
         under_way, wait = self._under_way, self._since
         waits = under_way.waits
         waits.append(wait)
@@ -392,5 +416,7 @@ def _tell_unfinished() -> None:
         show(f"mpicoll: it has calls under way in {len(left) - _MOST_NAMED} more communicators")
 
 
+if kernel is not None:
+    kernel.prepare_requests(Request, _open)
 watched.under_way.append(_has_messages)
 watcher.after_leaving.append(_tell_unfinished)

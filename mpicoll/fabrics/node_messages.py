@@ -11,7 +11,7 @@ from mpicoll.machine.patience import Patience
 from mpicoll.node.loaded import kernel
 
 if TYPE_CHECKING:
-    from mpicoll.node.kernel import Message, Messages
+    from mpicoll.node.kernel import Messages
 
 __all__ = ["NodeMessages"]
 
@@ -32,18 +32,20 @@ class NodeMessages:
         """Let go of the memory. No method may be called any more."""
         del self._messages
 
-    def outgoing(self, b: Buffer, dest: int, tag: int) -> Message | None:
+    def outgoing(self, b: Buffer, dest: int, tag: int) -> Transfer | None:
         """A message to a rank. None if its elements lie in more dimensions than the kernel copies."""
         return self._bound(b, False, dest, tag)
 
-    def incoming(self, b: Buffer, source: int | None, tag: int | None, beside: Message | None = None) -> Message | None:
+    def incoming(
+        self, b: Buffer, source: int | None, tag: int | None, beside: Transfer | None = None
+    ) -> Transfer | None:
         """A message from a rank, or from any. ``beside`` leaves at the same time."""
         return self._bound(b, True, *_wanted(source, tag), beside)
 
-    def _bound(self, b: Buffer, receives: bool, peer: int, tag: int, beside: Message | None = None) -> Message | None:
+    def _bound(self, b: Buffer, receives: bool, peer: int, tag: int, beside: Transfer | None = None) -> Transfer | None:
         assert kernel is not None
         try:
-            made: Message = kernel.Message(
+            made: Transfer = kernel.Message(
                 self._messages, receives, peer, tag, b.address, b.dtype.itemsize, b.shape, b.strides, beside
             )
         except ValueError:

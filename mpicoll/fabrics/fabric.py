@@ -255,6 +255,10 @@ class Fabric(ABC):
     def probe(self, source: int | None, tag: int | None) -> Envelope | None:
         """The first message that has come and that such a receive would take; None if there is none now."""
 
+    def lying(self) -> Sequence[Envelope]:
+        """The messages that have come and that no receive has asked for, as far as the fabric knows."""
+        return ()
+
     @abstractmethod
     def node(self) -> Fabric:
         """A fabric of the ranks on this rank's node. Collective, as is every method that makes a fabric."""

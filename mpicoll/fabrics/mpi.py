@@ -245,6 +245,9 @@ class MPIFabric(ElasticFabric):
             return self._by_node.probe(source, tag)
         return messages.probe(self._messages, source, tag)
 
+    def lying(self) -> Sequence[Envelope]:
+        return () if self._by_node is None else self._by_node.lying()
+
     def node(self) -> Fabric:
         return self._child(make(self._comm.Split_type, MPI.COMM_TYPE_SHARED, self.rank))
 
@@ -310,6 +313,7 @@ class MPIFabric(ElasticFabric):
     def free(self) -> None:
         if self._by_node is not None:
             self._by_node.free()
+            self._by_node = None
         self._node = None
         with self._freeing:
             if self._bounded is not None:

@@ -56,6 +56,9 @@ class NodeMessages:
         found = self._messages.probe(*_wanted(source, tag))
         return None if found is None else Envelope(*found)
 
+    def lying(self) -> list[Envelope]:
+        return [Envelope(*each) for each in self._messages.lying()]
+
     def send(self, data: bytes, dest: int, tag: int, patience: Patience | None) -> None:
         """Send bytes. Raises TimeoutError if nobody takes them while ``patience`` lasts."""
         begun = self._messages.send(data, dest, tag)

@@ -81,6 +81,7 @@ class Base:
             rules = replace(rules, reproducible=reproducible)
         self.binding = Binding(fabric, rules)
         self.recorder = TracedRecorder() if rules.trace else Recorder()
+        self.under_way.lying = fabric.lying
         self.under_way.begin_message = self.recorder.begin_message
         self.calls = None
         if kernel is not None:

@@ -6,7 +6,7 @@ has dropped the request."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import py_object, pythonapi
 from threading import get_ident
 from time import monotonic
@@ -18,7 +18,7 @@ from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.beside import MAIN, hold, patience
 from mpicoll.communicator.engine.message import Message
 from mpicoll.errors import MessageError, MpicollError, StateError, TimeoutError
-from mpicoll.fabrics.fabric import NeverRaised
+from mpicoll.fabrics.fabric import Envelope, NeverRaised
 from mpicoll.guard.watch import watched, watcher
 from mpicoll.guard.watch.report import show
 from mpicoll.launch import lifetime
@@ -54,6 +54,8 @@ class UnderWay:
         """Told why, when a message did not come in time."""
         self.loss: Callable[[str, BaseException], MpicollError | None] = lambda *_: None
         """The error of an operation that the fabric has ended because ranks were lost; None if that is not why."""
+        self.lying: Callable[[], Sequence[Envelope]] = lambda: ()
+        """The messages that are here and that nobody has asked for, as far as that is known."""
         self.compare: Callable[[], object] = lambda: None
         """Ends the job if the ranks' calls differ: the likely reason where a collective fails."""
         self.begin_message: Callable[[Pending], object] = lambda _: None
@@ -409,11 +411,18 @@ def _tell_unfinished() -> None:
         for pending, _ in [wait for wait in [*each.waits] if id(wait) not in named_already]:  # of threads, for objects
             left.setdefault(each, []).append(f"{pending.operation}: {pending.missing}")
     for under_way, missing in [*left.items()][:_MOST_NAMED]:
-        more = f", and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
-        named = "; ".join(missing[:_MOST_NAMED])
-        show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {named}{more}")
+        show(f"mpicoll: rank {under_way.rank} is at its end and has calls under way. {_first_of(missing)}")
     if len(left) > _MOST_NAMED:
         show(f"mpicoll: it has calls under way in {len(left) - _MOST_NAMED} more communicators")
+    for each in filter(None, [made() for made in _all.valuerefs()]):
+        lying = [] if each.lost else each.lying()
+        if named := [f"{nbytes} bytes from rank {source} (tag {tag})" for source, tag, nbytes in lying]:
+            show(f"mpicoll: rank {each.rank} is at its end and has not received messages. {_first_of(named)}")
+
+
+def _first_of(named: list[str]) -> str:
+    more = f", and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
+    return "; ".join(named[:_MOST_NAMED]) + more
 
 
 if kernel is not None:

@@ -16,9 +16,10 @@ from mpicoll.calls.record import Pending, Record
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.beside import MAIN, patience
 from mpicoll.communicator.engine.engine import Engine
-from mpicoll.communicator.engine.message_calls import EXACT
+from mpicoll.communicator.engine.message_calls import EXACT, no_object
 from mpicoll.communicator.face import Face
-from mpicoll.errors import ArgumentError, MessageError, TimeoutError
+from mpicoll.communicator.repeated import repeated
+from mpicoll.errors import ArgumentError, TimeoutError
 
 __all__ = ["Objects"]
 
@@ -192,11 +193,13 @@ class Objects(Face):
         result: T = reduce(combine, map(self._engine.fabric.loads, moved))
         return result
 
+    @repeated
     def send_object(self, obj: Any, dest: int, tag: int = 0) -> None:
         """Send ``obj`` to the rank ``dest``, which receives it with :meth:`recv_object`."""
         awaited = self._of("send_object", dest, tag)
         self._message(awaited, self._engine.fabric.parcels.send, self._pickled("send_object", obj))
 
+    @repeated
     def recv_object(self, source: int | None = None, tag: int | None = 0) -> Any:
         """Receive an object from the rank ``source``, or from any rank if that is None, and return it. If ``tag`` is
         None, it takes a message of any tag."""
@@ -205,7 +208,7 @@ class Objects(Face):
         try:
             return self._engine.fabric.loads(data)
         except UnpicklingError as e:
-            raise MessageError(f"recv_object: what came (tag {tag}) is no object: was an array sent? ({e})") from e
+            raise no_object(tag, e) from e
 
     def _of(self, operation: str, peer: int | None, tag: int | None) -> _Awaited:
         """What is known of a message before it is sent or has come."""
@@ -227,6 +230,10 @@ class Objects(Face):
             found = _Awaited(pending, of, to_mpi, look)
             if exact:
                 self._awaited.keep((operation, peer, tag), found)
+                made = engine.fabric.object_message(receives, of, to_mpi)
+                if made is not None and engine.calls is not None and engine.under_way.timeout is None:
+                    numbers = (None, None, peer, tag) if receives else (peer, tag, None, None)
+                    engine.calls.keep_object(operation, numbers, made, pending)
         return found
 
     def _one_each(self, operation: str, objs: Any) -> list[bytes]:

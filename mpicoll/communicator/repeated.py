@@ -14,15 +14,17 @@ __all__ = ["repeated"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_RETURNS_OUT, _RETURNS_X, _RETURNS_NONE, _ROOT_RETURNS_OUT, _RETURNS_REQUEST = range(5)
-_ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM = range(8)
+_RETURNS_OUT, _RETURNS_X, _RETURNS_NONE, _ROOT_RETURNS_OUT, _RETURNS_NEW = range(5)
+_ROOT, _SENDTAG, _SOURCE, _RECVTAG, _X, _OP, _OUT, _ALGORITHM, _OBJECT = range(9)
 _MEANINGS = {
     "x": _X, "xs": _X, "op": _OP, "root": _ROOT, "out": _OUT, "algorithm": _ALGORITHM,
     "dest": _ROOT, "source": _SOURCE, "sendtag": _SENDTAG, "recvtag": _RECVTAG,
+    "obj": _OBJECT,
 }  # fmt: skip
 _MESSAGES = {
-    "send": (_RETURNS_NONE, _SENDTAG), "isend": (_RETURNS_REQUEST, _SENDTAG), "recv": (_RETURNS_X, _RECVTAG),
-    "irecv": (_RETURNS_REQUEST, _RECVTAG), "sendrecv": (_RETURNS_OUT, _RECVTAG),
+    "send": (_RETURNS_NONE, _SENDTAG), "isend": (_RETURNS_NEW, _SENDTAG), "send_object": (_RETURNS_NEW, _SENDTAG),
+    "recv": (_RETURNS_X, _RECVTAG), "irecv": (_RETURNS_NEW, _RECVTAG), "recv_object": (_RETURNS_NEW, _RECVTAG),
+    "sendrecv": (_RETURNS_OUT, _RECVTAG),
 }  # fmt: skip
 """What a method of a message returns, and which tag its ``tag`` is."""
 
@@ -54,7 +56,7 @@ def repeated(method: F) -> F:
         elif table.root == "gets":
             returns = _ROOT_RETURNS_OUT
         given = {"root": 0, **given}
-    defaults: list[object] = [None] * 8
+    defaults: list[object] = [None] * 9
     for argument, value in given.items():
         defaults[meanings[argument]] = value
     positions = tuple(meanings[argument] for argument in names)

@@ -255,6 +255,10 @@ class Fabric(ABC):
     def probe(self, source: int | None, tag: int | None) -> Envelope | None:
         """The first message that has come and that such a receive would take; None if there is none now."""
 
+    def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:
+        """The kernel's message of objects with this rank; None if the kernel carries none."""
+        return None
+
     def lying(self) -> Sequence[Envelope]:
         """The messages that have come and that no receive has asked for, as far as the fabric knows."""
         return ()

@@ -245,6 +245,10 @@ class MPIFabric(ElasticFabric):
             return self._by_node.probe(source, tag)
         return messages.probe(self._messages, source, tag)
 
+    def object_message(self, receives: bool, peer: int | None, tag: int | None) -> object | None:
+        convert = self.loads if receives else self.dumps
+        return None if self._by_node is None else self._by_node.of_objects(receives, peer, tag, convert)
+
     def lying(self) -> Sequence[Envelope]:
         return () if self._by_node is None else self._by_node.lying()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from mpicoll.arrays.buffers import Buffer
 from mpicoll.errors import MessageError, TimeoutError
@@ -55,6 +56,11 @@ class NodeMessages:
     def probe(self, source: int | None, tag: int | None) -> Envelope | None:
         found = self._messages.probe(*_wanted(source, tag))
         return None if found is None else Envelope(*found)
+
+    def of_objects(self, receives: bool, peer: int | None, tag: int | None, convert: Callable[[Any], Any]) -> object:
+        """What sends objects to a rank, or receives them. ``convert`` makes bytes of them, or objects of bytes."""
+        assert kernel is not None
+        return kernel.ObjectMessage(self._messages, receives, *_wanted(peer, tag), convert)
 
     def lying(self) -> list[Envelope]:
         return [Envelope(*each) for each in self._messages.lying()]

@@ -338,6 +338,20 @@ typedef struct {
     long rank;
 } CallsObject;
 
+static int read_numbers(PyObject *const *by, Numbers *numbers) {
+    int64_t *to[] = {&numbers->root, &numbers->sendtag, &numbers->source, &numbers->recvtag};
+    for (int i = 0; i < NUMBERS; i++) {
+        if (by[i] == Py_None) {
+            *to[i] = NO_NUMBER;
+            continue;
+        }
+        if (!PyLong_CheckExact(by[i])) return 0;
+        *to[i] = PyLong_AsLongLong(by[i]);
+        if (*to[i] == -1 && PyErr_Occurred()) return PyErr_Clear(), 0;
+    }
+    return 1;
+}
+
 static int same_array(const Array *a, const Array *b) {
     return a->address == b->address && a->elements == b->elements && a->dtype == b->dtype && a->layout == b->layout &&
            a->kind == b->kind;
@@ -466,6 +480,25 @@ static int run_message(CallsObject *self, const Entry *entry, PyObject *operatio
     return code ? -1 : 1;
 }
 
+/* 0 where Python must make the object's bytes: that fails, and it says why. */
+static int run_object(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *object, PyObject **result) {
+    PyObject *message = Py_NewRef(entry->message), *pending = Py_NewRef(entry->record);
+    PyObject *bytes = sends_object(message) ? bytes_of(message, object) : NULL;
+    int made = 0;
+    if (bytes || !sends_object(message)) {
+        note_message(self->ring, pending);
+        wait_as(self->waits, pending);
+        *result = carry_object(message, bytes);
+        wait_as(NULL, NULL);
+        made = *result ? 1 : -1;
+        if (made < 0) broken_off(self, "object_broke_off", pending, operation, Py_None, Py_None);
+    }
+    Py_XDECREF(bytes);
+    Py_DECREF(pending);
+    Py_DECREF(message);
+    return made;
+}
+
 static int start_request(CallsObject *self, const Entry *entry, PyObject *x, PyObject **request) {
     PyObject *bound = Py_NewRef(entry->bound), *pending = Py_NewRef(entry->record), *message = Py_NewRef(entry->message);
     note_message(self->ring, pending);
@@ -478,10 +511,9 @@ static int start_request(CallsObject *self, const Entry *entry, PyObject *x, PyO
     return *request ? 1 : -1;
 }
 
-/* 1 if the call was made, 0 if no plan is known, -1 with an exception. Where the message is begun alone, `request` becomes
- * what the program waits for. */
+/* 1 if the call was made, 0 if no plan is known, -1 with an exception. */
 static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject *out, PyObject *op, Numbers numbers,
-                  PyObject *algorithm, PyObject **request) {
+                  PyObject *algorithm, PyObject *object, PyObject **result) {
     Key key = {operation, op, algorithm, numbers, {0}, {0}};
     if (!self->ring || !describe(x, &key.x) || !describe(out, &key.out)) {
         PyErr_Clear();
@@ -490,8 +522,9 @@ static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject 
     Entry *entry = find(self, &key);
     if (!entry) return 0;
     entry->used = ++self->clock;
-    if (request) return start_request(self, entry, x, request);
-    return (entry->message ? run_message : run_call)(self, entry, operation, x, out);
+    if (!entry->message) return run_call(self, entry, operation, x, out);
+    if (is_object_message(entry->message)) return run_object(self, entry, operation, object, result);
+    return result ? start_request(self, entry, x, result) : run_message(self, entry, operation, x, out);
 }
 
 static int put(CallsObject *self, Key key, PyObject *x, PyObject *out, Entry made) {
@@ -530,24 +563,34 @@ static PyObject *calls_keep(CallsObject *self, PyObject *args) {
 /* keep_message(operation, x, out, (dest, sendtag, source, recvtag), message, what carries it out, what is pending) */
 static PyObject *calls_keep_message(CallsObject *self, PyObject *args) {
     PyObject *operation, *x, *out, *bound, *run, *pending, *of[NUMBERS];
-    int64_t numbers[NUMBERS];
     if (!PyArg_ParseTuple(args, "OOO(OOOO)OOO", &operation, &x, &out, of, of + 1, of + 2, of + 3, &bound, &run, &pending))
         return NULL;
     PyObject *message = message_of(run);
-    for (int i = 0; i < NUMBERS; i++) numbers[i] = of[i] == Py_None ? NO_NUMBER : PyLong_AsLongLong(of[i]);
-    if (PyErr_Occurred()) return NULL;
-    Key key = {operation, Py_None, Py_None, {numbers[0], numbers[1], numbers[2], numbers[3]}, {0}, {0}};
-    if (message) put(self, key, x, out, (Entry){.bound = bound, .run = run, .record = pending, .message = message});
+    Key key = {operation, Py_None, Py_None, {0}, {0}, {0}};
+    if (message && read_numbers(of, &key.numbers))
+        put(self, key, x, out, (Entry){.bound = bound, .run = run, .record = pending, .message = message});
     Py_RETURN_NONE;
 }
 
-/* run(run(operation, x, out, op, root, algorithm): make the call, if it is a repeated one. Returns whether it is. */
+/* keep_object(operation, (dest, sendtag, source, recvtag), message, what is pending) */
+static PyObject *calls_keep_object(CallsObject *self, PyObject *args) {
+    PyObject *operation, *message, *pending, *of[NUMBERS];
+    Key key = {.op = Py_None, .algorithm = Py_None};
+    if (!PyArg_ParseTuple(args, "O(OOOO)OO", &operation, of, of + 1, of + 2, of + 3, &message, &pending)) return NULL;
+    if (!is_object_message(message) || !read_numbers(of, &key.numbers))
+        return PyErr_Format(PyExc_TypeError, "keep_object: expected an ObjectMessage, and ints or None");
+    key.operation = operation;
+    put(self, key, Py_None, Py_None, (Entry){.bound = message, .run = message, .record = pending, .message = message});
+    Py_RETURN_NONE;
+}
+
+/* run(operation, x, out, op, root, algorithm): make the call, if it is a repeated one. Returns whether it is. */
 static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
     if (n != 6) return PyErr_Format(PyExc_TypeError, "run: expected 6 arguments; given %zd", n);
     long root = PyLong_CheckExact(args[4]) ? PyLong_AsLong(args[4]) : -1;
     PyErr_Clear();
     Numbers numbers = {root, NO_NUMBER, NO_NUMBER, NO_NUMBER};
-    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL);
+    int made = root < 0 ? 0 : repeat(self, args[0], args[1], args[2], args[3], numbers, args[5], NULL, NULL);
     return made < 0 ? NULL : PyBool_FromLong(made);
 }
 
@@ -610,8 +653,8 @@ static void calls_dealloc(CallsObject *self) {
 /* Method: a collective of a Communicator, or a message. */
 
 /* What an argument may mean. The first ones are Numbers. */
-enum { ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, MEANINGS };
-enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT, IT_RETURNS_REQUEST };
+enum { ROOT, SENDTAG, SOURCE, RECVTAG, X, OP, OUT, ALGORITHM, OBJECT, MEANINGS };
+enum { IT_RETURNS_OUT, IT_RETURNS_X, IT_RETURNS_NONE, ROOT_RETURNS_OUT, IT_RETURNS_NEW };
 
 typedef struct {
     PyObject_HEAD
@@ -640,23 +683,10 @@ static int sorted(const MethodObject *self, PyObject *const *args, Py_ssize_t gi
         if (meaning < 0 || by[meaning]) return 0; /* a wrong name, one that is not interned, or one given twice */
         by[meaning] = args[given + i];
     }
-    if (!by[X] && self->most && self->meanings[0] == X) return 0; /* it has no default */
+    int first = self->most ? self->meanings[0] : ROOT;
+    if (!by[first] && (first == X || first == OBJECT)) return 0; /* it has no default */
     for (int i = 0; i < MEANINGS; i++)
         if (!by[i]) by[i] = PyTuple_GetItem(self->defaults, i);
-    return 1;
-}
-
-static int read_numbers(PyObject *const *by, Numbers *numbers) {
-    int64_t *to[] = {&numbers->root, &numbers->sendtag, &numbers->source, &numbers->recvtag};
-    for (int i = 0; i < NUMBERS; i++) {
-        if (by[i] == Py_None) {
-            *to[i] = NO_NUMBER;
-            continue;
-        }
-        if (!PyLong_CheckExact(by[i])) return 0;
-        *to[i] = PyLong_AsLongLong(by[i]);
-        if (*to[i] == -1 && PyErr_Occurred()) return PyErr_Clear(), 0;
-    }
     return 1;
 }
 
@@ -678,9 +708,9 @@ static int try_method(MethodObject *self, PyObject *const *args, Py_ssize_t give
     PyObject *out = unused || (self->elementwise && by[OUT] == by[X]) ? Py_None : by[OUT];
     if (!gets || by[OUT] != Py_None)
         made = repeat(known, self->operation, by[X], out, by[OP], numbers, by[ALGORITHM],
-                      self->returns == IT_RETURNS_REQUEST ? result : NULL);
+                      by[OBJECT], self->returns == IT_RETURNS_NEW ? result : NULL);
     Py_DECREF(calls);
-    if (self->returns == IT_RETURNS_REQUEST) return made;
+    if (self->returns == IT_RETURNS_NEW) return made;
     *result = Py_NewRef(gets ? by[OUT] : self->returns == IT_RETURNS_X ? by[X] : Py_None);
     return made;
 }
@@ -790,6 +820,7 @@ static PyType_Spec ring_spec = {"mpicoll.node.kernel.Ring", sizeof(RingObject), 
 
 static PyMethodDef calls_methods[] = {{"keep", (PyCFunction)calls_keep, METH_VARARGS, NULL},
                            {"keep_message", (PyCFunction)calls_keep_message, METH_VARARGS, NULL},
+                           {"keep_object", (PyCFunction)calls_keep_object, METH_VARARGS, NULL},
                            {"run", (PyCFunction)(void (*)(void))calls_run, METH_FASTCALL, NULL},
                            {"forget", (PyCFunction)calls_forget, METH_O, NULL}, {0}};
 static PyType_Slot calls_slots[] = {{Py_tp_new, calls_new}, {Py_tp_traverse, calls_traverse},

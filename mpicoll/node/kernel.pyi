@@ -27,6 +27,13 @@ class Calls:
         run: object,
         pending: object,
     ) -> None: ...
+    def keep_object(
+        self,
+        operation: str,
+        numbers: tuple[int | None, int | None, int | None, int | None],
+        message: ObjectMessage,
+        pending: object,
+    ) -> None: ...
     def run(self, operation: str, x: object, out: object, op: object, root: int, algorithm: str | None) -> bool: ...
     def forget(self, stay: bool) -> None: ...
 
@@ -121,6 +128,13 @@ class Message:
     def source(self, begun: Begun | None = None) -> int: ...
     def tag(self, begun: Begun) -> int: ...
     def arrived(self, begun: Begun | None = None) -> int | None: ...
+
+class ObjectMessage:
+    """A message of an object."""
+
+    def __new__(
+        cls, messages: Messages, receives: bool, peer: int, tag: int, convert: Callable[[object], object]
+    ) -> ObjectMessage: ...
 
 class Request:
     """What Python's class of requests keeps: see ``_PlainFields`` in ``mpicoll.communicator.engine.requests``."""

@@ -388,34 +388,44 @@ PyObject *message_of(PyObject *now) {
 
 /* Objects, as bytes */
 
-/* send(bytes, dest, tag) -> what stands for the message under way */
-static PyObject *messages_send(MessagesObject *self, PyObject *args) {
-    PyObject *bytes;
-    Transfer t = {0};
-    if (!PyArg_ParseTuple(args, "O!ii", &PyBytes_Type, &bytes, &t.peer, &t.tag)) return NULL;
+int are_messages(PyObject *object) { return Py_TYPE(object) == messages_type; }
+
+PyObject *send_bytes(PyObject *messages, PyObject *bytes, int dest, int tag) {
+    Transfer t = {.peer = dest, .tag = tag};
     t.memory = (Layout){.address = PyBytes_AsString(bytes), .nbytes = (size_t)PyBytes_Size(bytes)};
-    BegunObject *begun = new_begun(self, &t);
+    BegunObject *begun = new_begun((MessagesObject *)messages, &t);
     if (!begun) return NULL;
     begun->held = Py_NewRef(bytes);
     if (begin(begun)) Py_CLEAR(begun);
     return (PyObject *)begun;
 }
 
-/* recv(source, tag) -> the bytes of a message, when it has come */
-static PyObject *messages_recv(MessagesObject *self, PyObject *args) {
-    int source, tag;
+PyObject *recv_bytes(PyObject *messages, int source, int tag) {
+    MessagesObject *of = (MessagesObject *)messages;
     Envelope e;
-    if (!PyArg_ParseTuple(args, "ii", &source, &tag)) return NULL;
-    if (failed(wait_for_message(&self->m, source, tag, &e))) return NULL;
+    if (failed(wait_for_message(&of->m, source, tag, &e))) return NULL;
     PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)e.nbytes);
     if (!bytes) return NULL;
     Transfer t = {.receives = 1, .peer = e.source, .tag = e.tag};
     t.memory = (Layout){.address = PyBytes_AsString(bytes), .nbytes = e.nbytes};
-    BegunObject *begun = new_begun(self, &t);
+    BegunObject *begun = new_begun(of, &t);
     if (begun) begun->held = Py_NewRef(bytes);
     if (!begun || begin(begun) || wait_for(begun)) Py_CLEAR(bytes);
     Py_XDECREF((PyObject *)begun);
     return bytes;
+}
+
+/* send(bytes, dest, tag) -> what stands for the message under way */
+static PyObject *messages_send(PyObject *self, PyObject *args) {
+    PyObject *bytes;
+    int dest, tag;
+    return PyArg_ParseTuple(args, "O!ii", &PyBytes_Type, &bytes, &dest, &tag) ? send_bytes(self, bytes, dest, tag) : NULL;
+}
+
+/* recv(source, tag) -> the bytes of a message, when it has come */
+static PyObject *messages_recv(PyObject *self, PyObject *args) {
+    int source, tag;
+    return PyArg_ParseTuple(args, "ii", &source, &tag) ? recv_bytes(self, source, tag) : NULL;
 }
 
 #define METHOD(name, of, how) {#name, (PyCFunction)(void (*)(void))of##_##name, how, NULL}
@@ -449,6 +459,6 @@ int add_transfers(PyObject *module) {
     message_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &message_spec, NULL);
     if (!messages_type || !begun_type || !message_type) return -1;
     if (PyObject_SetAttrString((PyObject *)message_type, "overruns", Py_False)) return -1;
-    return add_requests(module) || PyModule_AddType(module, messages_type) || PyModule_AddType(module, message_type) ||
+    return add_requests(module) || add_objects(module) || PyModule_AddType(module, messages_type) || PyModule_AddType(module, message_type) ||
            PyModule_AddType(module, begun_type);
 }

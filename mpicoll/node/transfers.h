@@ -13,6 +13,17 @@ const Transfer *transfer_of(const PyObject *begun);
 int wait_for_begun(PyObject *begun);
 PyObject *start_message(PyObject *message);
 
+int are_messages(PyObject *object);
+PyObject *send_bytes(PyObject *messages, PyObject *bytes, int dest, int tag);
+PyObject *recv_bytes(PyObject *messages, int source, int tag);
+
+/* objects.c */
+int add_objects(PyObject *module);
+int is_object_message(PyObject *message);
+int sends_object(PyObject *message);
+PyObject *bytes_of(PyObject *message, PyObject *object); /* NULL, without an exception, where that fails */
+PyObject *carry_object(PyObject *message, PyObject *bytes); /* what came, or None */
+
 /* requests.c. A Request of Python's for a message that was begun. */
 int add_requests(PyObject *module);
 PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *pending);

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from pickle import UnpicklingError
 from threading import get_ident
 from time import monotonic
 from typing import Any
@@ -23,10 +24,10 @@ from mpicoll.communicator.engine.copies import copied_to_host, written_back
 from mpicoll.communicator.engine.message import Message
 from mpicoll.communicator.engine.packing import End, Packed, keeps_no_array
 from mpicoll.communicator.engine.requests import Finish, Request, hold_back
-from mpicoll.errors import ArgumentError, TimeoutError
+from mpicoll.errors import ArgumentError, MessageError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
 
-__all__ = ["EXACT", "BoundMessage", "MessageCalls", "OwnTag"]
+__all__ = ["EXACT", "BoundMessage", "MessageCalls", "OwnTag", "no_object"]
 
 BoundMessage = Message | Callable[[], Request]
 """A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it."""
@@ -112,6 +113,14 @@ class MessageCalls(Base):
         if isinstance(e, self.failure):
             raise self.under_way.error(message, arrays, e) from e
         hold_back(arrays)
+
+    def object_broke_off(self, pending: Pending, operation: str, e: BaseException, *_: object) -> None:
+        """The same of an object's."""
+        if isinstance(e, UnpicklingError):
+            raise no_object(pending.ends.source_tag, e) from e
+        if isinstance(e, self.failure):
+            self.end_midway(operation, e)
+            raise self.error(operation, e) from e
 
     def _keep(self, operation: str, x: Any, out: Any, numbers: tuple[int | None, ...], message: Message) -> None:
         """From now on, the kernel makes this message."""
@@ -360,6 +369,11 @@ class MessageCalls(Base):
         pending = Pending.message(operation, what, wire.count, wire.dtype.name, ends)
         in_time, by_library = self.under_way.timeout is not None, self.fabric.messages_by_library
         return Message(pending, transfer, receives, in_time, wire.count * wire.dtype.itemsize, by_library)
+
+
+def no_object(tag: int | None, e: UnpicklingError) -> MessageError:
+    """The error where something else came than an object."""
+    return MessageError(f"recv_object: what came (tag {tag}) is no object: was an array sent? ({e})")
 
 
 def _is(given: Any, name: int) -> bool:

@@ -1,0 +1,221 @@
+"""Random messages of all faces: each arrives once, whole, in order, and where it belongs.
+
+``MPICOLL_DRAWS=100000`` makes so many rounds, of about eight messages each. MPICOLL_SEED repeats them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import mpicoll
+
+ROUNDS = int(os.environ.get("MPICOLL_DRAWS", "250"))
+COUNTS = (0, 1, 2, 7, 100, 1_000, 1_023, 1_024, 1_025, 3_000, 16_000, 16_500, 60_000)
+"""Elements of 8 bytes: around what goes at once, what a piece of a long message has, and what lies in a ring."""
+LAYOUTS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+    "whole": lambda x: x[::4].copy(),
+    "apart": lambda x: x[::4],
+    "backwards": lambda x: x[::4][::-1],
+    "column": lambda x: x.reshape(-1, 4)[:, 2],
+    "columns": lambda x: x.reshape(-1, 4)[:, :1].T,
+}
+
+
+class Drawn(NamedTuple):
+    """A message. All ranks know it."""
+
+    number: int
+    source: int
+    dest: int
+    tag: int
+    elements: int
+    sent_as: str
+    taken_as: str
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        return self.number + np.arange(self.elements) / 8
+
+    def given(self) -> NDArray[np.float64]:
+        x = self._array(self.sent_as)
+        x[...] = self.values.reshape(x.shape)
+        return x
+
+    def room(self) -> NDArray[np.float64]:
+        x = self._array(self.taken_as)
+        x[...] = -1
+        return x
+
+    def _array(self, layout: str) -> NDArray[np.float64]:
+        return LAYOUTS[layout](np.full(4 * self.elements, -2.0))
+
+    def check(self, found: NDArray[np.float64]) -> None:
+        np.testing.assert_array_equal(found.reshape(-1), self.values, str(self))
+        base = found.base
+        if base is not None and self.taken_as != "whole":  # nothing else was written to
+            assert np.count_nonzero(np.asarray(base) == -2) >= 3 * self.elements
+
+
+class Messages:
+    """The messages of a job."""
+
+    def __init__(self, comm: mpicoll.Communicator, seed: int) -> None:
+        self.comm, self.rank, self.size = comm, comm.rank, comm.size
+        self.common, self.own = random.Random(seed), random.Random(seed + 1 + comm.rank)
+        self.number = 0
+
+    def draw(self) -> Drawn:
+        self.number += 1
+        common, ranks, layouts = self.common, range(self.size), [*LAYOUTS]
+        source, dest, tag = common.choice(ranks), common.choice(ranks), common.choice((0, 0, 1, 7, 100_000))
+        count = common.choice(COUNTS[: common.choice((6, 10, len(COUNTS)))])
+        return Drawn(self.number, source, dest, tag, count, common.choice(layouts), common.choice(layouts))
+
+    def pause(self) -> None:
+        if self.own.random() < 0.02:
+            time.sleep(self.own.choice((0.0, 0.0005, 0.003)))
+
+    def round(self) -> None:
+        drawn = [self.draw() for _ in range(self.common.randint(1, 15))]
+        self.common.choice((self.under_way, self.one_by_one, self.shifted, self.objects, self.any_of, self.passed))(
+            drawn
+        )
+
+    def under_way(self, drawn: list[Drawn]) -> None:
+        """Receives and sends are begun in any order, as long as those of a pair keep theirs, and waited for in any."""
+        comes, leaves = self._mine(drawn)
+        begun: list[tuple[Any, Drawn | None, Any]] = []
+        each: Drawn | None
+        for each in self._shuffled(comes, leaves):
+            self.pause()
+            if each in comes:
+                x = each.room()
+                begun.append((self.comm.irecv(x, each.source, each.tag), each, x))
+                comes.remove(each)
+            else:
+                begun.append((self.comm.isend(x := each.given(), each.dest, each.tag), None, x))
+        self.own.shuffle(begun)
+        for request, each, x in begun:
+            while self.own.random() < 0.5 and not request.test():
+                self.pause()
+            request.wait()
+            if each is not None:
+                assert (request.source, request.tag) == (each.source, each.tag)
+                each.check(x)
+
+    def _mine(self, drawn: list[Drawn]) -> tuple[list[Drawn], list[Drawn]]:
+        return [m for m in drawn if m.dest == self.rank], [m for m in drawn if m.source == self.rank]
+
+    def _shuffled(self, comes: list[Drawn], leaves: list[Drawn]) -> list[Drawn]:
+        queues, order = [[*comes], [*leaves]], []
+        while any(queues):
+            order.append(self.own.choice([queue for queue in queues if queue]).pop(0))
+        return order
+
+    def one_by_one(self, drawn: list[Drawn]) -> None:
+        """Blocking calls, in the order of all messages."""
+        for each in drawn:
+            self.pause()
+            if each.source == each.dest == self.rank:
+                request = self.comm.isend(x := each.given(), self.rank, each.tag)
+                each.check(self.comm.recv(each.room(), self.rank, each.tag))
+                request.wait()
+                assert x.size == each.elements
+            elif each.source == self.rank:
+                self.comm.send(each.given(), each.dest, each.tag)
+            elif each.dest == self.rank:
+                each.check(self.comm.recv(each.room(), each.source, each.tag))
+
+    def shifted(self, drawn: list[Drawn]) -> None:
+        """Each rank sends to one and receives from another at once; sometimes in place."""
+        for each in drawn:
+            self.pause()
+            by = 1 + each.tag % self.size
+            mine, theirs = (
+                each._replace(number=each.number + 1_000_000 * r, source=r)
+                for r in (self.rank, (self.rank - by) % self.size)
+            )
+            dest = (self.rank + by) % self.size
+            if each.elements % 2:
+                x = theirs._replace(sent_as=theirs.taken_as)._replace(number=mine.number).given()
+                theirs.check(self.comm.sendrecv(x, dest, x, theirs.source, each.tag, each.tag))
+            else:
+                found = self.comm.sendrecv(mine.given(), dest, theirs.room(), theirs.source, each.tag, each.tag)
+                theirs.check(found)
+
+    def objects(self, drawn: list[Drawn]) -> None:
+        """Those of tag 0 come from any rank. They are short, so that no rank waits until one is taken."""
+        drawn = [m if m.tag else m._replace(elements=min(m.elements, 100)) for m in drawn]
+        comes = [m for m in drawn if m.dest == self.rank != m.source]
+        for each in drawn:
+            self.pause()
+            if each.source == self.rank != each.dest:
+                self.comm.send_object((each.number, each.values), each.dest, each.tag)
+            elif each.dest == self.rank != each.source:
+                number, values = self.comm.recv_object(each.source if each.tag else None, each.tag)
+                came = next(m for m in comes if m.number == number)
+                first = next(m for m in comes if (m.source, m.tag) == (came.source, came.tag))
+                assert came is first
+                assert came is each or not each.tag
+                np.testing.assert_array_equal(values, came.values)
+                comes.remove(came)
+        self.comm.barrier()  # what any rank has sent belongs to this round
+
+    def any_of(self, drawn: list[Drawn]) -> None:
+        """Receives from any rank and of any tag: those of one sender come in their order."""
+        drawn = [m._replace(elements=drawn[0].elements) for m in drawn]
+        comes, leaves = self._mine(drawn)
+        sends = [(self.comm.isend(x := m.given(), m.dest, m.tag), x) for m in leaves]
+        while comes:
+            self.pause()
+            if self.own.random() < 0.3:
+                found = self.comm.probe(None, None)
+                assert found.nbytes == 8 * drawn[0].elements
+            x = comes[0].room()
+            request = self.comm.irecv(x, None, None)
+            request.wait()
+            each = next(m for m in comes if m.source == request.source)
+            assert request.tag == each.tag
+            each._replace(taken_as=comes[0].taken_as).check(x)
+            comes.remove(each)
+        for send, _ in sends:
+            send.wait()
+        self.comm.barrier()
+
+    def passed(self, drawn: list[Drawn]) -> None:
+        """All are sent before any receive asks for them, and are taken by their tags in another order."""
+        comes, leaves = self._mine(drawn)
+        sends = [(self.comm.isend(x := m.given(), m.dest, m.tag), x) for m in leaves]
+        self.comm.barrier()
+        while comes:
+            any_one = self.own.choice(comes)
+            each = next(m for m in comes if (m.source, m.tag) == (any_one.source, any_one.tag))
+            each.check(self.comm.recv(each.room(), each.source, each.tag))
+            comes.remove(each)
+        for send, _ in sends:
+            send.wait()
+
+
+@pytest.fixture
+def comm() -> Iterator[mpicoll.Communicator]:
+    with mpicoll.Communicator() as made:
+        yield made
+
+
+def test_random_messages(comm: mpicoll.Communicator) -> None:
+    seed = comm.bcast_object(int(os.environ.get("MPICOLL_SEED", random.randrange(1 << 30))))
+    print(f"{ROUNDS} rounds, MPICOLL_SEED = {seed}")
+    messages = Messages(comm, seed)
+    for _ in range(ROUNDS):
+        messages.round()
+    comm.barrier()
+    assert comm.iprobe(None, None) is None
+    assert not comm._engine.fabric.lying()

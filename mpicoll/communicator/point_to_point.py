@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy import ndarray
-
 from mpicoll.arrays.buffers import exported
 from mpicoll.arrays.protocols import A, ArrayLike
-from mpicoll.calls.plan import NOT_FOUND
-from mpicoll.communicator.engine.message_calls import EXACT, BoundMessage
 from mpicoll.communicator.engine.requests import Request
 from mpicoll.communicator.face import Face
 from mpicoll.communicator.repeated import repeated
@@ -68,25 +64,9 @@ class PointToPoint(Face):
         array: then what comes replaces what was sent, and both have the same length. All else is as in :meth:`send` and
         :meth:`recv`.
         """
-        engine = self._engine
-        y: Any = out
-        try:
-            address = engine.address
-            here = (address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else engine.key(x)
-            if y is x:
-                there: Any = None
-            elif type(y) is ndarray:
-                there = (address(y), y.size, y.dtype, y.flags.num)
-            else:
-                there = engine.key(y) or y
-            at = here, dest, there, source, sendtag, recvtag
-            both: BoundMessage | None = engine.messages_of(at)
-        except NOT_FOUND:
-            both = None
-        if both is None or not (type(dest) is type(sendtag) is int and type(source) in EXACT and type(recvtag) is int):
-            x, y = (e := exported(x)), e if y is x else exported(y)
-            both = engine.both(x, dest, y, source, sendtag, recvtag)
-        engine.transfer(both, y)
+        here = exported(x)
+        there: Any = here if out is x else exported(out)
+        self._engine.transfer(self._engine.both(here, dest, there, source, sendtag, recvtag), there)
         return out
 
     def probe(self, source: int | None = None, tag: int | None = 0) -> Envelope:

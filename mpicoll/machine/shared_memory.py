@@ -27,7 +27,7 @@ __all__ = ["Block", "Mapping", "fill", "kept_for_later", "mapped", "mark_of", "n
 
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
-BUDGET = 64 << 20
+BUDGET = 192 << 20
 """The most bytes that a rank makes for all its communicators together. A communicator holds its memory until it is
 freed, and a program may have hundreds of communicators."""
 _NAME = "mpicoll-"

@@ -71,7 +71,6 @@ class Base:
         self.plans: Plans[Bound] = Plans()
         self.bound_messages: Plans[Message] = Plans()
         self.startable: Plans[Startable] = Plans()
-        self.messages_of = self.bound_messages.get
         self.tells_kinds, self.most_tag = False, fabric.most_tag
         self.under_way = UnderWay(fabric.failure, fabric.rank)
         self.under_way.any_thread = bool(fabric.library) and fabric.any_thread and fabric.elastic is None
@@ -245,7 +244,6 @@ class Base:
         if self.calls is not None:
             self.calls.forget(True)
         self.plans, self.bound_messages, self.startable = Plans(), Plans(), Plans()
-        self.messages_of = self.bound_messages.get
         self.under_way.abandon(why)
         self.close(why)
 

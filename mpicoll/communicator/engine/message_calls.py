@@ -10,12 +10,9 @@ from threading import get_ident
 from time import monotonic
 from typing import Any
 
-from numpy import ndarray
-
 from mpicoll.arrays.buffers import Buffer, as_buffer, exported, memory_overlaps
 from mpicoll.arrays.protocols import ArrayLike
 from mpicoll.calls.arguments import checked_int, checked_rank
-from mpicoll.calls.plan import NOT_FOUND
 from mpicoll.calls.record import Ends, Pending
 from mpicoll.communicator.engine import kinds
 from mpicoll.communicator.engine.base import Base
@@ -44,40 +41,18 @@ class OwnTag(int):
 class MessageCalls(Base):
     """How an engine makes messages."""
 
-    # The names of these arguments are those of the methods. A message that was bound before is found in line, three
-    # times: a call more would cost as much as all that is noted of a message.
+    # The names of these arguments are those of the methods.
 
     def carry(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> None:
         """Send ``x`` to the rank ``peer``, or receive it from there, and return when that is complete. Errors name
         ``operation``."""
-        try:
-            key = (self.address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self.key(x)
-            message: BoundMessage | None = self.messages_of((operation, key, peer, tag))
-        except NOT_FOUND:
-            message = None
-        if message is None or type(peer) not in EXACT or type(tag) not in EXACT:
-            x = exported(x)
-            message = self._found_or_bound(operation, x, peer, tag, receives)
-        self.transfer(message, x)
+        x = exported(x)
+        self.transfer(self.message(operation, x, peer, tag, receives), x)
 
     def begin(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> Request:
         """The same, under way."""
-        try:
-            key = (self.address(x), x.size, x.dtype, x.flags.num) if type(x) is ndarray else self.key(x)
-            message = self.messages_of((operation, key, peer, tag))
-        except NOT_FOUND:
-            message = None
-        if message is None or type(peer) not in EXACT or type(tag) not in EXACT:
-            x = exported(x)
-            return self.start(self._found_or_bound(operation, x, peer, tag, receives), x)
-        try:
-            return Request(message, message.transfer.start(), x, self.under_way)
-        except self.failure as e:
-            raise self.error(operation, e) from e
-
-    def message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> BoundMessage:
-        """The same, checked and bound, to be made to happen later by :meth:`transfer` or :meth:`start`."""
-        return self._found_or_bound(operation, x, peer, tag, receives)
+        x = exported(x)
+        return self.start(self.message(operation, x, peer, tag, receives), x)
 
     def transfer(self, message: BoundMessage, x: Any) -> None:
         """Send or receive what is bound to ``x``, and return when that is complete."""
@@ -146,17 +121,15 @@ class MessageCalls(Base):
         except self.failure as e:
             raise self.error(message.pending.operation, e) from e
 
-    def _found_or_bound(
-        self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool
-    ) -> BoundMessage:
+    def message(self, operation: str, x: Any, peer: int | None, tag: int | None, receives: bool) -> BoundMessage:
+        """The message, checked and bound, to be made to happen by :meth:`transfer` or :meth:`start`."""
         self.check_open(operation)
         key = self.key(x)
         at = operation, key, peer, tag
         lasts = key is not None and type(peer) in EXACT and type(tag) in EXACT
-        found = self.bound_messages.find(at) if lasts else None
-        if found is not None:
-            return found
-        bound = (self._incoming if receives else self._outgoing)(operation, x, peer, tag)
+        bound: BoundMessage | None = self.bound_messages.find(at) if lasts else None
+        if bound is None:
+            bound = (self._incoming if receives else self._outgoing)(operation, x, peer, tag)
         if isinstance(bound, Message) and lasts:
             self.bound_messages.keep(at, bound)
             self._keep(operation, x, None, (None, None, peer, tag) if receives else (peer, tag, None, None), bound)
@@ -228,6 +201,7 @@ class MessageCalls(Base):
         lasts = here is not None and (there is not None or out is x)
         lasts = lasts and EXACT.issuperset(map(type, (dest, source, sendtag, recvtag)))
         if lasts and (found := self.bound_messages.find(at)) is not None:
+            self._keep(operation, x, None if out is x else out, (dest, sendtag, source, recvtag), found)
             return found
         given, taken = self._memory(operation, x), self._memory(operation, out, "out", writable=True)
         one = (given.address, given.shape, given.strides) == (taken.address, taken.shape, taken.strides)

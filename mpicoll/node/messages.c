@@ -3,7 +3,9 @@
  * From each rank to each, itself too, there is a ring of records. A short message is one record. A long one is
  * announced, by a record; a record in the ring of the other direction grants it, when a receive takes it; and then its
  * pieces follow. So messages of a sender lie in its ring in their order, and only short ones take memory before a
- * receive asks for them. Pieces come in the order of the grants.
+ * receive asks for them. Pieces come in the order of the grants. Where ranks take turns on cores, each turn of a ring
+ * costs a change of them. So the receiver reads a long array out of the sender's memory, if the system permits that, and
+ * grants no bytes.
  *
  * The one that waits for a record looks at the place where it will be, so that a short message costs the transfer of
  * one cache line: the first word of a record is written last, and before that, the first word of the record that will
@@ -34,7 +36,7 @@ typedef struct {
     _Atomic uint32_t what;
     int32_t tag;
     uint64_t nbytes; /* of the whole message; of a piece; or that a receive wants of a long message */
-    uint64_t number; /* of a long message that is granted */
+    uint64_t number; /* of a long message that is granted; of one that is announced, its address, or 0 */
 } Record;
 
 static size_t rounded(size_t nbytes, size_t step) { return (nbytes + step - 1) / step * step; }
@@ -51,6 +53,7 @@ size_t messages_block_size(int size) { return head(size) + (size_t)size * ring_s
 static void peer_begin(Peer *p, const Messages *m, char *mine, char *its, int rank) {
     size_t from = (size_t)rank, to = (size_t)m->rank, at = head(m->size);
     p->bed = (Bed){(_Atomic uint32_t *)its, (_Atomic uint32_t *)its + 1};
+    p->self = (const Self *)(its + sizeof(uint64_t)), p->readable = -1;
     p->in = (Ends *)(mine + APART) + from, p->from = mine + at + from * m->ring;
     p->out = (Ends *)(its + APART) + to, p->to = its + at + to * m->ring;
     p->free_until = m->ring;
@@ -58,11 +61,12 @@ static void peer_begin(Peer *p, const Messages *m, char *mine, char *its, int ra
 }
 
 int messages_begin(Messages *m, int rank, int size, char *const *blocks, int crowded, Host host) {
-    *m = (Messages){.rank = rank, .size = size, .ring = ring_size(size)};
+    *m = (Messages){.rank = rank, .size = size, .ring = ring_size(size), .crowded = crowded};
     m->eager = least(m->ring / 8, LONGEST_EAGER);
     m->piece = m->ring / 8 - LINE;
     m->peers = calloc((size_t)size, sizeof *m->peers);
     if (!m->peers) return OUT_OF_MEMORY;
+    introduce((Self *)(blocks[rank] + sizeof(uint64_t)));
     for (int r = 0; r < size; r++) peer_begin(&m->peers[r], m, blocks[rank], blocks[r], r);
     waiter_begin(&m->waiter, crowded, host);
     return 0;
@@ -161,6 +165,7 @@ static int send_message(Messages *m, Peer *p, Transfer *t) {
     Record *record = reserve(m, p, nbytes);
     if (!record) return 0;
     record->tag = t->tag, record->nbytes = t->memory.nbytes;
+    record->number = t->memory.dims ? 0 : (uint64_t)(uintptr_t)t->memory.address;
     if (is_short) gather_bytes(&t->memory, 0, t->memory.nbytes, (char *)(record + 1));
     publish(m, p, record, is_short ? EAGER : LONG, nbytes);
     take_out(&p->unsent, t);
@@ -201,8 +206,31 @@ static void push(Messages *m, Peer *p) {
 
 /* Records that come. */
 
+#define PART (64 << 10) /* bytes that are read at once for an array with gaps */
+
+static int may_read(const Messages *m, Peer *p) {
+    if (!m->crowded) return 0;
+    if (p->readable < 0) p->readable = is_readable(p->self);
+    return p->readable;
+}
+
+/* Read a long message out of its sender's memory. Returns 0 if the system does not let this process do so. */
+static int read_message(const Messages *m, Peer *p, Transfer *t, uint64_t address) {
+    if (!address || !may_read(m, p)) return 0;
+    if (!t->memory.dims) return !read_memory(p->self, address, t->memory.address, t->wanted);
+    char *part = malloc(PART);
+    size_t done = 0;
+    for (size_t now; part && done < t->wanted; done += now) {
+        now = least(PART, t->wanted - done);
+        if (read_memory(p->self, address + done, part, now)) break;
+        scatter_bytes(&t->memory, done, now, part);
+    }
+    free(part);
+    return done == t->wanted;
+}
+
 /* The receive takes this message. `bytes` are NULL where it is long. */
-static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes, uint64_t number) {
+static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes, uint64_t number, uint64_t address) {
     Peer *p = &m->peers[message.source];
     t->message = message;
     t->wanted = least(message.nbytes, t->memory.nbytes);
@@ -212,17 +240,19 @@ static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes
         return;
     }
     t->number = number;
+    if (read_message(m, p, t, address)) t->wanted = 0;
     append(&p->granted, t);
     if (!p->ungranted) p->ungranted = t;
 }
 
-static int pass_over(Messages *m, Envelope message, const char *bytes, uint64_t number) {
+static int pass_over(Messages *m, Envelope message, const char *bytes, uint64_t number, uint64_t address) {
     Peer *p = &m->peers[message.source];
     size_t kept = bytes ? message.nbytes : 0;
     Passed *passed = malloc(sizeof *passed + kept);
     if (!passed) return OUT_OF_MEMORY;
     uint64_t arrival = atomic_load_explicit(&m->passed, memory_order_relaxed);
-    *passed = (Passed){.message = message, .is_long = !bytes, .number = number, .arrival = arrival};
+    *passed = (Passed){.message = message, .is_long = !bytes, .number = number, .arrival = arrival,
+                       .address = address};
     if (kept) memcpy(passed->bytes, bytes, kept);
     *p->end = passed, p->end = &passed->next;
     m->lying++;
@@ -241,11 +271,11 @@ static int take_message(Messages *m, int source, const Record *record, int is_lo
         if (!matches(t->peer, source) || !matches(t->tag, message.tag)) continue;
         take_out(&m->posted, t);
         t->is_posted = 0;
-        accept(m, t, message, bytes, p->heard_ever);
+        accept(m, t, message, bytes, p->heard_ever, record->number);
         p->heard_ever += (uint64_t)is_long;
         return 0;
     }
-    int code = pass_over(m, message, bytes, p->heard_ever);
+    int code = pass_over(m, message, bytes, p->heard_ever, record->number);
     if (!code) p->heard_ever += (uint64_t)is_long;
     return code;
 }
@@ -348,7 +378,7 @@ static void take_passed(Messages *m, Transfer *t, Passed **link) {
     *link = passed->next;
     if (!passed->next) p->end = link;
     m->lying--;
-    accept(m, t, passed->message, passed->is_long ? NULL : passed->bytes, passed->number);
+    accept(m, t, passed->message, passed->is_long ? NULL : passed->bytes, passed->number, passed->address);
     free(passed);
     push(m, p);
 }

@@ -3,6 +3,7 @@
 #define MPICOLL_MESSAGES_H
 
 #include "layouts.h"
+#include "peers.h"
 #include "waiting.h"
 
 #define ANY (-1) /* a receive from any source, or of any tag */
@@ -33,7 +34,7 @@ typedef struct Passed {
     Envelope message;
     struct Passed *next;
     int is_long;
-    uint64_t number, arrival;
+    uint64_t number, arrival, address;
     char bytes[];
 } Passed;
 
@@ -47,6 +48,8 @@ typedef struct {
 /* What a rank knows of another one, or of itself as one. */
 typedef struct {
     Bed bed;
+    const Self *self; /* what it says of itself */
+    int readable;     /* whether its memory can be read; -1 while that is not known */
     Ends *out, *in;   /* of the ring to it, and of the one from it */
     char *to, *from;  /* the bytes of these rings */
     uint64_t sent, free_until; /* how far the ring to it is used, and may be */
@@ -65,6 +68,7 @@ typedef struct {
     size_t ring, eager, piece; /* bytes of a ring, of the longest message that goes at once, and of a piece of others */
     Peer *peers;
     Queue posted;
+    int crowded;             /* whether ranks take turns on cores */
     int turn;                /* with whom the next round begins */
     _Atomic size_t open;     /* transfers that are started and not complete, nor given up */
     size_t lying;            /* messages that no receive has asked for yet */

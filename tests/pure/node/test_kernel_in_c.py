@@ -18,7 +18,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[3]
 KERNEL, PROGRAMS = REPOSITORY / "mpicoll" / "node", REPOSITORY / "tests" / "node"
-PARTS = "lines", "waiting", "meeting", "collectives", "reductions", "layouts", "messages"
+PARTS = "lines", "waiting", "meeting", "collectives", "reductions", "layouts", "peers", "messages"
 SOURCES = [KERNEL / f"{name}.c" for name in PARTS]
 FLAGS = ["-std=c11", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{KERNEL}"]
 PLANS = int(os.environ.get("MPICOLL_SOAK", "400"))

@@ -1,0 +1,23 @@
+/* Reads another process's memory, where the system permits that. */
+#ifndef MPICOLL_PEERS_H
+#define MPICOLL_PEERS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a process says of itself in memory that it shares. */
+typedef struct {
+    uint64_t mark;    /* a number that no other process has there */
+    uint64_t address; /* of this in its own memory */
+    uint32_t process;
+} Self;
+
+void introduce(Self *self);
+
+/* Whether its memory can be read: its mark is where it says. In another namespace, its number is another process's. */
+int is_readable(const Self *other);
+
+/* Copy `n` bytes from an address of its memory. Returns 0, or -1 if not all could be read. */
+int read_memory(const Self *other, uint64_t from, char *to, size_t n);
+
+#endif

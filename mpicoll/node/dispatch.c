@@ -465,9 +465,9 @@ static int run_call(CallsObject *self, const Entry *entry, PyObject *operation, 
 static int run_message(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject *out) {
     PyObject *bound = Py_NewRef(entry->bound), *run = Py_NewRef(entry->run), *message = entry->message;
     note_message(self->ring, entry->record);
-    wait_as(self->waits, entry->record); /* the message holds it */
+    wait_as(self->waits, entry->record, NULL); /* the message holds it */
     int code = carry_message(message);
-    wait_as(NULL, NULL);
+    wait_as(NULL, NULL, NULL);
     if (code) {
         broken_off(self, "message_broke_off", bound, operation, x, out ? out : Py_None);
     } else if (!came_whole(message)) {
@@ -487,9 +487,9 @@ static int run_object(CallsObject *self, const Entry *entry, PyObject *operation
     int made = 0;
     if (bytes || !sends_object(message)) {
         note_message(self->ring, pending);
-        wait_as(self->waits, pending);
+        wait_as(self->waits, pending, NULL);
         *result = carry_object(message, bytes);
-        wait_as(NULL, NULL);
+        wait_as(NULL, NULL, NULL);
         made = *result ? 1 : -1;
         if (made < 0) broken_off(self, "object_broke_off", pending, operation, Py_None, Py_None);
     }

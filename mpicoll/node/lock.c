@@ -6,10 +6,10 @@
 static _Thread_local PyThreadState *left; /* while other threads may go on */
 static _Thread_local int by_wait;         /* whether the wait has let go of it, and not the whole call */
 
-static _Thread_local PyObject *waits, *pending;
-static _Thread_local PyObject *wait; /* what is in the list now. Each time it is another object. */
+static _Thread_local PyObject *waits, *pending, *known; /* `known`: the pair of it, where there is one already */
+static _Thread_local PyObject *wait;                    /* the pair that is in the list now */
 
-void wait_as(PyObject *list, PyObject *of) { waits = list, pending = of; }
+void wait_as(PyObject *list, PyObject *of, PyObject *pair) { waits = list, pending = of, known = pair; }
 
 double seconds(void) {
     struct timespec now;
@@ -19,7 +19,7 @@ double seconds(void) {
 
 static void begin_wait(void) {
     if (!pending) return;
-    wait = Py_BuildValue("Od", pending, seconds());
+    wait = known ? Py_NewRef(known) : Py_BuildValue("Od", pending, seconds());
     if (!wait || PyList_Append(waits, wait)) PyErr_Clear();
 }
 
@@ -60,10 +60,10 @@ static int between(void *of) {
     take_lock();
     /* What is called may wait, too. */
     int waited = by_wait;
-    PyObject *before[] = {waits, pending, wait};
-    by_wait = 0, waits = pending = wait = NULL;
+    PyObject *before[] = {waits, pending, wait, known};
+    by_wait = 0, waits = pending = wait = known = NULL;
     int failed = PyErr_CheckSignals() || taken(PyObject_CallNoArgs(of));
-    by_wait = waited, waits = before[0], pending = before[1], wait = before[2];
+    by_wait = waited, waits = before[0], pending = before[1], wait = before[2], known = before[3];
     let_go_of_lock();
     return failed;
 }

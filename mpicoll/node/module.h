@@ -17,8 +17,9 @@ int taken(PyObject *answer);
 
 /* lock.c. While a host waits long, other threads may go on, and `meanwhile` is called now and then. It may raise. */
 Host host_of(PyObject *meanwhile);
-/* While this thread waits long, `pending` is in the list of what threads wait for. NULL ends that. Both are borrowed. */
-void wait_as(PyObject *waits, PyObject *pending);
+/* While this thread waits long, a pair is in the list of what threads wait for: what is `pending`, and since when. It is
+ * this pair, or a new one for NULL. NULL in all places ends that. All are borrowed. */
+void wait_as(PyObject *waits, PyObject *pending, PyObject *pair);
 double seconds(void); /* of time.monotonic() */
 void let_go_of_lock(void);
 void take_lock(void);

@@ -102,9 +102,9 @@ static PyObject *take_turn(RequestObject *self) {
 static int wait_here(RequestObject *self, PyObject *begun) {
     PyObject *waits = PyObject_GetAttr(self->under_way, name_waits);
     PyObject *pending = PyObject_GetAttr(self->message, name_pending);
-    if (waits && pending) wait_as(waits, pending);
+    if (waits && pending) wait_as(waits, pending, self->since);
     int code = waits && pending ? wait_for_begun(begun) : -1;
-    wait_as(NULL, NULL);
+    wait_as(NULL, NULL, NULL);
     Py_XDECREF(waits);
     Py_XDECREF(pending);
     if (!code && !self->done) code = complete(self, begun);

@@ -104,7 +104,7 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, Way]]]:
 
     for nbytes in LENGTHS:
         x, y = np.ones(nbytes // 8), np.empty(nbytes // 8)
-        t, u = torch.ones(nbytes // 8), torch.empty(nbytes // 8)
+        t, u = torch.ones(nbytes // 4), torch.empty(nbytes // 4)
         yield (
             f"ping-pong {nbytes}",
             {"mpi4py": ping_pong(world.Send, world.Recv, x, y), "mpicoll": ping_pong(comm.send, comm.recv, x, y)},
@@ -124,7 +124,7 @@ def cases(comm: Any) -> Iterator[tuple[str, dict[str, Way]]]:
             },
         )
         yield (
-            f"torch's {nbytes // 2}",
+            f"torch's {nbytes}",
             {
                 "mpicoll.torch": begun(mpicoll.torch.irecv, mpicoll.torch.isend, t, u, "wait"),
                 "gloo": begun(dist.irecv, dist.isend, t, u, "wait"),

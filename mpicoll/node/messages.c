@@ -4,8 +4,8 @@
  * announced, by a record; a record in the ring of the other direction grants it, when a receive takes it; and then its
  * pieces follow. So messages of a sender lie in its ring in their order, and only short ones take memory before a
  * receive asks for them. Pieces come in the order of the grants. Where ranks take turns on cores, each turn of a ring
- * costs a change of them. So the receiver reads a long array out of the sender's memory, if the system permits that, and
- * grants no bytes.
+ * costs a change of them, and the longest arrays do not stay in caches. So the receiver reads these out of the sender's
+ * memory, if the system permits that, and grants no bytes.
  *
  * The one that waits for a record looks at the place where it will be, so that a short message costs the transfer of
  * one cache line: the first word of a record is written last, and before that, the first word of the record that will
@@ -26,6 +26,7 @@
 #define SHORTEST_RING (16 << 10)
 #define ALL_RINGS (2 << 20) /* bytes of a rank's rings, with more ranks than 16, unless that is too short */
 #define LONGEST_EAGER (8 << 10)
+#define LEAST_READ (8 << 20) /* bytes of a message that is read out of the sender's memory by ranks with a core each */
 #define MOST_AT_ONCE 32     /* records of one source, before it is others' turn */
 #define ALL_AFTER 64        /* looks at one source, before one at all */
 
@@ -104,6 +105,10 @@ static void count_open(Messages *m, int more) {
     size_t open = atomic_load_explicit(&m->open, memory_order_relaxed);
     atomic_store_explicit(&m->open, open + (size_t)more, memory_order_relaxed);
 }
+static void count_unread(Messages *m, int more) {
+    int unread = atomic_load_explicit(&m->unread, memory_order_relaxed);
+    atomic_store_explicit(&m->unread, unread + more, memory_order_relaxed);
+}
 int has_open_transfers(const Messages *m) { return atomic_load_explicit(&m->open, memory_order_relaxed) != 0; }
 
 /* The caller keeps a transfer until it is complete, so this comes last. Only threads of this rank look at it. */
@@ -146,9 +151,37 @@ static Record *reserve(Messages *m, Peer *p, size_t nbytes) {
     return record_at(m, p->to, p->sent);
 }
 
+#define PART (64 << 10) /* bytes that are read at once for an array with gaps */
+
+static int may_read(const Messages *m, Peer *p, size_t nbytes) {
+    if (!m->crowded && nbytes < LEAST_READ) return 0;
+    if (p->readable < 0) p->readable = is_readable(p->self);
+    return p->readable;
+}
+
+/* Read a long message out of its sender's memory. Returns 0 if not all could be read. */
+static int read_message(const Peer *p, Transfer *t) {
+    uint64_t address = t->address;
+    if (!t->memory.dims) return !read_memory(p->self, address, t->memory.address, t->wanted);
+    char *part = malloc(PART);
+    size_t done = 0;
+    for (size_t now; part && done < t->wanted; done += now) {
+        now = least(PART, t->wanted - done);
+        if (read_memory(p->self, address + done, part, now)) break;
+        scatter_bytes(&t->memory, done, now, part);
+    }
+    free(part);
+    return done == t->wanted;
+}
+
 static int send_grant(Messages *m, Peer *p, Transfer *t) {
     Record *record = reserve(m, p, LINE);
     if (!record) return 0;
+    if (t->address) {
+        if (read_message(p, t)) t->wanted = 0;
+        t->address = 0;
+        count_unread(m, -1);
+    }
     record->nbytes = t->wanted, record->number = t->number;
     publish(m, p, record, GRANT, LINE);
     p->ungranted = t->next;
@@ -195,7 +228,7 @@ static int send_piece(Messages *m, Peer *p, Transfer *t) {
 
 /* Send what is queued, until the ring is full. Short messages do not wait behind the pieces of long ones. */
 static void push(Messages *m, Peer *p) {
-    while (p->ungranted)
+    while (p->ungranted && !(m->starts && p->ungranted->address))
         if (!send_grant(m, p, p->ungranted)) return;
     while (p->unsent.first)
         if (!send_message(m, p, p->unsent.first)) return;
@@ -205,29 +238,6 @@ static void push(Messages *m, Peer *p) {
 }
 
 /* Records that come. */
-
-#define PART (64 << 10) /* bytes that are read at once for an array with gaps */
-
-static int may_read(const Messages *m, Peer *p) {
-    if (!m->crowded) return 0;
-    if (p->readable < 0) p->readable = is_readable(p->self);
-    return p->readable;
-}
-
-/* Read a long message out of its sender's memory. Returns 0 if the system does not let this process do so. */
-static int read_message(const Messages *m, Peer *p, Transfer *t, uint64_t address) {
-    if (!address || !may_read(m, p)) return 0;
-    if (!t->memory.dims) return !read_memory(p->self, address, t->memory.address, t->wanted);
-    char *part = malloc(PART);
-    size_t done = 0;
-    for (size_t now; part && done < t->wanted; done += now) {
-        now = least(PART, t->wanted - done);
-        if (read_memory(p->self, address + done, part, now)) break;
-        scatter_bytes(&t->memory, done, now, part);
-    }
-    free(part);
-    return done == t->wanted;
-}
 
 /* The receive takes this message. `bytes` are NULL where it is long. */
 static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes, uint64_t number, uint64_t address) {
@@ -240,7 +250,10 @@ static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes
         return;
     }
     t->number = number;
-    if (read_message(m, p, t, address)) t->wanted = 0;
+    if (address && may_read(m, p, t->wanted)) {
+        t->address = address;
+        count_unread(m, 1);
+    }
     append(&p->granted, t);
     if (!p->ungranted) p->ungranted = t;
 }
@@ -383,9 +396,9 @@ static void take_passed(Messages *m, Transfer *t, Passed **link) {
     push(m, p);
 }
 
-int start_transfer(Messages *m, Transfer *t) {
+static int start(Messages *m, Transfer *t) {
     count_open(m, 1);
-    t->moved = 0, t->is_posted = 0;
+    t->moved = 0, t->is_posted = 0, t->address = 0;
     atomic_store_explicit(&t->complete, 0, memory_order_relaxed);
     if (!t->receives) {
         append(&m->peers[t->peer].unsent, t);
@@ -400,6 +413,14 @@ int start_transfer(Messages *m, Transfer *t) {
     t->is_posted = 1;
     append(&m->posted, t);
     return t->peer == ANY ? move_messages(m) : look_at(m, t->peer);
+}
+
+/* What takes long is left to those that wait: the caller may have more to start, for which others wait. */
+int start_transfer(Messages *m, Transfer *t) {
+    m->starts = 1;
+    int code = start(m, t);
+    m->starts = 0;
+    return code;
 }
 
 int cancel_receive(Messages *m, Transfer *t) {
@@ -425,6 +446,7 @@ static int is_complete(const Awaited *a) {
 }
 
 int something_has_come(const Messages *m) {
+    if (atomic_load_explicit(&m->unread, memory_order_relaxed)) return 1;
     for (int r = 0; r < m->size; r++) {
         const Peer *p = &m->peers[r];
         uint64_t taken = atomic_load_explicit(&p->taken, memory_order_relaxed);

@@ -24,7 +24,7 @@ typedef struct Transfer {
     struct Transfer *next, *before; /* the rest is messages.c's */
     int is_posted;
     size_t moved, wanted;
-    uint64_t number;
+    uint64_t number, address; /* `address`: where its elements are to be read, or 0 */
 } Transfer;
 
 typedef struct { Transfer *first, *last; } Queue;
@@ -75,6 +75,8 @@ typedef struct {
     _Atomic uint64_t passed; /* how many there have been */
     uint64_t moves, looks;
     int asleep;              /* threads of this rank in a long wait */
+    int starts;              /* whether a transfer is started now, whose caller does not wait */
+    _Atomic int unread;      /* receives of messages that are to be read */
     Waiter waiter;
 } Messages;
 

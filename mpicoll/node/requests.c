@@ -55,7 +55,27 @@ static PyObject *pair(PyObject *pending) {
     return Py_BuildValue("Od", pending, seconds());
 }
 
-/* Others may wait for it: the transfer stands in a list, from which the one that waits takes it. */
+/* The transfer of a request, if nobody waits for it now and nothing is to be done after it. Borrowed, or NULL. */
+static PyObject *transfer_in(const RequestObject *self) {
+    if (!self->turn || PyList_Size(self->turn) != 1 || (self->finish && self->finish != Py_None)) return NULL;
+    PyObject *begun = PyList_GetItem(self->turn, 0);
+    return is_begun(begun) ? begun : NULL;
+}
+
+/* Let go what is complete by now, whether or not the program has kept the request. Nothing is moved for that. */
+static int let_go_of_complete(void) {
+    PyObject *all = PySequence_List(open);
+    int code = all ? 0 : -1;
+    for (Py_ssize_t i = 0; !code && i < PyList_Size(all); i++) {
+        RequestObject *each = (RequestObject *)PyList_GetItem(all, i);
+        PyObject *begun = Py_TYPE((PyObject *)each) == class && !each->done ? transfer_in(each) : NULL;
+        if (begun && is_complete(begun)) code = complete(each, begun);
+    }
+    Py_XDECREF(all);
+    return code;
+}
+
+/* The transfer stands in a list, from which the one that waits for it takes it: other threads may wait, too. */
 static int put_under_way(RequestObject *self, PyObject *begun, PyObject *pending) {
     static size_t bytes;
     self->turn = PyList_New(1), self->since = pair(pending);
@@ -64,7 +84,7 @@ static int put_under_way(RequestObject *self, PyObject *begun, PyObject *pending
     bytes += transfer_of(begun)->memory.nbytes;
     if (bytes < LOOK_AFTER) return 0;
     bytes = 0;
-    return taken(PyObject_CallMethod(self->under_way, "let_go", NULL));
+    return let_go_of_complete();
 }
 
 PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *pending) {
@@ -83,9 +103,8 @@ PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObj
 
 /* The transfer, if this thread may simply wait for it: nobody else does, and there is no limit of time. Else NULL. */
 static PyObject *take_turn(RequestObject *self) {
-    if (!self->turn || PyList_Size(self->turn) != 1 || (self->finish && self->finish != Py_None)) return NULL;
-    PyObject *begun = PyList_GetItem(self->turn, 0);
-    if (!is_begun(begun)) return NULL;
+    PyObject *begun = transfer_in(self);
+    if (!begun) return NULL;
     PyObject *lost = PyObject_GetAttr(self->under_way, name_lost);
     PyObject *timeout = lost ? PyObject_GetAttr(self->under_way, name_timeout) : NULL;
     int free = timeout == Py_None && PyUnicode_Check(lost) && PyUnicode_GetLength(lost) == 0;

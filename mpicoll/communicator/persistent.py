@@ -68,7 +68,7 @@ class Persistent(Collectives, Uneven, PointToPoint):
         def call() -> Any:
             if engine.closed:
                 engine.check_open(operation)
-            engine.transfer(message, there)
+            engine.transfer(message, (x, there))
             return out
 
         call.__dict__["arrays"] = x, there  # a bound message holds addresses

@@ -66,7 +66,7 @@ class PointToPoint(Face):
         """
         here = exported(x)
         there: Any = here if out is x else exported(out)
-        self._engine.transfer(self._engine.both(here, dest, there, source, sendtag, recvtag), there)
+        self._engine.transfer(self._engine.both(here, dest, there, source, sendtag, recvtag), (here, there))
         return out
 
     def probe(self, source: int | None = None, tag: int | None = 0) -> Envelope:

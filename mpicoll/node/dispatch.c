@@ -348,6 +348,7 @@ static int read_numbers(PyObject *const *by, Numbers *numbers) {
         if (!PyLong_CheckExact(by[i])) return 0;
         *to[i] = PyLong_AsLongLong(by[i]);
         if (*to[i] == -1 && PyErr_Occurred()) return PyErr_Clear(), 0;
+        if (*to[i] == NO_NUMBER) return 0;
     }
     return 1;
 }

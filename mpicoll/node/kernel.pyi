@@ -1,6 +1,7 @@
 from collections.abc import Callable, Sequence
 
 INTERFACE: int
+AHEAD: int
 
 class Ring:
     """The last calls: see ``_PlainRing`` in ``mpicoll.guard.recorder``, which has the same interface."""

@@ -404,7 +404,7 @@ static int module_exec(PyObject *module) {
     if (!node_type || !plan_type || PyModule_AddType(module, node_type) || PyModule_AddType(module, plan_type) ||
         add_dispatch(module) || add_transfers(module))
         return -1;
-    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE);
+    return PyModule_AddIntConstant(module, "INTERFACE", INTERFACE) || PyModule_AddIntConstant(module, "AHEAD", AHEAD);
 }
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec}, {0}};

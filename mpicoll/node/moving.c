@@ -17,11 +17,14 @@
 #define NAP 1000000      /* ns between two looks */
 #define SHORT_NAP 50000  /* after a look that was not in vain */
 #define LOOKS_IN_VAIN 50 /* at nothing under way, before it sleeps */
+#define MOST_TURNS 1000  /* with Python's lock */
+#define TURNS_IN_VAIN 200
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER;
 static Moved *first;
 static _Atomic int is_there, sleeps;
+static _Atomic unsigned begun_ever; /* transfers */
 
 static void insert(Moved *it) {
     it->next = first, it->before = NULL;
@@ -57,17 +60,34 @@ static int look(int *come) {
     return under_way;
 }
 
-/* Under Python's lock nobody else takes the mutex for long, and what is here cannot go. */
+static uint64_t move_each(void) {
+    uint64_t moves = 0;
+    for (Moved *it = first; it; it = it->next) {
+        if (has_open_transfers(it->messages)) move_messages(it->messages); /* if memory is short, its rank will be told */
+        moves += it->messages->moves;
+    }
+    return moves;
+}
+
+/* Under Python's lock nobody else takes the mutex for long, and what is here cannot go. The other rank fills its ring while
+ * this one empties it, and to get the lock again may take long. */
 static void move_all(void) {
     PyGILState_STATE state = PyGILState_Ensure();
-    for (Moved *it = first; it; it = it->next)
-        if (has_open_transfers(it->messages)) move_messages(it->messages); /* if memory is short, its rank will be told */
+    uint64_t moves = move_each();
+    for (int i = 0, in_vain = 0; i < MOST_TURNS && in_vain < TURNS_IN_VAIN; i++) {
+        uint64_t now = move_each();
+        in_vain = now == moves ? in_vain + 1 : 0;
+        moves = now;
+        relax();
+    }
     PyGILState_Release(state);
 }
 
-static void sleep_until_begun(void) {
+/* Unless something has begun since this number was read. */
+static void sleep_until_begun(unsigned seen) {
     pthread_mutex_lock(&mutex);
     atomic_store(&sleeps, 1);
+    if (atomic_load(&begun_ever) != seen) atomic_store(&sleeps, 0);
     while (atomic_load(&sleeps)) pthread_cond_wait(&begun, &mutex);
     pthread_mutex_unlock(&mutex);
 }
@@ -76,23 +96,31 @@ static void *thread_main(void *unused) {
     int in_vain = 0, come;
     for (struct timespec nap = {0, NAP};; nap.tv_nsec = come ? SHORT_NAP : NAP) {
         nanosleep(&nap, NULL);
+        unsigned seen = atomic_load(&begun_ever);
         in_vain = look(&come) ? 0 : in_vain + 1;
         if (come) move_all();
-        if (in_vain > LOOKS_IN_VAIN) sleep_until_begun();
+        if (in_vain > LOOKS_IN_VAIN) sleep_until_begun(seen);
     }
     return unused;
 }
 
+/* A forked child has no such thread, and the mutex may have been taken. */
+static void begin_child(void) { pthread_mutex_init(&mutex, NULL); }
+
 static void begin_thread(void) {
+    static int is_known;
     pthread_t thread;
     sigset_t all, before;
+    if (!is_known++) pthread_atfork(NULL, NULL, begin_child);
     sigfillset(&all); /* signals are the program's */
     pthread_sigmask(SIG_BLOCK, &all, &before);
     if (!pthread_create(&thread, NULL, thread_main, NULL)) pthread_detach(thread);
+    else atomic_store(&is_there, 0); /* the next transfer tries again */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void move_on(void) {
+    atomic_fetch_add(&begun_ever, 1);
     if (!atomic_exchange(&is_there, 1)) begin_thread();
     if (!atomic_load(&sleeps)) return;
     pthread_mutex_lock(&mutex);

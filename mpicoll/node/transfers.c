@@ -143,6 +143,8 @@ static void begun_dealloc(BegunObject *self) {
         free(self->t);
         free(self->copy);
         Py_CLEAR(self->held);
+    } else {
+        move_on(); /* nobody waits for it any more */
     }
     Py_CLEAR(self->of);
     ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);

@@ -337,6 +337,8 @@ class Request(_Fields):
                 self._under_way.compare()
             self._failed = self._under_way.error(self._message, self._array, e)
             self._failed.__cause__ = e
+        if not self._message.by_library:
+            hold_back(self._array)  # the other rank may still send pieces there, or take them
         self._end()
 
     def _end(self) -> None:

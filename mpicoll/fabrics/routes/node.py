@@ -75,7 +75,7 @@ def meet(comm: MPI.Intracomm, crowded: bool) -> Met | None:
     def meanwhile() -> None:
         # MPI moves messages only while it is called, and the other rank may wait for one. At the end of the program, no
         # thread beside the main one may be within MPI.
-        if get_ident() == MAIN:
+        if get_ident() == MAIN and comm:  # it may be freed while messages are under way
             comm.Iprobe()
 
     of_messages = tuple(address + start for address in addresses)

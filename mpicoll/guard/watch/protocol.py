@@ -227,6 +227,8 @@ class Account(Message):
     """Where in the program."""
     root: int | None
     """The root of the call, by its rank in the world; None if it has none."""
+    ahead: int
+    """How many calls ahead of another rank nobody can be in this call; 0 if that is not known."""
     ago: float
     """Seconds since this call had begun, as far as looks can tell."""
     waits: bool

@@ -57,7 +57,10 @@ def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[i
     if mine.account.waits:
         calls = begun[mine.communicator]
         members = waiting.keys() & calls.keys()
-        return all(calls[other] > mine.account.number for other in _needed(rank, mine.account, members))
+        needed = _needed(rank, mine.account, members)
+        if mine.account.ahead:  # it waits in memory of the kernel, which is used again after so many calls
+            needed |= {other for other in members if calls[other] + mine.account.ahead <= mine.account.number + 1}
+        return all(calls[other] > mine.account.number for other in needed)
     if not mine.others <= waiting.keys() | left:
         return True
     return any(_may_serve(waiting[other], mine, other, rank) for other in mine.others - left)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 
+from mpicoll.calls.choice import NODE
 from mpicoll.calls.record import Begun, Ends, Pending
 from mpicoll.guard.elastic import Cut
 from mpicoll.guard.recorder import BROKEN, Recorder
 from mpicoll.guard.sites import failed_test, handled, place_of, whereabouts
 from mpicoll.guard.watch.alone import is_alone
 from mpicoll.guard.watch.protocol import Account
+from mpicoll.node.loaded import kernel
 
 __all__ = [
     "BEAT",
@@ -140,6 +142,7 @@ class Watched:
         number = begun - 1 if number is None else number
         made = next((made for made in recorder.calls(number) if made.number == number), None)
         root = made.record.root if made else None
+        by_kernel = kernel is not None and made is not None and made.record.route == NODE
         ends = waits[0][0].ends if waits else Ends()
         return Account(
             begun=begun,
@@ -148,6 +151,7 @@ class Watched:
             description=made.record.description if made else None,
             site=place_of(made.site) if made else None,
             root=None if root is None else self.ranks[root],
+            ahead=kernel.AHEAD if kernel is not None and by_kernel else 0,
             ago=monotonic() - made.begun if made else 0.0,
             waits=recorder.under_way and number == begun - 1,
             message=self._missing(waits[0][0]) if waits else None,

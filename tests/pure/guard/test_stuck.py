@@ -53,6 +53,9 @@ def collective(number: int, **given: Any) -> Account:
         ([receives(1), collective(2)], (), ()),  # rank 0 has come to it, and left it
         ([receives(1, begun=2), collective(2, under_way=True)], (), ()),
         ([receives(1, begun=2), collective(2), collective(2)], (), {0, 1, 2}),
+        # The root may not be so many calls ahead.
+        ([receives(1, begun=2), collective(12, description="bcast of 6 float64 root 1", root=1, ahead=12)], (), ()),
+        ([receives(1, begun=2), collective(13, description="bcast of 6 float64 root 1", root=1, ahead=12)], (), {0, 1}),
         # A bcast in which all ranks wait for all, and one for which a rank needs the root alone.
         ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 2")], (), {0, 1}),
         ([receives(1, begun=2), collective(2, description="bcast of 6 float64 root 0", root=0)], (), {0, 1}),

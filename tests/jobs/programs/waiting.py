@@ -82,6 +82,15 @@ def each_waits_for_its_request_first(comm: mpicoll.Communicator) -> None:
     request.wait()
 
 
+@fault("a root runs ahead", STUCK, "rank 1  recv: no message came from rank 0 (tag 0)", seconds=600)
+def a_root_runs_ahead(comm: mpicoll.Communicator) -> None:
+    """Of ranks that wait for it: it comes no further than memory for its calls goes."""
+    if comm.rank:
+        comm.recv(np.empty(6), 0)
+    for _ in range(100):
+        comm.bcast(np.ones(2))
+
+
 @fault("each sends first", STUCK, "rank 1  send: no message was taken by rank 2 (tag 0)", seconds=600)
 def each_sends_first(comm: mpicoll.Communicator) -> None:
     comm.send(np.ones(1 << 20), (comm.rank + 1) % 3)

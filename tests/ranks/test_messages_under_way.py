@@ -1,0 +1,129 @@
+"""Messages under way while their rank is elsewhere: in a call of MPI's, in Python, or past a call that ended midway."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import mpicoll
+from mpicoll.errors import ArgumentError
+from mpicoll.node.loaded import kernel
+
+pytestmark = [
+    pytest.mark.mpi(min_size=2),
+    pytest.mark.skipif(kernel is None, reason="MPI's own messages move as MPI moves them"),
+]
+
+N = 1_000_000
+
+
+@pytest.fixture
+def comm() -> Iterator[mpicoll.Communicator]:
+    with mpicoll.Communicator() as made:
+        yield made
+
+
+def compute() -> None:
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        sum(range(1000))
+
+
+@pytest.mark.parametrize("elsewhere", ["mpi", "native", "computes", "sleeps"])
+def test_a_rank_that_is_elsewhere(comm: mpicoll.Communicator, elsewhere: str) -> None:
+    """Rank 1 has its message before rank 0 waits for it."""
+    goes_on: dict[str, Callable[[], object]] = {
+        "mpi": MPI.COMM_WORLD.Barrier,
+        "native": lambda: comm.allreduce(np.ones(3), algorithm="native"),
+        "computes": compute,
+        "sleeps": lambda: time.sleep(0.5),
+    }
+    together = elsewhere in ("mpi", "native")
+    requests = []
+    if comm.rank == 0:
+        x, y = np.full(N, 7.0), np.zeros(N)
+        requests = [comm.isend(x, 1), comm.irecv(y, 1)]
+        goes_on[elsewhere]()
+    elif comm.rank == 1:
+        y = np.zeros(N)
+        comm.recv(y, 0)
+        comm.send(np.full(N, 7.0), 0)
+        assert (y == 7).all()
+    if together and comm.rank:
+        goes_on[elsewhere]()
+    for request in requests:
+        request.wait()
+    if comm.rank == 0:
+        assert (y == 7).all()
+
+
+class Stopped(Exception):
+    """A signal's handler raises it."""
+
+
+@pytest.fixture
+def stopped() -> Iterator[None]:
+    def stop(*_: object) -> None:
+        raise Stopped
+
+    before = signal.signal(signal.SIGALRM, stop)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stopped")
+@pytest.mark.parametrize("count", [3_000, N])
+@pytest.mark.parametrize("operation", ["send", "sendrecv"])
+def test_an_array_of_a_call_that_has_ended_midway(comm: mpicoll.Communicator, operation: str, count: int) -> None:
+    """It may still be sent, so it stays, and it leaves while its rank is in a call of MPI's."""
+    call: dict[str, Callable[[], object]] = {
+        "send": lambda: comm.send(np.ones(count), 1),
+        "sendrecv": lambda: comm.sendrecv(np.ones(count), 1, np.zeros(count), 1),
+    }
+    if comm.rank == 0:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(Stopped):
+            call[operation]()
+        others = [np.full(count, -7.0) for _ in range(3)]  # in memory that was free
+        MPI.COMM_WORLD.Barrier()
+        assert (others[0] == -7).all()
+    else:
+        if comm.rank == 1:
+            time.sleep(0.5)
+            assert (comm.recv(np.zeros(count), 0) == 1).all()
+        MPI.COMM_WORLD.Barrier()
+
+
+def test_a_communicator_that_is_freed_meanwhile(comm: mpicoll.Communicator) -> None:
+    part = comm.split(0)
+    assert part is not None
+    y = np.zeros(N)
+    requests = []
+    with part:
+        if part.rank < 2:
+            requests = [part.isend(np.full(N, part.rank + 1.0), 1 - part.rank), part.irecv(y, 1 - part.rank)]
+    if comm.rank == 1:
+        time.sleep(0.3)
+    for request in requests:
+        request.wait()
+    assert comm.rank > 1 or (y == 2 - comm.rank).all()
+
+
+def test_a_number_that_stands_for_none(comm: mpicoll.Communicator) -> None:
+    """In the kernel's keys, where the same call was made with None before."""
+    x, peer = np.zeros(2), comm.rank ^ 1
+    if peer < comm.size:
+        comm.isend(x, peer, 3)
+        comm.recv(np.zeros(2), peer, None)
+        y = np.zeros(2)
+        for _ in range(2):
+            comm.isend(x, peer, 3)
+            comm.recv(y, peer, None)
+        with pytest.raises(ArgumentError, match="recv: tag"):
+            comm.recv(y, peer, -(2**63))

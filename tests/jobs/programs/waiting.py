@@ -82,7 +82,7 @@ def each_waits_for_its_request_first(comm: mpicoll.Communicator) -> None:
     request.wait()
 
 
-@fault("a root runs ahead", STUCK, "rank 1  recv: no message came from rank 0 (tag 0)", seconds=600)
+@fault("a root runs ahead", STUCK, "recv: no message came from rank 0 (tag 0)", seconds=600)
 def a_root_runs_ahead(comm: mpicoll.Communicator) -> None:
     """Of ranks that wait for it: it comes no further than memory for its calls goes."""
     if comm.rank:

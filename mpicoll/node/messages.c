@@ -23,10 +23,10 @@
 #include <string.h>
 
 #define LONGEST_RING (128 << 10)
-#define SHORTEST_RING (16 << 10)
-#define ALL_RINGS (2 << 20) /* bytes of a rank's rings, with more ranks than 16, unless that is too short */
+#define SHORTEST_RING (8 << 10)
+#define ALL_RINGS (512 << 10) /* bytes of a rank's rings, with more ranks than 4, unless that is too short */
 #define LONGEST_EAGER (8 << 10)
-#define LEAST_READ (8 << 20) /* bytes of a message that is read out of the sender's memory by ranks with a core each */
+#define LEAST_READ 64       /* rings of a message that is read out of the sender's memory by ranks with a core each */
 #define MOST_AT_ONCE 32     /* records of one source, before it is others' turn */
 #define ALL_AFTER 64        /* looks at one source, before one at all */
 
@@ -154,7 +154,7 @@ static Record *reserve(Messages *m, Peer *p, size_t nbytes) {
 #define PART (64 << 10) /* bytes that are read at once for an array with gaps */
 
 static int may_read(const Messages *m, Peer *p, size_t nbytes) {
-    if (!m->crowded && nbytes < LEAST_READ) return 0;
+    if (!m->crowded && nbytes < LEAST_READ * m->ring) return 0;
     if (p->readable < 0) p->readable = is_readable(p->self);
     return p->readable;
 }

@@ -595,6 +595,19 @@ static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t 
     return made < 0 ? NULL : PyBool_FromLong(made);
 }
 
+/* message(operation, x, dest, sendtag, source, recvtag): make it, if it is a repeated one. Returns True, or the request of
+ * one that is begun; None if it is not repeated. */
+static PyObject *calls_message(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
+    Numbers numbers;
+    PyObject *result = NULL;
+    if (n != 6) return PyErr_Format(PyExc_TypeError, "message: expected 6 arguments; given %zd", n);
+    if (!read_numbers(args + 2, &numbers)) Py_RETURN_NONE;
+    int begins = PyUnicode_Check(args[0]) && PyUnicode_ReadChar(args[0], 0) == 'i'; /* isend, irecv */
+    int made = repeat(self, args[0], args[1], NULL, Py_None, numbers, Py_None, NULL, begins ? &result : NULL);
+    if (made < 0) return NULL;
+    return made && begins ? result : Py_NewRef(made ? Py_True : Py_None);
+}
+
 /* forget(whether plans stay in memory for ever): no call is a repeated one any more. A forked child may not free plans. */
 static PyObject *calls_forget(CallsObject *self, PyObject *stay) {
     if (stay == Py_True) memset(self->entries, 0, self->sets * WAYS * sizeof *self->entries);
@@ -823,6 +836,7 @@ static PyMethodDef calls_methods[] = {{"keep", (PyCFunction)calls_keep, METH_VAR
                            {"keep_message", (PyCFunction)calls_keep_message, METH_VARARGS, NULL},
                            {"keep_object", (PyCFunction)calls_keep_object, METH_VARARGS, NULL},
                            {"run", (PyCFunction)(void (*)(void))calls_run, METH_FASTCALL, NULL},
+                           {"message", (PyCFunction)(void (*)(void))calls_message, METH_FASTCALL, NULL},
                            {"forget", (PyCFunction)calls_forget, METH_O, NULL}, {0}};
 static PyType_Slot calls_slots[] = {{Py_tp_new, calls_new}, {Py_tp_traverse, calls_traverse},
                                     {Py_tp_clear, calls_tp_clear}, {Py_tp_dealloc, calls_dealloc},

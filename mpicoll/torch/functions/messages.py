@@ -36,7 +36,8 @@ def send(
     if caller is not None:
         dest = caller.root("dst", dst, group_dst)
         _refuse_this_rank(caller, "dst", dest)
-        caller.group.engine.transfer(bound(caller, tensor, dest, tag, False), tensor)
+        if _repeated(caller, tensor, dest, tag, False) is None:
+            caller.group.engine.transfer(bound(caller, tensor, dest, tag, False), tensor)
 
 
 def recv(
@@ -57,7 +58,8 @@ def recv(
         assert sender is not None
     else:
         _refuse_this_rank(caller, "src", sender)
-        caller.group.engine.transfer(bound(caller, tensor, sender, tag, True), tensor)
+        if _repeated(caller, tensor, sender, tag, True) is None:
+            caller.group.engine.transfer(bound(caller, tensor, sender, tag, True), tensor)
     return caller.group.global_rank(sender)
 
 
@@ -142,11 +144,23 @@ def bound(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: boo
 
 def started(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Request:
     """The same message, under way."""
+    known: Request | None = _repeated(caller, tensor, peer, tag, receives)
+    if known is not None:
+        return known
     _check(caller, tensor, peer, tag, receives)
     try:
         return caller.group.engine.begin(caller.operation, tensor, peer, tag, receives)
     except ArgumentError as e:
         raise renamed(e, caller.operation, _NAMES) from None
+
+
+def _repeated(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Any:
+    """The message, if the kernel knows it: it was checked before. None if it does not."""
+    calls = caller.group.engine.calls
+    if calls is None or not isinstance(tensor, torch.Tensor):
+        return None
+    numbers = (None, None, peer, tag) if receives else (peer, tag, None, None)
+    return calls.message(caller.operation, tensor, *numbers)
 
 
 def _check(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> None:

@@ -263,7 +263,8 @@ static void give_back(MessageObject *self, BegunObject *begun) {
     else self->spare = begun;
 }
 
-/* What is sent lies where something comes, and has not left yet. */
+/* What is sent lies where something comes. A long message says where it lies: it is copied before that. A short one may
+ * still wait for room. */
 static int set_aside(BegunObject *sent) {
     Layout *l = &sent->t->memory;
     sent->copy = malloc(l->nbytes);
@@ -274,9 +275,12 @@ static int set_aside(BegunObject *sent) {
 }
 
 static int sendrecv(MessageObject *self, BegunObject *sent, BegunObject *comes) {
-    if (failed(start_transfer(&self->of->m, sent->t))) return -1;
-    if (self->is_one && !is_over(sent) && set_aside(sent)) return -1;
-    return failed(start_transfer(&self->of->m, comes->t)) || wait_for(comes) || wait_for(sent) ? -1 : 0;
+    Messages *m = &self->of->m;
+    int is_long = sent->t->memory.nbytes > m->eager;
+    if (self->is_one && is_long && set_aside(sent)) return -1;
+    if (failed(start_transfer(m, sent->t))) return -1;
+    if (self->is_one && !is_long && !is_over(sent) && set_aside(sent)) return -1;
+    return failed(start_transfer(m, comes->t)) || wait_for(comes) || wait_for(sent) ? -1 : 0;
 }
 
 int carry_message(PyObject *message) {

@@ -485,8 +485,8 @@ static int run_message(CallsObject *self, const Entry *entry, PyObject *operatio
 static int run_object(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *object, PyObject **result) {
     PyObject *message = Py_NewRef(entry->message), *pending = Py_NewRef(entry->record);
     PyObject *bytes = sends_object(message) ? bytes_of(message, object) : NULL;
-    int made = 0;
-    if (bytes || !sends_object(message)) {
+    int made = PyErr_Occurred() ? -1 : 0;
+    if (!made && (bytes || !sends_object(message))) {
         note_message(self->ring, pending);
         wait_as(self->waits, pending, NULL);
         *result = carry_object(message, bytes);
@@ -500,11 +500,12 @@ static int run_object(CallsObject *self, const Entry *entry, PyObject *operation
     return made;
 }
 
-static int start_request(CallsObject *self, const Entry *entry, PyObject *x, PyObject **request) {
+static int start_request(CallsObject *self, const Entry *entry, PyObject *operation, PyObject *x, PyObject **request) {
     PyObject *bound = Py_NewRef(entry->bound), *pending = Py_NewRef(entry->record), *message = Py_NewRef(entry->message);
     note_message(self->ring, pending);
     PyObject *begun = start_message(message);
     *request = begun ? new_request(bound, begun, x, self->under_way, pending) : NULL;
+    if (!*request) broken_off(self, "message_broke_off", bound, operation, x, Py_None);
     Py_XDECREF(begun);
     Py_DECREF(message);
     Py_DECREF(pending);
@@ -525,7 +526,7 @@ static int repeat(CallsObject *self, PyObject *operation, PyObject *x, PyObject 
     entry->used = ++self->clock;
     if (!entry->message) return run_call(self, entry, operation, x, out);
     if (is_object_message(entry->message)) return run_object(self, entry, operation, object, result);
-    return result ? start_request(self, entry, x, result) : run_message(self, entry, operation, x, out);
+    return result ? start_request(self, entry, operation, x, result) : run_message(self, entry, operation, x, out);
 }
 
 static int put(CallsObject *self, Key key, PyObject *x, PyObject *out, Entry made) {
@@ -595,14 +596,14 @@ static PyObject *calls_run(CallsObject *self, PyObject *const *args, Py_ssize_t 
     return made < 0 ? NULL : PyBool_FromLong(made);
 }
 
-/* message(operation, x, dest, sendtag, source, recvtag): make it, if it is a repeated one. Returns True, or the request of
- * one that is begun; None if it is not repeated. */
+/* message(operation, x, dest, sendtag, source, recvtag, whether it is begun alone): make it, if it is a repeated one. Returns
+ * True, or the request of one that is begun; None if it is not repeated. */
 static PyObject *calls_message(CallsObject *self, PyObject *const *args, Py_ssize_t n) {
     Numbers numbers;
     PyObject *result = NULL;
-    if (n != 6) return PyErr_Format(PyExc_TypeError, "message: expected 6 arguments; given %zd", n);
+    if (n != 7) return PyErr_Format(PyExc_TypeError, "message: expected 7 arguments; given %zd", n);
     if (!read_numbers(args + 2, &numbers)) Py_RETURN_NONE;
-    int begins = PyUnicode_Check(args[0]) && PyUnicode_ReadChar(args[0], 0) == 'i'; /* isend, irecv */
+    int begins = args[6] == Py_True;
     int made = repeat(self, args[0], args[1], NULL, Py_None, numbers, Py_None, NULL, begins ? &result : NULL);
     if (made < 0) return NULL;
     return made && begins ? result : Py_NewRef(made ? Py_True : Py_None);

@@ -105,9 +105,9 @@ static void count_open(Messages *m, int more) {
     size_t open = atomic_load_explicit(&m->open, memory_order_relaxed);
     atomic_store_explicit(&m->open, open + (size_t)more, memory_order_relaxed);
 }
-static void count_unread(Messages *m, int more) {
-    int unread = atomic_load_explicit(&m->unread, memory_order_relaxed);
-    atomic_store_explicit(&m->unread, unread + more, memory_order_relaxed);
+static void count_unread(Peer *p, int more) {
+    int unread = atomic_load_explicit(&p->unread, memory_order_relaxed);
+    atomic_store_explicit(&p->unread, unread + more, memory_order_relaxed);
 }
 int has_open_transfers(const Messages *m) { return atomic_load_explicit(&m->open, memory_order_relaxed) != 0; }
 
@@ -180,7 +180,7 @@ static int send_grant(Messages *m, Peer *p, Transfer *t) {
     if (t->address) {
         if (read_message(p, t)) t->wanted = 0;
         t->address = 0;
-        count_unread(m, -1);
+        count_unread(p, -1);
     }
     record->nbytes = t->wanted, record->number = t->number;
     publish(m, p, record, GRANT, LINE);
@@ -252,7 +252,7 @@ static void accept(Messages *m, Transfer *t, Envelope message, const char *bytes
     t->number = number;
     if (address && may_read(m, p, t->wanted)) {
         t->address = address;
-        count_unread(m, 1);
+        count_unread(p, 1);
     }
     append(&p->granted, t);
     if (!p->ungranted) p->ungranted = t;
@@ -446,12 +446,12 @@ static int is_complete(const Awaited *a) {
 }
 
 int something_has_come(const Messages *m) {
-    if (atomic_load_explicit(&m->unread, memory_order_relaxed)) return 1;
     for (int r = 0; r < m->size; r++) {
         const Peer *p = &m->peers[r];
         uint64_t taken = atomic_load_explicit(&p->taken, memory_order_relaxed);
         if (atomic_load_explicit(&p->in->sent, memory_order_seq_cst) > taken) return 1;
         uint64_t needs = atomic_load_explicit(&p->needs, memory_order_relaxed);
+        if (!needs && atomic_load_explicit(&p->unread, memory_order_relaxed)) return 1;
         if (needs && atomic_load_explicit(&p->out->taken, memory_order_seq_cst) >= needs) return 1;
     }
     return 0;

@@ -59,6 +59,7 @@ typedef struct {
     _Atomic uint64_t needs;    /* how far it has to read the ring to it, so that what is queued can go on; or 0 */
     Queue unsent, announced, flowing; /* sends: not in the ring yet, not granted yet, and those whose pieces leave */
     Queue granted;             /* receives of long messages, in the order in which their pieces come */
+    _Atomic int unread;        /* receives of messages that are to be read */
     Transfer *ungranted;       /* the first of them of which it has not been told */
     Passed *first, **end;      /* messages from it */
 } Peer;
@@ -76,7 +77,6 @@ typedef struct {
     uint64_t moves, looks;
     int asleep;              /* threads of this rank in a long wait */
     int starts;              /* whether a transfer is started now, whose caller does not wait */
-    _Atomic int unread;      /* receives of messages that are to be read */
     Waiter waiter;
 } Messages;
 

@@ -8,6 +8,7 @@
 
 #include "collectives.h"
 #include "messages.h"
+#include "moving.h"
 
 #define INTERFACE 1 /* of mpicoll/node/loaded.py, too: change both */
 #define LONG (128 << 10) /* bytes of a call during which other threads of the process may go on */
@@ -387,6 +388,14 @@ static PyObject *module_messages_size(PyObject *module, PyObject *ranks) {
     return size == -1 && PyErr_Occurred() ? NULL : PyLong_FromSize_t(messages_block_size((int)size));
 }
 
+static PyObject *module_end_moving(PyObject *module, PyObject *unused) {
+    (void)module, (void)unused;
+    Py_BEGIN_ALLOW_THREADS
+    end_moving();
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
     {"prepare", prepare, METH_VARARGS, NULL},
     {"know_arrays", know_arrays, METH_VARARGS, NULL},
@@ -396,6 +405,7 @@ static PyMethodDef functions[] = {
     {"narrow", module_narrow, METH_VARARGS, NULL},
     {"changed", module_changed, METH_NOARGS, NULL},
     {"head_size", module_head_size, METH_O, NULL},
+    {"end_moving", module_end_moving, METH_NOARGS, NULL},
     {"messages_size", module_messages_size, METH_O, NULL}, {0}};
 
 static int module_exec(PyObject *module) {

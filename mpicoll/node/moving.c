@@ -23,7 +23,7 @@
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of all that follows */
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER;
 static Moved *first;
-static _Atomic int is_there, sleeps;
+static _Atomic int is_there, sleeps, is_over, moves_now;
 static _Atomic unsigned begun_ever; /* transfers */
 
 static void insert(Moved *it) {
@@ -98,7 +98,9 @@ static void *thread_main(void *unused) {
         nanosleep(&nap, NULL);
         unsigned seen = atomic_load(&begun_ever);
         in_vain = look(&come) ? 0 : in_vain + 1;
-        if (come) move_all();
+        atomic_store(&moves_now, 1);
+        if (come && !atomic_load(&is_over)) move_all();
+        atomic_store(&moves_now, 0);
         if (in_vain > LOOKS_IN_VAIN) sleep_until_begun(seen);
     }
     return unused;
@@ -117,6 +119,12 @@ static void begin_thread(void) {
     if (!pthread_create(&thread, NULL, thread_main, NULL)) pthread_detach(thread);
     else atomic_store(&is_there, 0); /* the next transfer tries again */
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void end_moving(void) {
+    const struct timespec nap = {0, SHORT_NAP};
+    atomic_store(&is_over, 1);
+    while (atomic_load(&moves_now)) nanosleep(&nap, NULL);
 }
 
 void move_on(void) {

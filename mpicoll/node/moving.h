@@ -13,6 +13,9 @@ typedef struct Moved {
 void keep_moving(Moved *it);
 void stop_moving(Moved *it);
 
+/* Python is about to end: its lock is not taken any more. The caller does not hold it. */
+void end_moving(void);
+
 /* A transfer is under way that nobody waits for now. */
 void move_on(void);
 

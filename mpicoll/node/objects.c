@@ -45,7 +45,7 @@ int sends_object(PyObject *message) { return !((ObjectMessage *)message)->receiv
 PyObject *bytes_of(PyObject *message, PyObject *object) {
     PyObject *bytes = PyObject_CallFunctionObjArgs(((ObjectMessage *)message)->convert, object, NULL);
     if (bytes && PyBytes_CheckExact(bytes)) return bytes;
-    PyErr_Clear();
+    if (bytes || PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear(); /* Python tries again, and says what is wrong */
     Py_XDECREF(bytes);
     return NULL;
 }
@@ -59,6 +59,7 @@ PyObject *carry_object(PyObject *message, PyObject *bytes) {
         return code ? NULL : Py_NewRef(Py_None);
     }
     PyObject *came = recv_bytes(self->messages, self->peer, self->tag);
+    wait_as(NULL, NULL, NULL); /* what the program's own code may wait for is something else */
     PyObject *object = came ? PyObject_CallFunctionObjArgs(self->convert, came, NULL) : NULL;
     Py_XDECREF(came);
     return object;

@@ -8,12 +8,14 @@
 #include <stddef.h>
 #include <structmember.h>
 
+#define OVERHEAD 4096         /* bytes that a message counts for besides its own */
 #define LOOK_AFTER (16 << 20) /* bytes begun and not complete at once, before the program looks what of it is */
 
 typedef struct {
     PyObject_HEAD
     PyObject *message, *under_way, *array, *turn, *begun, *failed, *finish, *result, *since;
     char done;
+    char is_plain; /* made here, so that nothing but its length is to be compared */
 } RequestObject;
 
 static PyTypeObject *class; /* Python's */
@@ -68,7 +70,8 @@ static int let_go_of_complete(void) {
     int code = all ? 0 : -1;
     for (Py_ssize_t i = 0; !code && i < PyList_Size(all); i++) {
         RequestObject *each = (RequestObject *)PyList_GetItem(all, i);
-        PyObject *begun = Py_TYPE((PyObject *)each) == class && !each->done ? transfer_in(each) : NULL;
+        int may_end = Py_TYPE((PyObject *)each) == class && each->is_plain && !each->done;
+        PyObject *begun = may_end ? transfer_in(each) : NULL;
         if (begun && is_complete(begun)) code = complete(each, begun);
     }
     Py_XDECREF(all);
@@ -81,7 +84,7 @@ static int put_under_way(RequestObject *self, PyObject *begun, PyObject *pending
     self->turn = PyList_New(1), self->since = pair(pending);
     if (!self->turn || !self->since || PyList_SetItem(self->turn, 0, Py_NewRef(begun))) return -1;
     if (PySet_Add(open, (PyObject *)self)) return -1;
-    bytes += transfer_of(begun)->memory.nbytes;
+    bytes += transfer_of(begun)->memory.nbytes + OVERHEAD;
     if (bytes < LOOK_AFTER) return 0;
     bytes = 0;
     return let_go_of_complete();
@@ -90,7 +93,7 @@ static int put_under_way(RequestObject *self, PyObject *begun, PyObject *pending
 PyObject *new_request(PyObject *message, PyObject *begun, PyObject *array, PyObject *under_way, PyObject *pending) {
     RequestObject *self = (RequestObject *)((allocfunc)PyType_GetSlot(class, Py_tp_alloc))(class, 0);
     if (!self) return NULL;
-    self->message = Py_NewRef(message), self->under_way = Py_NewRef(under_way);
+    self->message = Py_NewRef(message), self->under_way = Py_NewRef(under_way), self->is_plain = 1;
     if (is_complete(begun)) {
         if (!complete(self, begun)) return (PyObject *)self;
     } else {

@@ -109,12 +109,17 @@ static PyObject *messages_probe(MessagesObject *self, PyObject *args) {
 static PyObject *messages_lying(MessagesObject *self, PyObject *unused) {
     (void)unused;
     if (failed(move_messages(&self->m))) return NULL;
+    size_t count = self->m.lying, at = 0;
+    Envelope *all = PyMem_Calloc(count + 1, sizeof *all); /* first: Python may run where objects are made */
+    if (!all) return PyErr_NoMemory();
+    for (const Passed *p = next_passed(&self->m, NULL); p && at < count; p = next_passed(&self->m, p)) all[at++] = p->message;
     PyObject *list = PyList_New(0);
-    for (const Passed *p = next_passed(&self->m, NULL); list && p; p = next_passed(&self->m, p)) {
-        PyObject *each = envelope(p->message);
+    for (size_t i = 0; list && i < at; i++) {
+        PyObject *each = envelope(all[i]);
         if (!each || PyList_Append(list, each)) Py_CLEAR(list);
         Py_XDECREF(each);
     }
+    PyMem_Free(all);
     return list;
 }
 
@@ -408,16 +413,18 @@ PyObject *send_bytes(PyObject *messages, PyObject *bytes, int dest, int tag) {
 
 PyObject *recv_bytes(PyObject *messages, int source, int tag) {
     MessagesObject *of = (MessagesObject *)messages;
+    Transfer t = {.receives = 1};
     Envelope e;
-    if (failed(wait_for_message(&of->m, source, tag, &e))) return NULL;
-    PyObject *bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)e.nbytes);
-    if (!bytes) return NULL;
-    Transfer t = {.receives = 1, .peer = e.source, .tag = e.tag};
-    t.memory = (Layout){.address = PyBytes_AsString(bytes), .nbytes = e.nbytes};
-    BegunObject *begun = new_begun(of, &t);
-    if (begun) begun->held = Py_NewRef(bytes);
-    if (!begun || begin(begun) || wait_for(begun)) Py_CLEAR(bytes);
-    Py_XDECREF((PyObject *)begun);
+    BegunObject *begun = new_begun(of, &t); /* first: from the look at the message on, no Python may run */
+    if (!begun) return NULL;
+    if (!failed(wait_for_message(&of->m, source, tag, &e))) begun->held = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)e.nbytes);
+    PyObject *bytes = Py_XNewRef(begun->held);
+    if (bytes) {
+        begun->t->peer = e.source, begun->t->tag = e.tag;
+        begun->t->memory = (Layout){.address = PyBytes_AsString(bytes), .nbytes = e.nbytes};
+        if (begin(begun) || wait_for(begun)) Py_CLEAR(bytes);
+    }
+    Py_DECREF((PyObject *)begun);
     return bytes;
 }
 

@@ -21,7 +21,7 @@ PyObject *recv_bytes(PyObject *messages, int source, int tag);
 int add_objects(PyObject *module);
 int is_object_message(PyObject *message);
 int sends_object(PyObject *message);
-PyObject *bytes_of(PyObject *message, PyObject *object); /* NULL, without an exception, where that fails */
+PyObject *bytes_of(PyObject *message, PyObject *object); /* NULL where that fails, with an exception if it is no Exception */
 PyObject *carry_object(PyObject *message, PyObject *bytes); /* what came, or None */
 
 /* requests.c. A Request of Python's for a message that was begun. */

@@ -70,6 +70,8 @@ class UnderWay:
 
     def finalise(self) -> None:
         """MPI is about to end: no message can be waited for any more."""
+        if kernel is not None:
+            kernel.end_moving()
         self.lost = "MPI was finalised"
 
     def abandon(self, why: str) -> None:
@@ -286,7 +288,10 @@ class Request(_Fields):
                 self._ask(begun)
                 if not self.done:
                     given_up = self._message.transfer.cancel(begun)
-                    self._end()
+                    if not given_up and not self._message.by_library:
+                        self._ask(begun)  # it has come, as any other
+                    if not self.done:
+                        self._end()
             finally:
                 self._turn.append(begun)
         self._raise()

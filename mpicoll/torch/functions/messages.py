@@ -36,7 +36,7 @@ def send(
     if caller is not None:
         dest = caller.root("dst", dst, group_dst)
         _refuse_this_rank(caller, "dst", dest)
-        if _repeated(caller, tensor, dest, tag, False) is None:
+        if _repeated(caller, tensor, dest, tag, False, False) is None:
             caller.group.engine.transfer(bound(caller, tensor, dest, tag, False), tensor)
 
 
@@ -58,7 +58,7 @@ def recv(
         assert sender is not None
     else:
         _refuse_this_rank(caller, "src", sender)
-        if _repeated(caller, tensor, sender, tag, True) is None:
+        if _repeated(caller, tensor, sender, tag, True, False) is None:
             caller.group.engine.transfer(bound(caller, tensor, sender, tag, True), tensor)
     return caller.group.global_rank(sender)
 
@@ -144,7 +144,7 @@ def bound(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: boo
 
 def started(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Request:
     """The same message, under way."""
-    known: Request | None = _repeated(caller, tensor, peer, tag, receives)
+    known: Request | None = _repeated(caller, tensor, peer, tag, receives, True)
     if known is not None:
         return known
     _check(caller, tensor, peer, tag, receives)
@@ -154,13 +154,13 @@ def started(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: b
         raise renamed(e, caller.operation, _NAMES) from None
 
 
-def _repeated(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> Any:
-    """The message, if the kernel knows it: it was checked before. None if it does not."""
+def _repeated(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool, begins: bool) -> Any:
+    """The message, if the kernel knows it: it was checked before. A request if it ``begins``. None if it is unknown."""
     calls = caller.group.engine.calls
     if calls is None or not isinstance(tensor, torch.Tensor):
         return None
     numbers = (None, None, peer, tag) if receives else (peer, tag, None, None)
-    return calls.message(caller.operation, tensor, *numbers)
+    return calls.message(caller.operation, tensor, *numbers, begins)
 
 
 def _check(caller: Caller, tensor: Any, peer: int | None, tag: int, receives: bool) -> None:

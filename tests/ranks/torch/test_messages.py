@@ -158,3 +158,25 @@ def test_a_refused_batch_leaves_no_receive_behind() -> None:
     sent.wait()
     assert (y == 7).all()
     assert not refused.any()
+
+
+def test_the_same_messages_again(rank: int, size: int) -> None:
+    """Blocking and under way, and from any rank: a repeated one is what it was the first time."""
+    x, y = torch.full((3,), float(rank)), torch.zeros(3)
+    after, before = (rank + 1) % size, (rank - 1) % size
+    if size == 1:
+        return
+    for _ in range(4):
+        comes, leaves = dist.irecv(y, before), dist.isend(x, after)
+        assert comes is not None
+        assert leaves is not None
+        comes.wait()
+        leaves.wait()
+        assert (y == before).all()
+        if rank == 0:
+            dist.send(x, 1)
+            assert dist.recv(y) == size - 1
+        else:
+            assert dist.recv(y, rank - 1) == rank - 1
+            dist.send(x, after)
+        assert (y == before).all()

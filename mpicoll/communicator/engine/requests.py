@@ -70,8 +70,6 @@ class UnderWay:
 
     def finalise(self) -> None:
         """MPI is about to end: no message can be waited for any more."""
-        if kernel is not None:
-            kernel.end_moving()
         self.lost = "MPI was finalised"
 
     def abandon(self, why: str) -> None:
@@ -425,6 +423,8 @@ def _tell_unfinished() -> None:
         lying = [] if each.lost else each.lying()
         if named := [f"{nbytes} bytes from rank {source} (tag {tag})" for source, tag, nbytes in lying]:
             show(f"mpicoll: rank {each.rank} is at its end and has not received messages. {_first_of(named)}")
+    if kernel is not None:
+        kernel.end_moving()
 
 
 def _first_of(named: list[str]) -> str:

@@ -72,7 +72,8 @@ class MessageCalls(Base):
         except self.failure as e:
             raise under_way.error(message, x, e) from e
         except BaseException:
-            hold_back(x)  # the other rank may still send pieces there, or take them
+            if not message.by_library:
+                hold_back(x)  # the other rank may still send pieces there, or take them
             raise
         finally:
             waits.remove(begun)

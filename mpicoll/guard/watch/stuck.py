@@ -59,7 +59,8 @@ def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[i
         members = waiting.keys() & calls.keys()
         needed = _needed(rank, mine.account, members)
         if mine.account.ahead:  # it waits in memory of the kernel, which is used again after so many calls
-            needed |= {other for other in members if calls[other] + mine.account.ahead <= mine.account.number + 1}
+            last = mine.account.number + 1 - mine.account.ahead
+            needed = needed | {other for other in members if calls[other] <= last}
         return all(calls[other] > mine.account.number for other in needed)
     if not mine.others <= waiting.keys() | left:
         return True

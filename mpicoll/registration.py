@@ -18,8 +18,6 @@ from urllib.parse import parse_qsl, urlparse
 from mpicoll.errors import LaunchError
 from mpicoll.launch.alone import launched_rank
 
-__all__ = ["load", "register"]
-
 
 def load() -> None:
     """Register, and turn a failure into a warning. torch calls this when it is imported."""

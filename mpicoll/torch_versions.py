@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 import warnings
 
-__all__ = ["NEWEST", "OLDEST", "check"]
-
 OLDEST = "2.11.0"
 NEWEST = "2.15.0"
 

@@ -6,8 +6,6 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
-__all__ = ["alike", "count", "named", "named_in", "nbytes", "ranges", "rough", "rows", "size_text"]
-
 Said = TypeVar("Said", bound=Hashable)
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -23,10 +23,9 @@ from mpicoll.algorithms import (
     swing,
     two_level,
 )
-from mpicoll.algorithms.registry import Algorithm, per_rank, power_of_two, segments, segments_per_rank
+from mpicoll.algorithms.registry import Algorithm as Algorithm
+from mpicoll.algorithms.registry import per_rank, power_of_two, segments, segments_per_rank
 from mpicoll.algorithms.steps import Nodes, Place, Schedule
-
-__all__ = ["Algorithm", "add", "algorithms", "find", "schedule", "segments_of", "temporary_registry"]
 
 MOST_SEGMENTS = 64
 """The most segments that a vector is cut into. More segments cost more messages than they save."""

@@ -23,8 +23,6 @@ from dataclasses import dataclass
 from mpicoll.algorithms.pipeline import Pipeline, Stage
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Place, Recv, RecvReduce, Send, Space, Steps, one
 
-__all__ = ["Tree", "allreduce", "bcast", "reduce"]
-
 
 def bcast(at: Place) -> Steps:
     """Each rank passes every segment that it receives on to the two ranks below it.

@@ -6,8 +6,6 @@ from mpicoll.algorithms import butterfly, swing
 from mpicoll.algorithms.registry import power_of_two
 from mpicoll.algorithms.steps import Blocks, Place, Steps, run
 
-__all__ = ["allreduce"]
-
 
 def allreduce(at: Place) -> Steps:
     """A reduce-scatter, then an all-gather, over a Bine butterfly of growing distance. The blocks are renumbered so

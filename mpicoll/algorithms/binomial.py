@@ -25,8 +25,6 @@ from mpicoll.algorithms.steps import (
     run,
 )
 
-__all__ = ["allgather", "allreduce", "bcast", "gather", "reduce", "scatter", "scatter_allgather_bcast"]
-
 
 def bcast(at: Place) -> Steps:
     """The root sends to the rank that is half of the ranks away. Then both send to ranks a quarter away, and so on.

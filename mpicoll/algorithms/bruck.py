@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Place, Recv, Send, Steps, one, run
 
-__all__ = ["allgather", "alltoall"]
-
 
 def allgather(at: Place) -> Steps:
     """In the step at distance d, each rank sends the d blocks that begin with its own to the rank d before it.

@@ -14,8 +14,6 @@ from mpicoll.algorithms.folding import Fold
 from mpicoll.algorithms.registry import power_of_two
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Blocks, Place, Recv, RecvReduce, Send, Space, Steps, run
 
-__all__ = ["Butterfly", "allreduce", "binary", "double", "halve"]
-
 
 class Butterfly(NamedTuple):
     """Who meets whom, and who holds what, in each step of the halving.

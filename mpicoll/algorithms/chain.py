@@ -5,8 +5,6 @@ from __future__ import annotations
 from mpicoll.algorithms.pipeline import Pipeline, Stage
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
 
-__all__ = ["bcast", "exscan", "fixed_order_allreduce", "reduce", "scan"]
-
 
 def bcast(at: Place) -> Steps:
     """The root sends to the next rank, that rank to its next, and so on. Segments follow each other one step apart.

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-__all__ = ["COLLECTIVES", "Collective", "canonical", "even_and_uneven", "input_of"]
-
 Block = TypeVar("Block")
 Vector = Sequence[Block]
 Reduce = Callable[[Sequence[Block]], Block]

@@ -20,8 +20,6 @@ from mpicoll.algorithms.steps import (
     run,
 )
 
-__all__ = ["IN_PLACE", "among", "joined", "stages"]
-
 Spaces = Mapping[Space, Space]
 """The space of the whole in which a space of the part lies. One that is not named is itself."""
 IN_PLACE: Spaces = {INPUT: OUTPUT}

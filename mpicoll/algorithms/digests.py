@@ -6,8 +6,6 @@ from hashlib import blake2b
 
 from mpicoll.algorithms.registry import Algorithm
 
-__all__ = ["digest"]
-
 
 def digest(algorithm: Algorithm, size: int) -> str:
     """A short text that changes if the algorithm's steps among ``size`` ranks do, or how it cuts a vector.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
 
-__all__ = ["allgather", "allreduce", "alltoall", "bcast", "gather", "reduce", "reduce_scatter", "scatter"]
-
 
 def bcast(at: Place) -> Steps:
     """The root sends to every other rank.

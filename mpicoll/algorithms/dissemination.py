@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from mpicoll.algorithms.steps import SCRATCH, Place, Recv, Send, Steps
 
-__all__ = ["barrier"]
-
 
 def barrier(at: Place) -> Steps:
     """In step k, each rank signals to the rank 2^k after it, and waits for the signal of the rank 2^k before it.

@@ -11,8 +11,6 @@ from mpicoll.algorithms.binary import Tree
 from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.algorithms.steps import Place, Steps
 
-__all__ = ["allreduce", "bcast", "halves"]
-
 
 def halves(at: Place) -> int:
     """The number of blocks: for each tree, as many as the call chooses for the vector's length."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Blocks, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one, run
 
-__all__ = ["Fold"]
-
 
 class Fold:
     """The part of a rank when ``members`` of the ranks, at least half, act for all. Ranks are counted from the root.

@@ -5,8 +5,6 @@ from __future__ import annotations
 from mpicoll.algorithms.folding import Fold
 from mpicoll.algorithms.steps import OUTPUT, Place, Recv, Send, Steps
 
-__all__ = ["allgather"]
-
 
 def allgather(at: Place) -> Steps:
     """Pairs of neighbours exchange their blocks. Then each passes on what came last, to its two neighbours in turn.

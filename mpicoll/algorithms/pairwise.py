@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
 
-__all__ = ["alltoall", "reduce_scatter"]
-
 
 def reduce_scatter(at: Place) -> Steps:
     """In step k, each rank sends the rank k after it that rank's block, and adds the block that it receives to its own.

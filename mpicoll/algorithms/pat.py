@@ -23,8 +23,6 @@ from mpicoll.algorithms.steps import (
     one,
 )
 
-__all__ = ["allgather", "reduce_scatter"]
-
 
 def allgather(at: Place) -> Steps:
     """Each block goes on by half of the ranks, then both copies by a quarter, and so on. With s segments, a message has

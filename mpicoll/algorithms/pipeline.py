@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from mpicoll.algorithms.steps import Recv, RecvReduce, Send, Step, one
 
-__all__ = ["Pipeline", "Stage"]
-
 Message = Send | Recv | RecvReduce
 
 

@@ -7,8 +7,6 @@ from mpicoll.algorithms.folding import Fold
 from mpicoll.algorithms.registry import power_of_two
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Place, Recv, Send, Space, Steps
 
-__all__ = ["allreduce", "reduce"]
-
 
 def allreduce(at: Place) -> Steps:
     """A reduce-scatter by recursive halving, then an all-gather by recursive doubling.

@@ -20,8 +20,6 @@ from mpicoll.algorithms.steps import (
     one,
 )
 
-__all__ = ["allgather", "allreduce", "exscan", "reduce_scatter", "scan"]
-
 
 def allreduce(at: Place) -> Steps:
     """Partners exchange their whole vectors and both combine them. The distance doubles with each step.

@@ -12,8 +12,6 @@ from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.algorithms.steps import INPUT, OUTPUT, Copy, Nodes, Place, Schedule, Step, Steps, run
 from mpicoll.errors import ArgumentError, ScheduleError
 
-__all__ = ["Algorithm", "Cut", "Outline", "per_rank", "power_of_two", "segments", "segments_per_rank", "whole"]
-
 MOST = 1000
 """The most steps of a rank, for each rank and each segment that there are."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Copy, Place, Recv, RecvReduce, Send, Space, Steps, one
 
-__all__ = ["allgather", "allreduce", "reduce_scatter", "segmented_allreduce"]
-
 
 def allreduce(at: Place) -> Steps:
     """A ring reduce-scatter, then a ring all-gather of the blocks.

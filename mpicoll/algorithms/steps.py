@@ -22,27 +22,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-__all__ = [
-    "INPUT",
-    "OUTPUT",
-    "SCRATCH",
-    "Action",
-    "Blocks",
-    "Copy",
-    "Nodes",
-    "Place",
-    "Recv",
-    "RecvReduce",
-    "Schedule",
-    "Send",
-    "Space",
-    "Step",
-    "Steps",
-    "merged",
-    "one",
-    "run",
-]
-
 Space = Literal["input", "output", "scratch"]
 INPUT: Space = "input"
 OUTPUT: Space = "output"

@@ -6,8 +6,6 @@ from mpicoll.algorithms import butterfly
 from mpicoll.algorithms.registry import power_of_two
 from mpicoll.algorithms.steps import Blocks, Place, Steps, merged, one
 
-__all__ = ["allreduce", "partner"]
-
 
 def allreduce(at: Place) -> Steps:
     """A reduce-scatter, then an all-gather, between partners at distance 1, -1, 3, -5, 11, ... The longest messages go

@@ -19,19 +19,6 @@ from mpicoll.algorithms.composed import among, stages
 from mpicoll.algorithms.pipeline import Pipeline
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Place, Recv, Send, Space, Steps, merged, one, run
 
-__all__ = [
-    "allgather",
-    "allreduce",
-    "alltoall",
-    "barrier",
-    "bcast",
-    "gather",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-    "slices",
-]
-
 
 def allreduce(at: Place) -> Steps:
     """A ring reduce-scatter within each node leaves a slice of the vector with each leader. The leaders of a slice

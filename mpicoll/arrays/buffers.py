@@ -22,12 +22,6 @@ from mpicoll.arrays.dtypes import DTYPES, Dtype
 from mpicoll.arrays.owners import owner_of
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError, MpicollError, StateError
 
-__all__ = [
-    "Buffer", "Described", "as_buffer", "exported", "host_buffer", "library_of", "loaded_torch",
-    "memory_overlaps", "strided",
-]  # fmt: skip
-
-
 _DLPACK_CPU = 1
 """DLPack's number of the host's memory."""
 

@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 from mpicoll.errors import ArgumentError, DtypeError, misspelt, shown_argument
 
-__all__ = ["DTYPES", "OPS", "Dtype", "Op", "OpName", "Reduction", "as_op", "name_of", "reduction"]
-
 
 @dataclass(frozen=True, slots=True)
 class Dtype:

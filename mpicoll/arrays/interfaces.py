@@ -8,8 +8,6 @@ from typing import Any
 
 from mpicoll.machine.cuda import number_of
 
-__all__ = ["as_tensor", "may_be_written"]
-
 _FLAGS, _READ_ONLY = 24, 1
 """Where the flags of DLPack's DLManagedTensorVersioned lie, and the one that says that nobody may write."""
 

@@ -21,25 +21,6 @@ from mpicoll.arrays.buffers import Buffer, Described
 from mpicoll.arrays.dtypes import DTYPES, Dtype, Op, Reduction
 from mpicoll.node.loaded import kernel
 
-__all__ = [
-    "COMBINE",
-    "combination",
-    "described",
-    "divide",
-    "first_nan",
-    "in_float",
-    "narrow",
-    "numbers",
-    "quietly",
-    "reduce_rows",
-    "reduce_rows_in_numpy",
-    "scale",
-    "storage",
-    "values",
-    "widen",
-    "widened",
-]
-
 Array = NDArray[Any]
 
 COMBINE: dict[str, np.ufunc] = {

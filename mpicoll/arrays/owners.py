@@ -8,8 +8,6 @@ from __future__ import annotations
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-__all__ = ["Owner", "add", "owner_of", "owners"]
-
 
 class Owner(Protocol):
     """A device with memory of its own. ``name`` says which one, as in ``cuda:0``."""

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["A", "Array", "ArrayLike", "SupportsBuffer", "SupportsCudaArrayInterface", "SupportsDLPack"]
-
 Alike_co = TypeVar("Alike_co", covariant=True)
 
 

@@ -30,8 +30,6 @@ from mpicoll.calls.plan import Plan, Workspace
 from mpicoll.fabrics.routes import scheduled
 from mpicoll.launch.alone import check_not_alone
 
-__all__ = ["run"]
-
 Result = TypeVar("Result")
 
 SIZES = tuple(1 << k for k in range(6, 25, 2))

@@ -18,8 +18,6 @@ from mpicoll.calls.choice import DEVICE, IPC, STAGED
 from mpicoll.errors import ArgumentError, DtypeError, misspelt
 from mpicoll.units import nbytes, size_text
 
-__all__ = ["DEVICES", "Options", "bad", "output", "read"]
-
 DEVICES = ("cpu", "cuda")
 
 

@@ -11,8 +11,6 @@ from mpi4py import MPI
 
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Session", "most_alike", "open_session"]
-
 
 @dataclass(frozen=True)
 class Session:

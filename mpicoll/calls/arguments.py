@@ -8,8 +8,6 @@ from typing import Any
 
 from mpicoll.errors import ArgumentError, shown_argument
 
-__all__ = ["MOST_INT", "as_rank", "checked_counts", "checked_int", "checked_rank", "sequence_of"]
-
 MOST_INT = 2**31 - 1
 """The largest int of C. MPI's colours and keys are such ints."""
 

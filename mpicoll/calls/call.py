@@ -13,8 +13,6 @@ from mpicoll.arrays.dtypes import Reduction, reduction
 from mpicoll.calls.arguments import checked_counts, checked_rank
 from mpicoll.errors import ArgumentError, DeviceError, DtypeError
 
-__all__ = ["Call", "checked"]
-
 
 @dataclass(frozen=True, slots=True)
 class Call:

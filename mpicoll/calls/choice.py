@@ -7,23 +7,6 @@ from typing import Final, Literal
 
 from mpicoll.algorithms.steps import Schedule
 
-__all__ = [
-    "DEVICE",
-    "EXCHANGE",
-    "IPC",
-    "NATIVE",
-    "NODE",
-    "PATHS",
-    "SHARED",
-    "STAGED",
-    "WIDE",
-    "AlgorithmName",
-    "Choice",
-    "Wide",
-    "algorithm_of",
-]
-
-
 NATIVE: Final = "native"
 """The MPI library's own collective."""
 EXCHANGE: Final = "exchange"

@@ -18,8 +18,6 @@ from mpicoll.calls.record import Record
 from mpicoll.machine import blocks
 from mpicoll.node.loaded import kernel
 
-__all__ = ["NOT_FOUND", "Bound", "Plan", "Plans", "Workspace", "key_by", "sequence"]
-
 Plan = Callable[[], object]
 
 

@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from mpicoll.calls.call import Call
 
-__all__ = ["Begun", "Ends", "Pending", "Record", "description_of", "record_of", "told"]
-
 
 class Record:
     """What is noted of a call. All calls of one plan share it.

@@ -20,8 +20,6 @@ from mpicoll.calls.arguments import checked_counts
 from mpicoll.errors import ArgumentError
 from mpicoll.machine import blocks
 
-__all__ = ["block", "in_kind", "like", "made", "one_each", "returned", "rows"]
-
 
 def like(operation: str, x: ArrayLike) -> Any:
     """An array of the shape of ``x``."""

@@ -7,18 +7,6 @@ from dataclasses import dataclass
 
 from mpicoll.errors import ArgumentError
 
-__all__ = [
-    "CHECKS",
-    "DEFAULT_TIMEOUT",
-    "Rules",
-    "check",
-    "checked_check",
-    "checked_timeout",
-    "overlaps",
-    "shares_buckets",
-    "timeout",
-]
-
 CHECKS = ("off", "watch", "full")
 DEFAULT_TIMEOUT = 1800.0
 """Seconds, as in torch."""

@@ -26,19 +26,6 @@ from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, NODE, STAGED, WI
 from mpicoll.calls.rules import Rules
 from mpicoll.errors import ArgumentError, misspelt
 
-__all__ = [
-    "Traits",
-    "between_memories",
-    "choice_of",
-    "device_route",
-    "explained",
-    "names",
-    "preferred",
-    "select",
-    "taken_route",
-]
-
-
 TWO_LEVEL = "two_level"
 LONG_MOVES = 2 << 20
 """Bytes of the shortest vector of a collective that only moves data which MPI libraries move in less time than it takes

@@ -20,8 +20,6 @@ import mpicoll
 from mpicoll.errors import MpicollError, misspelt
 from mpicoll.launch.alone import under_launcher
 
-__all__ = ["main", "parser"]
-
 COMMANDS = ("run", "doctor", "bench", "algorithms", "verify", "draw", "simulate", "slurm")
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from mpicoll.cli.arguments import of_collective
 
-__all__ = ["add"]
-
 _TEXT = """\
 Lists the algorithms of one collective, or of all. Each entry has the name that algorithm= takes, the cost in time, what
 the algorithm serves, and its source. In a cost, p is the number of ranks, n the bytes of the vector, and s the number

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
     from mpicoll.algorithms.steps import Nodes
 
-__all__ = [
-    "Refused", "Where", "chosen", "collectives", "completes", "of_collective", "one_of", "placed", "placement", "ranks",
-    "writing",
-]  # fmt: skip
-
 Where = Callable[[int], "Nodes"]
 """The nodes of so many ranks."""
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from mpicoll.bench.options import Options
 
-__all__ = ["add"]
-
 _TEXT = """\
 Measures collectives on several backends in one job, on the same buffers, and checks every element of their results.
 Started by itself, the command starts its own ranks. Inside `mpicoll run`, mpirun or srun, it is one of the ranks.

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from mpicoll.cli.arguments import writing
 
-__all__ = ["add"]
-
 _TEXT = """\
 Says what this machine and this job will do: how the ranks were started, whether they find each other, which cores,
 memory and GPUs they have, and which algorithms mpicoll takes. Each problem comes with its remedy. Started as the ranks

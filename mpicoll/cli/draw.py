@@ -16,8 +16,6 @@ from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
 
-__all__ = ["add"]
-
 _TEXT = """\
 Draws an algorithm, and proves it. Time goes from left to right. A column of cells is a rank's vector, and each
 arrow is a message. The label of a cell names the ranks whose contributions it holds; a sum sign stands for all of them.

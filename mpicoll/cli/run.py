@@ -9,8 +9,6 @@ from mpicoll.cli.arguments import Refused, ranks
 from mpicoll.launch import launcher
 from mpicoll.launch.cores import mine
 
-__all__ = ["add"]
-
 _TEXT = """\
 Starts N ranks of a Python program with the MPI of this environment. An uncaught exception in one rank ends all ranks.
 In a batch job, the ranks run on the nodes of the job. Elsewhere they run on this machine, or on the nodes of

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from mpicoll.analysis.cost.machines import Machine
     from mpicoll.analysis.cost.traffic import Watched
 
-__all__ = ["add"]
-
 _TEXT = """\
 Predicts how long each algorithm of a collective takes on a described machine, for any number of ranks, and says which
 is the fastest for which vectors. It needs no MPI. With --fit, it measures this machine instead, with real ranks. It

@@ -11,8 +11,6 @@ from itertools import groupby
 from mpicoll.cli.arguments import completes, one_of
 from mpicoll.slurm import sbatch
 
-__all__ = ["add"]
-
 _TEXT = """\
 Prints a job script for sbatch. The script is one file and needs no other file. Without a template, this command lists
 the templates and the presets of sites. What you do not give comes from ~/.config/mpicoll/slurm.toml or

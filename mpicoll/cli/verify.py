@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mpicoll.algorithms import Algorithm
     from mpicoll.analysis.proof.cases import Case
 
-__all__ = ["add"]
-
 _TEXT = """\
 Proves that algorithms compute what their collectives mean. It runs the schedules of all ranks on symbols. In the proof,
 each message waits until its receiver is ready. For each algorithm, it prints the numbers of ranks and the roots that it

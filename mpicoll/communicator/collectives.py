@@ -12,8 +12,6 @@ from mpicoll.communicator.repeated import repeated
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
 
-__all__ = ["Collectives"]
-
 # A method that can make a new array has overloads. NumPy arrays and torch tensors give new ones of their own kind. For
 # other memory, a type checker cannot know whether the new array is one of NumPy's or of torch's.
 

@@ -21,8 +21,6 @@ from mpicoll.guard.recorder import FREED
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Communicator"]
-
 
 class Communicator(Memory, Persistent, NonBlocking, Neighbours, Objects, Mpi4pyNames):
     """Collectives and messages among the ranks of an MPI communicator.

@@ -9,8 +9,6 @@ from mpicoll.communicator.engine.engine import Engine
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import OpLike
 
-__all__ = ["Face", "engine_of"]
-
 
 class Face:
     """An engine, behind what programs see of it."""

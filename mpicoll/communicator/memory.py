@@ -17,8 +17,6 @@ from mpicoll.errors import ArgumentError, DtypeError, StateError
 from mpicoll.guard import sites
 from mpicoll.machine.blocks import LEAST, allocate, refusal
 
-__all__ = ["Memory"]
-
 
 class Memory(Face):
     """New arrays on which collectives are fastest."""

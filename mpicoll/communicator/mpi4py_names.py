@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["Mpi4pyNames"]
-
 _INSTEAD = {
     "Allreduce": "allreduce(x, out=y)",
     "Reduce": "reduce(x, root=0, out=y)",

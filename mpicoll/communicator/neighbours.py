@@ -15,8 +15,6 @@ from mpicoll.communicator.engine.packing import keeps_no_array
 from mpicoll.communicator.face import Face
 from mpicoll.errors import ArgumentError, DtypeError, StateError
 
-__all__ = ["Neighbours"]
-
 
 class Neighbours(Face):
     """The collectives of a Communicator that was made of an MPI communicator with a topology: ``Create_cart``,

@@ -12,8 +12,6 @@ from mpicoll.communicator.face import Face
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
 
-__all__ = ["NonBlocking"]
-
 
 class NonBlocking(Face):
     """The collectives of the Communicator that return at once.

@@ -21,8 +21,6 @@ from mpicoll.communicator.face import Face
 from mpicoll.communicator.repeated import repeated
 from mpicoll.errors import ArgumentError, TimeoutError
 
-__all__ = ["Objects"]
-
 T = TypeVar("T")
 
 _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {

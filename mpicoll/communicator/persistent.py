@@ -14,8 +14,6 @@ from mpicoll.communicator.point_to_point import PointToPoint
 from mpicoll.communicator.uneven import Uneven
 from mpicoll.errors import ArgumentError
 
-__all__ = ["Persistent"]
-
 _MESSAGES = {"send": "dest", "recv": "source", "isend": "dest", "irecv": "source"}
 """The name of the argument that says the peer, by the kind of message."""
 

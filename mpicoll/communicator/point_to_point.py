@@ -11,8 +11,6 @@ from mpicoll.communicator.face import Face
 from mpicoll.communicator.repeated import repeated
 from mpicoll.fabrics.fabric import Envelope
 
-__all__ = ["PointToPoint"]
-
 
 class PointToPoint(Face):
     """The point-to-point messages of the Communicator.

@@ -10,8 +10,6 @@ import numpy as np
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.node.loaded import kernel
 
-__all__ = ["repeated"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 _RETURNS_OUT, _RETURNS_X, _RETURNS_NONE, _ROOT_RETURNS_OUT, _RETURNS_NEW = range(5)

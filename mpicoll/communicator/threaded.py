@@ -11,8 +11,6 @@ from mpicoll.communicator.communicator import Communicator
 from mpicoll.errors import ArgumentError, StateError
 from mpicoll.fabrics.thread_job import Job, Seat
 
-__all__ = ["Ranks", "threads"]
-
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
 

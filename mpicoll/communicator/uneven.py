@@ -12,8 +12,6 @@ from mpicoll.communicator.face import Face
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
 
-__all__ = ["Uneven"]
-
 
 class Uneven(Face):
     """The collective calls of the Communicator whose blocks may be of uneven length.

@@ -23,8 +23,6 @@ from mpicoll.errors import DeviceError, DeviceFailure, StateError
 from mpicoll.machine.cuda import hidden_from_captures, supported
 from mpicoll.machine.shared_memory import Block
 
-__all__ = ["Cuda"]
-
 _DEFAULT_STREAM = 1
 """What the interface of an array calls the default stream, which torch knows by another number."""
 

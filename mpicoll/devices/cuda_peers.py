@@ -7,8 +7,6 @@ from functools import lru_cache
 
 from mpicoll.machine.cuda import driver
 
-__all__ = ["close", "exported", "opened"]
-
 _HANDLE_BYTES = 64
 _LAZY_PEER_ACCESS = 1
 _BUFFER_ID = 7  # of CUpointer_attribute

@@ -14,8 +14,6 @@ from typing import Any
 from mpicoll.machine.cuda import context_of, driver, hidden_from_captures
 from mpicoll.machine.shared_memory import Block
 
-__all__ = ["Pinned"]
-
 _PORTABLE = 1
 """A flag of cuMemHostRegister: the memory is pinned for all GPUs of the process."""
 _NO_CONTEXT = 201

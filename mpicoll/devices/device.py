@@ -16,8 +16,6 @@ from mpicoll.arrays.buffers import Buffer
 from mpicoll.arrays.dtypes import Dtype, Reduction
 from mpicoll.machine.shared_memory import Block
 
-__all__ = ["Device", "Event", "Handle", "Memory", "Queue", "View"]
-
 View = Any
 """A buffer as the device's queues take it. It does not keep the buffer's memory."""
 

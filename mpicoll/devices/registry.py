@@ -7,8 +7,6 @@ import os
 from mpicoll.arrays import owners
 from mpicoll.devices.device import Device
 
-__all__ = ["device_named"]
-
 _cuda: dict[str, Device] = {}
 os.register_at_fork(after_in_child=_cuda.clear)  # a GPU that its parent has used cannot be reached from a child
 

@@ -31,8 +31,6 @@ from mpicoll.units import named
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["main"]
-
 _PR_SET_PDEATHSIG = 1
 _LEVELS = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
 

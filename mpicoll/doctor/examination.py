@@ -27,8 +27,6 @@ from mpicoll.launch.alone import RANK
 from mpicoll.machine.peer_memory import mark
 from mpicoll.units import alike, named
 
-__all__ = ["CONNECTED", "Facts", "examine", "judge"]
-
 CONNECTED = "connected"
 """What the child says when MPI has started in it."""
 SECONDS = 600.0

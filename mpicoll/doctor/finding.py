@@ -9,8 +9,6 @@ from typing import Any, Literal
 import mpicoll
 from mpicoll.units import count, named
 
-__all__ = ["Finding", "Level", "Report", "together"]
-
 Level = Literal["ok", "warning", "problem"]
 """A problem breaks a program, makes its results wrong, or makes it much slower. A warning does none of that, or only to
 some programs."""

@@ -17,8 +17,6 @@ from mpicoll.machine.system import version_of
 from mpicoll.probe.asking import SECONDS, SECONDS_OF_ALL_JOBS, ask
 from mpicoll.probe.kept import NOT_TRIED
 
-__all__ = ["Gpu", "judge", "judge_places", "look", "numa_of"]
-
 _GPUS, _BUS = Path("/proc/driver/nvidia/gpus"), Path("/sys/bus/pci/devices")
 TRIES = SECONDS_OF_ALL_JOBS + SECONDS
 """How many seconds it may take to find out what MPI does with GPU memory. The other ranks wait for that in MPI."""

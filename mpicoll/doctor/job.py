@@ -11,8 +11,6 @@ from mpicoll.launch.alone import launched_rank, started_as, under_launcher
 from mpicoll.machine.vendors import RANK_VARIABLES, VENDORS
 from mpicoll.units import count, ranges
 
-__all__ = ["SIZES", "Seat", "Start", "World", "judge_choice", "judge_cores", "judge_start", "judge_world", "look"]
-
 SIZES = {8: "8 bytes", 64 << 10: "64 KiB", 16 << 20: "16 MiB"}
 """The all-reduces whose algorithm the doctor names."""
 

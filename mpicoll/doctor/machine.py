@@ -17,8 +17,6 @@ from mpicoll.machine.folders import home
 from mpicoll.machine.system import free_memory, huge_pages, version_of
 from mpicoll.node.loaded import missing
 
-__all__ = ["VARIABLES", "Machine", "judge", "look"]
-
 _SHM = "/dev/shm"
 _SHM_OF_A_RANK = 8 << 20
 """Bytes that an MPI library may want in /dev/shm for each rank. The wheel of MPICH 5.0 takes 5 MiB."""

@@ -9,8 +9,6 @@ from mpi4py import MPI
 
 from mpicoll.machine.patience import Patience
 
-__all__ = ["BoundedAllgather"]
-
 SPINS = 200
 """Looks before a rank lets others have its core."""
 NUMBER, GAVE_UP = 0, 1

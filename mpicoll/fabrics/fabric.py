@@ -25,8 +25,6 @@ from mpicoll.errors import StateError
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.machine.patience import Patience
 
-__all__ = ["Data", "ElasticFabric", "Envelope", "Fabric", "NeverRaised", "Nobody", "Parcels", "Transfer"]
-
 
 class Transfer(ABC):
     """A message bound to its memory, its peer and its tag. It can be started any number of times.

@@ -11,8 +11,6 @@ from mpicoll.launch import lifetime
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["fabric_of"]
-
 
 def fabric_of(comm: MPI.Comm | Fabric | None) -> Fabric:
     """A fabric for a Communicator over ``comm``. If that is None, its ranks are those of the job of threads that this

@@ -9,8 +9,6 @@ from typing import Any
 
 from mpicoll.fabrics.transports.threads import Posted
 
-__all__ = ["Awaited", "Group", "Message", "Subset"]
-
 
 @dataclass(eq=False)
 class Message:

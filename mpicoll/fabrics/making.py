@@ -15,8 +15,6 @@ from mpicoll.errors import StateError
 from mpicoll.fabrics.thread_job import Onlooker
 from mpicoll.launch.failure import end_job, is_first
 
-__all__ = ["lost_of", "make", "shrunk", "together"]
-
 Made = TypeVar("Made", bound=MPI.Comm)
 
 _LOOK = 0.1

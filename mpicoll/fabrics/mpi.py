@@ -33,8 +33,6 @@ from mpicoll.launch.cores import oversubscribed
 from mpicoll.machine.gpu import may_take_device_memory
 from mpicoll.machine.shared_memory import Block, share
 
-__all__ = ["MPIFabric"]
-
 
 class MPIFabric(ElasticFabric):
     """Two duplicates of an MPI communicator: one for collectives and one for messages. So neither can receive what

@@ -21,8 +21,6 @@ from mpicoll.fabrics.routes import large
 from mpicoll.fabrics.transports.memory import moved, moved_as, moved_bytes
 from mpicoll.machine.vendors import vendor_of
 
-__all__ = ["Collective", "both", "incoming", "outgoing", "probe"]
-
 _VENDOR = vendor_of(MPI.get_vendor()[0])
 
 Begun = tuple[MPI.Request, Sequence[Plan]]

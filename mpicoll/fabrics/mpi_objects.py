@@ -23,8 +23,6 @@ from mpicoll.fabrics.node_messages import NodeMessages
 from mpicoll.fabrics.routes import large
 from mpicoll.machine.patience import Patience
 
-__all__ = ["ROOM", "MPIParcels"]
-
 SLOT = 256
 """Bytes of a slot."""
 ROOM = SLOT - 8

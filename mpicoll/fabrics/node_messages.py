@@ -14,8 +14,6 @@ from mpicoll.node.loaded import kernel
 if TYPE_CHECKING:
     from mpicoll.node.kernel import Messages
 
-__all__ = ["NodeMessages"]
-
 ANY = -1
 """What the kernel calls any source, and any tag."""
 

@@ -16,8 +16,6 @@ from mpicoll.calls.rules import Rules
 from mpicoll.errors import StateError
 from mpicoll.fabrics.mailboxes import Group
 
-__all__ = ["Helper", "Job", "Onlooker", "Seat", "here"]
-
 
 class Here(threading.local):
     """What the current thread is in a job."""

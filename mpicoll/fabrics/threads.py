@@ -26,8 +26,6 @@ from mpicoll.fabrics.thread_job import Job, Seat
 from mpicoll.fabrics.transports.threads import Posted
 from mpicoll.machine.patience import Patience
 
-__all__ = ["ThreadFabric"]
-
 
 class ThreadFabric(Fabric):
     """A group of threads as ranks, seen from one of them."""

@@ -17,8 +17,6 @@ from mpicoll.errors import ArgumentError, MismatchError, TimeoutError
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.units import named, named_in
 
-__all__ = ["Agreement", "same_settings"]
-
 Counts = tuple[int, ...] | None
 
 

@@ -9,8 +9,6 @@ from mpicoll.errors import MismatchError, MpicollError, RankLost, TimeoutError
 from mpicoll.fabrics.fabric import ElasticFabric
 from mpicoll.guard.watch.protocol import Fail
 
-__all__ = ["Cut", "failure"]
-
 _SECONDS_TO_KNOW = 5.0
 """What it may take until a rank knows why another one has cut their communicator."""
 _PAUSE = 0.01

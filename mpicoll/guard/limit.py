@@ -18,8 +18,6 @@ from mpicoll.guard.watch.watched import LOOK, SECONDS_TO_HEAR
 from mpicoll.launch.alone import launched_rank
 from mpicoll.launch.failure import before_end, is_first
 
-__all__ = ["limited"]
-
 
 @dataclass(eq=False)
 class _Wait:

@@ -12,8 +12,6 @@ from mpicoll.calls.plan import Plan, sequence
 from mpicoll.calls.record import Record
 from mpicoll.errors import ArgumentError
 
-__all__ = ["NanError", "before"]
-
 
 class NanError(ArgumentError):
     """A NaN was given. This rank has sent nothing, and others may have made the call."""

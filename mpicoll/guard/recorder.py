@@ -25,20 +25,6 @@ from mpicoll.guard.sites import Site, here, is_library, place_of, site_of
 from mpicoll.launch import last_calls
 from mpicoll.node.loaded import kernel
 
-__all__ = [
-    "BROKEN",
-    "CLOSED",
-    "DONE",
-    "ENDED_MIDWAY",
-    "FREED",
-    "LENGTH",
-    "OPEN",
-    "UNDER_WAY",
-    "Made",
-    "Queued",
-    "Recorder",
-]
-
 LENGTH = 256
 """Calls of a ring. Those of the ring before are kept, too."""
 _RINGS = 1024

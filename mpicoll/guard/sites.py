@@ -13,21 +13,6 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, TypeVar
 
-__all__ = [
-    "Site",
-    "failed_test",
-    "frames_now",
-    "handled",
-    "here",
-    "is_library",
-    "is_program",
-    "line_of",
-    "place_of",
-    "site_of",
-    "warn",
-    "whereabouts",
-]
-
 T = TypeVar("T")
 
 _MOST_SAID = 200

@@ -13,24 +13,6 @@ from importlib.util import find_spec
 from mpicoll.errors import LaunchError
 from mpicoll.machine.vendors import RANK_VARIABLES
 
-__all__ = [
-    "ELASTIC",
-    "RANK",
-    "check_has_own_place",
-    "check_may_initialise",
-    "check_not_alone",
-    "cores_of_a_rank",
-    "is_elastic",
-    "launched_rank",
-    "note_rank",
-    "program_is_imported",
-    "rank_above",
-    "rank_here",
-    "ranks_here",
-    "started_as",
-    "under_launcher",
-]
-
 ELASTIC = "MPICOLL_ELASTIC"
 """The variable that tells ranks where ``mpicoll run --elastic`` listens, and the token by which it knows them."""
 RANK = "MPICOLL_RANK"

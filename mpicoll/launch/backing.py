@@ -28,8 +28,6 @@ from typing import Any, ParamSpec, TypeVar
 from mpicoll.launch import last_calls
 from mpicoll.machine.vendors import BACKING_FILES, OPEN_MPI, RANK_VARIABLES
 
-__all__ = ["remove_names", "when_mpi_begins"]
-
 _MPI = "mpi4py.MPI"
 """The module that begins MPI when it is imported, unless the program wants to do that itself."""
 _WHERE, _PREFIX = "/dev/shm", "mpicoll-"

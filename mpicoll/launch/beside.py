@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["beside"]
-
 
 def beside(do: Callable[..., object], *arguments: Any) -> threading.Thread:
     """Start a thread that gets no signals. Python handles them in the main thread alone, and that one does not wake up

@@ -23,8 +23,6 @@ from mpicoll.units import count, ranges
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["ORDER", "mine", "numa_nodes", "oversubscribed", "physical", "places_ranks", "share", "take"]
-
 ORDER = "MPICOLL_CORES"
 """The variable in which ``mpicoll run`` tells ranks to take their ``share``, and to ``report`` it."""
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from mpicoll.errors import LaunchError
 from mpicoll.machine.system import version_of
 
-__all__ = ["exports", "folder", "variables"]
-
 
 def folder() -> Path | None:
     """Where the package libucx-cu13 has its libraries; None where it is not installed."""

@@ -29,17 +29,6 @@ from mpicoll.launch.lifetime import lives, progress
 from mpicoll.machine.vendors import Vendor
 from mpicoll.units import named
 
-__all__ = [
-    "attend",
-    "check_launcher",
-    "fails",
-    "go_on_with",
-    "gone_without",
-    "join",
-    "left",
-    "lost",
-]
-
 _SECONDS_TO_CONNECT = 30.0
 _HELLO, _LAST = 1 << 8, 1 << 24
 """Bytes of the longest line that a rank says, before it is known that it is one and after."""

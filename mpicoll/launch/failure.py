@@ -22,8 +22,6 @@ from mpicoll.launch import last_calls
 from mpicoll.launch.alone import is_elastic, launched_rank
 from mpicoll.units import named
 
-__all__ = ["before_end", "end_job", "flush", "hook", "is_first", "say_exit", "was_done"]
-
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _FILES = "mpi4py/run.py", "mpicoll/rank.py", "mpicoll/launch/program.py"
 _STARTERS = ("<frozen runpy>", *map(os.path.normpath, _FILES))

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from mpicoll.launch.beside import beside
 from mpicoll.launch.last_calls import BEGINS, BEGUN, Board
 
-__all__ = ["Gone"]
-
 _SECONDS_TO_BEGIN = 1.0
 """A rank that is still within MPI_Init so long after another one has ended without it waits for that one."""
 

@@ -23,8 +23,6 @@ from typing import NoReturn
 
 from mpicoll.launch.beside import beside
 
-__all__ = ["NUMBER", "PASSED", "Job", "came", "listen", "wait_for_others"]
-
 NUMBER = 39
 """The signal (SIGRTMIN + 5) that Open MPI's launcher passes on to all ranks. It never passes SIGINT on, which MPICH's
 does."""

@@ -19,20 +19,6 @@ from struct import Struct
 from mpicoll.launch.alone import launched_rank
 from mpicoll.units import alike, named, rows
 
-__all__ = [
-    "BEGINS",
-    "BEGUN",
-    "Board",
-    "are_read",
-    "job_ends_with",
-    "last",
-    "last_call",
-    "left",
-    "note",
-    "note_mpi",
-    "told",
-]
-
 _VARIABLE = "MPICOLL_LAST_CALLS"
 _NAME = "mpicoll-calls"
 _MARK = 16

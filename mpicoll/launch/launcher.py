@@ -26,21 +26,6 @@ from mpicoll.machine.folders import home
 from mpicoll.machine.system import version_of
 from mpicoll.machine.vendors import OF_A_RANK, OPEN_MPI, PLACES, Vendor, empty_wheels, vendor_that_says
 
-__all__ = [
-    "Command",
-    "Done",
-    "Launcher",
-    "attended",
-    "command",
-    "end",
-    "find_launcher",
-    "in_batch_job",
-    "job",
-    "of_no_rank",
-    "run",
-    "spawn",
-]
-
 _BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "PE_HOSTFILE")
 _RANK = str(Path(__file__).parents[1] / "rank.py")
 """What each rank executes."""

@@ -30,9 +30,6 @@ from mpicoll.machine.vendors import empty_wheels
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["FORKED", "Closable", "before_finalize", "checked_world"]
-__all__ += ["exits_with", "is_forked", "lives", "progress", "refuse_import", "watch"]
-
 
 class Closable(Protocol):
     """An object that cannot be used after MPI was finalised, nor in a forked process."""

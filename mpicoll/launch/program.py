@@ -31,8 +31,6 @@ from mpicoll.launch import backing, cores, elastic, failure, interrupt, lifetime
 from mpicoll.launch.alone import is_elastic, launched_rank, note_rank
 from mpicoll.machine.vendors import RANK_VARIABLES
 
-__all__ = ["main"]
-
 # The variables in which launchers tell a rank its number, the number of ranks, and its number on its node. Slurm comes
 # last: where mpirun or mpiexec runs under Slurm, Slurm's variables describe their daemon.
 _SET_BY_LAUNCHERS = (

@@ -16,8 +16,6 @@ from typing import Any
 from mpicoll.errors import ArgumentError, LaunchError
 from mpicoll.launch.alone import launched_rank
 
-__all__ = ["CALL", "FAILURE", "LIFELINE", "main", "pickled_call", "program"]
-
 CALL, FAILURE, LIFELINE = "call", "failure", "lifeline"
 """Files in the folder: the pickled call, the first failed rank's report, and a pipe that the parent holds open."""
 

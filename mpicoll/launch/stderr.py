@@ -6,8 +6,6 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-__all__ = ["keep", "say"]
-
 _file = 2
 
 

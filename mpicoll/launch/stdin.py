@@ -11,8 +11,6 @@ import os
 import stat
 from contextlib import suppress
 
-__all__ = ["give", "take"]
-
 _VARIABLE = "MPICOLL_STDIN"
 
 

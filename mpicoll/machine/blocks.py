@@ -26,11 +26,6 @@ from mpicoll.machine.pages import give_back
 from mpicoll.machine.shared_memory import Block, Mapping, fill, kept_for_later, mapped, mark_of, new_file
 from mpicoll.node.loaded import kernel
 
-__all__ = [
-    "LEAST", "MOST", "Adopted", "Holder", "Own", "Place", "adopt", "allocate", "exist", "may_adopt", "opened", "own_at",
-    "refusal",
-]  # fmt: skip
-
 LEAST = 16 << 10
 """Bytes of the shortest array that lies in such memory. It does not pay for shorter ones."""
 MOST = 256

@@ -7,8 +7,6 @@ import os
 from functools import cache
 from pathlib import Path
 
-__all__ = ["UNKNOWN", "cpus", "fingerprint"]
-
 UNKNOWN = "unknown"
 
 _CPUINFO = Path("/proc/cpuinfo")

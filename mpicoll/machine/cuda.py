@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-__all__ = ["context_of", "driver", "hidden_from_captures", "number_of", "supported"]
-
 _DEVICE_ORDINAL = 9  # of CUpointer_attribute
 _RELAXED = 2  # of CUstreamCaptureMode
 

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from mpi4py import MPI
 
-__all__ = ["may_take_device_memory", "takes_device_memory", "ucx_version"]
-
 _MPICH_CUDA = 0  # MPIX_GPU_SUPPORT_CUDA
 
 

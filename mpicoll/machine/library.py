@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from mpi4py import MPI
 
-__all__ = ["library"]
-
 
 def library() -> str:
     """The MPI library's name and version, such as ``Open MPI 5.0.11``.

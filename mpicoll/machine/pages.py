@@ -13,8 +13,6 @@ import os
 
 from mpicoll.machine.system import huge_pages
 
-__all__ = ["HUGE", "LEAST", "give_back", "keep_from_children", "map_file", "unmap", "use_huge_pages"]
-
 HUGE = 2 << 20
 """Bytes of a huge page."""
 LEAST = 2 * HUGE

@@ -6,8 +6,6 @@ import os
 import time
 from collections.abc import Callable
 
-__all__ = ["Patience"]
-
 YIELDS = 400
 """Looks between which other programs may have the core. After these, the rank sleeps between two looks."""
 PAUSE = 5e-5

@@ -7,8 +7,6 @@ import ctypes
 import os
 from dataclasses import dataclass
 
-__all__ = ["Mark", "can_read", "mark"]
-
 
 @dataclass(frozen=True)
 class Mark:

@@ -23,8 +23,6 @@ from mpicoll.machine.system import free_memory
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Block", "Mapping", "fill", "kept_for_later", "mapped", "mark_of", "new_file", "share"]
-
 Block = np.ndarray[Any, np.dtype[np.uint8]]
 
 BUDGET = 192 << 20

@@ -12,21 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from mpicoll.machine.system import version_of
 
-__all__ = [
-    "BACKING_FILES",
-    "OF_A_RANK",
-    "OPEN_MPI",
-    "PLACES",
-    "RANK_VARIABLES",
-    "SETTINGS",
-    "VENDORS",
-    "RankVariables",
-    "Vendor",
-    "empty_wheels",
-    "vendor_of",
-    "vendor_that_says",
-]
-
 
 @dataclass(frozen=True)
 class RankVariables:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from types import ModuleType
 
-__all__ = ["INTERFACE", "kernel", "missing"]
-
 INTERFACE = 1
 """The version of the interface between the kernel and Python. It is the same number in module.c."""
 

@@ -11,8 +11,6 @@ from typing import Any
 from mpicoll.errors import LaunchError
 from mpicoll.launch.launcher import of_no_rank
 
-__all__ = ["SECONDS", "SECONDS_OF_ALL_JOBS", "SECONDS_OF_A_JOB", "ask"]
-
 SECONDS = 120.0
 """How long an answer may take. To import torch from a busy file system takes many seconds."""
 SECONDS_OF_A_JOB = 60.0

@@ -17,8 +17,6 @@ from mpicoll.probe.asking import SECONDS_OF_A_JOB, SECONDS_OF_ALL_JOBS
 from mpicoll.probe.kept import NOT_TRIED
 from mpicoll.probe.tries import RANKS, RIGHT, WRONG, attempt
 
-__all__ = ["tried"]
-
 LATE = f"{NOT_TRIED}: no time was left"
 LEAST = 5.0
 """A test job is not started if fewer seconds are left for it."""

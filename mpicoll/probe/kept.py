@@ -13,8 +13,6 @@ from mpicoll.calls.choice import PATHS
 from mpicoll.machine.folders import user_folder
 from mpicoll.machine.system import write_whole
 
-__all__ = ["NOT_TRIED", "Key", "file", "keep", "kept"]
-
 NOT_TRIED = "could not be tried"
 """What an answer begins with that says nothing of the MPI library. It is not kept: the next process may get another."""
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from mpicoll.machine.cuda import driver, supported
 
-__all__ = ["QUESTIONS"]
-
 _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 

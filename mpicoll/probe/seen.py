@@ -13,8 +13,6 @@ from mpicoll.machine.vendors import SETTINGS
 from mpicoll.probe.device_job import tried
 from mpicoll.probe.kept import NOT_TRIED, Key, keep, kept
 
-__all__ = ["key_of", "known", "seen"]
-
 _known: dict[Key, Mapping[str, str]] = {}
 
 

@@ -17,8 +17,6 @@ from mpicoll.devices.device import Device
 from mpicoll.errors import LaunchError
 from mpicoll.launch.lifetime import checked_world
 
-__all__ = ["BEGUN", "RANKS", "RIGHT", "TRIES", "WRONG", "attempt"]
-
 RANKS = 2
 """A message from a rank to itself takes another way than one to another rank."""
 BEGUN, RIGHT, WRONG = "begun", "right", "wrong"

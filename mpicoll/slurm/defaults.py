@@ -14,8 +14,6 @@ from pathlib import Path
 from mpicoll.errors import ArgumentError, misspelt
 from mpicoll.machine.folders import user_folder
 
-__all__ = ["Defaults", "files", "read"]
-
 
 @dataclass
 class Defaults:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["asked", "beyond", "minutes", "partitions"]
-
 _OPTION = re.compile(r"^#SBATCH\s+--([a-z-]+)=['\"]?([^\s'\"]+)", re.MULTILINE)
 
 

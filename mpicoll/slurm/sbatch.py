@@ -16,19 +16,6 @@ from itertools import takewhile
 
 from mpicoll.errors import ArgumentError, misspelt
 
-__all__ = [
-    "OPTIONS",
-    "TEMPLATES",
-    "Line",
-    "Setting",
-    "about",
-    "script",
-    "settings",
-    "sites",
-    "text",
-    "variables",
-]
-
 TEMPLATES = {
     "single-node": "single_node.sbatch",
     "multi-node": "multi_node.sbatch",

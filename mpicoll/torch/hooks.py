@@ -20,8 +20,6 @@ from mpicoll.torch.functions.collectives import all_reduce
 from mpicoll.torch.groups.work import CollectiveWork
 from mpicoll.torch.groups.world import joined
 
-__all__ = ["bf16_compress_hook", "fp16_compress_hook"]
-
 Hook = Callable[[Any, GradBucket], torch.futures.Future[torch.Tensor]]
 
 

@@ -12,24 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed
-from torch.autograd import profiler
-
-__all__ = [
-    "BACKENDS_IN_PYTHON",
-    "OPTIONS",
-    "RECORDS_BACKENDS_IN_PYTHON",
-    "Backend",
-    "CallbackWork",
-    "HookOpName",
-    "PostHookArgs",
-    "PreHookArgs",
-    "in_shared_file",
-    "in_the_making",
-    "leave_code",
-    "profiler",
-    "torchs_world",
-    "work_of_future",
-]
+from torch.autograd import profiler as profiler
 
 _c10d: Any = torch._C._distributed_c10d
 

@@ -12,8 +12,6 @@ from typing import TypeVar
 
 from mpicoll.torch.private import leave_code
 
-__all__ = ["uncompiled"]
-
 T = TypeVar("T")
 
 

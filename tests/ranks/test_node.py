@@ -15,8 +15,9 @@ import pytest
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.arrays.dtypes import DTYPES, OPS
+from mpicoll.calls.choice import NODE, SHARED
 from mpicoll.errors import ArgumentError, MessageError
-from mpicoll.fabrics.routes.node import NODE, SHARED, SLOT
+from mpicoll.fabrics.routes.node import SLOT
 from tests import oracle
 from tests.ranks.test_where_arrays_lie import drawn, expected_of, inputs_of, make
 from tests.sharing import NEEDED

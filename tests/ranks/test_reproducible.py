@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import mpicoll
+from mpicoll.calls.choice import NODE, SHARED
 from mpicoll.errors import ArgumentError
-from mpicoll.fabrics.routes.node import NODE, SHARED
 from mpicoll.node import loaded
 
 COUNTS = 5, 3 << 10, 90_001, 300_000

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mpicoll
-from mpicoll.fabrics.routes.node import NODE
+from mpicoll.calls.choice import NODE
 from mpicoll.machine import shared_memory
 from tests.sharing import NEEDED
 

@@ -12,7 +12,8 @@ import torch
 
 import mpicoll
 from mpicoll.calls import select
-from mpicoll.fabrics.routes.node import NODE, SHARED, SLOT
+from mpicoll.calls.choice import NODE, SHARED
+from mpicoll.fabrics.routes.node import SLOT
 from mpicoll.machine import blocks
 from tests import oracle
 from tests.sharing import NEEDED

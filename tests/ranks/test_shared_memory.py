@@ -18,11 +18,11 @@ import pytest
 import torch
 
 import mpicoll
+from mpicoll.calls.choice import SHARED
 from mpicoll.communicator import memory
 from mpicoll.errors import ArgumentError, DtypeError, MessageError, StateError
 from mpicoll.fabrics.mpi import MPIFabric
 from mpicoll.fabrics.routes import node
-from mpicoll.fabrics.routes.node import SHARED
 from mpicoll.machine import blocks, shared_memory
 from tests.sharing import NEEDED
 

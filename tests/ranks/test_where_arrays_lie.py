@@ -14,8 +14,8 @@ import pytest
 
 import mpicoll
 from mpicoll.algorithms.collectives import COLLECTIVES
+from mpicoll.calls.choice import SHARED
 from mpicoll.errors import MessageError
-from mpicoll.fabrics.routes.node import SHARED
 from tests import oracle
 from tests.sharing import NEEDED
 

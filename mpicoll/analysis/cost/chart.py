@@ -20,8 +20,6 @@ from mpicoll.units import size_text
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw", "runs"]
-
 Times = dict[str, list[float]]
 """Seconds of each size, by algorithm."""
 

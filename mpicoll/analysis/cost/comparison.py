@@ -15,8 +15,6 @@ from mpicoll.analysis.cost.simulation import Costs, costs
 from mpicoll.analysis.cost.traffic import Watched
 from mpicoll.units import size_text
 
-__all__ = ["Comparison", "Range", "compared", "duration", "table"]
-
 
 class Range(NamedTuple):
     """The algorithm is the fastest of those compared, from the first of these sizes to the last."""

@@ -14,8 +14,6 @@ from mpicoll.analysis.cost.machines import Level, Machine
 from mpicoll.analysis.cost.simulation import Structure
 from mpicoll.analysis.cost.traffic import Symmetry
 
-__all__ = ["CACHES", "Prediction", "Probe", "errors", "fitted"]
-
 Times = NDArray[np.float64]
 
 ROUNDS = 12

@@ -14,8 +14,6 @@ from typing import TextIO
 from mpicoll.algorithms.steps import Copy, RecvReduce, Schedule, Send, Step
 from mpicoll.analysis.cost.machines import Machine
 
-__all__ = ["write"]
-
 
 def write(
     file: TextIO,

@@ -20,8 +20,6 @@ from mpicoll.algorithms.steps import Nodes
 from mpicoll.analysis.cost.networks import NETWORKS, Dragonfly, FatTree, Network, Torus
 from mpicoll.errors import ArgumentError
 
-__all__ = ["PLACEMENTS", "Level", "Machine", "Rate", "from_dict", "read"]
-
 Ranks = NDArray[np.int64]
 PLACEMENTS = ("block", "round-robin")
 

@@ -17,8 +17,6 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["NETWORKS", "Dragonfly", "FatTree", "Network", "Torus"]
-
 Ints = NDArray[np.int64]
 
 

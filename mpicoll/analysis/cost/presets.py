@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from mpicoll.analysis.cost.machines import Level, Machine
 
-__all__ = ["MACHINES"]
-
 # Within a node of CPUs, as `mpicoll simulate --fit -n 2` measured it on 2 virtual cores of a Xeon at 2.1 GHz (Sapphire
 # Rapids) with Open MPI 5.0.11. The time of Python is included.
 _CORES = Level(

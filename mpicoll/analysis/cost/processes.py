@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 from mpicoll.errors import MpicollError
 
-__all__ = ["at_once"]
-
 Result = TypeVar("Result")
 
 

@@ -40,8 +40,6 @@ from mpicoll.analysis.cost.machines import Machine
 from mpicoll.analysis.cost.traffic import Of, Symmetry, TooManyError, Traffic, Watched, gathered, symmetry
 from mpicoll.analysis.cost.waves import Wave, waves
 
-__all__ = ["PIECE", "Costs", "Structure", "costs", "costs_of", "simulated"]
-
 Ints = NDArray[np.int64]
 Times = NDArray[np.float64]
 """Seconds, in a row for each rank, message or port, and a column for each size."""

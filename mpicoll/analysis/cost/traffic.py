@@ -21,8 +21,6 @@ from mpicoll.algorithms.registry import Outline
 from mpicoll.algorithms.steps import Action, Blocks, Copy, RecvReduce, Schedule, Send, Step
 from mpicoll.errors import MpicollError, ScheduleError
 
-__all__ = ["Of", "Symmetry", "TooManyError", "Traffic", "Watched", "gathered", "symmetry"]
-
 Ints = NDArray[np.int64]
 Of = Callable[[int], Schedule | Outline]
 """The schedule of a rank."""

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from mpicoll.analysis.cost.traffic import Traffic, Watched
 from mpicoll.errors import ScheduleError
 
-__all__ = ["Wave", "waves"]
-
 Ints = NDArray[np.int64]
 
 

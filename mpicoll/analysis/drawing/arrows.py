@@ -15,8 +15,6 @@ from mpicoll.analysis.drawing import canvas, caption
 from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, FAULT, GRID, INK, LINE, PLUS, Canvas, Point, box
 from mpicoll.analysis.drawing.picture import Arrow, Panel, Picture, Spot
 
-__all__ = ["TALLEST", "height_of_ranks", "save"]
-
 # Lengths in inches.
 CELL, TALL = 0.56, 0.27
 BETWEEN_RANKS, BETWEEN_STRIPS, BETWEEN_LINES = 0.15, 0.07, 0.34

@@ -12,22 +12,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.path import Path as MatplotlibPath
 
-__all__ = [
-    "COLOURS",
-    "EMPTY",
-    "FAINT",
-    "FAULT",
-    "GRID",
-    "INK",
-    "LINE",
-    "PLUS",
-    "Canvas",
-    "Point",
-    "box",
-    "colour",
-    "save",
-]
-
 Point = tuple[float, float]
 
 MOST_PIXELS = 8000

@@ -7,8 +7,6 @@ from textwrap import wrap
 from mpicoll.analysis.drawing.canvas import FAINT, FAULT, INK, Canvas
 from mpicoll.errors import ScheduleError
 
-__all__ = ["LEAST_WIDE", "draw", "height", "title_width"]
-
 LEAST_WIDE = 7.5
 """The least width of a drawing with a fault, whose lines are long."""
 LINE, LETTER = 0.16, 0.061

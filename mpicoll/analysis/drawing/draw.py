@@ -19,8 +19,6 @@ from mpicoll.analysis.drawing.trace import Tracing
 from mpicoll.analysis.proof.cases import Case, check_segments, prove_schedules
 from mpicoll.errors import ArgumentError, ScheduleError
 
-__all__ = ["FILES", "MOST_CELLS", "MOST_RANKS", "draw", "draw_meaning", "pictured", "usual_nodes", "usual_segments"]
-
 PICTURES = (".svg", ".png")
 FILES = (*PICTURES, ".html")
 MOST_CELLS = 12_000

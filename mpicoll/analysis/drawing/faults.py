@@ -11,8 +11,6 @@ from mpicoll.analysis.proof.explained import End, at_fault, end_of, touches
 from mpicoll.analysis.proof.rules import each, target
 from mpicoll.errors import ScheduleError
 
-__all__ = ["Fault", "Mark", "Missing", "located"]
-
 Missing = Literal["", "source", "target"]
 """The end of a message at which no rank sends or receives it."""
 

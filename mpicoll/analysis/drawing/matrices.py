@@ -14,8 +14,6 @@ from mpicoll.analysis.drawing import canvas, caption
 from mpicoll.analysis.drawing.canvas import EMPTY, FAINT, FAULT, GRID, INK, LINE, Canvas, box
 from mpicoll.analysis.drawing.picture import Panel, Picture, Shown
 
-__all__ = ["save"]
-
 # Lengths in inches.
 TALL = 0.18
 LEAST_WIDE, LETTER = 0.26, 0.077

@@ -13,8 +13,6 @@ from mpicoll.algorithms import Algorithm
 from mpicoll.analysis.drawing.picture import Picture
 from mpicoll.analysis.drawing.steps import script, steps
 
-__all__ = ["PLAYER", "SCRIPTS", "STYLE", "save"]
-
 PLAYER = Path(__file__).with_name("player")
 """The folder of the player's files."""
 SCRIPTS = ("picture.js", "address.js", "drawing.js", "stage.js", "player.js")

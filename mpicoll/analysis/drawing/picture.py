@@ -13,8 +13,6 @@ from mpicoll.analysis.drawing.trace import Block, Cell, Move, Trace, given, resu
 from mpicoll.analysis.proof.rules import shown
 from mpicoll.errors import ScheduleError
 
-__all__ = ["MOST_RANKS", "Arrow", "Panel", "Picture", "Shown", "meaning", "picture"]
-
 MOST_RANKS = 16
 """The most ranks of a picture."""
 

@@ -27,8 +27,6 @@ from mpicoll.analysis.drawing.canvas import colour
 from mpicoll.analysis.drawing.picture import MOST_RANKS, Arrow, Picture, Shown, Spot
 from mpicoll.units import size_text
 
-__all__ = ["MACHINE", "SIZES", "Pictures", "script", "steps"]
-
 MACHINE = MACHINES["laptop"]
 """The machine of the predicted times."""
 SIZES = (1 << 10, 1 << 16, 1 << 20, 1 << 26)

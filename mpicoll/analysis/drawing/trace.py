@@ -29,8 +29,6 @@ from mpicoll.algorithms.steps import (
 from mpicoll.analysis.proof.rules import each, target
 from mpicoll.analysis.proof.verify import Listener
 
-__all__ = ["SIGNAL", "Block", "Cell", "Move", "Trace", "Tracing", "given", "results"]
-
 
 class Block(NamedTuple):
     """What a cell holds: the contributions of these ranks to this block."""

@@ -12,8 +12,6 @@ from mpicoll.analysis.proof.explained import explained
 from mpicoll.analysis.proof.verify import Listener, Proof, verify
 from mpicoll.errors import ArgumentError, ScheduleError
 
-__all__ = ["FEW", "Case", "cases", "check_segments", "placements", "prove", "prove_schedules"]
-
 FEW = 16
 """Up to so many ranks, every root is proved, in several numbers of segments and placements of the ranks. With more
 ranks, the first and the last root are, in fewer of these: each takes longer, and shows little that is new."""

@@ -13,8 +13,6 @@ from mpicoll.algorithms.steps import Action, Copy, Place, Recv, RecvReduce, Sche
 from mpicoll.analysis.proof.rules import shown, target
 from mpicoll.errors import ScheduleError
 
-__all__ = ["End", "at_fault", "end_of", "explained", "touches"]
-
 MOST_ACTIONS = 4
 """If a step has more actions, only those on the block at fault are shown."""
 

@@ -14,8 +14,6 @@ from mpicoll.algorithms.steps import Place
 from mpicoll.analysis.proof.cases import Case, cases, prove
 from mpicoll.errors import ArgumentError, MpicollError, ScheduleError
 
-__all__ = ["register", "unproved"]
-
 _NO_SCHEDULES = ("native", "exchange", "node", "wide", "staged", "device", "ipc")
 """Names that ``algorithm=`` accepts although they are no schedules."""
 

@@ -11,8 +11,6 @@ from itertools import pairwise
 from mpicoll.algorithms.collectives import Collective
 from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Action, Blocks, Copy, Recv, RecvReduce, Send, Space, Step
 
-__all__ = ["Problem", "Rules", "each", "first", "read_by", "shown", "target"]
-
 Problem = tuple[int | None, str]
 """What is wrong, and the block at which it is wrong, or None."""
 

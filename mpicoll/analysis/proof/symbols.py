@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["Symbols", "lowest"]
-
 
 class Symbols:
     """Expression trees, each with a number. Numbers below ``leaves`` are leaves. Equal trees have the same number."""

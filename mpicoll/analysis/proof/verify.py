@@ -28,8 +28,6 @@ from mpicoll.analysis.proof.rules import Rules, each, first, read_by, shown, tar
 from mpicoll.analysis.proof.symbols import Symbols, lowest
 from mpicoll.errors import ArgumentError, ScheduleError
 
-__all__ = ["Listener", "Proof", "verify"]
-
 NOTHING = -1
 """Stands for a symbol where nothing was written."""
 STALE = -2

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from mpicoll.bench.cases.memory import Buffers
     from mpicoll.bench.session import Session
 
-__all__ = ["BACKENDS", "Backend", "Unavailable", "open_backend"]
-
 BACKENDS = {
     "mpicoll": "communicator:ArrayLevel",
     "mpicoll:shared": "communicator:open_shared",

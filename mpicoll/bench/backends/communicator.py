@@ -14,9 +14,7 @@ from mpicoll.bench.backends import Unavailable
 from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.calls import select
-from mpicoll.fabrics.routes.node import SHARED
-
-__all__ = ["ArrayLevel", "open_shared"]
+from mpicoll.calls.choice import SHARED
 
 
 def open_shared(session: Session) -> ArrayLevel:

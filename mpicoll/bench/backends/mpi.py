@@ -14,8 +14,6 @@ from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.machine.gpu import takes_device_memory
 
-__all__ = ["Bare"]
-
 
 class Bare:
     """The MPI library's own collectives."""

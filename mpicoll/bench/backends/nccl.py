@@ -21,8 +21,6 @@ from mpicoll.bench.backends import Unavailable
 from mpicoll.bench.backends.torchlike import TIMEOUT, Torchlike, distributed, torch_itself
 from mpicoll.bench.session import Session
 
-__all__ = ["Log", "open_nccl", "settings_for_sharing", "transports"]
-
 _SUBSYSTEMS = "INIT,P2P,SHM,NET"
 _FEW_BLOCKS = "8"
 """CTAs a rank. Kernels of all ranks must find room on their GPU at the same time, because they wait for each other."""

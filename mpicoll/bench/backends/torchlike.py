@@ -18,8 +18,6 @@ from mpicoll.bench.cases.memory import Buffers
 from mpicoll.bench.session import Session
 from mpicoll.registration import register
 
-__all__ = ["TIMEOUT", "Torchlike", "distributed", "open_gloo", "open_mpicoll_torch", "open_torch", "torch_itself"]
-
 TIMEOUT = timedelta(seconds=120)
 _OPS = {"prod": "PRODUCT"} | {op: op.upper() for op in ("sum", "min", "max", "avg", "band", "bor", "bxor")}
 

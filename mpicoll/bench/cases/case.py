@@ -8,8 +8,6 @@ from typing import Literal
 from mpicoll.algorithms.collectives import COLLECTIVES, Collective
 from mpicoll.arrays.dtypes import Dtype, Reduction, reduction
 
-__all__ = ["PLACEMENTS", "Case", "Placement", "elements"]
-
 Placement = Literal["out", "in"]
 """Out of place, or in place."""
 

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from mpicoll.arrays.kernels import COMBINE, narrow, storage
 from mpicoll.bench.cases.case import Case
 
-__all__ = ["expected", "given", "words", "wrong"]
-
 Array = NDArray[Any]
 Period = NDArray[np.int64]
 

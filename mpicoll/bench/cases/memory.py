@@ -18,8 +18,6 @@ from mpicoll.arrays.kernels import storage
 from mpicoll.bench.cases.case import Case
 from mpicoll.bench.cases.data import given, words
 
-__all__ = ["Arena", "Buffers", "arena_bytes"]
-
 PAIRS = 4
 """Pairs of buffers that calls use in turns, so that no call finds in the caches what the call before it left there."""
 MOST_BYTES = 256 << 20

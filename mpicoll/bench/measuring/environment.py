@@ -21,8 +21,6 @@ from mpicoll.machine.library import library
 from mpicoll.machine.system import huge_pages, version_of
 from mpicoll.units import ranges
 
-__all__ = ["environment"]
-
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 

@@ -14,8 +14,6 @@ from mpicoll.bench.cases.memory import Arena, Buffers
 from mpicoll.bench.measuring.timing import Runner, measure
 from mpicoll.bench.session import Session
 
-__all__ = ["copy", "copy_case", "copy_time"]
-
 
 def copy_case(size: int, device: str) -> Case:
     """A copy of ``size`` bytes: what an all-gather among one rank has to do."""

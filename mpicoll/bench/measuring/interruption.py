@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
-__all__ = ["STOP", "ask", "seen"]
-
 STOP = "MPICOLL_BENCH_STOP"
 """The environment variable with the path of a file. When the file exists, the ranks are to stop."""
 

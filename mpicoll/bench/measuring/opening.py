@@ -14,8 +14,6 @@ from mpicoll.bench.report.rows import Note
 from mpicoll.bench.session import Session
 from mpicoll.errors import ArgumentError, MpicollError
 
-__all__ = ["agreed", "lines_of", "open_backends"]
-
 T = TypeVar("T")
 
 

@@ -7,8 +7,6 @@ import sys
 from importlib.util import find_spec
 from typing import Any, Self
 
-__all__ = ["TERMINAL", "Lines", "Progress", "on_terminal"]
-
 TERMINAL = "MPICOLL_BENCH_TERMINAL"
 """The environment variable that tells the ranks the width of the terminal. Their own stderr is a pipe."""
 

@@ -27,8 +27,6 @@ from mpicoll.bench.report.rows import Note, Report, Row, grouped, measured, rate
 from mpicoll.bench.session import Session, open_session
 from mpicoll.machine.system import free_memory
 
-__all__ = ["run", "sweep"]
-
 FOR_COPIES = 0.05
 """The time that a size's copy is measured for, as a part of ``--seconds``."""
 

@@ -26,8 +26,6 @@ from mpicoll.bench.cases.case import Case
 from mpicoll.bench.cases.data import expected, words, wrong
 from mpicoll.bench.cases.memory import Buffers
 
-__all__ = ["Runner", "clocks", "measure"]
-
 ROUNDS = (6, 10)
 """The fewest and the most rounds. In a round each runner makes one batch of calls."""
 CALLS = 100

@@ -26,8 +26,6 @@ from mpicoll.bench.report.table import by_size
 from mpicoll.errors import ArgumentError
 from mpicoll.units import size_text
 
-__all__ = ["PARTS", "Comparison", "gather", "main", "report", "text"]
-
 PARTS = "parts"
 """The folder of the records, and of what each benchmark has printed."""
 NCCL = "nccl"

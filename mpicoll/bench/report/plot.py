@@ -17,8 +17,6 @@ from mpicoll.bench.report.record import load, program
 from mpicoll.bench.report.rows import Report, Row, grouped
 from mpicoll.units import size_text
 
-__all__ = ["draw", "main"]
-
 
 def draw(report: Report, path: Path) -> None:
     """Draw two panels for each collective that moves data, in the placement that is usual for it."""

@@ -15,8 +15,6 @@ from mpicoll.bench.report.rows import Note, Report, Row
 from mpicoll.errors import ArgumentError
 from mpicoll.machine.system import write_whole
 
-__all__ = ["SCHEMA", "columns", "head", "load", "program", "write_csv", "write_json"]
-
 SCHEMA = "mpicoll-bench/1"
 
 

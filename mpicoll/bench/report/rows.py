@@ -15,8 +15,6 @@ import numpy as np
 
 from mpicoll.bench.cases.case import PLACEMENTS, Case, Placement
 
-__all__ = ["IN_FILES", "Note", "Report", "Row", "grouped", "measured", "rated"]
-
 IN_FILES: dict[Placement, str] = {"out": "out-of-place", "in": "in-place"}
 """What the files and the table call the placements."""
 

@@ -18,8 +18,6 @@ from mpicoll.bench.report.rows import Report, Row, grouped
 from mpicoll.errors import ArgumentError
 from mpicoll.units import count, size_text
 
-__all__ = ["Point", "draw", "gather", "main", "table"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Point(Row):

@@ -18,11 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "FAINT", "FLOOR", "REFERENCE", "SETTINGS", "WIDTH", "Panel", "Style", "check_drawable", "draw", "legend", "note",
-    "styles",
-]  # fmt: skip
-
 PICTURES = (".png", ".pdf", ".svg")
 
 COLORS = (

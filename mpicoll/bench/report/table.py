@@ -16,8 +16,6 @@ from mpicoll.bench.report.rows import IN_FILES, Note, Report, Row, grouped
 from mpicoll.bench.report.verdict import verdict
 from mpicoll.units import count, size_text
 
-__all__ = ["by_size", "footer", "header", "heading", "line", "merged", "routes"]
-
 _NARROW = "{:>8} {:>9} {:>9} {:>7} {:>7} {:>6}  {}"
 _WIDE = "{:>10} {:>9} {:>10} {:>5} {:>4}  {:<{width}}" + 2 * " {:>8} {:>6} {:>6} {:>6}" + "  {:>8} {:>8} {:>7}"
 _NARROW_NAMES = "size", "p50", "p99", "busbw", "ratio", "wrong", "backend"

@@ -10,8 +10,6 @@ from itertools import groupby
 from mpicoll.bench.report.rows import Row, grouped
 from mpicoll.units import count, rough, size_text
 
-__all__ = ["verdict"]
-
 _ALIKE = 1.05
 """Times within this factor count as equal: the fastest backend of the size before is then named again."""
 _MOST_RANGES = 4

@@ -22,8 +22,6 @@ from mpicoll.fabrics.thread_job import here as here_in_job
 from mpicoll.guard import sites
 from mpicoll.guard.watch import watcher
 
-__all__ = ["Aside", "Handed"]
-
 Engine = TypeVar("Engine", bound=Base)
 
 

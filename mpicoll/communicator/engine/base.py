@@ -37,8 +37,6 @@ from mpicoll.node.loaded import kernel
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["Base", "Hook", "cut_short"]
-
 Hook = Callable[[Call, Record, Plan], Plan]
 """Gives a call's plan something that is done before it, and after it, each time."""
 

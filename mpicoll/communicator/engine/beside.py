@@ -11,8 +11,6 @@ from weakref import WeakValueDictionary
 
 from mpicoll.machine.patience import Patience
 
-__all__ = ["MAIN", "hold", "patience"]
-
 MAIN = threading.main_thread().ident
 """The main thread's number."""
 _LOOKS = 1e-4

@@ -21,8 +21,6 @@ from mpicoll.communicator.engine.packing import Around, around, reads_output
 from mpicoll.fabrics.fabric import Fabric
 from mpicoll.machine import blocks
 
-__all__ = ["Binding"]
-
 
 class Binding:
     """Binds the calls of one communicator."""

@@ -22,8 +22,6 @@ from mpicoll.guard import sites
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import OpLike
 
-__all__ = ["Collectives"]
-
 
 class Collectives(Base):
     """How an engine makes collectives."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from mpicoll.arrays.buffers import Buffer, host_buffer
 from mpicoll.devices.registry import device_named
 
-__all__ = ["copied_to_host", "settled", "written_back"]
-
 
 def copied_to_host(b: Buffer) -> Buffer:
     """A plain copy in host memory, after what the caller has queued. It is complete when this returns."""

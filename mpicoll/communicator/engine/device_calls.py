@@ -25,8 +25,6 @@ from mpicoll.fabrics.routes.devices.ring import Ring
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.guard import sites
 
-__all__ = ["IPC_FROM", "DeviceCalls"]
-
 IPC_FROM = 5 << 20
 """Bytes of a vector from which ``ipc`` is chosen where all ranks share one device. Two ranks on an H200 took 1.3 times
 as long as by ``staged`` for 4 MiB, and 0.14 times for 64 MiB; for 256 KiB and less, twice as long and more."""

@@ -28,8 +28,6 @@ from mpicoll.guard.limit import limited
 if TYPE_CHECKING:
     from mpicoll.communicator.engine.names import AlgorithmLike, OpLike
 
-__all__ = ["Engine"]
-
 
 class Engine(Collectives, MessageCalls):
     """Makes collectives and messages over a fabric, for a Communicator's methods, torch's groups and other threads."""

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.fabric import Envelope
 
-__all__ = ["KINDS", "OBJECT", "is_kind", "kind_of", "look_for_others", "of_program", "on_wire"]
-
 OBJECT = "object"
 KINDS = 32
 _NAMES = (

@@ -12,8 +12,6 @@ from mpicoll.communicator.engine import kinds
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.fabric import Transfer
 
-__all__ = ["OVERHEAD", "Message", "Startable"]
-
 OVERHEAD = 4 << 10
 """Bytes that a message counts for besides its own: so many short ones are a long one."""
 

@@ -24,8 +24,6 @@ from mpicoll.communicator.engine.requests import Finish, Request, hold_back
 from mpicoll.errors import ArgumentError, MessageError, TimeoutError
 from mpicoll.fabrics.fabric import Envelope, Nobody, Transfer
 
-__all__ = ["EXACT", "BoundMessage", "MessageCalls", "OwnTag", "no_object"]
-
 BoundMessage = Message | Callable[[], Request]
 """A message whose arguments are right: bound to its memory, or a function that copies the memory and starts it."""
 

@@ -21,8 +21,6 @@ from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.communicator.engine.copies import copied_to_host, written_back
 from mpicoll.fabrics.fabric import Transfer
 
-__all__ = ["Around", "End", "Packed", "around", "keeps_no_array", "reads_output"]
-
 KEPT = 64 << 10
 """Bytes of the longest copies that a message keeps for the next time. Longer ones take longer to fill than to make."""
 

@@ -25,8 +25,6 @@ from mpicoll.launch import lifetime
 from mpicoll.machine.patience import Patience
 from mpicoll.node.loaded import kernel
 
-__all__ = ["Finish", "Request", "UnderWay", "hold_back"]
-
 LEAST = 16 << 20
 """Bytes that are begun before the program looks whether what it has dropped is complete."""
 _MOST_NAMED = 5

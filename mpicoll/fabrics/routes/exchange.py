@@ -27,8 +27,6 @@ from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests
 from mpicoll.fabrics.transports.transport import Array
 
-__all__ = ["begin", "bind"]
-
 SHORT = 8 << 10
 """Bytes in the longest vector that every rank gathers as a whole."""
 GATHERED = 1 << 20

@@ -9,8 +9,6 @@ from mpicoll.algorithms.steps import Copy, Recv, RecvReduce, Schedule, Send
 from mpicoll.fabrics.routes.spaces import Spaces
 from mpicoll.fabrics.transports.transport import Transport
 
-__all__ = ["carry_out"]
-
 
 def carry_out(schedule: Schedule, spaces: Spaces, transport: Transport) -> None:
     """Hand one rank's schedule to a transport, action by action. A transport may carry the actions out at once, or bind

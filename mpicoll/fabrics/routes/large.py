@@ -22,8 +22,6 @@ from mpicoll.calls.plan import Plan, sequence
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.transports.memory import moved
 
-__all__ = ["MAX_COUNT", "bind", "compared", "if_any", "pieces"]
-
 MAX_COUNT = 2**31 - 1
 """The largest count that every MPI library takes. Not all of them have the large counts of MPI-4."""
 _TOO_LONG = 1 << 62

@@ -17,8 +17,6 @@ from mpicoll.calls.plan import Plan, Workspace, sequence
 from mpicoll.fabrics.transports.memory import moved, moved_v
 from mpicoll.fabrics.transports.transport import Array
 
-__all__ = ["begin", "bind", "bind_neighbours"]
-
 Method = Callable[[str], Callable[..., Any]]
 
 

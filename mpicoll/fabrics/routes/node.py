@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from mpicoll.node.kernel import Messages, Node
     from mpicoll.node.kernel import Plan as NodePlan
 
-__all__ = ["NODE", "SHARED", "bind", "input_and_output", "may_share", "meet", "starts_of"]
-
 UNIT = 8 << 10
 """Bytes of each of a rank's 16 units of slots: short calls take one, and long ones eight. Pieces of eight units stay in
 the second-level cache until they are taken."""

@@ -15,8 +15,6 @@ from mpicoll.fabrics.routes.interpreter import carry_out
 from mpicoll.fabrics.routes.spaces import Spaces
 from mpicoll.fabrics.transports.mpi_requests import MPIRequests, longest_piece
 
-__all__ = ["bind"]
-
 
 def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, workspace: Workspace) -> Plan:
     """The plan of this rank's schedule."""

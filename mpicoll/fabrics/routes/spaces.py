@@ -21,8 +21,6 @@ from mpicoll.algorithms.steps import (
 from mpicoll.calls.call import Call
 from mpicoll.fabrics.transports.transport import Array, Region
 
-__all__ = ["Spaces"]
-
 
 class Spaces:
     """The memory of a rank's blocks: a 1-D array for each space. SCRATCH needs ``scratch_elements`` elements."""

@@ -18,9 +18,6 @@ from mpicoll.fabrics.routes.spaces import Spaces
 from mpicoll.fabrics.transports.threads import Board, Threads
 from mpicoll.fabrics.transports.transport import Array
 
-__all__ = ["bind"]
-
-
 Move = Callable[[Reduction | None, Array | None, Array | None], None]
 """Carries the schedule out on an input and an output, with a reduction if there is one."""
 

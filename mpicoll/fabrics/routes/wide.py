@@ -14,8 +14,6 @@ from mpicoll.arrays.dtypes import DTYPES
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan, Workspace, sequence
 
-__all__ = ["bind"]
-
 
 def bind(call: Call, route: Callable[[Call], Plan], workspace: Workspace) -> Plan:
     """The plan of a call that reduces 16-bit floats. ``route`` gives the plan of the same call on float32, whose arrays

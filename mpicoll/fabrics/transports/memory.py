@@ -10,8 +10,6 @@ from mpi4py import MPI
 
 from mpicoll.arrays.buffers import Buffer
 
-__all__ = ["moved", "moved_as", "moved_bytes", "moved_v"]
-
 _PREDEFINED = {1: MPI.UINT8_T, 2: MPI.UINT16_T, 4: MPI.UINT32_T, 8: MPI.UINT64_T, 16: MPI.C_DOUBLE_COMPLEX}
 _OTHERS: dict[int, MPI.Datatype] = {}
 """Datatypes of other sizes, made when they are needed."""

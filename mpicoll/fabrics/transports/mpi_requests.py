@@ -22,8 +22,6 @@ from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.step import TAGS, Arrival, Held, Step
 from mpicoll.fabrics.transports.transport import Array, Region, Transport
 
-__all__ = ["MPIRequests", "longest_piece"]
-
 PIECE = 1 << 20
 """Bytes in a piece of a long message. Two pieces, and what they are combined with, stay in cache."""
 GATHERED = 1 << 16

@@ -21,8 +21,6 @@ from mpicoll.errors import DeviceFailure
 from mpicoll.fabrics.transports.memory import moved_as
 from mpicoll.fabrics.transports.transport import Array, Region, Transport
 
-__all__ = ["MOST", "OnDevice", "on_device"]
-
 MOST = 1 << 30
 """Elements in the longest message."""
 TAG = 1

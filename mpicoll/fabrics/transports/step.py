@@ -15,8 +15,6 @@ from mpicoll.calls.plan import Plan
 from mpicoll.fabrics.transports.transport import Array
 from mpicoll.machine.vendors import vendor_of
 
-__all__ = ["TAGS", "Arrival", "Held", "Step"]
-
 TAGS = (1 << 15) - 2
 """The number of tags for messages. MPI guarantees two more. Two messages between the same
 ranks have the same tag only if there are so many messages between them."""

@@ -14,8 +14,6 @@ from mpicoll.arrays.dtypes import Reduction
 from mpicoll.errors import MessageError
 from mpicoll.fabrics.transports.transport import Region, Transport
 
-__all__ = ["Board", "Posted", "Threads"]
-
 
 @dataclass(eq=False)
 class Posted:

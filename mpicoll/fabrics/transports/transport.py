@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Array", "Region", "Transport"]
-
 Array = np.ndarray[Any, Any]
 Region = list[Array]
 """Memory of some blocks: runs of elements, each a 1-D array, in the order of the blocks. A region without runs is a

@@ -14,8 +14,6 @@ from pathlib import Path
 
 from mpicoll.guard.watch.protocol import Files
 
-__all__ = ["Answer", "answers"]
-
 Written = tuple[Files, float]
 """The files, and when they were written, in seconds since 1970."""
 

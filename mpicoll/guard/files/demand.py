@@ -20,8 +20,6 @@ from typing import Any
 from mpicoll.errors import ArgumentError, TimeoutError
 from mpicoll.guard.files.answer import answers
 
-__all__ = ["SIGNAL", "ask_for_dump", "ask_slurm_job", "when_asked"]
-
 SIGNAL = signal.SIGURG
 _SECONDS_TO_WRITE = 10.0
 _SECONDS_OF_A_SIGNAL = 0.05

@@ -14,8 +14,6 @@ from mpicoll.guard.watch.protocol import Files
 from mpicoll.guard.watch.watched import Watched
 from mpicoll.machine.system import write_whole
 
-__all__ = ["Dump"]
-
 
 class Dump:
     """Writes the files of this process, which is ``rank`` of the job's world. ``given`` is the folder, or empty."""

@@ -6,8 +6,6 @@ from typing import Any
 
 from mpicoll.guard.recorder import DONE, LENGTH
 
-__all__ = ["kept_by_all", "recording"]
-
 _VERSION = "2.10"
 """The version of the format that torch 2.13 writes."""
 _DESCRIPTION = "mpicoll"

@@ -12,8 +12,6 @@ from pathlib import Path
 
 from mpicoll.errors import ArgumentError
 
-__all__ = ["checked_folder", "checked_trace", "default_folder", "remove_old"]
-
 _DEFAULT = "mpicoll-calls-"
 """How the names of folders begin that nobody has named."""
 

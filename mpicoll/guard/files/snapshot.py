@@ -16,8 +16,6 @@ from mpicoll.guard.recorder import BROKEN, DONE, ENDED_MIDWAY, UNDER_WAY, Made, 
 from mpicoll.guard.sites import Site, frames_now, line_of
 from mpicoll.guard.watch.watched import Watched
 
-__all__ = ["snapshot"]
-
 
 def snapshot(rank: int, why: str, communicators: Iterable[Watched]) -> dict[str, Any]:
     """What this process has done, which is ``rank`` of the job's world. ``why`` says what the snapshot is for."""

@@ -12,8 +12,6 @@ from typing import Any
 from mpicoll.guard.watch.protocol import Clock, EventList, EventsFrom
 from mpicoll.machine.system import write_whole
 
-__all__ = ["Trace"]
-
 _LOOKS = 8
 """How often a clock is asked. The fastest answer counts."""
 _SECONDS_TO_TELL = 60.0

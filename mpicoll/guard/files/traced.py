@@ -15,8 +15,6 @@ from mpicoll.guard.sites import Site, place_of
 from mpicoll.guard.watch import protocol
 from mpicoll.guard.watch.protocol import EventList
 
-__all__ = ["MOST", "Events", "TracedRecorder"]
-
 MOST = 100_000
 """The last calls of a process that are in a trace."""
 _PIECE = 1 << 22

@@ -12,8 +12,6 @@ from typing import Any
 from mpicoll.fabrics.thread_job import Helper, Onlooker
 from mpicoll.guard.sites import frames_now, is_program
 
-__all__ = ["is_alone"]
-
 _SEND_NOTHING = (
     "/torch/utils/data/_utils/pin_memory.py",
     "/torch/_inductor/compile_worker/subproc_pool.py",

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from mpicoll.guard.watch.watched import LATE, SHORT
 
-__all__ = ["Calls"]
-
 _LOOKS_IN_A_PATIENCE = 6
 """How often ranks are asked while a message may be on its way. To ask all of a job costs something."""
 

@@ -10,8 +10,6 @@ from mpicoll.guard.watch import codec, ending
 from mpicoll.guard.watch.meeting import Meeting
 from mpicoll.guard.watch.protocol import Hello, Here, Nonce, Process, Welcome
 
-__all__ = ["LIMIT", "connect", "greeted", "happens", "heard", "say"]
-
 LIMIT = 1 << 26
 """Bytes of the longest message."""
 _SECONDS_TO_CONNECT = 5.0

@@ -11,8 +11,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from mpicoll.guard.watch.protocol import MESSAGES, Message
 
-__all__ = ["line_of", "message_in", "read"]
-
 Reader = Callable[[Any], Any]
 """Gives a value of JSON as one of a type, and raises ValueError if it is none."""
 

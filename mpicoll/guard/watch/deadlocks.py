@@ -13,8 +13,6 @@ from mpicoll.guard.watch.report import Why
 from mpicoll.guard.watch.stuck import Begun, Wait, stuck
 from mpicoll.guard.watch.watched import LATE, SHORT
 
-__all__ = ["Deadlocks"]
-
 _SECONDS_TO_SEE = 2.0
 """How long a rank that runs may take to see what has come for it."""
 _SECONDS_ON_A_NETWORK = 180.0

@@ -13,8 +13,6 @@ from mpicoll.guard.watch.protocol import Process
 from mpicoll.launch import last_calls
 from mpicoll.launch.failure import end_job
 
-__all__ = ["end", "fate", "is_known", "kill", "prepare_to_end", "this_process"]
-
 _ON_DEMAND = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 """Signals by which people and launchers end processes: whoever sends them knows."""
 _EXITING = 4

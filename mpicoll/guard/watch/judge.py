@@ -41,8 +41,6 @@ from mpicoll.guard.watch.watched import LONG, LOOK, SHORT, TIME_IS_UP, WARN, pat
 from mpicoll.launch import last_calls
 from mpicoll.launch.alone import is_elastic
 
-__all__ = ["Judge"]
-
 _SECONDS_FOR_OTHERS, _LOOKS_FOR_OTHERS = 1.0, 10
 """How long a rank whose call has failed waits for others to come to that call, and how often the judge looks."""
 _SECONDS_OF_A_FAILURE = 5.0

@@ -6,8 +6,6 @@ import secrets
 import socket
 from dataclasses import dataclass
 
-__all__ = ["Meeting", "listen"]
-
 
 @dataclass(frozen=True)
 class Meeting:

@@ -50,8 +50,6 @@ from mpicoll.guard.watch.watched import (
 from mpicoll.launch.alone import is_elastic
 from mpicoll.launch.failure import is_first, was_done
 
-__all__ = ["Member"]
-
 _CHANGES = 2.0
 """Seconds between two messages that say no more than that calls were made."""
 _SECONDS_TO_DUMP = 5.0

@@ -12,8 +12,6 @@ from mpicoll.guard.watch import codec
 from mpicoll.guard.watch.channel import say
 from mpicoll.guard.watch.protocol import Answer, Ask, Process, Question
 
-__all__ = ["SECONDS_TO_ANSWER", "Connected", "Processes"]
-
 SECONDS_TO_ANSWER = 3.0
 _LOOKS = 6
 """How often the judge looks meanwhile. If its process is stopped for a while, perhaps with the whole machine, it reads

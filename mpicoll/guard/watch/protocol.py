@@ -5,40 +5,6 @@ from __future__ import annotations
 from inspect import get_annotations
 from typing import Any, ClassVar, Generic, Self, TypeVar, dataclass_transform, get_args
 
-__all__ = [
-    "MESSAGES",
-    "Account",
-    "AccountOf",
-    "Answer",
-    "Ask",
-    "Beat",
-    "CallsOf",
-    "Clock",
-    "Compare",
-    "Dump",
-    "End",
-    "Event",
-    "EventList",
-    "EventsFrom",
-    "Fail",
-    "Failed",
-    "Files",
-    "Forget",
-    "HashOf",
-    "Hello",
-    "Here",
-    "Leave",
-    "Lost",
-    "Message",
-    "Nonce",
-    "Process",
-    "Question",
-    "State",
-    "Told",
-    "Welcome",
-    "WriteFiles",
-]
-
 A = TypeVar("A", covariant=True)
 
 

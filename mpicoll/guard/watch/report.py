@@ -13,8 +13,6 @@ from mpicoll.guard.watch.protocol import Account, Files
 from mpicoll.launch import last_calls, stderr
 from mpicoll.units import alike, named, rows
 
-__all__ = ["Missing", "Silence", "Why", "files", "loss", "show", "text", "with_last_call"]
-
 
 class Why(Enum):
     """What a table is shown for."""

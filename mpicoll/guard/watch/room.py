@@ -7,8 +7,6 @@ import resource
 
 from mpicoll.errors import LaunchError
 
-__all__ = ["make_room"]
-
 _OTHERS = 8
 """The files of the watcher's own, and those that are written when a job ends."""
 

@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from mpicoll.guard.watch.protocol import Account
 
-__all__ = ["Begun", "Wait", "stuck"]
-
 _NEED_ALL = {"allreduce", "reduce_scatter", "allgather", "alltoall", "barrier"}
 _NEED_ALL |= {"allreduce_object", "allgather_object", "alltoall_object"}
 """Collectives that no rank can complete before all ranks have come to them."""

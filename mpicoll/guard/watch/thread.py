@@ -27,8 +27,6 @@ from mpicoll.guard.watch.meeting import Meeting
 from mpicoll.guard.watch.member import Member
 from mpicoll.guard.watch.watched import Watched
 
-__all__ = ["Thread"]
-
 
 class Thread:
     """A thread with a member of a job and, where this process is the job's first, with its judge.

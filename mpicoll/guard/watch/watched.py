@@ -15,21 +15,6 @@ from mpicoll.guard.watch.alone import is_alone
 from mpicoll.guard.watch.protocol import Account
 from mpicoll.node.loaded import kernel
 
-__all__ = [
-    "BEAT",
-    "BEAT_WHILE_WAITING",
-    "LATE",
-    "LONG",
-    "LOOK",
-    "SECONDS_TO_HEAR",
-    "SHORT",
-    "TIME_IS_UP",
-    "WARN",
-    "Watched",
-    "patience_at_end",
-    "under_way",
-]
-
 LOOK = 0.5
 """Seconds between two looks at a process's communicators."""
 BEAT, BEAT_WHILE_WAITING = 30.0, 3.0

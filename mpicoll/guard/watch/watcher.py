@@ -30,8 +30,6 @@ from mpicoll.units import named
 if TYPE_CHECKING:
     from mpicoll.guard.watch.thread import Thread
 
-__all__ = ["after_leaving", "before_leaving", "compare", "watch"]
-
 _SECONDS_TO_COMPARE = _SECONDS_TO_DUMP = 10.0
 _SECONDS_TO_PROGRESS = 0.02
 

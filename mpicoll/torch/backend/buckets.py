@@ -13,8 +13,6 @@ from mpicoll.machine import blocks
 from mpicoll.torch.functions.memory import move
 from mpicoll.torch.groups.group import ProcessGroup
 
-__all__ = ["Buckets"]
-
 MOST = 1024
 """Addresses that are remembered."""
 

@@ -14,8 +14,6 @@ import torch
 from mpicoll.torch.backend.simple_forms import bound
 from mpicoll.torch.private import HookOpName, PostHookArgs, PreHookArgs
 
-__all__ = ["CallHooks"]
-
 _OPERATIONS: dict[str, tuple[str, int | None, int | None]] = {
     "allreduce": ("ALLREDUCE", 0, None),
     "allreduce_coalesced": ("ALLREDUCE_COALESCED", 0, None),

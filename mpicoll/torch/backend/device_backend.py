@@ -12,8 +12,6 @@ import torch
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, Backend
 from mpicoll.torch.uncompiled import uncompiled
 
-__all__ = ["DeviceBackend", "Supports", "serve_devices"]
-
 _CUSTOM = torch.distributed.ProcessGroup.BackendType.CUSTOM
 
 FORWARDED = (

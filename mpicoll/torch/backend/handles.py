@@ -19,8 +19,6 @@ import torch
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work, seconds_of
 from mpicoll.torch.private import CallbackWork, work_of_future
 
-__all__ = ["Handle", "MessageHandle", "Several", "finished", "handle_of", "in_future"]
-
 
 def finished(result: Sequence[torch.Tensor] = ()) -> Any:
     """A Work that is complete. It is all C++, so to wait for it costs the least."""

@@ -15,8 +15,6 @@ from mpicoll.torch.backend.device_backend import DeviceBackend
 from mpicoll.torch.backend.registered_group import RegisteredGroup
 from mpicoll.torch.private import BACKENDS_IN_PYTHON, RECORDS_BACKENDS_IN_PYTHON, in_the_making
 
-__all__ = ["bound_device", "make"]
-
 
 def make(options: Any) -> RegisteredGroup | DeviceBackend:
     """A whole group, or a backend for some devices of a group that is torch's own. All ranks of the group call this.

@@ -13,8 +13,6 @@ import sys
 from mpicoll.calls.rules import overlaps
 from mpicoll.launch.alone import cores_of_a_rank
 
-__all__ = ["MOMENT", "called_by_reducer", "waits"]
-
 MOMENT = 0.1
 """Seconds for which the backward pass waits for an all-reduce. If all ranks are there, it takes far less."""
 

@@ -20,8 +20,6 @@ from mpicoll.torch.functions.caller import checked_timeout
 from mpicoll.torch.functions.memory import new
 from mpicoll.torch.groups.world import world
 
-__all__ = ["RegisteredGroup"]
-
 _TorchsGroup: Any = dist.ProcessGroup  # torch's stubs lack its overloads, and the methods that only C++ calls
 
 

@@ -20,8 +20,6 @@ from torch.distributed import ReduceOp
 from mpicoll.torch.functions.reduce_op import GivenOp
 from mpicoll.torch.private import OPTIONS
 
-__all__ = ["DEFAULTS", "Options", "also_simple", "bound"]
-
 
 @dataclass(frozen=True)
 class Options:

@@ -24,8 +24,6 @@ from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import CollectiveWork, MessageWork, Work
 from mpicoll.torch.uncompiled import uncompiled
 
-__all__ = ["TorchCalls"]
-
 Tensors = Sequence[torch.Tensor]
 
 _FINISHED = finished()

@@ -14,8 +14,6 @@ from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import PAUSE, Work, complete_before
 from mpicoll.torch.groups.world import GivenGroup
 
-__all__ = ["barrier", "monitored_barrier"]
-
 # A monitored barrier, in messages of its own:
 # - Rank 0 calls every other rank. The message is [number of the barrier, _CALL, -1 ...].
 # - A rank that has come answers with the number. An answer to an earlier barrier, which failed without that rank,

@@ -19,8 +19,6 @@ from mpicoll.torch.groups.work import Work
 from mpicoll.torch.groups.world import GivenGroup, is_no_group, joined, member, world
 from mpicoll.torch.private import profiler
 
-__all__ = ["Caller", "caller_of", "checked_timeout", "joined_caller", "renamed"]
-
 
 class Caller:
     """This rank, a member of ``group``, as the caller of the function ``operation``.

@@ -36,18 +36,6 @@ from mpicoll.torch.groups.work import Work
 from mpicoll.torch.groups.world import GivenGroup, member, world
 from mpicoll.torch.private import profiler
 
-__all__ = [
-    "all_gather_into_tensor",
-    "all_gather_single",
-    "all_reduce",
-    "all_to_all_single",
-    "broadcast",
-    "carried_out",
-    "reduce",
-    "reduce_scatter_single",
-    "reduce_scatter_tensor",
-]
-
 _IN_PLACE = {"x": "tensor"}
 _INPUT_OUTPUT = {"xs": "input", "out": "output"}
 _GATHERED = {"x": "input_tensor", "out": "output_tensor"}

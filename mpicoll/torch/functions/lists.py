@@ -26,8 +26,6 @@ from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.work import Work
 from mpicoll.torch.groups.world import GivenGroup
 
-__all__ = ["all_gather", "all_to_all", "gather", "reduce_scatter", "scatter"]
-
 Given: TypeAlias = torch.Tensor | list[torch.Tensor]
 Parts: TypeAlias = list[tuple[torch.Tensor, torch.Tensor]]
 """Tensors of a list, each after its place in the tensor that travels."""

@@ -21,8 +21,6 @@ from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.world import GivenGroup, member
 from mpicoll.torch.private import in_shared_file
 
-__all__ = ["empty", "move", "new", "share_"]
-
 _Shared = TypeVar("_Shared", torch.Tensor, torch.nn.Module)
 
 

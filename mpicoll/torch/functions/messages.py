@@ -22,8 +22,6 @@ from mpicoll.torch.functions.caller import Caller, caller_of, joined_caller, ren
 from mpicoll.torch.groups.work import MessageWork, Work
 from mpicoll.torch.groups.world import GivenGroup
 
-__all__ = ["P2POp", "batch_isend_irecv", "irecv", "isend", "recv", "send", "started"]
-
 _NAMES = {"x": "tensor", "dest": "group_dst", "source": "group_src"}
 """The Communicator's names of arguments, and the names of them here."""
 

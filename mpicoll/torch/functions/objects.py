@@ -16,15 +16,6 @@ from mpicoll.errors import MessageError
 from mpicoll.torch.functions.caller import Caller, caller_of
 from mpicoll.torch.groups.world import GivenGroup
 
-__all__ = [
-    "all_gather_object",
-    "broadcast_object_list",
-    "gather_object",
-    "recv_object_list",
-    "scatter_object_list",
-    "send_object_list",
-]
-
 
 def all_gather_object(object_list: list[Any], obj: Any, group: GivenGroup = None, weights_only: bool = False) -> None:
     """``object_list[r]``, of a list with an element for each rank, becomes rank r's ``obj``."""

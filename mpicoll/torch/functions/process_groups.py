@@ -19,21 +19,6 @@ from mpicoll.torch.functions.caller import checked_timeout
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.groups.world import GivenGroup, GroupMember, is_no_group, joined, member, world
 
-__all__ = [
-    "destroy_process_group",
-    "get_backend",
-    "get_global_rank",
-    "get_group_rank",
-    "get_node_local_rank",
-    "get_process_group_ranks",
-    "get_rank",
-    "get_world_size",
-    "init_process_group",
-    "is_available",
-    "is_initialized",
-    "new_group",
-]
-
 _TIMEOUT = timedelta(minutes=30)
 
 

@@ -10,8 +10,6 @@ from torch.distributed import ReduceOp
 from mpicoll.arrays.dtypes import Op
 from mpicoll.errors import ArgumentError
 
-__all__ = ["GivenOp", "op_of"]
-
 GivenOp: TypeAlias = ReduceOp | ReduceOp.RedOpType
 """What a caller may pass as ``op``: an instance of ReduceOp, or a constant such as ReduceOp.SUM."""
 

@@ -20,8 +20,6 @@ from mpicoll.torch.groups.turns import Queues
 from mpicoll.torch.groups.work import CollectiveWork, Work
 from mpicoll.torch.groups.worker import Worker
 
-__all__ = ["ProcessGroup"]
-
 
 class ProcessGroup:
     """Some ranks of the job. Rank r of ``comm`` and of the group is the global rank ``ranks[r]``.

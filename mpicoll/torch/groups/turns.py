@@ -17,8 +17,6 @@ from mpicoll.arrays.buffers import as_buffer
 from mpicoll.devices.device import Device, Event, Queue
 from mpicoll.devices.registry import device_named
 
-__all__ = ["Queues", "Turn"]
-
 
 class Queues:
     """The queues of a group, one for each device that its collectives have worked on."""

@@ -23,8 +23,6 @@ from mpicoll.torch.uncompiled import uncompiled
 if TYPE_CHECKING:
     from mpicoll.torch.groups.worker import Worker
 
-__all__ = ["PAUSE", "CollectiveWork", "MessageWork", "Work", "complete_before", "seconds_of"]
-
 PAUSE = 1e-4
 """Seconds between two looks at a message. A rank that waits for long leaves its core to others."""
 

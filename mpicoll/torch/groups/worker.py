@@ -24,8 +24,6 @@ from mpicoll.guard.recorder import Queued
 from mpicoll.torch.groups.turns import Turn
 from mpicoll.torch.groups.work import CollectiveWork
 
-__all__ = ["Worker"]
-
 SHORT = 64 << 10
 """Bytes of a tensor that takes about as long as it takes to hand it in."""
 LINGER = 20

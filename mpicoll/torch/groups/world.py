@@ -18,8 +18,6 @@ from mpicoll.launch.lifetime import is_forked
 from mpicoll.torch.groups.group import ProcessGroup
 from mpicoll.torch.private import torchs_world
 
-__all__ = ["GivenGroup", "GroupMember", "group", "is_no_group", "joined", "member", "world"]
-
 GivenGroup: TypeAlias = ProcessGroup | torch.distributed.ProcessGroup | int | None
 """What a caller may pass as ``group``: a group, None for the default one, or the int GroupMember.NON_GROUP_MEMBER."""
 

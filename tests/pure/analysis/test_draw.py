@@ -11,8 +11,8 @@ import pytest
 from mpicoll.algorithms import Algorithm, algorithms
 from mpicoll.algorithms.collectives import COLLECTIVES
 from mpicoll.analysis.drawing.canvas import colour
-from mpicoll.analysis.drawing.draw import MOST_RANKS, draw, pictured, usual_nodes, usual_segments
-from mpicoll.analysis.drawing.picture import Panel, Picture, meaning
+from mpicoll.analysis.drawing.draw import draw, pictured, usual_nodes, usual_segments
+from mpicoll.analysis.drawing.picture import MOST_RANKS, Panel, Picture, meaning
 from mpicoll.analysis.proof.cases import prove
 from mpicoll.cli import main
 from tests.known import known

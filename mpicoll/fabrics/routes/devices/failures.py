@@ -8,8 +8,6 @@ from typing import Any
 from mpicoll.devices.device import Event
 from mpicoll.errors import DeviceFailure
 
-__all__ = ["Tell", "failure_before", "raise_any"]
-
 Tell = Callable[[Any], list[Any]]
 """Tells all ranks something, and returns what all ranks told."""
 

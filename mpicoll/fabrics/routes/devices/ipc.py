@@ -21,8 +21,6 @@ from mpicoll.fabrics.routes.devices.peers import Peers
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 from mpicoll.fabrics.routes.node import input_and_output, starts_of
 
-__all__ = ["bind", "serves"]
-
 
 class _Told(NamedTuple):
     """What a rank tells the others: its memory, its factor of a premul_sum, whether others can open its memory, and

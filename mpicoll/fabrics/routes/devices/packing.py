@@ -12,8 +12,6 @@ from mpicoll.calls.plan import Plan
 from mpicoll.devices.device import Device
 from mpicoll.fabrics.routes.devices.scratch import Scratch
 
-__all__ = ["around", "packed"]
-
 
 def packed(call: Call, scratch: Scratch) -> Call:
     """The call on memory without gaps. Raises DeviceError if the device has none."""

@@ -17,8 +17,6 @@ from typing import NamedTuple
 from mpicoll.devices.device import Device, Handle
 from mpicoll.fabrics.routes.devices.failures import Tell
 
-__all__ = ["Peers"]
-
 
 class _Allocation(NamedTuple):
     """Another process's memory, as a device of this process opens it."""

@@ -17,8 +17,6 @@ from mpicoll.errors import DeviceError, DeviceFailure
 from mpicoll.machine.blocks import LEAST, MOST, allocate
 from mpicoll.machine.shared_memory import Block
 
-__all__ = ["Ring", "Slot"]
-
 SLOTS = 3
 """One slot is filled by the device, MPI works on another one, and the device empties the third."""
 

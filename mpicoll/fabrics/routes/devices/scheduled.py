@@ -16,8 +16,6 @@ from mpicoll.fabrics.routes.interpreter import carry_out
 from mpicoll.fabrics.routes.spaces import Spaces
 from mpicoll.fabrics.transports.on_device import OnDevice, on_device
 
-__all__ = ["bind"]
-
 
 def bind(comm: MPI.Intracomm, call: Call, schedule: Schedule, device: Device, scratch: Scratch) -> Plan:
     """The plan of this rank's schedule, on plain memory of the device. Raises DeviceError if it has no memory to work

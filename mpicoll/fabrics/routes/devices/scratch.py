@@ -6,8 +6,6 @@ from mpicoll.algorithms.collectives import input_of
 from mpicoll.devices.device import Device, Event, Memory, Queue
 from mpicoll.errors import DeviceError
 
-__all__ = ["Scratch"]
-
 ALIGNED = 256
 
 

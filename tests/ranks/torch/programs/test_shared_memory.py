@@ -20,8 +20,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import mpicoll.torch
+from mpicoll.calls.choice import SHARED
 from mpicoll.errors import ArgumentError
-from mpicoll.fabrics.routes.node import SHARED
 from mpicoll.machine import blocks
 from mpicoll.torch.backend import buckets
 from mpicoll.torch.backend.registered_group import RegisteredGroup

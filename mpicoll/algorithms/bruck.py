@@ -17,10 +17,7 @@ def allgather(at: Place) -> Steps:
     distance = 1
     while distance < size:
         before, after, several = (rank - distance) % size, (rank + distance) % size, min(distance, size - distance)
-        yield (
-            Send(before, _around(rank, several, size), OUTPUT),
-            Recv(after, _around(after, several, size), OUTPUT),
-        )
+        yield (Send(before, _around(rank, several, size), OUTPUT), Recv(after, _around(after, several, size), OUTPUT))
         distance *= 2
 
 
@@ -38,10 +35,7 @@ def alltoall(at: Place) -> Steps:
     distance = 1
     while distance < size:
         moved = tuple(range(b, min(b + distance, size)) for b in range(distance, size, 2 * distance))
-        yield (
-            Send((rank + distance) % size, moved, SCRATCH),
-            Recv((rank - distance) % size, moved, OUTPUT),
-        )
+        yield (Send((rank + distance) % size, moved, SCRATCH), Recv((rank - distance) % size, moved, OUTPUT))
         yield (Copy(moved, OUTPUT, SCRATCH),)
         distance *= 2
     came = tuple(range(b, b + 1) for b in range(size))

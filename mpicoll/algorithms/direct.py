@@ -120,10 +120,7 @@ def allgather(at: Place) -> Steps:
     """
     yield (Copy(one(at.rank), INPUT, OUTPUT),)
     after, before = _others(at)
-    yield (
-        *(Recv(peer, one(peer), OUTPUT) for peer in before),
-        *(Send(peer, one(at.rank), OUTPUT) for peer in after),
-    )
+    yield (*(Recv(peer, one(peer), OUTPUT) for peer in before), *(Send(peer, one(at.rank), OUTPUT) for peer in after))
 
 
 def alltoall(at: Place) -> Steps:

@@ -18,10 +18,7 @@ def reduce_scatter(at: Place) -> Steps:
     mine: Space = INPUT
     for step in range(1, at.size):
         after, before = (at.rank + step) % at.size, (at.rank - step) % at.size
-        yield (
-            Send(after, one(after), INPUT),
-            RecvReduce(before, one(at.rank), mine, OUTPUT, mine_first=False),
-        )
+        yield (Send(after, one(after), INPUT), RecvReduce(before, one(at.rank), mine, OUTPUT, mine_first=False))
         mine = OUTPUT
 
 

@@ -40,10 +40,7 @@ def allgather(at: Place) -> Steps:
     yield (Copy(one(rank), INPUT, OUTPUT),)
     for distance, offsets in _trees(at):
         after, before = (rank + distance) % size, (rank - distance) % size
-        yield (
-            Send(after, _blocks(rank, offsets, size), OUTPUT),
-            Recv(before, _blocks(before, offsets, size), OUTPUT),
-        )
+        yield (Send(after, _blocks(rank, offsets, size), OUTPUT), Recv(before, _blocks(before, offsets, size), OUTPUT))
 
 
 def reduce_scatter(at: Place) -> Steps:

@@ -69,7 +69,4 @@ def _allgather(at: Place, parts: int) -> Steps:
     for step in range(size - 1):
         for part in range(parts):
             sent, taken = ((rank - step - k) % size * parts + part for k in (0, 1))
-            yield (
-                Send((rank + 1) % size, one(sent), OUTPUT),
-                Recv((rank - 1) % size, one(taken), OUTPUT),
-            )
+            yield (Send((rank + 1) % size, one(sent), OUTPUT), Recv((rank - 1) % size, one(taken), OUTPUT))

@@ -341,10 +341,7 @@ def _encode_f16(source: Array, into: Array) -> None:
     into.view(np.uint16)[np.isnan(source)] = 0x7E00
 
 
-_CODECS: dict[str, tuple[Decode, Encode]] = {
-    "float16": (_widen, _encode_f16),
-    "bfloat16": (_decode_bf16, _encode_bf16),
-}
+_CODECS: dict[str, tuple[Decode, Encode]] = {"float16": (_widen, _encode_f16), "bfloat16": (_decode_bf16, _encode_bf16)}
 """How each short float is decoded and encoded. All NaNs in a result get the same bits: ranks must get equal ones."""
 
 _DTYPES = {name: number for number, name in enumerate(DTYPES)}

@@ -201,11 +201,7 @@ def _least(passes: Sequence[Sequence[Probe]]) -> list[Probe]:
 
 
 def _probe(
-    pair: MPI.Intracomm,
-    collective: str,
-    sizes: Sequence[int],
-    steps: Sequence[Sequence[Step]],
-    blocks: int = 1,
+    pair: MPI.Intracomm, collective: str, sizes: Sequence[int], steps: Sequence[Sequence[Step]], blocks: int = 1
 ) -> Probe:
     schedules = [Schedule(collective, "probe", blocks, tuple(each)) for each in steps]
     seconds = [_seconds(pair, _bound(pair, collective, schedules[pair.rank], n)) for n in sizes]

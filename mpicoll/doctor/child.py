@@ -73,11 +73,7 @@ def _look(world: MPI.Intracomm, of_doctor: Mark) -> World:
     try:
         comm = Communicator()
         engine = engine_of(comm)
-        return replace(
-            found,
-            chosen=_chosen(comm),
-            shares_arrays=engine.fabric.shares_arrays,
-        )
+        return replace(found, chosen=_chosen(comm), shares_arrays=engine.fabric.shares_arrays)
     except ArgumentError as error:
         return replace(found, refused=str(error))
 

@@ -93,10 +93,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
         result = ended(it, output)
     assert result.code == 130, result.output
     assert "mpicoll: ends after the size under way" in result.output
-    assert result.output.splitlines()[-2:] == [
-        "# interrupted: what is above was measured before",
-        f"# written: {file}",
-    ]
+    assert result.output.splitlines()[-2:] == ["# interrupted: what is above was measured before", f"# written: {file}"]
     sizes = [row["size"] for row in json.loads(file.read_text())["rows"] if row["placement"] == "in-place"]
     assert sizes[:2] == [8, 16]
     assert len(sizes) < 26  # the longest ones take seconds
@@ -143,10 +140,7 @@ def test_a_setting_that_is_wrong_ends_it() -> None:
             ["allreduce", "--min", "1M", "--max", "8"],
             "mpicoll: bench: --min: expected no more than --max (8); given 1M",
         ),
-        (
-            ["allreduce", "-w", "5"],
-            "mpicoll bench: -w: not here: each batch begins with two calls",
-        ),
+        (["allreduce", "-w", "5"], "mpicoll bench: -w: not here: each batch begins with two calls"),
         (["allgahter"], "mpicoll: bench: collective: expected one of bcast"),
         (["allreduce", "--backends", "mpi,nickel"], "given 'nickel'"),
         (["allreduce", "--algorithms", "rong"], "mpicoll: bench: --algorithms: expected one of native"),

@@ -256,10 +256,7 @@ def test_failures_that_differ_are_said_each(tmp_path: Path) -> None:
 
 # Jobs that leave something unfinished, and end well.
 ENDINGS = {
-    "nobody waits": (
-        TORCH,
-        "works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]",
-    ),
+    "nobody waits": (TORCH, "works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]"),
     "nobody waits, and the default group is destroyed": (
         TORCH,
         "works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(20)]\ndist.destroy_process_group()",

@@ -15,18 +15,7 @@ from mpicoll.algorithms.steps import Nodes, Schedule
 from mpicoll.arrays.dtypes import DTYPES, OPS, OpName, Reduction, reduction
 from mpicoll.calls import select
 from mpicoll.calls.call import checked
-from mpicoll.calls.choice import (
-    DEVICE,
-    EXCHANGE,
-    IPC,
-    NATIVE,
-    NODE,
-    STAGED,
-    WIDE,
-    AlgorithmName,
-    Wide,
-    algorithm_of,
-)
+from mpicoll.calls.choice import DEVICE, EXCHANGE, IPC, NATIVE, NODE, STAGED, WIDE, AlgorithmName, Wide, algorithm_of
 from mpicoll.calls.rules import Rules
 from mpicoll.calls.select import Traits
 from mpicoll.errors import ArgumentError

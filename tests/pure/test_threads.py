@@ -318,10 +318,7 @@ def test_threads_that_make_different_calls() -> None:
     ]
 
 
-FIRST = {
-    "one has left": "if comm.rank: comm.barrier()",
-    "two mutual receives": "comm.recv(np.zeros(1), 1 - comm.rank)",
-}
+FIRST = {"one has left": "if comm.rank: comm.barrier()", "two mutual receives": "comm.recv(np.zeros(1), 1 - comm.rank)"}
 
 
 @pytest.mark.parametrize("body", FIRST.values(), ids=FIRST)

@@ -30,10 +30,7 @@ from tests.ranks.torch.cases import (
     tensor,
 )
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU here"),
-]
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU here")]
 
 ASYNC = ("none", "all", "some")
 CYCLES = 100_000_000

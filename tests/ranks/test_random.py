@@ -52,10 +52,7 @@ def draw(rng: np.random.Generator, traits: Traits) -> dict[str, Any]:
         shape = (int(rng.choice([70_000, 600_000], p=[0.9, 0.1])),)
     how = mpicoll.Op.premul_sum(1.0) if op == "premul_sum" else op
     which = reduction(how, DTYPES[dtype], name) if table.reduces else None
-    cannot = {
-        "native": which is not None and not which.mpi,
-        "wide": which is not None and not which.rounds,
-    }
+    cannot = {"native": which is not None and not which.mpi, "wide": which is not None and not which.rounds}
     return {
         "name": name,
         "op": op,

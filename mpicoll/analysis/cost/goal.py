@@ -15,13 +15,7 @@ from mpicoll.algorithms.steps import Copy, RecvReduce, Schedule, Send, Step
 from mpicoll.analysis.cost.machines import Machine
 
 
-def write(
-    file: TextIO,
-    schedule_of: Callable[[int], Schedule],
-    size: int,
-    nbytes: int,
-    machine: Machine,
-) -> None:
+def write(file: TextIO, schedule_of: Callable[[int], Schedule], size: int, nbytes: int, machine: Machine) -> None:
     """Write the schedules of all ranks for a vector of ``nbytes``. The machine gives the time of reductions and
     copies."""
     rates = [machine.rate(rate, nbytes) for rate in (machine.reduction, machine.copy)]

@@ -8,14 +8,7 @@ from mpicoll.analysis.cost.machines import Level, Machine
 
 # Within a node of CPUs, as `mpicoll simulate --fit -n 2` measured it on 2 virtual cores of a Xeon at 2.1 GHz (Sapphire
 # Rapids) with Open MPI 5.0.11. The time of Python is included.
-_CORES = Level(
-    name="node",
-    ranks=None,
-    latency=1.8e-7,
-    gap=(1.59e-10, 1.18e-10, 1.11e-10),
-    overhead=2.7e-7,
-    ports=1,
-)
+_CORES = Level(name="node", ranks=None, latency=1.8e-7, gap=(1.59e-10, 1.18e-10, 1.11e-10), overhead=2.7e-7, ports=1)
 _LAPTOP = Machine(
     name="laptop",
     source="mpicoll simulate --fit -n 2 on 2 virtual cores of a Xeon at 2.1 GHz, Open MPI 5.0.11",

@@ -102,13 +102,7 @@ def costs_of(
     return Costs(found, note)
 
 
-def simulated(
-    schedule_of: Of,
-    size: int,
-    machine: Machine,
-    nbytes: Times,
-    watched: Watched = iter,
-) -> Times:
+def simulated(schedule_of: Of, size: int, machine: Machine, nbytes: Times, watched: Watched = iter) -> Times:
     """Seconds until the last of ``size`` ranks is done, for vectors of ``nbytes`` (1-D) bytes.
 
     Only one of several ranks is simulated if they do the same at the same place of the machine. A sample of the

@@ -26,12 +26,7 @@ MOST_CELLS = 12_000
 
 
 def draw(
-    algorithm: Algorithm,
-    size: int,
-    file: Path,
-    root: int = 0,
-    segments: int | None = None,
-    nodes: Nodes | None = None,
+    algorithm: Algorithm, size: int, file: Path, root: int = 0, segments: int | None = None, nodes: Nodes | None = None
 ) -> None:
     """Draw the algorithm among ``size`` ranks, which are on these ``nodes``, into an SVG, PNG or HTML file, by the
     ending of its name. HTML is a page that plays the algorithm in a browser.

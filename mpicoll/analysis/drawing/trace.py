@@ -14,18 +14,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mpicoll.algorithms.collectives import COLLECTIVES
-from mpicoll.algorithms.steps import (
-    INPUT,
-    OUTPUT,
-    SCRATCH,
-    Blocks,
-    Copy,
-    Recv,
-    RecvReduce,
-    Send,
-    Space,
-    one,
-)
+from mpicoll.algorithms.steps import INPUT, OUTPUT, SCRATCH, Blocks, Copy, Recv, RecvReduce, Send, Space, one
 from mpicoll.analysis.proof.rules import each, target
 from mpicoll.analysis.proof.verify import Listener
 

@@ -37,10 +37,7 @@ def check_segments(command: str, algorithm: Algorithm, segments: int | None) -> 
 
 
 def cases(
-    algorithm: Algorithm,
-    sizes: Iterable[int],
-    where: Callable[[int], Nodes] | None = None,
-    segments: int | None = None,
+    algorithm: Algorithm, sizes: Iterable[int], where: Callable[[int], Nodes] | None = None, segments: int | None = None
 ) -> Iterator[Case]:
     """What is to be proved for these numbers of ranks. The sizes keep their order. ``where(size)`` says where the ranks
     are. Otherwise, an algorithm that goes by nodes is proved for several ``placements``. A pipelined algorithm is

@@ -70,11 +70,7 @@ class Listener:
 
 
 def verify(
-    collective: str,
-    root: int,
-    schedules: Sequence[Schedule],
-    uneven: bool = False,
-    listener: Listener | None = None,
+    collective: str, root: int, schedules: Sequence[Schedule], uneven: bool = False, listener: Listener | None = None
 ) -> Proof:
     """Prove the schedules of all ranks. With ``uneven``, prove also that they serve the v-variant of the collective,
     where the block of each rank, and in an alltoall of each pair, has its own size. The ``listener`` is told what the

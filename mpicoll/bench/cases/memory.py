@@ -165,10 +165,7 @@ class Arena:
             source = torch.from_numpy(period.view(signed)).to(raw.device)
         count = len(target)
         whole = count - count % len(source)
-        parts = (
-            (target[:whole].reshape(-1, len(source)), source),
-            (target[whole:], source[: count - whole]),
-        )
+        parts = ((target[:whole].reshape(-1, len(source)), source), (target[whole:], source[: count - whole]))
         copy = np.copyto if self._host else _copy
         return [partial(copy, to, of) for to, of in parts if to.shape[0]]
 

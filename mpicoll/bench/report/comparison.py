@@ -98,10 +98,7 @@ def text(found: Comparison, pictures: list[str]) -> str:
             f"## {dtype}: what carried out the calls": _table(found, rows, _routes),
         }
     shown = [f"![{name.partition('.')[0]}]({name})" for name in pictures]
-    sections |= {
-        "## What did not run": _not_run(found),
-        "## Pictures": shown or ["None: matplotlib is not installed."],
-    }
+    sections |= {"## What did not run": _not_run(found), "## Pictures": shown or ["None: matplotlib is not installed."]}
     return "\n\n".join("\n".join([heading, "", *lines]) for heading, lines in sections.items()) + "\n"
 
 

@@ -331,13 +331,7 @@ class MessageCalls(Base):
         return Nobody(self.fabric.nobody, self.fabric.any_tag, b.count)
 
     def _bound(
-        self,
-        operation: str,
-        what: str,
-        wire: Buffer,
-        transfer: Transfer,
-        receives: bool,
-        ends: Ends,
+        self, operation: str, what: str, wire: Buffer, transfer: Transfer, receives: bool, ends: Ends
     ) -> Message:
         pending = Pending.message(operation, what, wire.count, wire.dtype.name, ends)
         in_time, by_library = self.under_way.timeout is not None, self.fabric.messages_by_library

@@ -34,13 +34,7 @@ class MPIRequests(Transport):
     ``inboxes`` is memory for pieces that are received to be reduced.
     """
 
-    def __init__(
-        self,
-        comm: MPI.Intracomm,
-        reduction: Reduction | None,
-        dtype: np.dtype[Any],
-        inboxes: Array,
-    ) -> None:
+    def __init__(self, comm: MPI.Intracomm, reduction: Reduction | None, dtype: np.dtype[Any], inboxes: Array) -> None:
         self._comm, self._reduction, self._inboxes = comm, reduction, inboxes
         self._piece = max(1, PIECE // dtype.itemsize)
         self._kind = moved_as(dtype.itemsize)

@@ -49,12 +49,7 @@ class OnDevice(Transport):
     failure: str | None = None
 
     def __init__(
-        self,
-        comm: MPI.Intracomm,
-        device: Device,
-        dtype: Dtype,
-        reduction: Reduction | None,
-        inbox: Array,
+        self, comm: MPI.Intracomm, device: Device, dtype: Dtype, reduction: Reduction | None, inbox: Array
     ) -> None:
         self._comm, self._device, self._dtype = comm, device, dtype
         self._reduction = None if reduction is None else replace(reduction, op=Op("sum"))

@@ -29,10 +29,7 @@ def make(options: Any) -> RegisteredGroup | DeviceBackend:
     everybody = elastic.left(world.size)
     size = len(everybody) if members else options.group_size
     rank = members[options.group_rank] if members else options.group_rank
-    for argument, given, actual in (
-        ("world_size", size, len(everybody)),
-        ("rank", rank, everybody.index(world.rank)),
-    ):
+    for argument, given, actual in (("world_size", size, len(everybody)), ("rank", rank, everybody.index(world.rank))):
         if given != actual:
             raise LaunchError(
                 f"init_process_group: {argument}={given} was given, but MPI says {actual}: start the ranks with "

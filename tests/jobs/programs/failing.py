@@ -72,10 +72,7 @@ def a_device_fails_on_one_rank(comm: mpicoll.Communicator) -> None:
 
 
 @fault(
-    "a device has no memory on one rank",
-    "DeviceError: allreduce: x: expected",
-    "for the call to work in",
-    seconds=600,
+    "a device has no memory on one rank", "DeviceError: allreduce: x: expected", "for the call to work in", seconds=600
 )
 def a_device_has_no_memory_on_one_rank(comm: mpicoll.Communicator) -> None:
     from tests.devices.simulated import Simulated

@@ -59,11 +59,7 @@ def test_each_rank_has_the_left_fold(size: int) -> None:
 def test_reductions_keep_the_order_of_the_ranks(size: int) -> None:
     for root in {0, size // 2, size - 1}:
         around = [(root + i) % size for i in range(size)]
-        orders = {
-            "binomial_tree": around,
-            "binary_tree": around,
-            "chain": [*around[1:], root],
-        }
+        orders = {"binomial_tree": around, "binary_tree": around, "chain": [*around[1:], root]}
         for name, order in orders.items():
             (tree,) = trees(known("reduce", name), size, root)
             assert tree.replace("(", "").replace(")", "") == "+".join(map(str, order)), (name, root)

@@ -187,8 +187,7 @@ def probes(machine: Machine, rng: np.random.Generator) -> list[Probe]:
         probe(
             sizes,
             both(
-                lambda peer: Send(peer, one(0), INPUT),
-                lambda peer: RecvReduce(peer, one(0), INPUT, OUTPUT, peer == 1),
+                lambda peer: Send(peer, one(0), INPUT), lambda peer: RecvReduce(peer, one(0), INPUT, OUTPUT, peer == 1)
             ),
         ),
         probe(sizes, both(lambda _: Copy(one(0), INPUT, OUTPUT))),

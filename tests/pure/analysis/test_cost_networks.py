@@ -148,10 +148,7 @@ def test_an_all_to_all_is_bounded_by_the_links_between_the_halves() -> None:
 
 EVERY = [pytest.param(a, id=f"{a.collective}-{a.name}") for a in algorithms.algorithms()]
 SIZE = 24
-ENOUGH = {
-    "a fat tree": FatTree(units=(2, 6), uplinks=(SIZE, SIZE)),
-    "a dragonfly": Dragonfly(units=3, links=SIZE),
-}
+ENOUGH = {"a fat tree": FatTree(units=(2, 6), uplinks=(SIZE, SIZE)), "a dragonfly": Dragonfly(units=3, links=SIZE)}
 
 
 @pytest.mark.slow

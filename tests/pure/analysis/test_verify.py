@@ -88,18 +88,10 @@ def test_a_long_fold_can_be_shown() -> None:
         (
             "allreduce",
             1,
-            (
-                (FROM_1, (RecvReduce(1, A, OUTPUT, OUTPUT, True),), RESULT_TO_1),
-                (TO_0, TO_0, RESULT_FROM_0),
-            ),
+            ((FROM_1, (RecvReduce(1, A, OUTPUT, OUTPUT, True),), RESULT_TO_1), (TO_0, TO_0, RESULT_FROM_0)),
             Fault(0, 1, 0, "counts rank 1 twice"),
         ),
-        (
-            "exscan",
-            1,
-            ((TO_1,), (FROM_0,)),
-            Fault(1, None, 0, "with the contribution of rank 1"),
-        ),
+        ("exscan", 1, ((TO_1,), (FROM_0,)), Fault(1, None, 0, "with the contribution of rank 1")),
         ("scan", 1, ((GIVE,), (GIVE,)), Fault(1, None, 0, "without the contribution of rank 0")),
         (
             "allgather",

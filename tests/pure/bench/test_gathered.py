@@ -63,11 +63,7 @@ def test_two_records_of_as_many_nodes(record: Report) -> None:
 
 @pytest.mark.parametrize("expected", [2, 3])
 def test_scaling_from_files(
-    expected: int,
-    record: Report,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    expected: int, record: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Records that are there are drawn. If some are missing, the program says so and fails."""
     pytest.importorskip("matplotlib")

@@ -175,10 +175,7 @@ def test_in_order(facts: list[Facts]) -> None:
             with_gpu(torch_works=False, torch_cuda=None, nccl=None),
             "warning GPU torch is a build for CPUs, and leaves the GPUs alone",
         ),
-        (
-            with_gpu(mpi_takes=False),
-            "warning GPU the MPI library takes no GPU memory: arrays go through host memory",
-        ),
+        (with_gpu(mpi_takes=False), "warning GPU the MPI library takes no GPU memory: arrays go through host memory"),
         (
             with_gpu(paths=(("messages", ""), ("reductions", "it ends by SIGSEGV")), kept="/cache/file.json"),
             "warning GPU MPI's reductions fail on GPU memory: it ends by SIGSEGV",
@@ -353,10 +350,7 @@ def test_the_numa_nodes_of_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("order", "where"),
-    [
-        ("1122", "ranks 0-1 on node1, ranks 2-3 on node2"),
-        ("1212", "ranks 0, 2 on node1, ranks 1, 3 on node2"),
-    ],
+    [("1122", "ranks 0-1 on node1, ranks 2-3 on node2"), ("1212", "ranks 0, 2 on node1, ranks 1, 3 on node2")],
 )
 def test_the_cores_of_several_nodes_say_where_each_rank_is(order: str, where: str) -> None:
     facts = job(4)

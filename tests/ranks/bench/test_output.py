@@ -82,15 +82,7 @@ def test_a_row_says_what_there_is() -> None:
     assert cells[-1] == "50.00"
     assert cells[-3] == "100.00"
     bandwidth = 4000 / 100 / 1e3 * 2 * 3 / 4  # of the median call
-    assert table.line(rows, 7).split() == [
-        "4000",
-        "100.00",
-        "4412.0",
-        f"{bandwidth:.2f}",
-        "50.00",
-        "0",
-        "gloo",
-    ]
+    assert table.line(rows, 7).split() == ["4000", "100.00", "4412.0", f"{bandwidth:.2f}", "50.00", "0", "gloo"]
 
 
 def test_a_row_fits_80_columns() -> None:

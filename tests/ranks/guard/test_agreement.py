@@ -186,10 +186,7 @@ def test_the_environment_of_rank_0_decides(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            {"check": "all"},
-            "Communicator: check: expected off, watch, full; given 'all'",
-        ),
+        ({"check": "all"}, "Communicator: check: expected off, watch, full; given 'all'"),
         ({"check": "full", "timeout": 0}, "Communicator: timeout: expected seconds, more than 0; given 0"),
         ({"timeout": "soon"}, "Communicator: timeout: expected seconds, more than 0; given 'soon'"),
     ],

@@ -17,10 +17,7 @@ from mpicoll.torch import hooks
 from mpicoll.torch.private import BACKENDS_IN_PYTHON
 from tests.ranks.torch.programs.training import STEPS, Batch, assert_equal_to_rounding, part, tokens, train, transformer
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU here"),
-]
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA GPU here")]
 CYCLES = 100_000_000
 """What torch.cuda._sleep keeps a GPU busy for: tens of milliseconds, in which a call that does not wait is wrong."""
 
@@ -86,9 +83,7 @@ def calls_of_mpicoll(device: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("of_torch", "ours"),
-    [("cpu:mpicoll,cuda:nccl", "cpu"), ("cpu:gloo,cuda:mpicoll", "cuda")],
-    indirect=["of_torch"],
+    ("of_torch", "ours"), [("cpu:mpicoll,cuda:nccl", "cpu"), ("cpu:gloo,cuda:mpicoll", "cuda")], indirect=["of_torch"]
 )
 def test_each_device_has_its_backend(of_torch: int, ours: str) -> None:
     """A tensor goes to the backend that is named for its device, and never to the other one."""

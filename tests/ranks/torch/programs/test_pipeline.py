@@ -107,10 +107,7 @@ def test_ring_of_batched_messages(rank: int, size: int) -> None:
     total, passing = mine.clone(), mine
     for _ in range(size - 1):
         coming = torch.empty_like(passing)
-        ops = [
-            dist.P2POp(dist.isend, passing, (rank + 1) % size),
-            dist.P2POp(dist.irecv, coming, (rank - 1) % size),
-        ]
+        ops = [dist.P2POp(dist.isend, passing, (rank + 1) % size), dist.P2POp(dist.irecv, coming, (rank - 1) % size)]
         for work in dist.batch_isend_irecv(ops):
             work.wait()
         passing = coming

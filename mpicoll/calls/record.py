@@ -16,24 +16,32 @@ class Record:
     All ranks of a collective must have the same ``description``. What a rank may know better than others is beside
     it."""
 
-    __slots__ = ("description", "digest", "dtype", "elements", "nbytes", "number", "root", "route")
+    __slots__ = ("description", "digest", "dtype", "elements", "nbytes", "number", "operation", "root", "route")
 
     def __init__(
-        self, description: str, nbytes: int = 0, elements: int = 0, dtype: str = "", root: int | None = None
+        self,
+        operation: str,
+        details: str = "",
+        nbytes: int = 0,
+        elements: int = 0,
+        dtype: str = "",
+        root: int | None = None,
     ) -> None:
-        self.description = description
-        """The call in words, as in ``allreduce sum of 4 float32``. The operation comes first."""
+        self.operation = operation
+        """The name of the Communicator's method, as in ``allreduce``."""
+        self.description = f"{operation} {details}" if details else operation
+        """The call in words: the operation, and then its details, as in ``allreduce sum of 4 float32``."""
         self.nbytes, self.elements, self.dtype = nbytes, elements, dtype
         """What the longest array of the call has. ``elements`` is 0 where a rank does not know how many others have."""
         self.root = root
         """The root's rank, None if the call has no root."""
         self.route = ""
         """What carries it out, once that is chosen: as in ``native``, ``ring`` or ``staged:ring``."""
-        self.digest = blake2b(description.encode(), digest_size=8).digest()
+        self.digest = blake2b(self.description.encode(), digest_size=8).digest()
         """A hash of the description."""
         self.number = next(_numbers)
         for tell in told:
-            tell(self.number, description)
+            tell(self.number, self.description)
 
 
 _numbers = count(1)
@@ -77,18 +85,19 @@ Begun = tuple[Pending, float]
 """What was begun, and when, in seconds of ``time.monotonic``. Each time it is another object."""
 
 
-def record_of(call: Call, algorithm: str | None, size: int) -> Record:
-    """That of a call among ``size`` ranks."""
+def record_of(call: Call, algorithm: str | None, size: int, operation: str | None = None) -> Record:
+    """The record of a call among ``size`` ranks. The ``operation`` is the call's own if none is given."""
     memory = call.send or call.recv
     elements = call.extent(size) if memory is not None and call.extent_is_common else 0
     dtype = "" if memory is None else str(memory.dtype)
     root = call.root if call.collective.rooted else None
-    return Record(description_of(call, algorithm, size), call.nbytes(size), elements, dtype, root)
+    details = details_of(call, algorithm, size)
+    return Record(operation or call.operation, details, call.nbytes(size), elements, dtype, root)
 
 
-def description_of(call: Call, algorithm: str | None, size: int) -> str:
-    """Operation, reduction, elements, dtype, root, algorithm and counts of a call among ``size`` ranks."""
-    parts = [call.operation]
+def details_of(call: Call, algorithm: str | None, size: int) -> str:
+    """Reduction, elements, dtype, root, algorithm and counts of a call among ``size`` ranks."""
+    parts = []
     if call.reduction is not None:
         parts.append(call.reduction.op.name)
     memory = call.send or call.recv

@@ -85,7 +85,7 @@ class Neighbours(Face):
         assert sent is not None
         assert received is not None
         run = self._engine.fabric.bind_neighbours(operation, sent, received, block)
-        record = Record(f"{operation} of {block} {send.dtype}", block * send.dtype.itemsize, block, str(send.dtype))
+        record = Record(operation, f"of {block} {send.dtype}", block * send.dtype.itemsize, block, str(send.dtype))
         plan = Bound(sequence(*before, run, *after), record)
         return plan, keeps_no_array(send) and keeps_no_array(recv)
 

@@ -35,8 +35,8 @@ _OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
 
 
 _ALLGATHER, _ALLTOALL = Record("allgather_object"), Record("alltoall_object")
-_OF_A_FUNCTION = Record("allreduce_object of a function")
-_ALLREDUCE = {combine: Record(f"allreduce_object {op}") for op, combine in _OF_TWO.items()}
+_OF_A_FUNCTION = Record("allreduce_object", "of a function")
+_ALLREDUCE = {combine: Record("allreduce_object", op) for op, combine in _OF_TWO.items()}
 """What is recorded of calls that are always the same."""
 
 
@@ -81,21 +81,21 @@ class Objects(Face):
         found = self._roots.get((operation, root)) if type(root) is int else None  # True equals 1, and is no rank
         if found is None:
             root = checked_rank(root, self.size, operation, "root")
-            self._roots.keep((operation, root), found := (Record(f"{operation} root {root}", root=root), root))
+            self._roots.keep((operation, root), found := (Record(operation, f"root {root}", root=root), root))
         return found
 
     def _collective(self, record: Record, move: Callable[..., Any], *arguments: Any) -> Any:
         """Make a collective of bytes that were pickled."""
         if self._engine.closed:
-            self._engine.check_open(record.description.partition(" ")[0])
+            self._engine.check_open(record.operation)
         recorder = self._engine.recorder
         recorder.begin(record)
         try:
             if self._engine.agreement is not None:
-                self._engine.agreement.agree(record.description.partition(" ")[0], record)
+                self._engine.agreement.agree(record.operation, record)
             moved = move(*arguments)
         except BaseException as e:
-            self._engine.break_off(self._engine.fabric, record.description.partition(" ")[0], e)
+            self._engine.break_off(self._engine.fabric, record.operation, e)
             raise
         recorder.under_way = False
         return moved

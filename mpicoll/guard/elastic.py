@@ -59,5 +59,4 @@ def failure(told: Fail) -> MpicollError:
     """The error for what the judge says of a communicator."""
     if not told.differ:
         return TimeoutError(told.text)
-    calls = dict(told.calls)
-    return MismatchError(calls[min(calls)].partition(" ")[0], calls)
+    return MismatchError(told.operation, dict(told.calls))

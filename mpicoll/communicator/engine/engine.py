@@ -93,9 +93,9 @@ class Engine(Collectives, MessageCalls):
             return found
         call = checked(operation, self.rank, self.size, x, out, op, root, *counts)
         select(operation, call.reduction, call.nbytes(self.size), self.binding.traits, call.root, algorithm)
-        record = record_of(call, algorithm, self.size)
-        record = Record(f"i{record.description}", record.nbytes, record.elements, record.dtype, record.root)
-        name, missing = f"i{operation}", f"{record.description} is not complete"
+        name = f"i{operation}"
+        record = record_of(call, algorithm, self.size, name)
+        missing = f"{record.description} is not complete"
         pending = Pending(name, record.description, record.elements, record.dtype, missing)
         transfer = self._native(call, algorithm)
         message = None if transfer is None else _message(pending, record, transfer)

@@ -12,7 +12,7 @@ from mpicoll.arrays import kernels
 from mpicoll.arrays.dtypes import Reduction
 from mpicoll.calls.call import Call
 from mpicoll.calls.plan import Plan
-from mpicoll.calls.record import description_of
+from mpicoll.calls.record import details_of
 from mpicoll.fabrics.routes.interpreter import carry_out
 from mpicoll.fabrics.routes.spaces import Spaces
 from mpicoll.fabrics.transports.threads import Board, Threads
@@ -26,7 +26,7 @@ def bind(board: Board, call: Call, schedule: Schedule) -> Plan:
     """The plan of this rank's schedule."""
     given = None if call.send is None else kernels.values(call.send)
     out = None if call.recv is None else kernels.values(call.recv)
-    move = partial(_over_the_board, board, call, schedule, description_of(call, schedule.algorithm, board.size))
+    move = partial(_over_the_board, board, call, schedule, details_of(call, schedule.algorithm, board.size))
     if call.reduction is None:
         return partial(move, None, given, out)
     return partial(_reduce, move, call.reduction, given, out, call.terms(board.rank, board.size))
@@ -58,13 +58,13 @@ def _over_the_board(
     board: Board,
     call: Call,
     schedule: Schedule,
-    description: str,
+    details: str,
     reduction: Reduction | None,
     given: Array | None,
     out: Array | None,
 ) -> None:
-    """``description`` is the same on all ranks if they make the same call."""
+    """``details`` are the same on all ranks if they make the same call."""
     spaces = Spaces(call, schedule, board.rank, board.size, given, out)
     array = out if given is None else given
     spaces.use(np.empty(spaces.scratch_elements, np.uint8 if array is None else array.dtype))
-    carry_out(schedule, spaces, Threads(board, description, reduction))
+    carry_out(schedule, spaces, Threads(board, call.operation, details, reduction))

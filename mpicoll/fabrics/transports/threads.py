@@ -49,9 +49,10 @@ class Threads(Transport):
     """Posts what a step sends. At the end of the step it takes what the peers have posted, in the order in which it
     arrives."""
 
-    def __init__(self, board: Board, call: str, reduction: Reduction | None) -> None:
-        self._board, self._call, self._reduction = board, call, reduction
-        self._what = f"rank {board.rank} in {call}"
+    def __init__(self, board: Board, operation: str, details: str, reduction: Reduction | None) -> None:
+        self._board, self._operation, self._reduction = board, operation, reduction
+        self._call = f"{operation} {details}" if details else operation
+        self._what = f"rank {board.rank} in {self._call}"
         self._sent: list[Posted] = []
         self._awaited: list[tuple[int, Callable[[Region], None]]] = []
 
@@ -78,8 +79,7 @@ class Threads(Transport):
     def _take(self, peer: int, theirs: Region, mine: Region) -> None:
         given, expected = (sum(run.size for run in region) for region in (theirs, mine))
         if given != expected:  # NumPy would repeat a single element
-            operation = self._call.partition(" ")[0]
-            raise MessageError(f"{operation}: expected {expected} elements from rank {peer}; it sends {given}")
+            raise MessageError(f"{self._operation}: expected {expected} elements from rank {peer}; it sends {given}")
         for from_, into in zip(theirs, mine, strict=True):
             np.copyto(into, from_)
 

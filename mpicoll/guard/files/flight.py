@@ -65,7 +65,7 @@ def recording(snapshot: dict[str, Any], since: dict[str, int]) -> dict[str, Any]
 
 
 def _entry(communicator: dict[str, Any], call: dict[str, Any]) -> dict[str, Any]:
-    operation = call["description"].partition(" ")[0]
+    operation = call["operation"]
     given, gotten = _sizes(operation, call["elements"], len(communicator["ranks"]))
     seen = int(call["seen"] * 1e9)
     return {

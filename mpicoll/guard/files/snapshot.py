@@ -65,6 +65,7 @@ def _call(made: Made) -> dict[str, Any]:
     record = made.record
     return {
         "number": made.number,
+        "operation": record.operation,
         "description": record.description,
         "elements": record.elements,
         "dtype": record.dtype,

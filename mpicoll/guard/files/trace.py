@@ -98,16 +98,10 @@ def chrome(told: dict[int, EventList], clocks: dict[int, list[Reading]]) -> dict
         rows.append(_named("process_name", rank, 0, f"rank {rank} on {of.host}"))
         rows.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
         rows += [_named("thread_name", rank, threads[ident], _row(name)) for ident, name in of.threads]
-        for name, number, description, nbytes, route, site, thread, begun, seconds, state in of.events:
+        for name, number, operation, description, nbytes, route, site, thread, begun, seconds, state in of.events:
             start = by_this_clock(begun, clocks.get(rank, []))
             about = {"communicator": name, "number": number, "bytes": nbytes, "algorithm": route, "called at": site}
-            call = {
-                "ph": "X",
-                "name": description,
-                "cat": description.partition(" ")[0],
-                "pid": rank,
-                "tid": threads[thread],
-            }
+            call = {"ph": "X", "name": description, "cat": operation, "pid": rank, "tid": threads[thread]}
             rows.append(call | {"ts": start, "dur": seconds * 1e6, "args": about | {"state": state}})
     first = min((row["ts"] for row in rows if "ts" in row), default=0.0)
     for row in rows:

@@ -69,7 +69,8 @@ class Events:
 
 def _plain(event: Event, seconds: float, state: str) -> protocol.Event:
     name, number, call, site, thread, begun = event
-    return name, number, call.description, call.nbytes, call.route, place_of(site), thread, begun, seconds, state
+    what = call.operation, call.description, call.nbytes, call.route
+    return name, number, *what, place_of(site), thread, begun, seconds, state
 
 
 _UNDER_WAY: Any = getattr_static(Recorder, "under_way")

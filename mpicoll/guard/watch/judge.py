@@ -417,6 +417,7 @@ class Judge:
             ending.end(silent)
         else:
             calls = [(each.ranks.index(rank), account.description or "no call") for rank, account in accounts.items()]
+            operation = next((account.operation for _, account in sorted(accounts.items()) if account.operation), "")
             del self._communicators[each.name]
-            self._processes.tell_all(Fail(each.name, why == Why.DIFFERENT, calls, text, silent))
+            self._processes.tell_all(Fail(each.name, why == Why.DIFFERENT, operation, calls, text, silent))
             self._ending = False

@@ -148,10 +148,12 @@ class Forget(Message):
 
 class Fail(Message):
     """Let the calls of this communicator end with an error, which ``text`` is. If its ranks ``differ``, ``calls`` says
-    what each of them has called. The ``silent`` processes do not answer."""
+    what each
+    of them has called, and ``operation`` the operation of the first of them. The ``silent`` processes do not answer."""
 
     name: str
     differ: bool
+    operation: str
     calls: list[tuple[int, str]]
     text: str
     silent: list[Process]
@@ -187,6 +189,8 @@ class Account(Message):
     state: str
     number: int
     """The number of the call that this account is about."""
+    operation: str
+    """The operation that was called, empty if the rank does not know the call."""
     description: str | None
     """What was called, None if the rank does not know the call."""
     site: str | None
@@ -270,9 +274,9 @@ class Clock(Question[float]):
     """What time is it by ``time.monotonic``?"""
 
 
-Event = tuple[str, int, str, int, str, str, int, float, float, str]
-"""A call for a trace: communicator, number, description, bytes, route, site, thread, begin, duration, and how far it
-came."""
+Event = tuple[str, int, str, str, int, str, str, int, float, float, str]
+"""A call for a trace: communicator, number, operation, description, bytes, route, site, thread, begin, duration, and
+how far it came."""
 
 
 class EventList(Message):

@@ -67,7 +67,7 @@ def _may_go_on(rank: int, waiting: Mapping[int, Wait], begun: Begun, left: Set[i
 
 def _needed(rank: int, account: Account, waiting: Set[int]) -> Set[int]:
     """Those of the ranks that are ``waiting`` without which the rank's collective cannot end for it."""
-    operation = (account.description or "").partition(" ")[0]
+    operation = account.operation
     # Without a root, a collective that has one is carried out by the kernel in a way in which all ranks wait for all.
     by_all = account.root is None and operation in _NEED_ROOT | _ROOT_NEEDS_ALL
     if by_all or operation in _NEED_ALL or (operation in _ROOT_NEEDS_ALL and rank == account.root):

@@ -133,6 +133,7 @@ class Watched:
             begun=begun,
             state=recorder.state,
             number=number,
+            operation=made.record.operation if made else "",
             description=made.record.description if made else None,
             site=place_of(made.site) if made else None,
             root=None if root is None else self.ranks[root],

@@ -123,11 +123,14 @@ def account(**given: Any) -> Account:
     usual |= {"root": None, "ahead": 0, "waits": True, "message": None, "handles": "", "failed": "", "leaving": False}
     usual |= {"sources": [], "source_tag": None, "targets": [], "target_tag": None, "alone": True, "under_way": False}
     usual |= {"ago": 5.0, "seconds": 5.0, "stuck": 5.0, "where": "a.py:2 in g"}
-    return Account(**usual | given)
+    usual |= given
+    usual["operation"] = (usual["description"] or "").partition(" ")[0]
+    return Account(**usual)
 
 
 def begin(recorder: Recorder, words: str) -> None:
-    recorder.begin(Record(words))
+    operation, _, details = words.partition(" ")
+    recorder.begin(Record(operation, details))
 
 
 async def until(what: Callable[[], bool]) -> None:

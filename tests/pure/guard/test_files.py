@@ -35,7 +35,8 @@ def call(number: int, operation: str) -> dict[str, Any]:
     elements = 0 if operation.endswith(("object", "node", "split", "alltoallv", "barrier")) else 12
     description = f"{operation} of {elements} float32" if elements else operation
     known = {"elements": elements, "dtype": "float32" if elements else "", "seen": float(number), "state": "done"}
-    return {"number": number, "description": description, "file": "a.py", "line": 1, "function": "f", **known}
+    words = {"number": number, "operation": operation, "description": description}
+    return {**words, "file": "a.py", "line": 1, "function": "f", **known}
 
 
 def analysed(recordings: list[dict[str, Any]], caplog: pytest.LogCaptureFixture) -> str:
@@ -89,7 +90,7 @@ def test_a_clock_that_drifts() -> None:
 def test_a_trace_that_fits_into_no_message(answers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rank tells it in pieces. A rank that is missing is not counted."""
     monkeypatch.setattr(traced, "_PIECE", 1000)
-    calls = [Record(f"allgatherv counts {[number] * 20}") for number in range(100)]
+    calls = [Record("allgatherv", f"counts {[number] * 20}") for number in range(100)]
     events = {}
     for rank in answers:
         events[rank] = traced.Events()
